@@ -1,0 +1,56 @@
+"""What can go wrong, as one tree.
+
+::
+
+    DiodeLutError              everything that diode_lut raises on purpose
+    ├── TableError             a table file, or one row of it
+    ├── DatasetError           a dataset file, or one record of it
+    ├── ProblemError           a problem, config or hardware that cannot exist
+    ├── HardwareError          no device, or not the one that was asked for
+    ├── SettingError           a setting with a value that it cannot have
+    └── CollectError           measuring could not start or go on
+
+A message says what is wrong, where, and what is allowed; it fits on one line.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class DiodeLutError(Exception):
+    """Base of all errors that diode_lut raises on purpose."""
+
+
+class TableError(DiodeLutError):
+    """A table file, or one row of it, is not valid.
+
+    ``path`` is the file, ``line`` its line (counted from 1; None if the file as a whole is meant), ``where`` the JSON
+    path inside it (``entries[17].configs[0].block_m``; empty for the whole document) and ``reason`` what was found
+    and what is allowed.
+    """
+
+    def __init__(self, reason: str, *, path: Path | None = None, line: int | None = None, where: str = "") -> None:
+        self.path, self.line, self.where, self.reason = path, line, where, reason
+        position = ":".join(str(part) for part in (path, line) if part is not None)
+        super().__init__(": ".join(part for part in (position, where, reason) if part))
+
+
+class DatasetError(DiodeLutError):
+    """A dataset file, or one record of it, cannot be used."""
+
+
+class ProblemError(DiodeLutError, ValueError):
+    """A problem, config or hardware description that cannot exist."""
+
+
+class HardwareError(DiodeLutError):
+    """No device was found, or it is not the one that was asked for."""
+
+
+class SettingError(DiodeLutError, ValueError):
+    """A setting has a value that it cannot have."""
+
+
+class CollectError(DiodeLutError):
+    """Measuring could not start or go on."""
