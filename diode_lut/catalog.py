@@ -1,0 +1,142 @@
+"""Which tables there are, and which of them speak for some hardware.
+
+Only the heads of the files are read until a table is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from diode_lut.errors import HardwareError, TableError
+from diode_lut.log import warn_once
+from diode_lut.problem import Hardware, slug
+from diode_lut.resources import tables_directory
+from diode_lut.selector import TIERS, Tier
+from diode_lut.table import Table, read_hardware, read_table
+
+_ROWS_NAMED = 10
+"""So many bad rows of a file are named one by one in the log."""
+
+
+class TableFile(NamedTuple):
+    """A table that can be used: its file, the hardware that it is for, and whether it is the user's own or shipped."""
+
+    path: Path
+    hardware: Hardware
+    shipped: bool
+
+    @property
+    def name(self) -> str:
+        """What to call it: the file's name without ``.json``."""
+        return self.path.stem
+
+    def called(self, name: str) -> bool:
+        """Whether ``name`` means this table: by its file, its hardware or an alias of that."""
+        return slug(name) == slug(self.name) or self.hardware.called(name)
+
+
+def find_tables(user_tables: Iterable[str]) -> list[TableFile]:
+    """The user's own tables in their order, then the shipped ones by name; bad files are left out with a warning."""
+    return [*_files(user_tables, shipped=False), *_shipped_files()]
+
+
+def find_path(name_or_path: str) -> Path:
+    """The table file of a path, or of a shipped table's name; TableError if there is none."""
+    path = Path(name_or_path)
+    try:
+        if path.is_file():
+            return path
+    except OSError as error:
+        raise TableError(f"cannot be read: {error.strerror}", path=path) from error
+    shipped = _shipped_files()
+    for file in shipped:
+        if file.called(name_or_path):
+            return file.path
+    known = ", ".join(file.name for file in shipped) or "none"
+    missing = FileNotFoundError(name_or_path)
+    raise TableError(f"no such file, and no shipped table of that name (shipped: {known})", path=path) from missing
+
+
+def find_hardware(name: str, user_tables: Iterable[str]) -> Hardware:
+    """The hardware that some table is for, by its name, its alias or the table's; HardwareError if there is none."""
+    files = find_tables(user_tables)
+    for file in files:
+        if file.called(name):
+            return file.hardware
+    known = ", ".join(dict.fromkeys(file.name for file in files)) or "none"
+    raise HardwareError(f"{name}: no table is for hardware of that name (tables: {known})")
+
+
+def open_table(path: Path) -> Table:
+    """The table in a file, with a warning for each row that is skipped; TableError if the whole file is bad."""
+    table = read_table(path)
+    for error in table.errors[:_ROWS_NAMED]:
+        warn_once(f"row skipped: {error}")
+    more = len(table.errors) - _ROWS_NAMED
+    if more > 0:
+        warn_once(f"{path}: {more} more rows skipped; `python -m diode_lut check` lists them")
+    return table
+
+
+def tiers_for(hardware: Hardware, user_tables: Iterable[str]) -> tuple[Tier, ...]:
+    """The tiers that answer for ``hardware``: the user's tables, those shipped for it, those shipped for its kin.
+
+    A table that cannot be used, or is for other hardware, is left out with one warning.
+    """
+    kin = [file for file in _shipped_files() if file.hardware.kin(hardware)]
+    same = [file for file in kin if file.hardware.same_device(hardware)]
+    others = [file for file in kin if file not in same]
+    tables_and_reasons = (
+        (user_tables, "no table of the user's own"),
+        (_paths(same), f"no shipped table is for {hardware}"),
+        (_paths(others), f"no shipped table is for another device with {hardware.arch} and {hardware.sm_count} SMs"),
+    )
+    return tuple(
+        _tier(name, hardware, tables, reason) for name, (tables, reason) in zip(TIERS, tables_and_reasons, strict=True)
+    )
+
+
+def _tier(name: str, hardware: Hardware, tables: Iterable[str], reason_if_none: str) -> Tier:
+    opened = [_open_for(hardware, table) for table in tables]
+    left_out = [str(found) for found in opened if isinstance(found, TableError)]
+    return Tier(
+        name,
+        tuple(found for found in opened if isinstance(found, Table)),
+        tuple(f"left out: {reason}" for reason in left_out) if opened else (reason_if_none,),
+    )
+
+
+def _open_for(hardware: Hardware, name_or_path: str) -> Table | TableError:
+    """The table, or why it cannot answer for ``hardware``."""
+    try:
+        path = find_path(name_or_path)
+        measured_on = read_hardware(path)
+        if not measured_on.kin(hardware):
+            raise TableError(f"it is for {measured_on}, not for {hardware}", path=path, where="hardware")
+        return open_table(path)
+    except TableError as error:
+        warn_once(f"table left out: {error}")
+        return error
+
+
+def _shipped_files() -> list[TableFile]:
+    return _files((str(path) for path in sorted(tables_directory().glob("*.json"))), shipped=True)
+
+
+def _files(tables: Iterable[str], *, shipped: bool) -> list[TableFile]:
+    return [file for table in tables if (file := _file(table, shipped)) is not None]
+
+
+def _file(name_or_path: str, shipped: bool) -> TableFile | None:
+    try:
+        path = find_path(name_or_path)
+        return TableFile(path, read_hardware(path), shipped)
+    except TableError as error:
+        warn_once(f"table left out: {error}")
+        return None
+
+
+def _paths(files: Iterable[TableFile]) -> Iterator[str]:
+    return (str(file.path) for file in files)

@@ -1,0 +1,60 @@
+"""The command line: one command per verb, each a thin call of the library.
+
+Exit codes: 0 fine, 1 invalid, different or missed, 2 wrong usage or unreadable.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import click
+
+from diode_lut import __version__
+from diode_lut.errors import DiodeLutError, HardwareError, ProblemError, SettingError
+
+COMMANDS = {
+    "build": "diode_lut.cli.build:build_command",
+    "check": "diode_lut.cli.check:check_command",
+    "collect": "diode_lut.cli.collect:collect_command",
+    "explain": "diode_lut.cli.explain:explain_command",
+    "tables": "diode_lut.cli.tables:tables_command",
+}
+"""Where the commands are; each is imported when it is asked for."""
+
+
+class _Group(click.Group):
+    """The commands above, and what becomes of their errors."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's)
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # nobody reads on: click ends quietly
+        except (DiodeLutError, OSError) as error:
+            click.echo(f"error: {error}", err=True)
+            ctx.exit(exit_code(error))
+
+
+def exit_code(error: DiodeLutError | OSError) -> int:
+    """2 for what cannot be read or asked for, 1 for what is invalid."""
+    unreadable = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
+    wrong_usage = isinstance(error, (HardwareError, ProblemError, SettingError))
+    return 2 if unreadable or wrong_usage else 1
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(__version__, prog_name="diode_lut")
+def main() -> None:
+    """Tuned kernels for torch.compile, from tables that people can read."""

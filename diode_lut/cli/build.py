@@ -1,0 +1,128 @@
+"""``build``: a table from datasets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from diode_lut.errors import TableError
+from diode_lut.problem import LAYOUTS, Hardware
+
+if TYPE_CHECKING:
+    from diode_lut.build import BuildResult
+    from diode_lut.table import Table
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command("build")
+@click.argument("inputs", metavar="IN...", nargs=-1, required=True, type=_FILE)
+@click.option("-o", "--output", metavar="OUT", required=True, type=_FILE, help="The table to write.")
+@click.option(
+    "--previous",
+    metavar="FILE",
+    type=_FILE,
+    help="A table whose rows with a note are kept, and whose answers are preferred among equally good ones.  "
+    "[default: OUT, if it exists]",
+)
+@click.option(
+    "--hardware",
+    metavar="NAME",
+    help="What the table is for: a table's name or its GPU's, or NAME,ARCH,SMS[,ALIAS...], for example "
+    "'NVIDIA H200,sm_90,132'.  [default: what the previous table or the datasets say]",
+)
+@click.option(
+    "--epsilon",
+    metavar="FRACTION",
+    type=click.FloatRange(0, 1),
+    default=0.02,
+    show_default=True,
+    help="How much slower than the best config measured an answer may be.",
+)
+@click.option(
+    "--layout",
+    type=click.Choice(LAYOUTS),
+    default="nn",
+    show_default=True,
+    help="Of A and B, in datasets that do not say it (torch-diode's).",
+)
+def build_command(
+    inputs: tuple[Path, ...], output: Path, previous: Path | None, hardware: str | None, epsilon: float, layout: str
+) -> None:
+    """Build the smallest table that gives every problem in the datasets a config which is good enough.
+
+    That is: within --epsilon of the best config measured for it, and not slower than aten. Datasets are those of the
+    collect command, or torch-diode's, JSON or msgpack.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from diode_lut.build import build
+    from diode_lut.dataset import read_dataset
+    from diode_lut.table import write_table
+
+    table = _previous_table(previous or (output if output.exists() else None))
+    device = _hardware(hardware) if hardware is not None else None
+    known = device or (table.hardware if table else None)
+    datasets = [read_dataset(path, hardware=known, layout=layout) for path in inputs]
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
+        result = build(
+            datasets,
+            hardware=device,
+            previous=table,
+            epsilon=epsilon,
+            progress=lambda dataset: progress.track(dataset, description=dataset.path.name),
+        )
+    write_table(result.table, output)
+    click.echo("\n".join(_summary(result, table, output)))
+
+
+def _previous_table(path: Path | None) -> Table | None:
+    """The table in the file; TableError if any row of it is invalid, because a new table would lose that row."""
+    from diode_lut.table import read_table
+
+    if path is None:
+        return None
+    table = read_table(path)
+    if table.errors:
+        raise TableError(f"{table.errors[0]} (correct it first, or build to another file)")
+    return table
+
+
+def _hardware(text: str) -> Hardware:
+    name, *rest = (part.strip() for part in text.split(","))
+    if not rest:
+        from diode_lut.catalog import find_hardware
+        from diode_lut.settings import config
+
+        return find_hardware(name, config.tables)
+    arch, sm_count, *aliases = (*rest, "")
+    fields = {"name": name, "arch": arch, "sm_count": int(sm_count) if sm_count.isdecimal() else sm_count}
+    return Hardware.from_json({**fields, "aliases": list(filter(None, aliases))})
+
+
+def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[str]:
+    """What was read, what became of it, and how good the table is."""
+    entries = result.table.entries
+    was = f" (before: {len(previous.entries)})" if previous else ""
+    lines = [
+        f"{result.timings} timings of {result.problems + result.unsolved} problems",
+        *(f"  failed, {reason}: {count}" for reason, count in sorted(result.failures.items())),
+        *(f"  skipped, {reason}: {count}" for reason, count in sorted(result.skipped.items())),
+        f"{output}: {len(entries)} rows{was}, {result.exact_rows} exact and {result.range_rows} ranges",
+    ]
+    if result.kept:
+        others = result.problems - len(result.regrets)
+        lines.append(f"  rows with a note: {len(result.kept)}, kept; they answer for {others} of the problems")
+    if result.unsolved:
+        lines.append(f"  problems without a row, because nothing succeeded on them: {result.unsolved}")
+    if result.without_aten:
+        lines.append(
+            f"  problems whose answer was not compared with aten, which was not measured: {result.without_aten}"
+        )
+    if result.regrets:
+        lines.append(f"regret: {result.worst_regret:.2%} at worst, {result.mean_regret:.2%} on average")
+    return lines

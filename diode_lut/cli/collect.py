@@ -1,0 +1,154 @@
+"""``collect``: measure problems on this machine's device."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from diode_lut.errors import CollectError
+from diode_lut.problem import DTYPES, LAYOUTS, OPS, Problem
+
+if TYPE_CHECKING:
+    from diode_lut.collect.collector import Outcome
+
+_STOPPED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+
+@click.command("collect")
+@click.option(
+    "--problems",
+    "problem_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help='JSON list of {"op", "B", "M", "N", "K", "dtype", "layout"}, optionally with "align".',
+)
+@click.option("--random", "count", type=click.IntRange(min=1), help="Draw this many problems instead.")
+@click.option(
+    "--log-normal",
+    is_flag=True,
+    help="Draw M, N and K log-normally, as real models have them; else evenly in the logarithm from 1 to 16384.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same problems.")
+@click.option(
+    "--op", "ops", type=click.Choice(OPS), multiple=True, default=OPS, show_default=True, help="Draw from these ops."
+)
+@click.option(
+    "--dtype",
+    "dtypes",
+    type=click.Choice(DTYPES),
+    multiple=True,
+    default=("bfloat16",),
+    show_default=True,
+    help="Draw from these types.",
+)
+@click.option(
+    "--layout",
+    "layouts",
+    type=click.Choice(LAYOUTS),
+    multiple=True,
+    default=("nn", "nt"),
+    show_default=True,
+    help="Draw from these layouts of A and B: n is row-major, t column-major.",
+)
+@click.option(
+    "--out",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The dataset; if it exists, what it holds is skipped and the rest appended.",
+)
+@click.option(
+    "--search-space",
+    type=click.Choice(("default", "exhaustive")),
+    default="default",
+    show_default=True,
+    help="How many Triton kernels Inductor tries for each problem: about 20, or about 1,500.",
+)
+@click.option("--device", type=click.Choice(("cuda", "cpu")), help="[default: cuda where there is any]")
+@click.pass_context
+def collect_command(
+    context: click.Context,
+    /,
+    problem_file: Path | None,
+    count: int | None,
+    path: Path,
+    search_space: str,
+    device: str | None,
+    **drawing: Any,
+) -> None:
+    """Time every kernel that Inductor knows for each problem, with its own autotuner, into a dataset.
+
+    Each problem is on disk once it is measured: after Ctrl-C or a crash, run the same command again. The operands,
+    the bias and the result of a problem drawn at random take at most 2 GiB together.
+    """
+    problems = _problems(context, problem_file, count, drawing)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run removes its temporary caches, too
+    tally: Counter[str] = Counter()
+    try:
+        _collect(problems, path, device, search_space, tally)
+    except KeyboardInterrupt:
+        click.echo(_summary(path, tally))
+        click.echo("stopped: run the same command again to go on", err=True)
+        context.exit(_STOPPED)
+    click.echo(_summary(path, tally))
+    if not tally["measured"] + tally["present"]:
+        raise CollectError("none of the problems could be measured")
+
+
+def _problems(
+    context: click.Context, problem_file: Path | None, count: int | None, drawing: dict[str, Any]
+) -> list[Problem]:
+    if (problem_file is None) == (count is None):
+        raise click.UsageError("give either --problems or --random")
+    if count is not None:
+        from diode_lut.collect.random_problems import random_problems
+
+        return random_problems(count, **drawing)
+    given = [name for name in drawing if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if given:
+        raise click.UsageError(f"--{given[0].rstrip('s').replace('_', '-')} goes with --random only")
+    from diode_lut.collect.problem_file import read_problems
+
+    assert problem_file is not None
+    return read_problems(problem_file)
+
+
+def _collect(problems: list[Problem], path: Path, device: str | None, search_space: str, tally: Counter[str]) -> None:
+    """Run the collector with a progress bar on a terminal; what became of the problems is counted in ``tally``."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from diode_lut.collect.collector import collect
+
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(str(problems[0]), total=len(problems))
+        upcoming = [*map(str, problems[1:]), ""]
+        outcomes = collect(problems, path, device=device, search_space=search_space)
+        for outcome, description in zip(outcomes, upcoming, strict=True):
+            _count(outcome, tally)
+            if outcome.status == "skipped":
+                console.print(f"skipped {outcome.problem}: {outcome.reason}")
+            progress.update(task, advance=1, description=description)
+
+
+def _count(outcome: Outcome, tally: Counter[str]) -> None:
+    timings = outcome.record.timings if outcome.record is not None else ()
+    tally[outcome.status] += 1
+    tally["timings"] += len(timings)
+    tally["failed"] += sum(timing.ns is None for timing in timings)
+    tally["ignored"] += outcome.ignored
+
+
+def _summary(path: Path, tally: Counter[str]) -> str:
+    return (
+        f"{path}: {tally['measured']} problems measured, {tally['present']} there before, {tally['skipped']} skipped; "
+        f"{tally['timings']} configs tried, {tally['failed']} of them failed; "
+        f"{tally['ignored']} candidates ignored that no config can express"
+    )

@@ -1,0 +1,70 @@
+"""``explain``: which configs a problem gets, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
+from diode_lut.settings import config
+
+_SIZE = click.IntRange(1, MAX_SIZE)
+
+
+@click.command("explain")
+@click.argument("op", type=click.Choice(OPS))
+@click.argument("m", type=_SIZE)
+@click.argument("n", type=_SIZE)
+@click.argument("k", type=_SIZE)
+@click.option("--batch", type=_SIZE, default=1, show_default=True, help="Products in a bmm or baddbmm.")
+@click.option("--dtype", type=click.Choice(DTYPES), default="bfloat16", show_default=True, help="Type of the inputs.")
+@click.option(
+    "--layout",
+    type=click.Choice(LAYOUTS),
+    default="nn",
+    show_default=True,
+    help="Of A and B: n is row-major, t column-major. A linear layer is nt.",
+)
+@click.option(
+    "--align",
+    type=click.Choice([str(align) for align in ALIGNS]),
+    help="16 if every row of A and B starts on a 16-byte boundary, else 2.  [default: as packed matrices have it]",
+)
+@click.option("--hardware", metavar="NAME", help="A table's name or its GPU's.  [default: the device of this machine]")
+@click.option(
+    "--table",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Ask this table before all others.",
+)
+@click.pass_context
+def explain_command(
+    ctx: click.Context,
+    op: str,
+    m: int,
+    n: int,
+    k: int,
+    batch: int,
+    dtype: str,
+    layout: str,
+    align: str | None,
+    hardware: str | None,
+    table: Path | None,
+) -> None:
+    """Show which configs the product of an M x K and a K x N matrix gets, and from which row of which table.
+
+    Exits with 1 if no table covers it.
+    """
+    from diode_lut import runtime
+    from diode_lut.catalog import open_table
+
+    problem = Problem.of(op, m, n, k, b=batch, dtype=dtype, layout=layout, align=int(align) if align else None)
+    tables = config.tables
+    if table is not None:
+        open_table(table)
+        tables = (str(table), *tables)
+    with config.patch(tables=tables):
+        decision = runtime.select(problem, hardware=hardware)
+    click.echo(decision.explain())
+    ctx.exit(0 if decision.configs else 1)

@@ -1,0 +1,16 @@
+"""``tables``: which tables there are."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("tables")
+def tables_command() -> None:
+    """List the tables that can be used, and the hardware that they are for."""
+    from diode_lut import runtime
+    from diode_lut.selector import shown
+
+    for file in runtime.list_available_tables():
+        origin = "shipped" if file.shipped else "user"
+        click.echo(f"{file.name}  {file.hardware}  {origin}  {shown(file.path)}")

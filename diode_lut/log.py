@@ -1,0 +1,14 @@
+"""Warnings that do not repeat themselves."""
+
+from __future__ import annotations
+
+import logging
+from functools import lru_cache
+
+log = logging.getLogger("diode_lut")
+
+
+@lru_cache(maxsize=1024)
+def warn_once(message: str) -> None:
+    """Log ``message`` as a warning, the first time in this process."""
+    log.warning("%s", message)

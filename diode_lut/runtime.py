@@ -1,0 +1,120 @@
+"""The answers of this process: the tables that its settings name, for the devices that it has."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Hashable
+from functools import lru_cache
+
+from diode_lut import __version__
+from diode_lut.catalog import TableFile, find_hardware, find_path, find_tables, open_table, tiers_for
+from diode_lut.errors import SettingError
+from diode_lut.hardware import detect_hardware, local_devices
+from diode_lut.problem import Config, Hardware, Problem
+from diode_lut.selector import Decision, Selector
+from diode_lut.settings import config
+from diode_lut.statistics import count_prediction, count_skipped_config
+from diode_lut.table import Entry
+
+log = logging.getLogger(__name__)
+
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_lock = threading.RLock()
+_skipped: set[tuple[Entry | None, Config]] = set()
+"""The rows and configs that a warning named before."""
+
+
+def get_detected_hardware() -> Hardware:
+    """The device that torch would use on this machine; HardwareError if torch is missing."""
+    return detect_hardware()
+
+
+def list_available_tables() -> list[TableFile]:
+    """The user's own tables, then the shipped ones; those whose head cannot be read are left out with a warning."""
+    return find_tables(config.tables)
+
+
+def register_table(name_or_path: str) -> None:
+    """Put a table behind the user's own in ``config.tables``; TableError if it cannot be used.
+
+    ``name_or_path`` is a file, or the name of a shipped table, of its hardware or an alias of that.
+    """
+    path = find_path(name_or_path)
+    open_table(path)
+    with _lock:
+        config.tables = (*config.tables, str(path))
+
+
+def select(problem: Problem, *, hardware: Hardware | str | None = None) -> Decision:
+    """The decision for one problem on ``hardware``: by default the device that torch would use.
+
+    A name stands for the hardware of the table that is called so, or that is for hardware called so. HardwareError if
+    there is none, or if torch finds no device.
+    """
+    if hardware is None:
+        hardware = get_detected_hardware()
+    elif isinstance(hardware, str):
+        hardware = find_hardware(hardware, config.tables)
+    return _selector(hardware).select(problem)
+
+
+def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
+    """What ``select`` decides and why, in plain words."""
+    return select(problem, hardware=hardware).explain()
+
+
+def decide(problem: Problem, device: str) -> Decision:
+    """The decision for one problem on one of torch's devices, counted in the statistics."""
+    start = time.perf_counter()
+    decision = select(problem, hardware=detect_hardware(device))
+    count_prediction(decision.tier, time.perf_counter() - start)
+    return decision
+
+
+def skipped(decision: Decision, config: Config) -> None:
+    """Count a config of the decision that cannot run after all, and warn if it is the row's first such problem."""
+    count_skipped_config()
+    key = decision.entry, config
+    with _lock:
+        if key in _skipped:
+            return
+        _skipped.add(key)
+    log.warning("%s: %s cannot run %s here, so the next config is taken", decision.where, config, decision.problem)
+
+
+def cache_identity() -> tuple[Hashable, ...]:
+    """Everything that decisions on this machine can depend on: the same in another process if it decides the same."""
+    digests = dict.fromkeys(_selector(detect_hardware(device)).digest for device in local_devices())
+    settings = (config.policy, config.default_mode, config.top_k, config.fallback_to_autotune)
+    return (__version__, *settings, *digests)
+
+
+def set_log_level(level: int | str) -> None:
+    """Log messages of this and higher levels: ``debug``, ``info``, ..., or a number as logging has them.
+
+    They go to stderr unless the program has set up logging. SettingError if there is no such level.
+    """
+    logger = logging.getLogger("diode_lut")
+    try:
+        logger.setLevel(level.upper() if isinstance(level, str) else level)
+    except (TypeError, ValueError):
+        raise SettingError(f"log level: {level!r} is not one of {', '.join(_LEVELS).lower()}") from None
+    if not logger.hasHandlers():
+        logger.addHandler(logging.StreamHandler())
+
+
+def _selector(hardware: Hardware) -> Selector:
+    with _lock:
+        return _build_selector(hardware, config.tables)
+
+
+@lru_cache(maxsize=8)
+def _build_selector(hardware: Hardware, user_tables: tuple[str, ...]) -> Selector:
+    selector = Selector(hardware, tiers_for(hardware, user_tables))
+    tables = [
+        f"{tier.name}: {table.path} ({len(table.entries)} rows)" for tier in selector.tiers for table in tier.tables
+    ]
+    log.info("%s: %s", hardware, ", ".join(tables) or "no tables")
+    return selector

@@ -1,0 +1,153 @@
+"""Which configs a problem gets: tiers of tables, asked in order, and the decision that comes out."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from diode_lut.problem import Config, Hardware, Problem
+from diode_lut.table import Candidate, Entry, Table
+
+TIERS = ("user", "device", "kin")
+"""Who can answer: the user's own tables, those shipped for this device, those shipped for others like it."""
+
+ABSTAIN = "abstain"
+"""The tier of a decision that leaves everything to Inductor."""
+
+_KIND_FIELDS = ("op", "dtype", "layout", "align")
+
+
+class Step(NamedTuple):
+    """One thing that ``select`` tried in vain: a table without an answer, or the reason why there was none to ask."""
+
+    tier: str
+    table: Table | None
+    reason: str = ""
+
+    def describe(self, problem: Problem) -> str:
+        """The step in plain words."""
+        if self.table is None:
+            return f"{self.tier}: {self.reason}"
+        return f"{self.tier}: {table_name(self.table)}: {_why_not(self.table, problem)}"
+
+
+class Tier(NamedTuple):
+    """Tables of one rank, in the order in which they are asked, and why others of that rank are not."""
+
+    name: str
+    tables: tuple[Table, ...]
+    left_out: tuple[str, ...] = ()
+
+
+class Decision(NamedTuple):
+    """What ``select`` answers: configs, best first; none means that Inductor does what it would have done anyway.
+
+    ``tier`` is the one of TIERS that answered, or ABSTAIN; ``entry`` and ``table`` say where, and are None when nobody
+    answered. ``tried`` is what was asked before.
+    """
+
+    problem: Problem
+    hardware: Hardware
+    tier: str
+    configs: tuple[Config, ...]
+    entry: Entry | None
+    table: Table | None
+    tried: tuple[Step, ...]
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What was tried in which order, in plain words, down to the tier that answered."""
+        return (*(step.describe(self.problem) for step in self.tried), self._answer())
+
+    def explain(self) -> str:
+        """The decision for people: the problem, the steps, and the configs with what they gain over aten."""
+        lines = [f"{self.problem} on {self.hardware}", *(f"  {step}" for step in self.steps)]
+        if self.entry is not None and self.table is not None:
+            lines += [f"    {_in_words(candidate)}" for candidate in self.entry.candidates]
+            lines += [
+                f"  overrides {_where(self.table, entry)}"
+                for entry in self.table.covering(self.problem)
+                if entry is not self.entry
+            ]
+        return "\n".join(lines)
+
+    @property
+    def where(self) -> str:
+        """The file and line of the row that answered; empty if none did."""
+        return _where(self.table, self.entry) if self.entry is not None and self.table is not None else ""
+
+    def _answer(self) -> str:
+        if self.entry is None:
+            return f"{ABSTAIN}: Inductor decides as it would without diode_lut"
+        note = f" ({self.entry.note})" if self.entry.note else ""
+        return f"{self.tier}: {self.where} answers{note}"
+
+
+class Selector:
+    """Answers for one kind of hardware: walks the tiers and stops at the first table that covers the problem.
+
+    ``digest`` is a SHA-256 in hexadecimal over everything that an answer can depend on: the tables, their order and
+    their tiers. Tables of other hardware have no part in it.
+    """
+
+    def __init__(self, hardware: Hardware, tiers: Iterable[Tier]) -> None:
+        self.hardware = hardware
+        self.tiers = tuple(tiers)
+        self.digest = _digest(self.tiers)
+        tried: list[Step] = []
+        self._tables: list[tuple[str, Table, tuple[Step, ...]]] = []
+        for tier in self.tiers:
+            tried += (Step(tier.name, None, reason) for reason in tier.left_out)
+            for table in tier.tables:
+                self._tables.append((tier.name, table, tuple(tried)))
+                tried.append(Step(tier.name, table))
+        self._tried = tuple(tried)
+
+    def select(self, problem: Problem) -> Decision:
+        """The decision for one problem; the same in every process that has the same tables."""
+        for tier, table, tried in self._tables:
+            entry = table.lookup(problem)
+            if entry is not None:
+                return Decision(problem, self.hardware, tier, entry.configs, entry, table, tried)
+        return Decision(problem, self.hardware, ABSTAIN, (), None, None, self._tried)
+
+
+def table_name(table: Table) -> str:
+    """What to call a table in messages: its file, relative to the working directory where it lies below that."""
+    return shown(table.path) if table.path else f"table for {table.hardware.name}"
+
+
+def shown(path: Path) -> str:
+    """The path as messages show it: relative to the working directory where it lies below that."""
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _digest(tiers: Iterable[Tier]) -> str:
+    lines = (f"{tier.name} {table.digest}\n" for tier in tiers for table in tier.tables)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _where(table: Table, entry: Entry) -> str:
+    line = table.line_of(entry)
+    return table_name(table) if line is None else f"{table_name(table)}:{line}"
+
+
+def _in_words(candidate: Candidate) -> str:
+    if candidate.gain_permille is None:
+        return str(candidate.config)
+    return f"{candidate.config} ({candidate.gain_permille / 1000:.3f} times as fast as aten)"
+
+
+def _why_not(table: Table, problem: Problem) -> str:
+    """The first fields of the problem that no entry has; else that it is about the sizes."""
+    entries = list(table.entries)
+    for count, wanted in enumerate(problem[: len(_KIND_FIELDS)], start=1):
+        entries = [entry for entry in entries if entry.key[count - 1] in (None, wanted)]
+        if not entries:
+            kind = " ".join(f"{name}={value}" for name, value in zip(_KIND_FIELDS, problem[:count], strict=False))
+            return f"no entry for {kind}"
+    kind = " ".join(f"{name}={value}" for name, value in zip(_KIND_FIELDS, problem, strict=False))
+    return f"no entry covers b={problem.b} m={problem.m} n={problem.n} k={problem.k}, out of {len(entries)} for {kind}"

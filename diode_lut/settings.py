@@ -1,0 +1,145 @@
+"""The settings, each also an environment variable ``DIODE_LUT_<NAME>`` that is read once, at import."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from diode_lut.errors import SettingError
+
+
+class _Kind(NamedTuple):
+    """What a setting may be: in words, as a check that gives the value to keep, and as an environment variable."""
+
+    allowed: str
+    check: Callable[[Any], Any]
+    parse: Callable[[str], Any]
+
+
+def _choice(*values: str) -> _Kind:
+    def check(value: Any) -> str:
+        if value not in values:
+            raise ValueError
+        return str(value)
+
+    return _Kind(", ".join(values), check, str)
+
+
+def _integer(low: int, high: int) -> _Kind:
+    def check(value: Any) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise ValueError
+        return value
+
+    return _Kind(f"an integer from {low} to {high}", check, int)
+
+
+def _check_flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError
+    return value
+
+
+def _parse_flag(text: str) -> bool:
+    return {"0": False, "false": False, "1": True, "true": True}[text.lower()]
+
+
+def _check_names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):  # would be taken apart into its letters
+        raise TypeError
+    return tuple(os.fspath(name) for name in value)
+
+
+def _parse_names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(os.pathsep) if name)
+
+
+_FLAG = _Kind("True or False; in the environment 1, true, 0 or false", _check_flag, _parse_flag)
+_NAMES = _Kind(
+    f"a list of table names and paths; in the environment separated by {os.pathsep!r}", _check_names, _parse_names
+)
+
+_SETTINGS: dict[str, tuple[_Kind, Any]] = {
+    "policy": (_choice("pick", "verify", "off"), "pick"),
+    "default_mode": (_FLAG, True),
+    "top_k": (_integer(1, 32), 1),
+    "fallback_to_autotune": (_FLAG, True),
+    "tables": (_NAMES, ()),
+}
+"""Of each setting what it may be, and its default."""
+
+
+class Settings:
+    """What the user decides, for the whole process.
+
+    Setting anything to a value that it cannot have raises SettingError and changes nothing.
+    """
+
+    policy: str
+    """``pick``: the first config that can run; ``verify``: Inductor times it against aten; ``off``: nothing is done."""
+    default_mode: bool
+    """Whether to act without max-autotune too."""
+    top_k: int
+    """How many configs Inductor gets to choose from, 1 to 32. With 1 nothing is benchmarked."""
+    fallback_to_autotune: bool
+    """What abstaining means under max-autotune: Inductor's own list of candidates, or aten alone."""
+    tables: tuple[str, ...]
+    """The user's own tables, as names or paths. They come before the shipped ones, and the first that answers wins."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        for name, (kind, default) in _SETTINGS.items():
+            vars(self)[name] = _from_environment(environment, name, kind, default)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        vars(self)[name] = _checked(name, value)
+
+    @contextmanager
+    def patch(self, **values: Any) -> Iterator[None]:
+        """Other values for the time of a ``with`` block or of a decorated function, in all threads."""
+        checked = {name: _checked(name, value) for name, value in values.items()}
+        saved = {name: vars(self)[name] for name in checked}
+        vars(self).update(checked)
+        try:
+            yield
+        finally:
+            vars(self).update(saved)
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+
+def autoregister(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether importing diode_lut arms the hook: not with ``DIODE_LUT_AUTOREGISTER=0``."""
+    return bool(_from_environment(environment, "autoregister", _FLAG, True))
+
+
+def _checked(name: str, value: Any) -> Any:
+    if name not in _SETTINGS:
+        raise SettingError(f"diode_lut.config.{name}: there is no such setting (settings: {', '.join(_SETTINGS)})")
+    kind, _ = _SETTINGS[name]
+    try:
+        return kind.check(value)
+    except (TypeError, ValueError):
+        raise SettingError(f"diode_lut.config.{name}: {value!r} is not allowed (allowed: {kind.allowed})") from None
+
+
+def _from_environment(environment: Mapping[str, str], name: str, kind: _Kind, default: Any) -> Any:
+    variable = f"DIODE_LUT_{name.upper()}"
+    text = environment.get(variable)
+    if text is None:
+        return default
+    try:
+        return kind.check(kind.parse(text))
+    except (KeyError, ValueError):
+        import logging
+
+        logging.getLogger(__name__).warning(
+            "%s: %r is not allowed (allowed: %s); using %r", variable, text, kind.allowed, default
+        )
+        return default
+
+
+config = Settings()
+"""The settings of this process."""

@@ -1,0 +1,53 @@
+"""What several test files need."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diode_lut import resources
+
+
+@pytest.fixture
+def table_file(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a table file, by default for the H200, and gives its path; ``fields`` replace top-level ones."""
+
+    def write(name: str, *entries: dict[str, Any], **fields: Any) -> Path:
+        document = {
+            "schema_version": 1,
+            "hardware": {"name": "NVIDIA H200", "arch": "sm_90", "sm_count": 132, "aliases": ["h200-141gb"]},
+            "provenance": {},
+            "entries": entries,
+            **fields,
+        }
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(document, indent=1), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory that takes the place of the shipped tables, as if the package lay in a checkout next to it."""
+    (tmp_path / "schemas").symlink_to(resources.schemas_directory())
+    monkeypatch.setattr(resources, "_PACKAGE", tmp_path / "diode_lut")
+    directory = tmp_path / "tables"
+    directory.mkdir()
+    return directory
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where torch sees none."""
+    needing = [item for item in items if item.get_closest_marker("gpu")]
+    if needing:
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in needing:
+                item.add_marker(pytest.mark.skip(reason="no CUDA GPU"))

@@ -1,0 +1,153 @@
+"""The catalog: finding tables, and which of them speak for some hardware."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from diode_lut.catalog import find_hardware, find_path, find_tables, open_table, tiers_for
+from diode_lut.errors import HardwareError, TableError
+from diode_lut.problem import Hardware
+
+H200 = Hardware("NVIDIA H200", "sm_90", 132)
+H100 = Hardware("NVIDIA H100 80GB HBM3", "sm_90", 132)
+A100 = {"name": "NVIDIA A100-SXM4-80GB", "arch": "sm_80", "sm_count": 108}
+ATEN = {"configs": [{"template": "aten"}]}
+BAD = {"configs": [{"template": "nothing"}]}
+
+Write = Callable[..., Path]
+
+
+def names(hardware: Hardware, *user_tables: str) -> dict[str, list[str]]:
+    """The file names of each tier's tables."""
+    return {
+        tier.name: [table.path.name for table in tier.tables if table.path] for tier in tiers_for(hardware, user_tables)
+    }
+
+
+def test_tables_are_listed_users_first(shipped: Path, table_file: Write) -> None:
+    """The user's tables come in their order, then the shipped ones by file name."""
+    for name in ("tables/nvidia-h200.json", "tables/a.json"):
+        table_file(name, ATEN)
+    mine = [str(table_file(name, ATEN)) for name in ("second.json", "first.json")]
+    files = find_tables(mine)
+    assert [(file.name, file.shipped) for file in files] == [
+        ("second", False),
+        ("first", False),
+        ("a", True),
+        ("nvidia-h200", True),
+    ]
+    assert files[0].hardware == Hardware("NVIDIA H200", "sm_90", 132, ("h200-141gb",))
+
+
+@pytest.mark.parametrize("name", ["big-one", "Big One", "NVIDIA H200", "nvidia_h200", "h200-141gb"])
+def test_shipped_table_by_name(shipped: Path, table_file: Write, name: str) -> None:
+    """A shipped table goes by its file's name, its hardware's and that one's aliases, however they are spelt."""
+    path = table_file("tables/big-one.json", ATEN)
+    assert find_path(name) == path
+    assert find_hardware(name, ()).name == "NVIDIA H200"
+
+
+def test_a_file_wins_over_a_name(shipped: Path, table_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is a file is taken as a file, even if a shipped table is called the same."""
+    table_file("tables/nvidia-h200.json", ATEN)
+    path = table_file("nvidia-h200", ATEN)
+    monkeypatch.chdir(path.parent)
+    assert find_path("nvidia-h200") == Path("nvidia-h200")
+
+
+def test_unknown_name(shipped: Path, table_file: Write) -> None:
+    """What is neither a file nor a name is an error that lists the names, and counts as unreadable."""
+    table_file("tables/nvidia-h200.json", ATEN)
+    with pytest.raises(TableError, match=r"^h300: no such file, and no shipped .* \(shipped: nvidia-h200\)") as raised:
+        find_path("h300")
+    assert isinstance(raised.value.__cause__, OSError)
+    with pytest.raises(HardwareError, match=r"h300: no table is for .* \(tables: nvidia-h200\)"):
+        find_hardware("h300", ())
+
+
+def test_path_that_the_system_refuses(shipped: Path) -> None:
+    """A path that cannot even be looked at is an error like any other, and costs only itself."""
+    with pytest.raises(TableError, match="x: cannot be read: File name too long"):
+        find_path("x" * 5000)
+    assert find_tables(["x" * 5000]) == []
+
+
+def test_hardware_of_a_users_table(shipped: Path, table_file: Write) -> None:
+    """Hardware goes by the names in the user's tables as well."""
+    path = table_file("mine.json", ATEN, hardware=A100)
+    assert find_hardware("mine", [str(path)]).arch == "sm_80"
+
+
+def test_device_comes_before_kin(shipped: Path, table_file: Write) -> None:
+    """Tables for the device itself and for others of its architecture and size are tiers of their own."""
+    table_file("tables/a100.json", ATEN, hardware=A100)
+    table_file("tables/h100.json", ATEN, hardware=H100._asdict())
+    table_file("tables/h200.json", ATEN)
+    assert names(H200) == {"user": [], "device": ["h200.json"], "kin": ["h100.json"]}
+    assert names(H100) == {"user": [], "device": ["h100.json"], "kin": ["h200.json"]}
+    assert names(Hardware("GH200", "sm_90", 132)) == {"user": [], "device": [], "kin": ["h100.json", "h200.json"]}
+    assert names(H200._replace(sm_count=114)) == {"user": [], "device": [], "kin": []}
+
+
+def test_empty_tiers_say_why(shipped: Path) -> None:
+    """A tier without tables has a reason for it."""
+    assert [tier.left_out for tier in tiers_for(H200, ())] == [
+        ("no table of the user's own",),
+        ("no shipped table is for NVIDIA H200 (sm_90, 132 SMs)",),
+        ("no shipped table is for another device with sm_90 and 132 SMs",),
+    ]
+
+
+def test_users_table_for_other_hardware(shipped: Path, table_file: Write, caplog: pytest.LogCaptureFixture) -> None:
+    """It is left out with one warning, however often it is met; the user's other tables keep their order."""
+    other = table_file("other.json", ATEN, hardware=A100)
+    first, last = table_file("z.json", ATEN), table_file("a.json", ATEN, hardware=H100._asdict())
+    mine = [str(first), str(other), str(last)]
+    tiers = [tiers_for(H200, mine)[0] for _ in range(2)]
+    assert [table.path for table in tiers[0].tables] == [first, last]
+    reason = f"{other}: hardware: it is for NVIDIA A100-SXM4-80GB (sm_80, 108 SMs), not for {H200}"
+    assert tiers[0].left_out == tiers[1].left_out == (f"left out: {reason}",)
+    assert caplog.messages == [f"table left out: {reason}"]
+
+
+def test_missing_and_bad_files_never_raise(shipped: Path, table_file: Write, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that is missing or no table costs itself and one warning, wherever it is met."""
+    (shipped / "broken.json").write_text("{")
+    good = table_file("good.json", ATEN)
+    missing = str(good.parent / "missing.json")
+    for _ in range(2):
+        assert names(H200, missing, str(good)) == {"user": ["good.json"], "device": [], "kin": []}
+        assert [file.name for file in find_tables([missing, str(good)])] == ["good"]
+    assert sorted(message.partition("json:")[0] for message in caplog.messages) == [
+        f"table left out: {missing.removesuffix('json')}",
+        f"table left out: {shipped / 'broken.'}",
+    ]
+
+
+def test_bad_rows_are_named_once(shipped: Path, table_file: Write, caplog: pytest.LogCaptureFixture) -> None:
+    """A bad row costs that row, and one warning with file, line and JSON path."""
+    path = table_file("mine.json", ATEN, BAD)
+    for _ in range(2):
+        assert len(open_table(path).entries) == 1
+    (message,) = caplog.messages
+    assert message.startswith(f"row skipped: {path}:")
+    assert ": entries[1].configs[0].template: " in message
+
+
+def test_many_bad_rows_are_summed_up(shipped: Path, table_file: Write, caplog: pytest.LogCaptureFixture) -> None:
+    """Of very many bad rows the first are named, and the rest is counted."""
+    path = table_file("mine.json", *[BAD] * 25)
+    with caplog.at_level(logging.WARNING):
+        open_table(path)
+    assert len(caplog.messages) == 11
+    assert "15 more rows skipped" in caplog.messages[-1]
+
+
+def test_opening_a_bad_file_raises(table_file: Write) -> None:
+    """Who asks for a table by hand gets the error."""
+    with pytest.raises(TableError, match="schema_version: expected 1, found 2"):
+        open_table(table_file("mine.json", schema_version=2))

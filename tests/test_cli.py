@@ -1,0 +1,337 @@
+"""The command line: the group, its exit codes, and check, explain and tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import diode_lut
+from diode_lut.cli import COMMANDS, exit_code, main
+from diode_lut.errors import CollectError, DatasetError, HardwareError, ProblemError, SettingError, TableError
+
+ROOT = Path(diode_lut.__file__).parent.parent
+ATEN = {"template": "aten"}
+ROW = {"op": "mm", "configs": [ATEN]}
+TRITON = {
+    "template": "triton_mm",
+    "block_m": 128,
+    "block_n": 128,
+    "block_k": 64,
+    "group_m": 8,
+    "num_stages": 4,
+    "num_warps": 8,
+}
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def no_tables(shipped: Path) -> Iterator[None]:
+    """No shipped tables, and none of the user's."""
+    with diode_lut.config.patch(tables=()):
+        yield
+
+
+def call(*arguments: object) -> Result:
+    """What a command does; anything but a clean exit is an error here, as it would be a traceback outside."""
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    return result
+
+
+def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The same in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "diode_lut", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_there(name: str) -> None:
+    """Each command in the list exists, goes by that name, and says in its help what it does."""
+    module, _, attribute = COMMANDS[name].partition(":")
+    command = getattr(import_module(module), attribute)
+    assert isinstance(command, click.Command)
+    assert command.name == name
+    assert command.help
+    assert [param.name for param in command.params if isinstance(param, click.Option) and not param.help] == []
+
+
+def test_help_lists_the_commands_and_imports_nothing_heavy() -> None:
+    """The overview comes without importing what only some command needs."""
+    code = (
+        "import sys; from diode_lut.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'orjson', 'msgpack', 'jsonschema', 'rich', 'diode_lut.runtime'}\n"
+        "print('loaded:', sorted(heavy & set(sys.modules)))"
+    )
+    completed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert completed.stdout.endswith("loaded: []\n")
+    for name in COMMANDS:
+        assert f"  {name} " in completed.stdout
+
+
+def test_version() -> None:
+    """The version is the package's."""
+    assert call("--version").output == f"diode_lut, version {diode_lut.__version__}\n"
+
+
+def test_unknown_command() -> None:
+    """A command that does not exist is wrong usage."""
+    result = call("frobnicate")
+    assert result.exit_code == 2
+    assert "No such command 'frobnicate'" in result.stderr
+
+
+def unreadable(error: DatasetError) -> DatasetError:
+    error.__cause__ = FileNotFoundError()
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (TableError("x"), 1),
+        (DatasetError("x"), 1),
+        (CollectError("x"), 1),
+        (unreadable(DatasetError("x")), 2),
+        (HardwareError("x"), 2),
+        (ProblemError("x"), 2),
+        (SettingError("x"), 2),
+        (PermissionError("x"), 2),
+    ],
+    ids=repr,
+)
+def test_exit_codes(error: Any, code: int) -> None:
+    """What is invalid exits with 1, what cannot be read or asked for with 2."""
+    assert exit_code(error) == code
+
+
+class TestCheck:
+    """``check``."""
+
+    def test_valid(self, table_file: Write) -> None:
+        """Valid tables print nothing but a count."""
+        result = call("check", table_file("a.json", ROW), table_file("b.json", ROW))
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "", "2 files, 0 problems\n")
+
+    @pytest.mark.parametrize(
+        ("entries", "where", "found"),
+        [
+            ([{"op": "mm", "configs": [{**TRITON, "block_m": 96}]}], "entries[0].configs[0].block_m", "96"),
+            ([{"op": "mm", "m": [64, 32], "configs": [ATEN]}], "entries[0].m", "64"),
+            ([{"op": "mn", "configs": [ATEN]}], "entries[0].op", "mn"),
+            ([{"op": "mm", "shape": 1, "configs": [ATEN]}], "entries[0].shape", ""),
+            ([{"op": "mm", "m": ["1", 2], "configs": [ATEN]}], "entries[0].m[0]", "1"),
+            ([{"op": "mm", "m": [True, 2], "configs": [ATEN]}], "entries[0].m[0]", ""),
+            ([{"op": "mm", "configs": []}], "entries[0].configs", ""),
+            ([{"op": "mm", "configs": "aten"}], "entries[0].configs", ""),
+            ([{"op": "mm"}], "entries[0]", "configs"),
+            ([ROW, ROW], "entries[1]", ""),
+            ([{"op": "bmm", "configs": [TRITON]}], "entries[0].configs[0]", "triton_mm"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_wrong_rows(self, table_file: Write, entries: list[Any], where: str, found: str) -> None:
+        """A wrong row is one line that begins with file, line and JSON path, and says what was found."""
+        path = table_file("mine.json", *entries)
+        result = call("check", path)
+        (line,) = result.stdout.splitlines()
+        file, number, rest = line.removeprefix(f"{path.parent}/").split(":", 2)
+        assert (result.exit_code, file) == (1, "mine.json")
+        assert 1 < int(number) <= len(path.read_text().splitlines())
+        assert where in rest
+        assert found in rest
+
+    @pytest.mark.parametrize(
+        ("fields", "expected"),
+        [
+            ({"schema_version": 2}, "schema_version: expected 1, found 2"),
+            ({"schema_version": "1"}, "schema_version"),
+            ({"extra": 1}, "extra"),
+            ({"hardware": {"name": "X", "arch": "sm_90"}}, "sm_count"),
+            ({"hardware": {"name": "X", "arch": "sm_90", "sm_count": 0}}, "hardware.sm_count"),
+            ({"provenance": {"author": "me"}}, "author"),
+            ({"entries": {}}, "entries"),
+        ],
+        ids=str,
+    )
+    def test_wrong_heads(self, table_file: Write, fields: dict[str, Any], expected: str) -> None:
+        """What is wrong with the head is named by its JSON path."""
+        result = call("check", table_file("mine.json", ROW, **fields))
+        assert result.exit_code == 1
+        assert expected in result.stdout
+
+    @pytest.mark.parametrize("content", [b"", b"  \n", b"{", b"[]", b"12", b"null", b"\xff\xfe{}", b"{}", b"[" * 5000])
+    def test_not_a_table(self, tmp_path: Path, content: bytes) -> None:
+        """Whatever else is in a file, it is a message, never a traceback."""
+        path = tmp_path / "mine.json"
+        path.write_bytes(content)
+        result = call("check", path)
+        assert result.exit_code == 1
+        assert result.stdout.startswith(f"{path}:")
+
+    def test_all_problems_of_all_files_at_once(self, table_file: Write) -> None:
+        """One run shows everything, and the worst decides the exit code."""
+        bad = table_file("bad.json", {"op": "mn", "dtype": "int3", "configs": [ATEN]}, {"op": "mm"})
+        missing = bad.parent / "missing.json"
+        result = call("check", bad, table_file("good.json", ROW), missing)
+        assert result.exit_code == 2
+        assert len(result.stdout.splitlines()) == 4
+        assert f"{missing}: cannot be read" in result.stdout
+        assert result.stderr == "3 files, 4 problems\n"
+
+    def test_unreadable(self, tmp_path: Path) -> None:
+        """Files that cannot be opened exit with 2."""
+        assert call("check", tmp_path / "missing.json").exit_code == 2
+        assert call("check", tmp_path).exit_code == 2
+
+    def test_no_file(self) -> None:
+        """Without a file there is nothing to check."""
+        assert call("check").exit_code == 2
+
+
+class TestExplain:
+    """``explain``."""
+
+    def test_hit(self, table_file: Write) -> None:
+        """A hit prints the decision that the library makes, and exits with 0."""
+        path = table_file("mine.json", {"op": "mm", "configs": [{**TRITON, "gain_permille": 1063}, ATEN]})
+        result = call("explain", "mm", 1024, 4096, 1024, "--layout", "nt", "--hardware", "nvidia-h200", "--table", path)
+        problem = diode_lut.Problem.of("mm", 1024, 4096, 1024, dtype="bfloat16", layout="nt")
+        with diode_lut.config.patch(tables=(path,)):
+            assert result.stdout == diode_lut.explain(problem, hardware="nvidia-h200") + "\n"
+        assert result.exit_code == 0
+        assert f"user: {path}:" in result.stdout
+        assert "triton_mm 128x128x64 g8 s4 w8 (1.063 times as fast as aten)" in result.stdout
+
+    def test_miss(self, table_file: Write) -> None:
+        """A miss prints the steps, and exits with 1."""
+        path = table_file("mine.json", ROW)
+        result = call("explain", "bmm", 8, 8, 8, "--batch", 4, "--hardware", "mine", "--table", path)
+        assert result.exit_code == 1
+        assert result.stdout.startswith("bmm 4x8x8x8 bfloat16 nn align 16 on NVIDIA H200")
+        assert f"user: {path}: no entry for op=bmm" in result.stdout
+        assert "abstain: Inductor decides" in result.stdout
+
+    def test_shipped_table_by_hardware_name(self, table_file: Write) -> None:
+        """A shipped table answers for its hardware by name."""
+        table_file("tables/nvidia-h200.json", ROW)
+        result = call("explain", "mm", 8, 8, 8, "--hardware", "NVIDIA H200")
+        assert result.exit_code == 0
+        assert "  device: " in result.stdout
+
+    def test_this_machine(self, table_file: Write) -> None:
+        """Without a name, the decision is for the device that torch would use here."""
+        pytest.importorskip("torch")
+        hardware = diode_lut.get_detected_hardware()
+        path = table_file("mine.json", ROW, hardware=hardware._asdict())
+        result = call("explain", "mm", 8, 8, 8, "--table", path)
+        assert result.exit_code == 0
+        assert result.stdout.startswith(f"mm 8x8x8 bfloat16 nn align 16 on {hardware}\n  user: {path}:")
+
+    def test_table_comes_before_the_settings(self, table_file: Write) -> None:
+        """``--table`` is asked before the tables of the environment."""
+        environment, option = table_file("environment.json", ROW), table_file("option.json", ROW)
+        with diode_lut.config.patch(tables=(environment,)):
+            result = call("explain", "mm", 8, 8, 8, "--hardware", "option", "--table", option)
+        assert f"user: {option}:" in result.stdout
+
+    def test_align_by_default_is_that_of_packed_matrices(self, table_file: Write) -> None:
+        """Sizes say whether rows can start on 16-byte boundaries, unless the user says it."""
+        explain = ("explain", "mm", 8, 8, 7, "--hardware", "mine", "--table", table_file("mine.json", ROW))
+        assert " align 2 on" in call(*explain).stdout
+        assert " align 16 on" in call(*explain, "--align", 16).stdout
+
+    def test_table_for_other_hardware(self, table_file: Write) -> None:
+        """A table for other hardware does not answer, and the step says so."""
+        a100 = table_file("a100.json", ROW, hardware={"name": "A100", "arch": "sm_80", "sm_count": 108})
+        table_file("tables/h200.json")
+        result = call("explain", "mm", 8, 8, 8, "--hardware", "h200", "--table", a100)
+        assert result.exit_code == 1
+        assert (
+            f"user: left out: {a100}: hardware: it is for A100 (sm_80, 108 SMs), not for NVIDIA H200" in result.stdout
+        )
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (("mm", 8, 8), "Missing argument 'K'"),
+            (("conv", 8, 8, 8), "'conv' is not one of"),
+            (("mm", 0, 8, 8), "0 is not in the range"),
+            (("mm", 8, "x", 8), "'x' is not a valid integer"),
+            (("mm", 8, 8, 8, "--dtype", "int8"), "'int8' is not one of"),
+            (("mm", 8, 8, 8, "--batch", 2, "--hardware", "h200"), "error: b: mm has no batch"),
+            (("mm", 8, 8, 8, "--hardware", "h300"), "error: h300: no table is for hardware of that name"),
+            (("mm", 8, 8, 8, "--table", "missing.json"), "'missing.json' does not exist"),
+        ],
+    )
+    def test_wrong_usage(self, arguments: tuple[object, ...], message: str) -> None:
+        """Wrong arguments exit with 2 and name what is wrong."""
+        result = call("explain", *arguments)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert message in result.stderr
+
+    def test_invalid_table(self, tmp_path: Path) -> None:
+        """A table that the user names and that is none is an error, with 1."""
+        (tmp_path / "mine.json").write_text("{")
+        result = call("explain", "mm", 8, 8, 8, "--hardware", "h200", "--table", tmp_path / "mine.json")
+        assert result.exit_code == 1
+        assert result.stderr.startswith(f"error: {tmp_path / 'mine.json'}:1: not JSON")
+
+
+def test_tables(table_file: Write) -> None:
+    """``tables`` lists name, hardware, origin and file, the user's own first."""
+    shipped, mine = table_file("tables/nvidia-h200.json", ROW), table_file("mine.json", ROW)
+    with diode_lut.config.patch(tables=(mine,)):
+        result = call("tables")
+    assert result.stdout.splitlines() == [
+        f"mine  NVIDIA H200 (sm_90, 132 SMs)  user  {mine}",
+        f"nvidia-h200  NVIDIA H200 (sm_90, 132 SMs)  shipped  {shipped}",
+    ]
+
+
+class TestProcess:
+    """Whole processes: what a shell sees."""
+
+    def test_exit_code_and_message(self, tmp_path: Path) -> None:
+        """A library error becomes one line on stderr and an exit code, without a traceback."""
+        (tmp_path / "empty.json").touch()
+        completed = run("explain", "mm", 8, 8, 8, "--hardware", "h200", "--table", tmp_path / "empty.json")
+        assert (completed.returncode, completed.stdout) == (1, "")
+        assert completed.stderr.startswith(f"error: {tmp_path / 'empty.json'}: is empty")
+        assert len(completed.stderr.splitlines()) == 1
+
+    def test_tables_from_the_environment(self, table_file: Write) -> None:
+        """DIODE_LUT_TABLES names tables of the user's own; a bad row of theirs is one line on stderr."""
+        path = table_file("mine.json", ROW, {"op": "mn", "configs": [ATEN]})
+        completed = run("explain", "mm", 8, 8, 8, "--hardware", "mine", DIODE_LUT_TABLES=str(path))
+        assert completed.returncode == 0
+        assert f"  user: {path}:" in completed.stdout
+        (line,) = completed.stderr.splitlines()
+        assert line.startswith(f"row skipped: {path}:")
+        assert "entries[1].op" in line
+
+    def test_output_that_nobody_reads(self, table_file: Write) -> None:
+        """A pipe that is closed early is no error message."""
+        table = json.dumps(str(table_file("mine.json", ROW)))
+        shell = f"{sys.executable} -m diode_lut explain mm 8 8 8 --hardware mine --table {table} | true"
+        completed = subprocess.run(shell, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert "error" not in completed.stderr
+        assert "Traceback" not in completed.stderr

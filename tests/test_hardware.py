@@ -1,0 +1,56 @@
+"""What this machine is."""
+
+from __future__ import annotations
+
+import pytest
+
+from diode_lut.errors import HardwareError
+from diode_lut.hardware import detect_hardware, local_devices
+
+torch = pytest.importorskip("torch")
+
+
+def test_cpu() -> None:
+    """A CPU has a name, the vector instructions that torch uses as its architecture, and torch's threads."""
+    found = detect_hardware("cpu")
+    assert found.name
+    assert found.arch == "cpu-" + torch.backends.cpu.get_cpu_capability().lower().replace(" ", "-")
+    assert found.sm_count == torch.get_num_threads()
+
+
+def test_threads_count_as_they_are_now() -> None:
+    """What counts is the number of threads at the time of asking."""
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        assert detect_hardware("cpu").sm_count == threads + 1
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gpu() -> None:
+    """A GPU has the driver's name for it, and is what torch computes on by default."""
+    found = detect_hardware("cuda:0")
+    assert found.name == torch.cuda.get_device_name(0)
+    assert found.arch.startswith(("sm_", "gfx"))
+    assert found == detect_hardware()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_default_without_a_gpu() -> None:
+    """Without a GPU, it is the CPU."""
+    assert detect_hardware() == detect_hardware("cpu")
+    assert local_devices() == ["cpu"]
+
+
+def test_all_local_devices_can_be_asked_about() -> None:
+    """Every device that is listed has its hardware."""
+    assert [detect_hardware(device).sm_count >= 1 for device in local_devices()] == [True] * len(local_devices())
+
+
+@pytest.mark.parametrize("device", ["abacus", "meta", "cuda:99"])
+def test_devices_that_are_not_there(device: str) -> None:
+    """A device that torch does not have, or that no table can be for, is an error that names it."""
+    with pytest.raises(HardwareError, match=rf"^{device}: "):
+        detect_hardware(device)

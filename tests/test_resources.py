@@ -1,0 +1,25 @@
+"""Where the shipped data is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diode_lut import resources
+
+
+def test_in_this_installation() -> None:
+    """The tables and the schema that belong to this code are where it looks for them."""
+    assert resources.tables_directory().is_dir()
+    assert (resources.schemas_directory() / "table.v1.schema.json").is_file()
+
+
+def test_checkout_and_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data lies next to the package in a checkout, and inside it once installed."""
+    package = tmp_path / "diode_lut"
+    monkeypatch.setattr(resources, "_PACKAGE", package)
+    assert resources.tables_directory() == tmp_path / "tables"
+    (package / "tables").mkdir(parents=True)
+    assert resources.tables_directory() == package / "tables"
+    assert resources.schemas_directory() == tmp_path / "schemas"

@@ -1,0 +1,195 @@
+"""The answers of this process, on its own hardware where torch is needed, else on hardware given by name."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import diode_lut
+from diode_lut import runtime
+from diode_lut.errors import HardwareError, SettingError, TableError
+from diode_lut.hardware import detect_hardware
+from diode_lut.problem import ATEN, Config, Hardware, Problem
+
+ROW = {"configs": [{"template": "aten"}]}
+MM = Problem.of("mm", 64, 64, 64, dtype="float16", layout="nn")
+CPP = Config("cpp_gemm")
+
+Write = Callable[..., Path]
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def no_tables(shipped: Path) -> Iterator[None]:
+    """No shipped tables, and no table of the user's that outlives the test."""
+    with diode_lut.config.patch(tables=()):
+        yield
+
+
+@pytest.fixture
+def cpu() -> Hardware:
+    return detect_hardware("cpu")
+
+
+def test_select_by_name(table_file: Write) -> None:
+    """Hardware may be named; then the answer is the same on any machine."""
+    diode_lut.register_table(str(table_file("mine.json", ROW)))
+    decision = diode_lut.select(MM, hardware="NVIDIA H200")
+    assert (decision.tier, decision.configs, decision.hardware.arch) == ("user", (ATEN,), "sm_90")
+    assert decision == diode_lut.select(MM, hardware="mine")
+    assert decision == diode_lut.select(MM, hardware=Hardware("H200 of mine", "sm_90", 132))._replace(
+        hardware=decision.hardware
+    )
+    with pytest.raises(HardwareError, match="h300"):
+        diode_lut.select(MM, hardware="h300")
+
+
+def test_explain_prints_the_decision(table_file: Write) -> None:
+    """What ``explain`` says is what ``select`` decides."""
+    diode_lut.register_table(str(table_file("mine.json", ROW)))
+    assert diode_lut.explain(MM, hardware="mine") == diode_lut.select(MM, hardware="mine").explain()
+
+
+def test_first_users_table_wins(table_file: Write) -> None:
+    """Tables in the settings come before those that are registered later."""
+    first = table_file("first.json", ROW)
+    second = table_file("second.json", {"configs": [{"template": "cpp_gemm"}]})
+    diode_lut.config.tables = (str(first),)
+    diode_lut.register_table(str(second))
+    assert diode_lut.select(MM, hardware="first").configs == (ATEN,)
+    diode_lut.config.tables = (str(second), str(first))
+    assert diode_lut.select(MM, hardware="first").configs == (CPP,)
+    assert [file.name for file in diode_lut.list_available_tables()] == ["second", "first"]
+
+
+def test_settings_take_effect_at_once(table_file: Write) -> None:
+    """A table that is patched in answers within the block and no longer."""
+    path = table_file("mine.json", ROW)
+    hardware = Hardware("NVIDIA H200", "sm_90", 132)
+    with diode_lut.config.patch(tables=(path,)):
+        assert diode_lut.select(MM, hardware=hardware).tier == "user"
+    assert diode_lut.select(MM, hardware=hardware).tier == "abstain"
+
+
+def test_register_rejects_what_cannot_be_used(tmp_path: Path) -> None:
+    """A file that is missing or no table is an error at once, and is not registered."""
+    (tmp_path / "empty.json").touch()
+    for name in ("empty.json", "missing.json"):
+        with pytest.raises(TableError, match=name):
+            diode_lut.register_table(str(tmp_path / name))
+    assert diode_lut.config.tables == ()
+
+
+def test_register_by_name(table_file: Write) -> None:
+    """A shipped table can be registered by its name."""
+    path = table_file("tables/nvidia-h200.json", ROW)
+    diode_lut.register_table("nvidia-h200")
+    assert diode_lut.config.tables == (str(path),)
+
+
+def test_decide_counts(cpu: Hardware, table_file: Write) -> None:
+    """The hook's decisions are those for its device, and they are counted by tier."""
+    mm_only = {"op": "mm", **ROW}
+    diode_lut.register_table(str(table_file("cpu.json", mm_only, hardware=cpu._asdict())))
+    with diode_lut.profile_predictions() as counts:
+        assert runtime.decide(MM, "cpu").configs == (ATEN,)
+        assert runtime.decide(MM._replace(op="addmm"), "cpu").configs == ()
+    assert (counts.total_predictions, counts.hits["user"], counts.fallbacks) == (2, 1, 1)
+    assert counts.seconds > 0
+
+
+def test_select_is_not_counted(table_file: Write) -> None:
+    """Asking by hand does not change the statistics of what was compiled."""
+    with diode_lut.profile_predictions() as counts:
+        diode_lut.select(MM, hardware=Hardware("NVIDIA H200", "sm_90", 132))
+    assert counts.total_predictions == 0
+
+
+def test_skipped_config_warns_once(cpu: Hardware, table_file: Write, caplog: pytest.LogCaptureFixture) -> None:
+    """Each config that cannot run is counted, and named once with file and line, whatever the problem."""
+    path = table_file("cpu.json", ROW, hardware=cpu._asdict())
+    diode_lut.register_table(str(path))
+    with diode_lut.profile_predictions() as counts:
+        for m in (64, 128):
+            decision = runtime.decide(MM._replace(m=m), "cpu")
+            runtime.skipped(decision, ATEN)
+    assert counts.skipped_configs == 2
+    assert caplog.messages == [f"{decision.where}: aten cannot run {MM} here, so the next config is taken"]
+    assert decision.where.startswith(f"{path}:")
+
+
+def test_cache_identity_follows_what_can_answer(cpu: Hardware, table_file: Write) -> None:
+    """It changes with a setting and with a table for this machine, and not with a table for another."""
+    plain = runtime.cache_identity()
+    other = table_file("h200.json", ROW)
+    mine = table_file("cpu.json", ROW, hardware=cpu._asdict())
+    edited = table_file("edited.json", {"op": "mm", **ROW}, hardware=cpu._asdict())
+    identities = {plain}
+    for values in (
+        {"policy": "verify"},
+        {"top_k": 2},
+        {"default_mode": False},
+        {"tables": (mine,)},
+        {"tables": (edited,)},
+    ):
+        with diode_lut.config.patch(**values):
+            identities.add(runtime.cache_identity())
+    assert len(identities) == 6
+    with diode_lut.config.patch(tables=(other,)):
+        assert runtime.cache_identity() == plain
+    assert pickle.loads(pickle.dumps(plain)) == plain
+
+
+def test_cache_identity_does_not_depend_on_where_the_table_lies(cpu: Hardware, table_file: Write) -> None:
+    """The same rows give the same identity, in whatever directory and under whatever name."""
+    identities = set()
+    for name in ("one/cpu.json", "two/other.json"):
+        with diode_lut.config.patch(tables=(table_file(name, ROW, hardware=cpu._asdict()),)):
+            identities.add(runtime.cache_identity())
+    assert len(identities) == 1
+
+
+def test_first_use_says_what_is_used(table_file: Write, caplog: pytest.LogCaptureFixture) -> None:
+    """One line at level info names the hardware, the tables and how many rows they have."""
+    path = table_file("mine.json", ROW, {"op": "mm", **ROW})
+    with caplog.at_level(logging.INFO, "diode_lut"), diode_lut.config.patch(tables=(path,)):
+        for _ in range(2):
+            diode_lut.select(MM, hardware="mine")
+    assert caplog.messages == [f"NVIDIA H200 (sm_90, 132 SMs): user: {path} (2 rows)"]
+
+
+def test_threads_share_one_selector(table_file: Write, caplog: pytest.LogCaptureFixture) -> None:
+    """Tables are read once, even if many threads ask at the same time, and all get the same row."""
+    with (
+        caplog.at_level(logging.INFO, "diode_lut"),
+        diode_lut.config.patch(tables=(table_file("mine.json", ROW),)),
+        ThreadPoolExecutor(8) as pool,
+    ):
+        decisions = list(pool.map(lambda _: diode_lut.select(MM, hardware="mine"), range(64)))
+    assert len({id(decision.entry) for decision in decisions}) == 1
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("level", ["debug", "INFO", logging.ERROR])
+def test_log_level(level: str | int) -> None:
+    """Levels go by logging's names in any case, or by its numbers."""
+    logger = logging.getLogger("diode_lut")
+    before = logger.level
+    try:
+        diode_lut.set_log_level(level)
+        assert logger.level == (getattr(logging, level.upper()) if isinstance(level, str) else level)
+    finally:
+        logger.setLevel(before)
+
+
+@pytest.mark.parametrize("level", ["loud", None, 1.5])
+def test_wrong_log_level(level: object) -> None:
+    """Anything else is an error that lists the levels."""
+    with pytest.raises(SettingError, match=r"is not one of debug, info, warning, error, critical"):
+        diode_lut.set_log_level(level)  # type: ignore[arg-type]

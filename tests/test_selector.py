@@ -1,0 +1,163 @@
+"""The selector: tiers, decisions, what they say, and the digest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diode_lut.problem import ATEN, Config, Hardware, Problem
+from diode_lut.selector import ABSTAIN, TIERS, Selector, Tier
+from diode_lut.table import Candidate, Entry, Table, read_table
+
+H200 = Hardware("NVIDIA H200", "sm_90", 132)
+FAST = Config("triton_mm", (128, 128, 64, 8, 4, 8))
+CPP = Config("cpp_gemm")
+MM = Problem("mm", "float16", "nn", 16, 1, 64, 64, 64)
+
+
+def entry(op: str | None = "mm", m: tuple[int, int] | None = None, config: Config = FAST) -> Entry:
+    return Entry(op, None, None, None, None, m, None, None, (Candidate(config),))
+
+
+def table(*entries: Entry) -> Table:
+    return Table(H200, entries)
+
+
+def selector(user: tuple[Table, ...] = (), device: tuple[Table, ...] = (), kin: tuple[Table, ...] = ()) -> Selector:
+    return Selector(H200, (Tier("user", user, ("none",)), Tier("device", device), Tier("kin", kin)))
+
+
+sizes = st.integers(1, 4)
+ranges = st.none() | st.tuples(sizes, sizes).map(lambda pair: (min(pair), max(pair)))
+problems = st.builds(
+    Problem, st.sampled_from(["mm", "addmm"]), st.just("float16"), st.just("nn"), st.just(16), st.just(1), sizes, sizes,
+    st.just(1),
+)  # fmt: skip
+entries = st.builds(
+    lambda op, m, n, config: Entry(op, None, None, None, None, m, n, None, (Candidate(config),)),
+    st.none() | st.sampled_from(["mm", "addmm"]),
+    ranges,
+    ranges,
+    st.sampled_from([ATEN, FAST, CPP]),
+)
+tables = st.lists(entries, max_size=4).map(lambda rows: table(*rows))
+tiers = st.tuples(*(st.builds(Tier, st.just(name), st.lists(tables, max_size=2).map(tuple)) for name in TIERS))
+
+
+@given(tiers=tiers, problem=problems)
+def test_first_table_of_the_strongest_tier_answers(tiers: tuple[Tier, ...], problem: Problem) -> None:
+    """The answer is that of the first table, tier by tier, which covers the problem at all; else there is none."""
+    expected = next(
+        (
+            (tier.name, table.covering(problem)[0])
+            for tier in tiers
+            for table in tier.tables
+            if any(row.covers(problem) for row in table.entries)
+        ),
+        (ABSTAIN, None),
+    )
+    decision = Selector(H200, tiers).select(problem)
+    assert (decision.tier, decision.entry) == expected
+    assert decision.configs == (() if decision.entry is None else decision.entry.configs)
+
+
+def test_decision() -> None:
+    """A decision says what was asked, for which hardware, and which row of which table answered."""
+    row = entry()
+    mine = table(row)
+    decision = selector(user=(mine,)).select(MM)
+    assert decision[:4] == (MM, H200, "user", (FAST,))
+    assert decision.entry is row
+    assert decision.table is mine
+
+
+def test_steps_end_at_the_tier_that_answers() -> None:
+    """Every table asked before leaves a step, tables behind the answer leave none."""
+    decision = selector(user=(table(entry("bmm")),), device=(table(entry()),), kin=(table(entry()),)).select(MM)
+    assert decision.steps == (
+        "user: none",
+        "user: table for NVIDIA H200: no entry for op=mm",
+        "device: table for NVIDIA H200 answers",
+    )
+
+
+def test_abstaining_lists_all_steps() -> None:
+    """Without an answer there are no configs, and the steps end with who decides instead."""
+    decision = selector(device=(table(),), kin=(table(),)).select(MM)
+    assert (decision.tier, decision.configs, decision.where) == (ABSTAIN, (), "")
+    assert [step.partition(":")[0] for step in decision.steps] == ["user", "device", "kin", ABSTAIN]
+
+
+def test_step_names_the_first_field_that_no_entry_has() -> None:
+    """A step names the fields up to the one that rules out the last entry; if it is the sizes, it says so."""
+    float32 = Entry("mm", "float32", "nt", 2, None, None, None, None, (Candidate(ATEN),))
+    small = Entry("mm", "float16", None, None, None, (1, 8), None, None, (Candidate(ATEN),))
+    only_float32, both = selector(device=(table(float32),)), selector(device=(table(float32, small),))
+    assert only_float32.select(MM).steps[1].endswith(": no entry for op=mm dtype=float16")
+    assert (
+        only_float32.select(MM._replace(dtype="float32", layout="nt"))
+        .steps[1]
+        .endswith(": no entry for op=mm dtype=float32 layout=nt align=16")
+    )
+    assert (
+        both.select(MM)
+        .steps[1]
+        .endswith(": no entry covers b=1 m=64 n=64 k=64, out of 1 for op=mm dtype=float16 layout=nn align=16")
+    )
+
+
+def test_explain_names_file_line_configs_and_gains(table_file: Callable[..., Path]) -> None:
+    """For people: the row with its line, its configs with their gains, its note, and the wider rows behind it."""
+    aten = {"template": "aten"}
+    path = table_file(
+        "mine.json",
+        {"op": "mm", "m": [64, 64], "configs": [{**FAST.to_json(), "gain_permille": 1063}, aten], "note": "by hand"},
+        {"op": "mm", "configs": [aten]},
+    )
+    lines = path.read_text().splitlines()
+    first, second = (number for number, line in enumerate(lines, start=1) if line == "  {")
+    decision = selector(device=(read_table(path),)).select(MM)
+    assert decision.where == f"{path}:{first}"
+    assert decision.explain().splitlines() == [
+        "mm 64x64x64 float16 nn align 16 on NVIDIA H200 (sm_90, 132 SMs)",
+        "  user: none",
+        f"  device: {path}:{first} answers (by hand)",
+        "    triton_mm 128x128x64 g8 s4 w8 (1.063 times as fast as aten)",
+        "    aten",
+        f"  overrides {path}:{second}",
+    ]
+
+
+def test_files_below_the_working_directory_are_named_relative_to_it(
+    table_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table in the directory where one works is called as one would type it."""
+    path = table_file("mine.json", {"configs": [{"template": "aten"}]})
+    monkeypatch.chdir(path.parent)
+    assert selector(user=(read_table(path),)).select(MM).where.startswith("mine.json:")
+
+
+def test_digest_depends_on_rows_order_and_tier() -> None:
+    """The digest changes with a row, with the order of tables and with their tier, and with nothing else."""
+    one, other = table(entry()), table(entry(config=CPP))
+    selectors = [
+        selector(),
+        selector(user=(one,)),
+        selector(user=(other,)),
+        selector(device=(one,)),
+        selector(user=(one, other)),
+        selector(user=(other, one)),
+        selector(user=(one,), device=(other,)),
+    ]
+    assert len({each.digest for each in selectors}) == len(selectors)
+    assert selector(user=(table(entry()),)).digest == selector(user=(one,)).digest
+
+
+def test_digest_ignores_why_tables_were_left_out() -> None:
+    """Tables that cannot answer have no part in the digest."""
+    plain, remark = Tier("user", (), ()), Tier("user", (), ("other.json: it is for another GPU",))
+    assert Selector(H200, (plain,)).digest == Selector(H200, (remark,)).digest

@@ -1,0 +1,128 @@
+"""Settings: defaults, the environment, validation."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from diode_lut.errors import SettingError
+from diode_lut.settings import Settings, autoregister
+
+WRONG = [
+    ("policy", "fast", "allowed: pick, verify, off"),
+    ("policy", None, "allowed: pick, verify, off"),
+    ("policy", ["pick"], "allowed: pick, verify, off"),
+    ("default_mode", 1, "allowed: True or False"),
+    ("fallback_to_autotune", "yes", "allowed: True or False"),
+    ("top_k", 0, "allowed: an integer from 1 to 32"),
+    ("top_k", 33, "allowed: an integer from 1 to 32"),
+    ("top_k", True, "allowed: an integer from 1 to 32"),
+    ("top_k", 2.0, "allowed: an integer from 1 to 32"),
+    ("tables", "a.json", "allowed: a list of table names and paths"),
+    ("tables", [1], "allowed: a list of table names and paths"),
+    ("tables", None, "allowed: a list of table names and paths"),
+]
+
+
+def test_defaults() -> None:
+    """Without an environment everything has the documented default."""
+    settings = Settings({})
+    assert (settings.policy, settings.default_mode, settings.top_k) == ("pick", True, 1)
+    assert (settings.fallback_to_autotune, settings.tables) == (True, ())
+
+
+def test_every_setting_is_declared_with_a_default() -> None:
+    """The attributes that the class declares for readers and type checkers are the settings that exist."""
+    assert list(get_type_hints(Settings)) == list(vars(Settings({})))
+
+
+def test_environment() -> None:
+    """Each setting is read from DIODE_LUT_<NAME>, lists separated as PATH is."""
+    settings = Settings(
+        {
+            "DIODE_LUT_POLICY": "verify",
+            "DIODE_LUT_DEFAULT_MODE": "0",
+            "DIODE_LUT_TOP_K": "3",
+            "DIODE_LUT_FALLBACK_TO_AUTOTUNE": "False",
+            "DIODE_LUT_TABLES": os.pathsep.join(["mine.json", "", "nvidia-h200"]),
+        }
+    )
+    assert (settings.policy, settings.default_mode, settings.top_k) == ("verify", False, 3)
+    assert (settings.fallback_to_autotune, settings.tables) == (False, ("mine.json", "nvidia-h200"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "allowed"),
+    [
+        ("DIODE_LUT_POLICY", "fast", "pick, verify, off"),
+        ("DIODE_LUT_TOP_K", "many", "an integer from 1 to 32"),
+        ("DIODE_LUT_TOP_K", "99", "an integer from 1 to 32"),
+        ("DIODE_LUT_DEFAULT_MODE", "maybe", "0 or false"),
+    ],
+)
+def test_bad_environment_warns_and_is_ignored(
+    caplog: pytest.LogCaptureFixture, variable: str, text: str, allowed: str
+) -> None:
+    """A variable with a value that is not allowed costs one warning that names it, and the default is used."""
+    with caplog.at_level(logging.WARNING, "diode_lut"):
+        settings = Settings({variable: text})
+    assert vars(settings) == vars(Settings({}))
+    (message,) = caplog.messages
+    assert message.startswith(f"{variable}: {text!r} is not allowed")
+    assert allowed in message
+
+
+@pytest.mark.parametrize(("name", "value", "allowed"), WRONG)
+def test_wrong_value(name: str, value: Any, allowed: str) -> None:
+    """A value that is not allowed raises SettingError, which says what is, and changes nothing."""
+    settings = Settings({})
+    with pytest.raises(SettingError, match=rf"diode_lut\.config\.{name}: .* is not allowed") as raised:
+        setattr(settings, name, value)
+    assert allowed in str(raised.value)
+    assert vars(settings) == vars(Settings({}))
+
+
+def test_unknown_name() -> None:
+    """A misspelt setting is an error that lists the real ones."""
+    settings = Settings({})
+    with pytest.raises(SettingError, match=r"polcy: there is no such setting .*policy, default_mode"):
+        settings.polcy = "off"
+    with pytest.raises(SettingError, match="polcy"), settings.patch(polcy="off"):
+        pass
+
+
+def test_tables_become_a_tuple_of_strings() -> None:
+    """Any list of strings and paths will do for ``tables``."""
+    settings = Settings({})
+    settings.tables = [Path("a.json"), "b"]  # type: ignore[assignment]
+    assert settings.tables == ("a.json", "b")
+
+
+def test_patch_restores() -> None:
+    """The values are back after the block, also after an exception, and also where patches nest."""
+    settings = Settings({})
+    with suppress(ZeroDivisionError), settings.patch(policy="off", top_k=4):
+        with settings.patch(top_k=5):
+            assert (settings.policy, settings.top_k) == ("off", 5)
+        assert settings.top_k == 4
+        raise ZeroDivisionError
+    assert vars(settings) == vars(Settings({}))
+
+
+def test_patch_is_all_or_nothing() -> None:
+    """If one of several values is not allowed, none is set."""
+    settings = Settings({})
+    with pytest.raises(SettingError), settings.patch(policy="off", top_k=0):
+        pass
+    assert settings.policy == "pick"
+
+
+@pytest.mark.parametrize(("text", "armed"), [("0", False), ("false", False), ("1", True), (None, True), ("no?", True)])
+def test_autoregister(text: str | None, armed: bool) -> None:
+    """Only a clear no keeps the hook from being armed."""
+    assert autoregister({} if text is None else {"DIODE_LUT_AUTOREGISTER": text}) is armed

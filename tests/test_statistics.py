@@ -1,0 +1,61 @@
+"""Counting predictions."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from diode_lut.statistics import (
+    count_prediction,
+    count_skipped_config,
+    get_prediction_stats,
+    profile_predictions,
+)
+
+
+def test_profile_counts_what_happens_inside() -> None:
+    """Only what is counted within the block is in the profile, sorted by who answered."""
+    count_prediction("user", 1.0)
+    with profile_predictions() as counts:
+        count_prediction("device", 0.25)
+        count_prediction("device", 0.25)
+        count_prediction("kin", 0.5)
+        count_prediction("abstain", 1.0)
+        count_skipped_config()
+    count_prediction("user", 1.0)
+    count_skipped_config()
+    assert counts.as_dict() == {
+        "total_predictions": 4,
+        "hits": {"user": 0, "device": 2, "kin": 1},
+        "fallbacks": 1,
+        "skipped_configs": 1,
+        "seconds": 2.0,
+    }
+
+
+def test_profiles_nest() -> None:
+    """An inner block counts for the outer one too, even if both are equal so far."""
+    with profile_predictions() as outer:
+        with profile_predictions() as inner:
+            count_prediction("user", 0.0)
+        count_prediction("user", 0.0)
+    assert (outer.total_predictions, inner.total_predictions) == (2, 1)
+
+
+def test_process_counts_go_on() -> None:
+    """The process's own counts include everything, and what was handed out does not change later."""
+    before = get_prediction_stats()
+    with profile_predictions():
+        count_prediction("user", 0.5)
+    after = get_prediction_stats()
+    count_prediction("user", 0.5)
+    assert after["total_predictions"] == before["total_predictions"] + 1
+    assert after["hits"]["user"] == before["hits"]["user"] + 1
+    assert after["seconds"] == before["seconds"] + 0.5
+
+
+def test_threads_lose_nothing() -> None:
+    """Counts from many threads add up."""
+    with profile_predictions() as counts, ThreadPoolExecutor(8) as pool:
+        for _ in range(4000):
+            pool.submit(count_prediction, "user", 0.0)
+    assert counts.total_predictions == counts.hits["user"] == 4000

@@ -1,0 +1,154 @@
+"""What holds for the repository as a whole."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from diode_lut.cli import COMMANDS
+from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, TEMPLATES
+from diode_lut.resources import schemas_directory
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "diode_lut"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+LAYERS = (
+    "errors",
+    "log",
+    "post_import",
+    "settings",
+    "resources",
+    "files",
+    "problem",
+    "hardware",
+    "table",
+    "dataset",
+    "build",
+    "selector",
+    "catalog",
+    "statistics",
+    "runtime",
+    "inductor",
+    "collect",
+    "cli",
+)
+"""The modules and subpackages of diode_lut, from the bottom up: each imports only from those before it."""
+
+TOUCH_TORCH = ("inductor", "collect")
+"""The subpackages that import torch as soon as they are imported."""
+
+
+def name_of(path: Path) -> str:
+    """How messages and test names call a file."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def layer_of(path: Path) -> str:
+    """The module or subpackage of diode_lut that a file belongs to; empty for the package's own two files."""
+    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return "" if part in ("__init__", "__main__") else part
+
+
+def imports(nodes: list[ast.stmt] | list[ast.AST]) -> Iterator[str]:
+    """The full names of all that is imported, as ``from package import name`` writes them."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def test_every_module_has_its_place() -> None:
+    """LAYERS lists what is there, and nothing else."""
+    assert {layer_of(path) for path in MODULES} - {""} == set(LAYERS)
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if layer_of(path)], ids=name_of)
+def test_imports_point_downwards(path: Path) -> None:
+    """A module imports only from its own subpackage and from lower layers; an entry point may call the command line."""
+    names = [name.split(".") for name in imports(list(ast.walk(parse(path)))) if name.startswith("diode_lut.")]
+    imported = {parts[1] for parts in names} & set(LAYERS)
+    allowed = set(LAYERS[: LAYERS.index(layer_of(path)) + 1]) | ({"cli"} if path.stem == "__main__" else set())
+    assert imported - allowed == set()
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if layer_of(path) not in TOUCH_TORCH], ids=name_of)
+def test_torch_is_imported_where_it_is_used(path: Path) -> None:
+    """Outside the two subpackages that are about torch, importing a module does not import it."""
+    at_import = {name.split(".")[0] for name in imports(parse(path).body)}
+    assert at_import.isdisjoint({"torch", "triton"})
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if layer_of(path) != "inductor"], ids=name_of)
+def test_exceptions_are_caught_by_name(path: Path) -> None:
+    """Only around Inductor may everything be caught: elsewhere it would hide our own mistakes."""
+    handlers = [node for node in ast.walk(parse(path)) if isinstance(node, ast.ExceptHandler)]
+    caught = [name.id for node in handlers if node.type for name in ast.walk(node.type) if isinstance(name, ast.Name)]
+    assert "Exception" not in caught
+    assert all(node.type for node in handlers)
+
+
+def test_schema_allows_what_the_code_allows() -> None:
+    """The names and limits in the schema are those in problem.py."""
+    schema = json.loads((schemas_directory() / "table.v1.schema.json").read_text(encoding="utf-8"))
+    enums = [tuple(enum) for enum in found(schema, "enum") if isinstance(enum, list)]
+    for allowed in (OPS, DTYPES, LAYOUTS, ALIGNS):
+        assert allowed in enums
+    templates = {*(name for enum in enums for name in enum), *found(schema, "const")}
+    assert set(TEMPLATES) <= templates
+    assert MAX_SIZE in found(schema, "maximum")
+    for parameter in {parameter for parameters in TEMPLATES.values() for parameter in parameters}:
+        for rule in found(schema, parameter.name):
+            assert isinstance(rule, dict)
+            if isinstance(parameter.values, range):
+                assert (rule["minimum"], rule["maximum"]) == (parameter.values[0], parameter.values[-1])
+            else:
+                assert tuple(rule["enum"]) == parameter.values
+
+
+def found(document: object, key: str) -> list[object]:
+    """Every value that has this key, at any depth."""
+    if isinstance(document, list):
+        return [value for part in document for value in found(part, key)]
+    if not isinstance(document, dict):
+        return []
+    here = [document[key]] if key in document else []
+    return here + [value for part in document.values() for value in found(part, key)]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_readme_mentions_every_command_and_option(name: str) -> None:
+    """Whatever can be typed is in README.md."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    module, _, attribute = COMMANDS[name].partition(":")
+    command: click.Command = getattr(import_module(module), attribute)
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    missing = [option.opts[0] for option in options if not re.search(rf"{option.opts[0]}(?![\w-])", readme)]
+    assert re.search(rf"diode_lut[ .]{name}\b", readme)
+    assert missing == []
+
+
+@pytest.mark.parametrize("command", ["ruff check", "ruff format --check", "mypy"])
+def test_tools_find_nothing(command: str) -> None:
+    """Linting, formatting and types are clean by the rules in pyproject.toml."""
+    tool, *arguments = command.split()
+    paths = [] if tool == "mypy" else ["."]
+    completed = subprocess.run(
+        [sys.executable, "-m", tool, *arguments, *paths], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert completed.returncode == 0, completed.stdout + completed.stderr
