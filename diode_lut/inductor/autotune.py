@@ -1,0 +1,168 @@
+"""One product under max-autotune: what Inductor's own benchmarks say about every candidate."""
+
+from __future__ import annotations
+
+import logging
+import math
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.ir import ChoiceCaller
+from torch._inductor.select_algorithm import AlgorithmSelectorCache, get_algorithm_selector_cache
+from torch._inductor.utils import fresh_cache
+
+from diode_lut.dataset import Timing
+from diode_lut.errors import CollectError
+from diode_lut.inductor.describe import describe
+from diode_lut.inductor.failures import failure_reason
+from diode_lut.inductor.offers import problem_of_offer
+from diode_lut.problem import Config, Problem
+
+_NS_PER_MS = 1e6
+_NOISY_LOGGERS = ("torch._inductor.select_algorithm", "torch._inductor.runtime.triton_heuristics")
+"""They write a traceback for each candidate that fails; we keep the reason instead."""
+
+
+class Round(NamedTuple):
+    """One round of autotuning: the product as it reached Inductor, and what was measured for it.
+
+    ``name`` is what Inductor calls the op. ``problem`` is None if it is none that a table can speak of. There is one
+    timing for each config, in the order in which Inductor offers them. ``ignored`` counts the candidates that no
+    config can express.
+    """
+
+    name: str
+    problem: Problem | None
+    timings: tuple[Timing, ...]
+    ignored: int
+
+
+def autotune(
+    function: Callable[..., Any], arguments: tuple[torch.Tensor, ...], *, search_space: str, freeze: bool
+) -> list[Round]:
+    """Compile ``function`` under max-autotune with empty caches, run it once, and return the rounds that took place.
+
+    ``search_space`` is ``default`` or ``exhaustive``, as Inductor has them. ``freeze`` turns the parameters of a module
+    into constants: without that, Inductor has no C++ template for ``mm`` and ``addmm``. CollectError, in one line, if
+    it does not compile or run.
+    """
+    observer = _Observer()
+    try:
+        with _max_autotune(search_space, freeze), observer.attached(), torch.no_grad():
+            torch.compile(function, fullgraph=True, dynamic=False)(*arguments)
+            if arguments[0].is_cuda:
+                torch.cuda.synchronize()
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        raise CollectError(f"does not compile or run: {type(error).__name__}: {lines[0]}") from error
+    return observer.rounds
+
+
+@contextmanager
+def _max_autotune(search_space: str, freeze: bool) -> Iterator[None]:
+    settings = {
+        "max_autotune": True,
+        "max_autotune_gemm": True,
+        "max_autotune_gemm_search_space": search_space.upper(),
+        "max_autotune_gemm_backends": "ATEN,TRITON,CPP",
+        "triton.enable_persistent_tma_matmul": True,
+        "pipeline_max_autotune_gemm": False,  # would benchmark unseen
+        "shape_padding": False,  # would measure another problem
+        "freezing": freeze,
+        "autotune_num_choices_displayed": 0,
+        "max_autotune_report_choices_stats": False,
+    }
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(_quiet())
+        # fresh_cache itself leaves its directory behind after Ctrl-C.
+        directory = tempfile.TemporaryDirectory(prefix="diode-lut-", ignore_cleanup_errors=True)
+        stack.enter_context(fresh_cache(dir=stack.enter_context(directory), delete=False))
+        stack.enter_context(inductor_config.patch(settings))
+        torch._dynamo.reset()
+        stack.callback(torch._dynamo.reset)
+        yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+class _Observer:
+    """Sees which candidates Inductor offers, and then how long each took."""
+
+    def __init__(self) -> None:
+        self.rounds: list[Round] = []
+        self._offered: list[list[ChoiceCaller]] = []
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        cache = get_algorithm_selector_cache()
+        cache.add_preprocessing_fn(self.offer)
+        cache.add_feedback_saver(self.feedback)
+        try:
+            yield
+        finally:  # not clear_...(): others may have theirs there
+            cache.preprocessing_fns.remove(self.offer)
+            cache.feedback_saver_fns.remove(self.feedback)
+
+    def offer(self, choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
+        """Inductor's preprocessing function: keeps the list, which later comes without what failed to compile."""
+        if len(choices) == 1:  # Inductor takes it without a benchmark
+            self.rounds.append(_round(choices[0].name, choices, {}))
+        else:
+            self._offered.append(choices)
+        return choices
+
+    def feedback(self, timings: dict[ChoiceCaller, float], name: str, *_others: Any) -> None:
+        """Inductor's feedback saver: ``timings`` are milliseconds, infinite for what failed when it ran."""
+        offered = next(choices for choices in self._offered if not timings.keys().isdisjoint(choices))
+        self.rounds.append(_round(name, offered, timings))
+
+
+def _round(name: str, offered: list[ChoiceCaller], milliseconds: dict[ChoiceCaller, float]) -> Round:
+    problem = problem_of_offer(offered)
+    if problem is None:
+        return Round(name, None, (), len(offered))
+    configs = [describe(choice) for choice in offered]
+    best: dict[Config, Timing] = {}
+    for choice, config in zip(offered, configs, strict=True):
+        if config is not None:
+            timing = _timing(choice, config, milliseconds.get(choice, math.inf))
+            best[config] = min(best.get(config, timing), timing, key=lambda t: t.ns or math.inf)
+    return Round(name, problem, tuple(best.values()), configs.count(None))
+
+
+def _timing(choice: ChoiceCaller, config: Config, milliseconds: float) -> Timing:
+    if math.isfinite(milliseconds):
+        return Timing.of(config, milliseconds * _NS_PER_MS)
+    return _measured_alone(choice, config)
+
+
+def _measured_alone(choice: ChoiceCaller, config: Config) -> Timing:
+    """Try a candidate that has no time by itself: that gives its time after all, or shows what is wrong with it."""
+    stage = "compile"
+    try:
+        if hasattr(choice, "precompile"):
+            choice.precompile()
+        stage = "launch"
+        tensors = AlgorithmSelectorCache.get_inputs([choice], list(choice.input_nodes), choice.layout, None)
+        milliseconds = AlgorithmSelectorCache.benchmark_choice(choice, tensors)
+        return Timing.of(config, milliseconds * _NS_PER_MS)
+    except Exception as error:
+        return Timing(config, None, failure_reason(error, stage))

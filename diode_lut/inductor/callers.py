@@ -1,0 +1,142 @@
+"""A config as the ChoiceCaller that Inductor runs, with everything derived for the product at hand.
+
+A single choice is compiled and run unseen, so each function here answers None for what cannot be shown to be
+launchable and right, never a guess.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any
+
+from torch._inductor import config as inductor_config
+from torch._inductor import ir
+from torch._inductor.kernel import bmm
+from torch._inductor.kernel.mm import decompose_k_subgraph_template, mm_template, persistent_tma_mm_template
+from torch._inductor.kernel_inputs import MMKernelInputs
+from torch._inductor.kernel_template_choice import KernelTemplateChoice
+from torch._inductor.lowering import expand
+from torch._inductor.select_algorithm import TritonTemplateCaller, realize_inputs
+from torch._inductor.template_heuristics.params import DictKernelTemplateParams
+from torch._inductor.template_heuristics.registry import get_template_heuristic
+from torch._inductor.template_heuristics.triton import GemmConfig
+from torch._inductor.utils import use_triton_template, use_triton_tma_template
+from torch._inductor.virtualized import V
+
+from diode_lut.inductor.templates import UIDS
+from diode_lut.problem import Config
+
+_REGISTERS = 255
+"""Registers of one thread; an accumulator that needs more spills on every architecture that Triton supports."""
+
+_SPLITS_BATCH = hasattr(bmm, "get_max_y_grid")
+"""Whether ``triton::bmm`` cuts a large batch over two dimensions of the grid; torch 2.11 does not."""
+
+_MAX_GRID_Y = 65535
+"""CUDA's limit on the second dimension of a launch."""
+
+_TRITON = {
+    "triton_mm": mm_template,
+    "triton_bmm": bmm.bmm_template,
+    "triton_mm_persistent_tma": persistent_tma_mm_template,
+}
+
+
+def caller_of(config: Config, inputs: MMKernelInputs, op: str) -> ir.ChoiceCaller | None:
+    """The Triton or decompose_k caller of ``config`` for this product; None where it cannot run or must not."""
+    if op not in UIDS[config.template] or not _allowed(inputs, op):
+        return None
+    if config.template == "decompose_k":
+        return _decompose_k(config, inputs)
+    template = _TRITON.get(config.template)
+    return None if template is None else _triton(config, template, inputs, op)
+
+
+def _allowed(inputs: MMKernelInputs, op: str) -> bool:
+    """Whether Inductor would consider any Triton kernel for this product at all."""
+    if getattr(inductor_config, "batch_invariant", False):  # since torch 2.13
+        return False
+    if op in ("addmm", "baddbmm") and inputs.get_scalar("beta") == 0:
+        return False  # ATen does not read the bias then; the epilogue would turn its NaN into the result's
+    if op in ("bmm", "baddbmm") and not _SPLITS_BATCH and not _batch_fits_grid(inputs):
+        return False
+    return bool(use_triton_template(inputs.output_layout(flexible=False), check_max_autotune=False))
+
+
+def _batch_fits_grid(inputs: MMKernelInputs) -> bool:
+    batch = inputs.shapes_symbolic()[-1][0]
+    return bool(V.graph.sizevars.statically_known_true(batch <= _MAX_GRID_Y))
+
+
+def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> ir.ChoiceCaller | None:
+    block_m, block_n, block_k, group_m, num_stages, num_warps = config.params
+    if block_m * block_n > _REGISTERS * 32 * num_warps:
+        return None
+    inputs = _with_fixed_layouts(inputs, op)
+    if template is persistent_tma_mm_template and not _tma_legal(inputs):
+        return None
+    heuristic: Any = copy.copy(get_template_heuristic(template.uid, str(inputs.device_type), op))
+    heuristic.should_scale_configs = False
+    gemm = GemmConfig(block_m, block_n, block_k, num_stages, num_warps, group_m=group_m)
+    heuristic._get_config_generator = lambda: partial(heuristic.preprocess_mm_configs, configs=[gemm])
+    with inductor_config.patch(
+        max_autotune_gemm=True,
+        max_autotune_gemm_search_space="DEFAULT",
+        max_autotune_prune_choices_based_on_shared_mem=True,
+    ):
+        params = next(iter(heuristic.get_template_configs(inputs, op)), None)
+        if params is None:
+            return None
+        choice = KernelTemplateChoice(
+            template,
+            params,
+            heuristic.get_extra_kwargs(inputs, op),
+            inputs.output_layout(flexible=False),
+            heuristic.adjust_kernel_inputs(inputs, op),
+        ).choice
+    if isinstance(choice, TritonTemplateCaller):
+        # Fusing what comes before the product is decided unseen when there is one choice, and no table has timed it.
+        choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
+    return choice
+
+
+def _with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
+    """The inputs as a Triton template takes them: addmm's bias expanded to (M, N), no layout that may still change."""
+    nodes = inputs.nodes()
+    if op == "addmm":
+        m, n, _ = inputs.mnk_symbolic()
+        bias = nodes[0] if isinstance(nodes[0], ir.TensorBox) else ir.TensorBox(nodes[0])
+        nodes[0] = realize_inputs(expand(bias, [m, n]))  # type: ignore[no-untyped-call]
+    for node in nodes:
+        if isinstance(node.get_layout(), ir.FlexibleLayout):
+            node.freeze_layout()
+    return MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype)
+
+
+def _tma_legal(inputs: MMKernelInputs) -> bool:
+    """Whether tensor descriptors can describe A, B and C, and the template would read their order off rightly."""
+    a, b = inputs.mat1mat2()
+    with inductor_config.patch({"triton.enable_persistent_tma_matmul": True}):
+        if not use_triton_tma_template(a, b, output_layout=inputs.output_layout(flexible=False)):
+            return False
+    return all(_order_is_plain(node) for node in (a, b))
+
+
+def _order_is_plain(node: Any) -> bool:
+    """Whether ``is_transposed``, which the template goes by, tells this matrix's order: not with padding or size 1."""
+    sizes_count = all(V.graph.sizevars.statically_known_true(size > 1) for size in node.get_size())
+    return sizes_count and bool(node.get_stride()[0 if node.get_layout().is_transposed() else 1] == 1)
+
+
+def _decompose_k(config: Config, inputs: MMKernelInputs) -> ir.ChoiceCaller | None:
+    """K cut into ``k_split`` equal parts: a batched product and a sum. Neither AOTInductor nor C++ wrappers take it."""
+    (k_split,) = config.params
+    k = inputs.mnk_symbolic()[2]
+    whole = V.graph.sizevars.statically_known_multiple_of(k, k_split)
+    if not whole or V.graph.aot_mode or V.graph.cpp_wrapper or inputs.device_type == "cpu":
+        return None
+    inputs = _with_fixed_layouts(inputs, "mm")
+    params = DictKernelTemplateParams({"k_split": k_split})
+    layout = inputs.output_layout(flexible=False)
+    return KernelTemplateChoice(decompose_k_subgraph_template, params, {}, layout, inputs).choice

@@ -1,0 +1,45 @@
+"""The last word on a list of candidates, after backends that ask no choices handler have added theirs.
+
+CUTLASS, Composable Kernel, external matmuls and the CPU's C++ templates are appended behind the hook's back. Inductor
+lets a preprocessing function see the whole list.
+"""
+
+from __future__ import annotations
+
+from torch._inductor.ir import ChoiceCaller
+
+from diode_lut import runtime
+from diode_lut.inductor.answer import MARK, answer, in_force
+from diode_lut.inductor.cpp import cpp_caller
+from diode_lut.inductor.describe import describe
+from diode_lut.inductor.offers import aten_of, problem_of_offer
+from diode_lut.log import warn_once
+from diode_lut.problem import Config
+
+
+def filter_choices(choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
+    """Those that the hook marked, where there are any; what the table says, on the CPU; else all."""
+    marked = [choice for choice in choices if MARK in choice.annotations]
+    if marked or not in_force():
+        return marked or choices
+    try:
+        return _from_table(choices) or choices
+    except Exception as error:
+        warn_once(f"a product is left to Inductor: {type(error).__name__}: {error}")
+        return choices
+
+
+def _from_table(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
+    """What the table says about a product on the CPU, where the hook has not been asked or did not see all."""
+    aten = aten_of(choices)
+    problem = problem_of_offer(choices)
+    if aten is None or problem is None or aten.input_nodes[0].get_device_or_error().type != "cpu":
+        return None
+
+    def find(config: Config) -> ChoiceCaller | None:
+        offered = next((choice for choice in choices if describe(choice) == config), None)
+        if offered is None and config.template == "cpp_gemm":
+            return cpp_caller(aten, problem)
+        return offered
+
+    return answer(runtime.decide(problem, "cpu"), find)

@@ -1,0 +1,116 @@
+"""The choices handler: Inductor asks it for candidates, it answers from the tables."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+from torch._inductor.choices import InductorChoices
+from torch._inductor.ir import ChoiceCaller
+from torch._inductor.utils import use_aten_gemm_kernels
+
+from diode_lut import runtime
+from diode_lut.inductor.answer import answer, autotuning, in_force
+from diode_lut.inductor.callers import caller_of
+from diode_lut.inductor.problems import problem_of
+from diode_lut.inductor.templates import UIDS
+from diode_lut.log import warn_once
+from diode_lut.problem import ATEN, Config
+
+Callers = list[ChoiceCaller]
+
+
+class DiodeChoices(InductorChoices):
+    """An InductorChoices whose matrix products come from the tables; everything else it leaves to its base class."""
+
+    def uuid(self) -> tuple[Any, ...]:
+        """What the answers depend on, for the keys of Inductor's caches."""
+        base = getattr(super(), "uuid", None)
+        return ("diode_lut", runtime.cache_identity(), base() if base else None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As the bare class, or with what it stands on: Inductor's compile workers get handlers by pickle."""
+        return (on_top_of, (self._below,)) if self._below else (DiodeChoices, ())
+
+    _below: InductorChoices | None = None
+
+    def get_template_configs(
+        self,
+        kernel_inputs: Any,
+        templates: list[Any],
+        op_name: str,
+        kwarg_overrides: dict[str, dict[str, Any]] | None = None,
+    ) -> Callers:
+        """The candidates for one product: the table's where it answers, else those of the base class."""
+
+        def ask_base(offered: list[Any]) -> Callers:
+            return super(DiodeChoices, self).get_template_configs(kernel_inputs, offered, op_name, kwarg_overrides)
+
+        if not in_force() or any((kwarg_overrides or {}).values()):
+            return ask_base(templates)
+        try:
+            callers = _Product(kernel_inputs, templates, op_name, ask_base).callers()
+        except Exception as error:
+            warn_once(f"{op_name} is left to Inductor: {type(error).__name__}: {error}")
+            callers = None
+        return ask_base(templates) if callers is None else callers
+
+
+def on_top_of(handler: InductorChoices) -> DiodeChoices:
+    """The tables first, then another library's handler: all that this one overrides stays in force."""
+    if isinstance(handler, DiodeChoices):
+        return handler
+    kind = type("DiodeChoices", (DiodeChoices, type(handler)), {"_below": handler})
+    composed: DiodeChoices = object.__new__(kind)
+    vars(composed).update(vars(handler))
+    return composed
+
+
+_answered = threading.local()
+"""``inputs``: weak references to A and B of the addmm that this thread answered last."""
+
+
+class _Product:
+    """One question of Inductor's: which candidates for this product?"""
+
+    def __init__(self, inputs: Any, templates: list[Any], op: str, ask_base: Callable[[list[Any]], Callers]) -> None:
+        self.inputs, self.op, self.ask_base = inputs, op, ask_base
+        self.uids = {template.uid for template in templates}
+        self.aten = [template for template in templates if template.uid in UIDS["aten"].get(op, ())]
+
+    def callers(self) -> Callers | None:
+        """The table's candidates, or None where Inductor should choose."""
+        if self.inputs.device_type == "cpu":
+            return None  # there the filter decides, which sees the C++ template too
+        if self.op == "addmm" and autotuning() and not self.aten and not self._first_question():
+            return [] if self._answered_before() else None
+        problem = problem_of(self.inputs, self.op)
+        decision = None if problem is None else runtime.decide(problem, str(self.inputs.device()))
+        callers = None if decision is None else answer(decision, self._build)
+        if self.op == "addmm":
+            _answered.inputs = [ref(node) for node in self.inputs.mat1mat2()] if callers else []
+        return callers
+
+    def _first_question(self) -> bool:
+        """Whether an addmm is decided now: torch 2.13 asks up to three times, for aten, contiguous and Triton.
+
+        That is when aten is offered, and where aten is no backend, when Triton is.
+        """
+        return not use_aten_gemm_kernels() and UIDS["triton_mm"]["addmm"][0] in self.uids
+
+    def _answered_before(self) -> bool:
+        nodes = self.inputs.mat1mat2()
+        last = getattr(_answered, "inputs", [])
+        return bool(last) and all(seen() is node for seen, node in zip(last, nodes, strict=True))
+
+    def _build(self, candidate: Config) -> ChoiceCaller | None:
+        if candidate == ATEN:
+            return self._aten()
+        return caller_of(candidate, self.inputs, self.op)
+
+    def _aten(self) -> ChoiceCaller | None:
+        """Aten's caller; of addmm's two, the one that keeps the bias a vector, which cuBLASLt adds on the way."""
+        callers = self.ask_base(self.aten) if self.aten else []
+        return next((caller for caller in callers if caller.name == "bias_addmm"), next(iter(callers), None))

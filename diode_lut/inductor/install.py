@@ -1,0 +1,96 @@
+"""Putting the hook into Inductor: for every thread, and into the keys of its caches.
+
+The way that all of torch 2.11 to 2.15 have is a configuration value, a factory of choices handlers. torch 2.11 keys its
+caches by the factory's pickle, later ones by the ``uuid()`` of what it makes; since 2.13 configuration is kept per
+thread, so the default that new threads start from has to change as well.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from diode_lut.log import warn_once
+from diode_lut.post_import import when_imported
+
+
+class Factory:
+    """Makes the choices handler of a thread: ours, on top of what ``previous`` makes, the user's own factory."""
+
+    __name__ = "FACTORY"  # Inductor's repro scripts set configuration by the names of its callables
+
+    previous: Any = None
+
+    def __call__(self) -> Any:
+        """A new handler."""
+        from diode_lut.inductor.hook import DiodeChoices, on_top_of
+
+        return DiodeChoices() if self.previous is None else on_top_of(self.previous())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Factory:
+        """Itself: torch 2.13 keys its caches by a copy of its configuration, which must not go stale."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What the answers depend on goes into the pickle, because torch 2.11 keys its caches by that."""
+        from diode_lut import runtime
+
+        return _restore, (self.previous, runtime.cache_identity())
+
+    def __repr__(self) -> str:
+        return f"{__name__}.{self.__name__}"
+
+
+FACTORY = Factory()
+"""The factory of this process."""
+
+
+def _restore(*_identity: Any) -> Factory:
+    return FACTORY
+
+
+def install(config: ModuleType) -> None:
+    """Arm the hook in Inductor, given ``torch._inductor.config``; called right after that is imported.
+
+    An Inductor that has no place for it leaves the hook off, with a warning.
+    """
+    try:
+        _install_factory(config)
+        _take_over_this_thread()
+        when_imported("torch._inductor.select_algorithm", f"{__name__}:install_filter")
+    except Exception as error:
+        _off(error)
+
+
+def _install_factory(config: Any) -> None:
+    if config.inductor_choices_class is FACTORY:
+        return
+    FACTORY.previous = config.inductor_choices_class
+    config._config["inductor_choices_class"].default = FACTORY
+    config.inductor_choices_class = FACTORY
+
+
+def _take_over_this_thread() -> None:
+    """Replace the handler of this thread, if it has compiled before."""
+    virtualized: Any = sys.modules.get("torch._inductor.virtualized")
+    if virtualized is None or not hasattr(virtualized.threadlocal, virtualized._choices._key):
+        return
+    from diode_lut.inductor.hook import on_top_of
+
+    virtualized.V.set_choices_handler(on_top_of(virtualized.V.choices))
+
+
+def install_filter(select_algorithm: Any) -> None:
+    """Have Inductor show us each list of candidates, given ``torch._inductor.select_algorithm``."""
+    from diode_lut.inductor.choice_filter import filter_choices
+
+    try:
+        select_algorithm.add_preprocessing_fn(filter_choices)
+    except Exception as error:
+        _off(error)
+
+
+def _off(error: Exception) -> None:
+    torch: Any = sys.modules["torch"]
+    warn_once(f"diode_lut is off: it does not fit the Inductor of torch {torch.__version__}: {error!r}")

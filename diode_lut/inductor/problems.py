@@ -1,0 +1,78 @@
+"""Inductor's inputs of a matrix product as a Problem."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._inductor.kernel_inputs import MMKernelInputs
+from torch._inductor.virtualized import V
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from diode_lut.problem import MAX_SIZE, OPS, Problem
+
+log = logging.getLogger(__name__)
+
+_DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
+_ROW_BYTES = 16
+
+
+def problem_of(inputs: Any, op: str) -> Problem | None:
+    """The problem that ``inputs``, the KernelInputs of ``op``, are; None if no table can speak of it.
+
+    Dynamic sizes count as their hints. None for mixed or unusual types, empty products, sizes that only the data
+    will tell, matrices with no unit stride, and reduced precision that is neither TF32 nor off.
+    """
+    if op not in OPS or not isinstance(inputs, MMKernelInputs):
+        return None
+    dtype = _dtype(inputs)
+    if dtype is None or free_unbacked_symbols([*inputs.shapes_symbolic(), *inputs.strides_symbolic()]):
+        log.debug("%s with inputs of %s, or with sizes that only the data tells: not in any table", op, inputs.dtypes())
+        return None
+    m, n, k = inputs.mnk_hinted()
+    b = inputs.batch_hinted()
+    if not all(1 <= size <= MAX_SIZE for size in (b, m, n, k)):
+        return None
+    shapes, strides = inputs.shapes_hinted()[-2:], inputs.strides_hinted()[-2:]
+    letters = [_letter(stride) for stride in strides]
+    if None in letters:
+        return None
+    itemsize = inputs.dtype().itemsize
+    aligned = all(
+        _aligned(node, stride, shape, itemsize)
+        for node, stride, shape in zip(inputs.mat1mat2(), strides, shapes, strict=True)
+    )
+    return Problem(op, dtype, f"{letters[0]}{letters[1]}", 16 if aligned else 2, b, m, n, k)
+
+
+def _dtype(inputs: MMKernelInputs) -> str | None:
+    """The table's name of the one type that all inputs and the output have."""
+    kinds = {*inputs.dtypes(), inputs.out_dtype()}
+    name = _DTYPES.get(kinds.pop()) if len(kinds) == 1 else None
+    if name != "float32":
+        return name
+    matmul = torch.backends.mkldnn.matmul if inputs.device_type == "cpu" else torch.backends.cuda.matmul  # type: ignore[attr-defined]
+    precision = matmul.fp32_precision
+    if precision in ("none", "ieee"):
+        return "float32"
+    return "tf32" if precision == "tf32" else None
+
+
+def _letter(stride: Sequence[int]) -> str | None:
+    """``n`` for a row-major matrix, ``t`` for a column-major one, None where no dimension has unit stride."""
+    return "n" if stride[-1] == 1 else "t" if stride[-2] == 1 else None
+
+
+def _aligned(node: Any, stride: Sequence[int], shape: Sequence[int], itemsize: int) -> bool:
+    """Whether every row (column, where column-major) of ``node`` starts on a 16-byte boundary."""
+    start = node.get_layout().offset * itemsize
+    steps = [step for step, size in zip(stride, shape, strict=True) if step != 1 and size != 1]
+    # Inductor looks at the addresses of a GPU's inputs only, and calls all others unaligned.
+    unaligned = node.get_device().type != "cpu" and node.get_name() in V.graph.unaligned_buffers
+    return (
+        not unaligned
+        and V.graph.sizevars.statically_known_multiple_of(start, _ROW_BYTES)
+        and all(step * itemsize % _ROW_BYTES == 0 for step in steps)
+    )

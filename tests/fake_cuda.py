@@ -1,0 +1,159 @@
+"""A CUDA device that is not there: Inductor lowers for it, Triton compiles for it, nothing runs.
+
+Patches what Inductor asks PyTorch about the device; everything that makes decisions and code is the real thing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import runpy
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+import triton
+from torch._dynamo.device_interface import CudaInterface
+from torch._dynamo.source import ConstantSource
+from torch._inductor.debug import DebugContext
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.fx_passes.post_grad import view_to_reshape
+from torch._inductor.graph import GraphLowering
+from torch._inductor.virtualized import V
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+H200 = SimpleNamespace(
+    name="NVIDIA H200",
+    gcnArchName="NVIDIA H200",
+    major=9,
+    minor=0,
+    multi_processor_count=132,
+    shared_memory_per_block_optin=232448,
+    regs_per_multiprocessor=65536,
+    max_threads_per_multi_processor=2048,
+    warp_size=32,
+    total_memory=141 << 30,
+    L2_cache_size=60 << 20,
+)
+"""The properties of an H200 that Inductor reads, as ``torch.cuda.get_device_properties`` gives them there."""
+
+
+@contextlib.contextmanager
+def fake_cuda(properties: Any = H200) -> Iterator[None]:
+    """PyTorch says that it has one CUDA device with these properties."""
+
+    def get_properties(*_: Any, **__: Any) -> Any:
+        return properties
+
+    capability = (properties.major, properties.minor)
+    with contextlib.ExitStack() as stack:
+        for target, value in {
+            "torch.cuda.get_device_properties": get_properties,
+            "torch.cuda.is_available": lambda: True,
+            "torch.cuda.current_device": lambda: 0,
+            "torch.cuda.device_count": lambda: 1,
+            "torch.cuda.get_device_capability": lambda *_, **__: capability,
+            "torch.cuda.is_tf32_supported": lambda *_, **__: True,
+            "torch._inductor.utils.get_max_num_sms": lambda: properties.multi_processor_count,
+            "torch.utils._triton.triton_hash_with_backend": lambda: "fake",
+            "torch.utils._triton.has_triton": lambda *_, **__: True,
+            "torch.utils._triton.has_triton_tma_device": lambda: True,
+            "torch.utils._triton.has_triton_stable_tma_api": lambda: True,
+            "torch._subclasses.fake_tensor.init_gpu_context": lambda *_, **__: None,
+        }.items():
+            stack.enter_context(mock.patch(target, value))
+        for owner, name in (
+            (CudaInterface, "get_compute_capability"),
+            (CudaInterface, "get_device_properties"),
+            (CudaInterface.Worker, "get_device_properties"),
+        ):
+            value = (lambda *_, **__: 90) if "capability" in name else get_properties
+            stack.enter_context(mock.patch.object(owner, name, staticmethod(value)))
+        yield
+
+
+class Lowered(NamedTuple):
+    """What Inductor made of a function: its wrapper code, and what that calls."""
+
+    code: str
+
+    @property
+    def triton_templates(self) -> list[str]:
+        """The sources of the kernels made from a Triton template."""
+        return [source for source in self.triton_kernels if "triton_heuristics.template(" in source]
+
+    @property
+    def triton_kernels(self) -> list[str]:
+        """The sources of all Triton kernels."""
+        return re.findall(r"async_compile\.triton\('\w+', '''(.*?)'''", self.code, flags=re.DOTALL)
+
+    @property
+    def extern(self) -> list[str]:
+        """The names of the library kernels that are called."""
+        return re.findall(r"extern_kernels\.(\w+)\(", self.code)
+
+
+class Input(NamedTuple):
+    """A tensor on the fake device; ``dynamic`` has the dimensions whose size is not fixed."""
+
+    shape: Sequence[int]
+    dtype: torch.dtype = torch.bfloat16
+    stride: Sequence[int] | None = None
+    offset: int = 0
+    dynamic: Sequence[int] = ()
+
+
+def lower(function: Callable[..., Any], *inputs: Input) -> Lowered:
+    """What Inductor makes of ``function`` for a fake CUDA device, down to code; call it inside ``fake_cuda``."""
+    shape_env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
+    tensors = [_tensor(mode, index, spec) for index, spec in enumerate(inputs)]
+    with mode:
+        graph_module = make_fx(function, decomposition_table=select_decomp_table(), tracing_mode="real")(*tensors)
+    view_to_reshape(graph_module)
+    graph = GraphLowering(graph_module, example_inputs=tensors, shape_env=shape_env)
+    with V.set_graph_handler(graph), V.set_fake_mode(mode), V.set_debug_handler(DebugContext()):
+        graph.run(*tensors)
+        code, *_ = graph.codegen()
+    return Lowered(getattr(code, "value", code))
+
+
+def _tensor(mode: FakeTensorMode, index: int, spec: Input) -> torch.Tensor:
+    env = mode.shape_env
+    assert env is not None
+    shape: list[Any] = list(spec.shape)
+    for dimension in spec.dynamic:
+        source = ConstantSource(f"_size_{index}_{dimension}")
+        symbol = env.create_symbol(shape[dimension], source, dynamic_dim=DimDynamic.DYNAMIC)
+        shape[dimension] = env.create_symintnode(symbol, hint=shape[dimension], source=source)
+    with mode:
+        contiguous = torch.empty(shape, dtype=spec.dtype, device="cuda:0")
+        if spec.stride is None and not spec.offset:
+            return contiguous
+        stride = spec.stride or contiguous.stride()
+        extent = sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+        storage = torch.empty(spec.offset + 1 + extent, dtype=spec.dtype, device="cuda:0")
+        return storage.as_strided(shape, stride, spec.offset)
+
+
+def compile_triton(source: str, directory: Path, arch: int = 90) -> Any:
+    """The kernel that Triton itself makes of an Inductor kernel's source for ``sm_<arch>``; no device is needed.
+
+    Its ``metadata`` says how much shared memory the kernel takes, ``asm`` holds the machine code.
+    """
+    path = directory / f"kernel_{hashlib.sha256(source.encode()).hexdigest()[:16]}.py"
+    path.write_text(source, encoding="utf-8")
+    (name,) = re.findall(r"^def (triton_\w+)\(", source, flags=re.MULTILINE)
+    autotuner = runpy.run_path(str(path))[name]
+    meta = autotuner.triton_meta
+    kernel = ASTSource(autotuner.fn, meta["signature"], meta["constants"], attrs=meta["configs"][0])
+    options = {"num_warps": autotuner.configs[0].num_warps, "num_stages": autotuner.configs[0].num_stages}
+    return triton.compile(kernel, target=GPUTarget("cuda", arch, 32), options=options)

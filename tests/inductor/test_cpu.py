@@ -1,0 +1,112 @@
+"""The hook and the filter in real compiles on the CPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.select_algorithm import add_feedback_saver, get_algorithm_selector_cache
+from torch._inductor.utils import fresh_cache, run_and_get_code
+
+import diode_lut
+
+Rows = Callable[..., None]
+A, B = torch.randn(4, 64, 128), torch.randn(4, 128, 96)
+
+
+@pytest.fixture
+def own_rows(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> Rows:
+    """Makes rows for this machine's CPU the user's own table."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found = diode_lut.get_detected_hardware()
+    hardware = {"name": found.name, "arch": found.arch, "sm_count": found.sm_count}
+    return lambda *entries: rows(*entries, hardware=hardware)
+
+
+@pytest.fixture(autouse=True)
+def cold() -> Iterator[None]:
+    torch._dynamo.reset()
+    with fresh_cache():
+        yield
+
+
+@pytest.fixture(params=[False, True], ids=["default", "max-autotune"])
+def autotuning(request: pytest.FixtureRequest) -> Iterator[None]:
+    with inductor_config.patch(max_autotune=request.param):
+        yield
+
+
+@pytest.fixture
+def benchmarked() -> Iterator[list[str]]:
+    """The names of the ops that Inductor benchmarked."""
+    names: list[str] = []
+
+    def save(_timings: Any, name: str, *_: Any) -> None:
+        names.append(name)
+
+    add_feedback_saver(save)
+    yield names
+    get_algorithm_selector_cache().feedback_saver_fns.remove(save)
+
+
+@pytest.mark.usefixtures("autotuning")
+@pytest.mark.parametrize(("template", "calls_library"), [("aten", True), ("cpp_gemm", False)])
+def test_row_decides_bmm(template: str, calls_library: bool, own_rows: Rows, benchmarked: list[str]) -> None:
+    """The row's choice between the library and the C++ template is the code, in either mode, with no benchmark."""
+    own_rows({"op": "bmm", "configs": [{"template": template}]})
+    result, (code,) = run_and_get_code(torch.compile(torch.bmm), A, B)
+    torch.testing.assert_close(result, torch.bmm(A, B))
+    assert ("extern_kernels.bmm" in code) is calls_library
+    assert benchmarked == []
+
+
+@pytest.mark.usefixtures("autotuning")
+@pytest.mark.parametrize(("template", "library"), [("aten", True), ("cpp_gemm", False)])
+def test_row_decides_frozen_linear(template: str, library: bool, own_rows: Rows, benchmarked: list[str]) -> None:
+    """So it is for nn.Linear with frozen weights, which never passes a choices handler."""
+    own_rows({"op": "mm", "configs": [{"template": template}]})
+    model, x = torch.nn.Linear(128, 64).eval(), torch.randn(32, 128)
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        result, (code,) = run_and_get_code(torch.compile(model), x)
+    torch.testing.assert_close(result, model(x))
+    assert ("_mkl_linear" in code) is library
+    assert benchmarked == []
+
+
+def test_miss_is_inductors_own_business(own_rows: Rows, benchmarked: list[str]) -> None:
+    """Under max-autotune a product without a row is benchmarked, or is aten with ``fallback_to_autotune=False``."""
+    own_rows({"op": "mm", "configs": [{"template": "aten"}]})
+    with inductor_config.patch(max_autotune=True):
+        torch.compile(torch.bmm)(A, B)
+        assert benchmarked == ["bmm"]
+        torch._dynamo.reset()
+        with diode_lut.config.patch(fallback_to_autotune=False), fresh_cache():
+            _, (code,) = run_and_get_code(torch.compile(torch.bmm), A, B)
+    assert "extern_kernels.bmm" in code
+    assert benchmarked == ["bmm"]
+
+
+def test_verify_lets_inductor_time_the_choice_against_aten(own_rows: Rows, benchmarked: list[str]) -> None:
+    """With the policy ``verify`` Inductor gets the row's choice and aten, and times the two."""
+    own_rows({"op": "bmm", "configs": [{"template": "cpp_gemm"}]})
+    with diode_lut.config.patch(policy="verify"):
+        torch.compile(torch.bmm)(A, B)
+    assert benchmarked == ["bmm"]
+
+
+def test_other_threads_are_served(own_rows: Rows) -> None:
+    """A thread that the hook was not installed in gets the table's kernels too."""
+    own_rows({"op": "bmm", "configs": [{"template": "cpp_gemm"}]})
+    codes: list[str] = []
+
+    def compile_there() -> None:
+        codes.extend(run_and_get_code(torch.compile(torch.bmm), A, B)[1])
+
+    thread = threading.Thread(target=compile_there)
+    thread.start()
+    thread.join()
+    assert "extern_kernels.bmm" not in codes[0]

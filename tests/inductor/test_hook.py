@@ -1,0 +1,325 @@
+"""The hook on a CUDA device that is not there: which kernels Inductor generates, down to machine code for sm_90."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.virtualized import V
+
+import diode_lut
+from tests.fake_cuda import H200, Input, Lowered, compile_triton, lower
+
+pytestmark = pytest.mark.usefixtures("h200")
+
+Rows = Callable[..., None]
+
+
+def triton(template: str, m: int, n: int, k: int, *, group: int = 8, stages: int = 3, warps: int = 4) -> dict[str, Any]:
+    blocks = {"block_m": m, "block_n": n, "block_k": k}
+    return {"template": template, **blocks, "group_m": group, "num_stages": stages, "num_warps": warps}
+
+
+ATEN = {"template": "aten"}
+MM = triton("triton_mm", 64, 128, 32)
+BMM = triton("triton_bmm", 32, 64, 64, stages=2)
+TMA = triton("triton_mm_persistent_tma", 128, 64, 64)
+
+
+def constants(kernel: str) -> dict[str, str]:
+    return dict(re.findall(r"^\s+(\w+) : tl\.constexpr = ([\w.]+)$", kernel, flags=re.MULTILINE))
+
+
+def blocks(kernel: str) -> list[int]:
+    values = constants(kernel)
+    return [int(values[name]) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")]
+
+
+def mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a @ b
+
+
+def uses_aten(lowered: Lowered, name: str = "mm") -> bool:
+    return lowered.extern == [name] and not lowered.triton_templates
+
+
+@pytest.fixture(params=["default", "max-autotune"])
+def mode(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Both modes; benchmarking would fail here, for there is no device."""
+    with inductor_config.patch(max_autotune=request.param == "max-autotune"):
+        yield request.param
+
+
+@pytest.fixture
+def autotuning() -> Iterator[None]:
+    with inductor_config.patch(max_autotune=True):
+        yield
+
+
+PRODUCTS: dict[str, tuple[Callable[..., Any], list[Input], dict[str, Any]]] = {
+    "mm": (mm, [Input((512, 1024)), Input((1024, 2048))], MM),
+    "linear": (
+        torch.nn.functional.linear,
+        [Input((512, 1024)), Input((2048, 1024)), Input((2048,))],
+        MM,
+    ),
+    "gelu": (
+        lambda x, w, b: torch.nn.functional.gelu(torch.nn.functional.linear(x, w, b)),
+        [Input((512, 1024)), Input((2048, 1024)), Input((2048,))],
+        MM,
+    ),
+    "bmm": (torch.bmm, [Input((4, 128, 64)), Input((4, 64, 256))], BMM),
+    "baddbmm": (torch.baddbmm, [Input((4, 128, 256)), Input((4, 128, 64)), Input((4, 64, 256))], BMM),
+    "odd K": (mm, [Input((100, 77)), Input((77, 50))], MM),
+    "transposed": (lambda a, b: a.t() @ b.t(), [Input((1024, 512)), Input((2048, 1024))], MM),
+    "sliced": (mm, [Input((256, 512), stride=(1024, 1), offset=8), Input((512, 64), stride=(128, 1))], MM),
+    "float32": (mm, [Input((256, 512), torch.float32), Input((512, 128), torch.float32)], MM),
+    "persistent TMA": (mm, [Input((512, 1024)), Input((1024, 2048))], TMA),
+    "persistent TMA linear": (
+        torch.nn.functional.linear,
+        [Input((512, 1024)), Input((2048, 1024)), Input((2048,))],
+        TMA,
+    ),
+}
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_row_becomes_the_kernel(product: str, mode: str, rows: Rows, tmp_path: Path) -> None:
+    """A row's config is the one kernel in the generated code, in either mode, and Triton compiles it for sm_90."""
+    function, inputs, config = PRODUCTS[product]
+    rows({"configs": [config, ATEN]})
+    lowered = lower(function, *inputs)
+    (kernel,) = lowered.triton_templates
+    assert lowered.extern == []
+    assert blocks(kernel) == [config["block_m"], config["block_n"], config["block_k"], config["group_m"]]
+    assert f"num_stages={config['num_stages']},\nnum_warps={config['num_warps']}," in kernel
+    assert compile_triton(kernel, tmp_path).metadata.shared <= H200.shared_memory_per_block_optin
+
+
+def test_aten_row_is_aten(mode: str, rows: Rows) -> None:
+    """A row that says aten gives aten, without a benchmark under max-autotune."""
+    rows({"configs": [ATEN]})
+    assert uses_aten(lower(mm, Input((512, 1024)), Input((1024, 2048))))
+
+
+@pytest.mark.parametrize(("k", "dynamic", "expected"), [(1024, (), "True"), (1000, (), "False"), (1024, (1,), "False")])
+def test_even_k_is_derived(k: int, dynamic: tuple[int, ...], expected: str, rows: Rows) -> None:
+    """EVEN_K holds only where this K is known to be a multiple of this BLOCK_K."""
+    rows({"configs": [triton("triton_mm", 64, 64, 64)]})
+    b = Input((k, 2048), dynamic=(0,) if dynamic else ())
+    (kernel,) = lower(mm, Input((512, k), dynamic=dynamic), b).triton_templates
+    assert constants(kernel)["EVEN_K"] == expected
+
+
+def test_dynamic_size_goes_by_its_hint(rows: Rows) -> None:
+    """A dynamic M is looked up by its hint, and the kernel takes it at run time."""
+    rows({"m": [512, 512], "configs": [MM]})
+    (kernel,) = lower(mm, Input((512, 1024), dynamic=(0,)), Input((1024, 2048))).triton_templates
+    assert re.search(r"M = ks\d", kernel)
+
+
+UNLAUNCHABLE = {
+    "shared memory": triton("triton_mm", 256, 256, 128, stages=5, warps=8),
+    "registers": triton("triton_mm", 256, 256, 16, stages=1, warps=1),
+    "template of another op": triton("triton_bmm", 64, 64, 32),
+    "K cannot be cut so": {"template": "decompose_k", "k_split": 3},
+    "no C++ kernels here": {"template": "cpp_gemm"},
+}
+
+
+@pytest.mark.parametrize("reason", UNLAUNCHABLE)
+def test_unlaunchable_config_gives_way(reason: str, mode: str, rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
+    """A config that cannot run costs a warning, and the row's next one is taken."""
+    rows({"configs": [UNLAUNCHABLE[reason], MM], "note": f"{reason} {mode}"})  # a row of its own is warned of anew
+    with caplog.at_level(logging.WARNING, "diode_lut"):
+        (kernel,) = lower(mm, Input((512, 1024)), Input((1024, 2048))).triton_templates
+    assert blocks(kernel) == [64, 128, 32, 8]
+    assert "cannot run" in caplog.text
+
+
+@pytest.mark.parametrize("reason", UNLAUNCHABLE)
+def test_row_without_launchable_config_is_left_to_inductor(reason: str, rows: Rows) -> None:
+    """Where no config of the row can run, Inductor does what it does without a table."""
+    rows({"configs": [UNLAUNCHABLE[reason]]})
+    assert uses_aten(lower(mm, Input((512, 1024)), Input((1024, 2048))))
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        pytest.param([Input((512, 1023)), Input((1023, 2048))], id="rows not on 16-byte boundaries"),
+        pytest.param([Input((512, 1024)), Input((1024, 2047))], id="B's rows not on 16-byte boundaries"),
+        pytest.param([Input((512, 1024), stride=(1, 520)), Input((1024, 2048))], id="padded column-major A"),
+        pytest.param([Input((512, 1024), offset=1), Input((1024, 2048))], id="A begins in the middle"),
+        pytest.param([Input((1, 1024)), Input((1024, 2048))], id="one row"),
+    ],
+)
+def test_tma_is_refused_where_illegal(inputs: list[Input], rows: Rows) -> None:
+    """Tensor descriptors are used only for what they can describe and the template reads rightly."""
+    rows({"configs": [TMA]})
+    assert uses_aten(lower(mm, *inputs))
+
+
+def test_decompose_k_row(mode: str, rows: Rows) -> None:
+    """A decompose_k row cuts K: a batched product and a sum."""
+    rows({"op": "mm", "configs": [{"template": "decompose_k", "k_split": 16}]})
+    lowered = lower(mm, Input((32, 16384)), Input((16384, 32)))
+    assert "mm" not in lowered.extern
+    assert re.search(r"\(16, 32, 1024\)", lowered.code)
+
+
+LEFT_ALONE = {
+    "zero rows": (mm, [Input((0, 1024)), Input((1024, 64))]),
+    "other dtype": (mm, [Input((64, 64), torch.float64), Input((64, 64), torch.float64)]),
+    "beta of zero": (
+        lambda c, a, b: torch.addmm(c, a, b, beta=0),
+        [Input((64, 64)), Input((64, 64)), Input((64, 64))],
+    ),
+}
+
+
+@pytest.mark.parametrize("product", LEFT_ALONE)
+def test_what_no_row_can_serve_is_left_alone(product: str, rows: Rows) -> None:
+    """Empty products, other types and a bias that must not be read never get a table's kernel."""
+    function, inputs = LEFT_ALONE[product]
+    rows({"configs": [MM]})
+    assert lower(function, *inputs).triton_templates == []
+
+
+def test_tf32_is_another_dtype(rows: Rows) -> None:
+    """Rows for float32 do not answer where TF32 is allowed, and the kernel's precision follows the switch."""
+    rows({"dtype": "tf32", "configs": [MM]})
+    inputs = Input((256, 512), torch.float32), Input((512, 512), torch.float32)
+    assert uses_aten(lower(mm, *inputs))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        (kernel,) = lower(mm, *inputs).triton_templates
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert constants(kernel)["ALLOW_TF32"] == "True"
+
+
+def test_prologue_is_not_fused(rows: Rows) -> None:
+    """What comes before the product stays a kernel of its own: the row was measured without it."""
+    rows({"configs": [MM]})
+    inputs = Input((512, 1024), torch.float32), Input((1024, 2048), torch.float32)
+    lowered = lower(lambda a, b: (a * 2) @ b, *inputs)
+    assert len(lowered.triton_templates) == 1
+    assert len(lowered.triton_kernels) == 2
+
+
+def test_flexible_input_keeps_the_layout_it_was_looked_up_by(mode: str, rows: Rows) -> None:
+    """An intermediate whose layout was still open is read in the order that the row was found for."""
+    rows({"op": "addmm", "layout": "nn", "configs": [MM]})
+
+    def function(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(bias, torch.relu(a.t() * 3), b)
+
+    (kernel,) = lower(function, Input((2048,)), Input((1024, 512)), Input((1024, 2048))).triton_templates
+    assert re.search(r"stride_am = 1024\n\s+stride_ak = 1\n", kernel)
+
+
+def test_policy_off_and_default_mode(rows: Rows) -> None:
+    """``policy="off"``, and ``default_mode=False`` without max-autotune, leave everything to Inductor."""
+    rows({"configs": [MM]})
+    inputs = Input((512, 1024)), Input((1024, 2048))
+    for setting in ({"policy": "off"}, {"default_mode": False}):
+        with diode_lut.config.patch(**setting):
+            assert uses_aten(lower(mm, *inputs))
+    assert lower(mm, *inputs).triton_templates
+
+
+@pytest.mark.usefixtures("autotuning")
+def test_miss_without_autotuning_is_aten(rows: Rows) -> None:
+    """With ``fallback_to_autotune=False`` a miss under max-autotune is aten, without a benchmark."""
+    rows({"dtype": "float16", "configs": [MM]})
+    with diode_lut.config.patch(fallback_to_autotune=False):
+        assert uses_aten(lower(mm, Input((512, 1024)), Input((1024, 2048))))
+        bias_first = Input((2048,)), Input((512, 1024)), Input((1024, 2048))
+        assert uses_aten(lower(torch.addmm, *bias_first), "addmm")
+
+
+def test_triton_backend_switched_off_is_respected(rows: Rows) -> None:
+    """Where the user allows Inductor no Triton templates, rows do not bring them back."""
+    rows({"configs": [MM, ATEN]})
+    with inductor_config.patch(max_autotune_gemm_backends="ATEN"):
+        assert uses_aten(lower(mm, Input((512, 1024)), Input((1024, 2048))))
+
+
+@pytest.mark.usefixtures("autotuning")
+def test_two_addmms_of_the_same_matrices(rows: Rows) -> None:
+    """Several products of the same two matrices each get their kernel, however often Inductor asks for each."""
+    rows({"configs": [MM]})
+
+    def function(c: torch.Tensor, d: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Any:
+        return torch.addmm(c, a, b), torch.addmm(d, a, b)
+
+    inputs = Input((2048,)), Input((2048,)), Input((512, 1024)), Input((1024, 2048))
+    for backends in ("ATEN,TRITON", "TRITON"):
+        with inductor_config.patch(max_autotune_gemm_backends=backends):
+            lowered = lower(function, *inputs)
+        assert len(re.findall(r"triton_tem_fused_\w+\.run", lowered.code)) == 2
+        assert lowered.extern == []
+
+
+def test_failure_inside_inductor_is_a_warning(
+    rows: Rows, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever goes wrong while a row becomes a kernel, the compile goes on without the row."""
+    from torch._inductor.kernel.mm import mm_template
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise KeyError("moved")
+
+    monkeypatch.setattr(mm_template, "choice_or_none", broken, raising=False)
+    rows({"configs": [MM]})
+    with caplog.at_level(logging.WARNING, "diode_lut"):
+        assert uses_aten(lower(mm, Input((512, 1024)), Input((1024, 2048))))
+    assert "left to Inductor" in caplog.text
+
+
+def test_statistics_count_each_product_once(rows: Rows) -> None:
+    """One product is one prediction, although Inductor may ask several times for it."""
+    rows({"op": "addmm", "configs": [MM]})
+    bias_first = Input((2048,)), Input((512, 1024)), Input((1024, 2048))
+    with diode_lut.profile_predictions() as counts, inductor_config.patch(max_autotune=True):
+        lower(torch.addmm, *bias_first)
+    with diode_lut.profile_predictions() as misses:
+        lower(mm, *bias_first[1:])
+    assert (counts.total_predictions, counts.hits["user"], counts.fallbacks) == (1, 1, 0)
+    assert (misses.total_predictions, misses.fallbacks) == (1, 1)
+
+
+def test_handler_of_another_library_stays_in_force(rows: Rows) -> None:
+    """A choices handler that was there before keeps its overrides and is asked where the table has no answer."""
+    from torch._inductor.choices import InductorChoices
+
+    from diode_lut.inductor.hook import on_top_of
+
+    asked: list[str] = []
+
+    class Theirs(InductorChoices):
+        def uuid(self) -> str:
+            return "theirs"
+
+        def get_template_configs(
+            self, kernel_inputs: Any, templates: Any, op_name: str, *args: Any, **kwargs: Any
+        ) -> Any:
+            asked.append(op_name)
+            return super().get_template_configs(kernel_inputs, templates, op_name, *args, **kwargs)
+
+    rows({"op": "mm", "configs": [MM]})
+    handler = on_top_of(Theirs())
+    with V.set_choices_handler(handler):
+        assert lower(mm, Input((512, 1024)), Input((1024, 2048))).triton_templates
+        assert asked == []
+        lower(torch.bmm, Input((4, 128, 64)), Input((4, 64, 256)))
+    assert asked == ["bmm"]
+    assert "theirs" in handler.uuid()
