@@ -1,0 +1,157 @@
+"""Building: from datasets to the smallest table that keeps a promise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from diode_lut import __version__
+from diode_lut.build.entries import entries_of
+from diode_lut.build.measurements import Columns, Measurements
+from diode_lut.dataset import Dataset, Record
+from diode_lut.errors import DatasetError
+from diode_lut.problem import Hardware
+from diode_lut.table import Entry, Table
+
+EPSILON = 0.02
+"""By what fraction a table's choice may be slower than the best config measured."""
+NOISE = 0.01
+"""Times that differ by no more than this fraction are taken to be the same."""
+
+
+class BuildResult(NamedTuple):
+    """A table, and what it was made from.
+
+    ``timings`` counts all of them, ``failures`` those that are no time and ``skipped`` those that could not be
+    represented, by reason. ``problems`` counts those that have an answer, ``unsolved`` those on which nothing
+    succeeded, ``without_aten`` those that have an answer which nobody compared with aten. ``kept`` are the rows with
+    a note, which were taken over from the previous table. ``regrets``, one for each problem that a built row answers
+    for, are the times of what the table says over the best times, minus one.
+    """
+
+    table: Table
+    timings: int
+    failures: Counter[str]
+    skipped: Counter[str]
+    problems: int
+    unsolved: int
+    without_aten: int
+    kept: Sequence[Entry]
+    regrets: Sequence[float]
+
+    @property
+    def exact_rows(self) -> int:
+        """How many of the built rows are for a single problem."""
+        return sum(entry.volume == 1 for entry in self.table.entries if entry.note is None)
+
+    @property
+    def range_rows(self) -> int:
+        """How many of the built rows are for ranges of sizes."""
+        return len(self.table.entries) - len(self.kept) - self.exact_rows
+
+    @property
+    def worst_regret(self) -> float:
+        """The largest of the regrets, a fraction."""
+        return max(self.regrets)
+
+    @property
+    def mean_regret(self) -> float:
+        """The mean of the regrets, a fraction."""
+        return fmean(self.regrets)
+
+
+def build(
+    datasets: Sequence[Dataset],
+    *,
+    hardware: Hardware | None = None,
+    previous: Table | None = None,
+    epsilon: float = EPSILON,
+    noise: float = NOISE,
+    progress: Callable[[Dataset], Iterable[Record]] = iter,
+) -> BuildResult:
+    """The smallest table with which every measured problem gets a config that is good enough.
+
+    Good enough means: within ``epsilon`` of the best time measured for the problem, and not slower than aten by more
+    than ``noise``, where aten was measured. Times of the same config on the same problem are combined by their
+    median; one failure among them rules the config out there. A row holds for a range of sizes in which it is good
+    enough wherever something was measured, and its range ends where the measurements end. Equally good configs
+    (within ``noise``) are told apart by what ``previous`` says, then aten wins, then a fixed order decides. Rows of
+    ``previous`` with a note are a person's own, and stay. The order of files, records and timings has no influence.
+
+    ``hardware`` says what the table is for, by default the hardware of ``previous``, and without that the datasets'.
+    ``progress`` passes on the records of a dataset. DatasetError is raised if datasets are from different hardware,
+    or hold not one usable timing.
+    """
+    if not datasets:
+        raise DatasetError("no dataset was given")
+    device = _common_hardware(datasets, hardware, previous)
+    columns = Columns()
+    for dataset in datasets:
+        for record in progress(dataset):
+            columns.add(record)
+    measurements = columns.combined()
+    if not measurements.problems:
+        raise DatasetError(f"{', '.join(str(dataset.path) for dataset in datasets)}: no usable timing")
+    kept = [entry for entry in previous.entries if entry.note is not None] if previous else []
+    built = entries_of(measurements, previous, epsilon, noise)
+    entries, regrets = _answering(built, kept, measurements, device)
+    return BuildResult(
+        table=Table(device, [*entries, *kept], _provenance(datasets)),
+        timings=measurements.timings,
+        failures=columns.failures,
+        skipped=sum((dataset.skipped for dataset in datasets), Counter()),
+        problems=len(measurements.problems),
+        unsolved=len(measurements.unsolved),
+        without_aten=measurements.without_aten,
+        kept=kept,
+        regrets=regrets,
+    )
+
+
+def _common_hardware(datasets: Iterable[Dataset], hardware: Hardware | None, previous: Table | None) -> Hardware:
+    """What the table is for, or DatasetError if not everything is from the same hardware."""
+    origins = sorted((dataset.header.hardware, str(dataset.path)) for dataset in datasets)
+    if previous is not None:
+        origins.insert(0, (previous.hardware, str(previous.path or "the previous table")))
+    if hardware is not None:
+        origins.insert(0, (hardware, "the hardware asked for"))
+    common, whose = origins[0]
+    for other, origin in origins:
+        if not common.same_device(other):
+            raise DatasetError(f"{origin}: {other}, but {whose}: {common} (a table is for one kind of hardware)")
+    return common
+
+
+def _answering(
+    built: Iterable[Entry], kept: Sequence[Entry], measurements: Measurements, hardware: Hardware
+) -> tuple[list[Entry], list[float]]:
+    """The built rows with the number of problems that each answers for in the table, and the regret on each problem.
+
+    A row to which the kept ones leave no problem is left out.
+    """
+    taken = {entry.key for entry in kept}
+    table = Table(hardware, [*kept, *(entry for entry in built if entry.key not in taken)])
+    answers: Counter[Entry] = Counter()
+    regrets = []
+    for number, problem in enumerate(measurements.problems):
+        entry = table.lookup(problem)
+        assert entry is not None, f"no row for {problem}"
+        if entry.note is None:
+            answers[entry] += 1
+            regrets.append(measurements.relative_time(number, entry.configs[0]) - 1)
+    return [entry._replace(problems=count) for entry, count in answers.items()], regrets
+
+
+def _provenance(datasets: Sequence[Dataset]) -> dict[str, str | list[str]]:
+    """What the headers say; where they differ, all of it."""
+    headers = [dataset.header for dataset in datasets]
+    provenance: dict[str, str | list[str]] = {
+        name: ", ".join(sorted({getattr(header, name) for header in headers} - {""}))
+        for name in ("torch", "triton", "cuda", "driver", "benchmarker")
+    }
+    provenance["measured_on"] = max(header.measured_on for header in headers)
+    provenance["datasets"] = sorted({f"sha256:{dataset.digest}" for dataset in datasets})
+    provenance["diode_lut"] = __version__
+    return {name: value for name, value in provenance.items() if value}

@@ -1,0 +1,89 @@
+"""From measurements to the entries of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+
+from diode_lut.build.boxes import BoxedRow, boxed_rows
+from diode_lut.build.cover import Group
+from diode_lut.build.measurements import Measurements
+from diode_lut.problem import ATEN
+from diode_lut.table import Candidate, Entry, Table
+from diode_lut.table.entry import BATCHED
+
+RUNNERS_UP = 2
+"""At most so many configs are listed after the winner."""
+NEAR = 1.1
+"""Time over the best time up to which a config may be a runner-up."""
+
+_Times = Sequence[Mapping[int, float]]
+"""For each problem, by its number, some configs, by theirs, with their times over the best time."""
+
+
+def entries_of(measurements: Measurements, previous: Table | None, epsilon: float, noise: float) -> Iterator[Entry]:
+    """The fewest rows that keep the promise of ``build``, in no particular order."""
+    problems = measurements.problems
+    allowed = measurements.within(epsilon, noise)
+    near = _times(measurements, allowed | (measurements.relative <= NEAR))
+    costs = _costs(measurements, _times(measurements, allowed), previous, noise)
+    sizes = [problem[4:] for problem in problems]
+    for _, numbers in groupby(range(len(problems)), key=lambda number: problems[number][:4]):
+        for row in boxed_rows(Group(list(numbers), sizes, costs, len(measurements.configs))):
+            yield _entry(row, measurements, near)
+
+
+def _costs(measurements: Measurements, allowed: _Times, previous: Table | None, noise: float) -> _Times:
+    """The times, less the noise for what the previous table has first, less half of it for aten."""
+    names = measurements.configs
+    bonuses = {number: noise / 2 for number, config in enumerate(names) if config == ATEN}
+    costs = []
+    for problem, times in zip(measurements.problems, allowed, strict=True):
+        entry = previous.lookup(problem) if previous else None
+        first = entry.configs[0] if entry else None
+        costs.append(
+            {
+                number: time - (noise if names[number] == first else bonuses.get(number, 0))
+                for number, time in times.items()
+            }
+        )
+    return costs
+
+
+def _entry(row: BoxedRow, measurements: Measurements, near: _Times) -> Entry:
+    op, dtype, layout, align = measurements.problems[row.problems[0]][:4]
+    b, m, n, k = row.box
+    candidates = []
+    for number in _ranking(row, near):
+        config = measurements.configs[number]
+        candidates.append(Candidate(config, _gain(row, number, measurements, near)))
+        if config == ATEN:
+            break  # it always works, so that nothing after it would ever be used
+    return Entry(op, dtype, layout, align, b if op in BATCHED else None, m, n, k, tuple(candidates))
+
+
+def _ranking(row: BoxedRow, near: _Times) -> list[int]:
+    """The row's config, then the runners-up: those near the best on all its problems, the least summed time first."""
+    common = set.intersection(*(set(near[problem]) for problem in row.problems)) - {row.config}
+    sums = {config: sum(near[problem][config] for problem in row.problems) for config in common}
+    return [row.config, *sorted(sums, key=lambda config: (sums[config], config))[:RUNNERS_UP]]
+
+
+def _gain(row: BoxedRow, number: int, measurements: Measurements, near: _Times) -> int | None:
+    """Geometric mean of aten's time over the config's, in thousandths; None if aten was not measured, or is meant."""
+    aten = measurements.aten[row.problems]
+    if np.isnan(aten).any() or measurements.configs[number] == ATEN:
+        return None
+    times = np.array([near[problem][number] for problem in row.problems])
+    return round(1000 * float(np.exp(np.mean(np.log(aten / times)))))
+
+
+def _times(measurements: Measurements, mask: npt.NDArray[np.bool_]) -> list[dict[int, float]]:
+    times: list[dict[int, float]] = [{} for _ in measurements.problems]
+    columns = (measurements.problem_numbers, measurements.config_numbers, measurements.relative)
+    for problem, number, relative in zip(*(column[mask].tolist() for column in columns), strict=True):
+        times[problem][number] = relative
+    return times

@@ -1,0 +1,127 @@
+"""All timings of all datasets, combined: one time for each config on each problem."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diode_lut.dataset import Record
+from diode_lut.problem import ATEN, TEMPLATES, Config, Problem
+
+_Array = npt.NDArray[Any]
+_TEMPLATES = list(TEMPLATES)
+
+
+def config_order(config: Config) -> tuple[int, tuple[int, ...]]:
+    """The fixed order of configs, in which equally good ones are chosen: ``aten`` comes first."""
+    return _TEMPLATES.index(config.template), config.params
+
+
+class Columns:
+    """Collects records, a few bytes for each timing: numbers of problem and config, and nanoseconds."""
+
+    def __init__(self) -> None:
+        self.failures: Counter[str] = Counter()
+        self._problems: dict[Problem, int] = {}
+        self._configs: dict[Config, int] = {}
+        self._problem_numbers = array("i")
+        self._config_numbers = array("i")
+        self._times = array("d")
+
+    def add(self, record: Record) -> None:
+        """Append the record's timings. A failure is an infinite time."""
+        problem = self._problems.setdefault(record.problem, len(self._problems))
+        configs = self._configs
+        self._problem_numbers.extend([problem] * len(record.timings))
+        self._config_numbers.extend([configs.setdefault(config, len(configs)) for config, _, _ in record.timings])
+        self._times.extend([np.inf if ns is None else ns for _, ns, _ in record.timings])
+        self.failures.update(reason for _, _, reason in record.timings if reason is not None)
+
+    def combined(self) -> Measurements:
+        """The measurements, in an order that depends on nothing but what was measured."""
+        problems, problem_ranks = _sorted_with_ranks(self._problems, key=None)
+        configs, config_ranks = _sorted_with_ranks(self._configs, key=config_order)
+        problem_numbers = problem_ranks[np.frombuffer(self._problem_numbers, np.int32)]
+        config_numbers = config_ranks[np.frombuffer(self._config_numbers, np.int32)]
+        pairs = problem_numbers * max(len(configs), 1) + config_numbers
+        pairs, times = _medians(pairs, np.frombuffer(self._times, np.float64))
+        problem_numbers, config_numbers = np.divmod(pairs, max(len(configs), 1))
+        return Measurements(problems, configs, problem_numbers, config_numbers, times, len(self._times))
+
+
+class Measurements:
+    """``times[i]`` nanoseconds is what ``configs[config_numbers[i]]`` takes on ``problems[problem_numbers[i]]``.
+
+    Each pair occurs at most once; pairs are sorted, problems by their fields, configs in the fixed order. Problems on
+    which nothing succeeded are not among ``problems`` but in ``unsolved``. ``relative`` are times over the best time
+    on the same problem, ``aten`` (one a problem) those of aten, NaN where it was not measured. ``timings`` counts
+    what all this was combined from.
+    """
+
+    def __init__(
+        self,
+        problems: list[Problem],
+        configs: list[Config],
+        problem_numbers: _Array,
+        config_numbers: _Array,
+        times: _Array,
+        timings: int,
+    ) -> None:
+        solved, self.problem_numbers, counts = np.unique(problem_numbers, return_inverse=True, return_counts=True)
+        self.problems = [problems[number] for number in solved]
+        self.unsolved = sorted(set(problems) - set(self.problems))
+        self.configs = configs
+        self.config_numbers = config_numbers
+        self.times = times
+        self.timings = timings
+        self.starts = np.concatenate(([0], np.cumsum(counts)))
+        best = np.minimum.reduceat(times, self.starts[:-1]) if len(times) else times
+        self.relative = times / best[self.problem_numbers]
+        self.aten = self._aten()
+
+    def within(self, epsilon: float, noise: float) -> _Array:
+        """Which times keep the promise: near the best on their problem, and no slower than aten there."""
+        limits = np.fmin(1 + epsilon, self.aten * (1 + noise))
+        mask: _Array = self.relative <= limits[self.problem_numbers]
+        return mask
+
+    @property
+    def without_aten(self) -> int:
+        """On how many problems aten was not measured."""
+        return int(np.isnan(self.aten).sum())
+
+    def relative_time(self, problem: int, config: Config) -> float:
+        """Time of the config over the best time on the problem (given by its number), where it was measured."""
+        first, last = self.starts[problem], self.starts[problem + 1]
+        place = np.searchsorted(self.config_numbers[first:last], self.configs.index(config))
+        return float(self.relative[first + place])
+
+    def _aten(self) -> _Array:
+        aten = np.full(len(self.problems), np.nan)
+        if ATEN in self.configs:
+            rows = self.config_numbers == self.configs.index(ATEN)
+            aten[self.problem_numbers[rows]] = self.relative[rows]
+        return aten
+
+
+def _medians(pairs: _Array, times: _Array) -> tuple[_Array, _Array]:
+    """The distinct pairs, sorted, and the median time of each; without those that failed in any run."""
+    order = np.lexsort((times, pairs))
+    pairs, times = pairs[order], times[order]
+    starts = np.flatnonzero(np.diff(pairs, prepend=-1))
+    ends = np.append(starts, len(pairs))[1:]
+    succeeded = np.isfinite(times[ends - 1])
+    starts, ends = starts[succeeded], ends[succeeded]
+    return pairs[starts], (times[(starts + ends - 1) // 2] + times[(starts + ends) // 2]) / 2
+
+
+def _sorted_with_ranks(numbers: dict[Any, int], key: Any) -> tuple[list[Any], _Array]:
+    """The keys in order, and for each number the place of its key."""
+    ordered = sorted(numbers, key=key)
+    ranks = np.empty(len(ordered), np.int64)
+    ranks[[numbers[value] for value in ordered]] = np.arange(len(ordered))
+    return ordered, ranks

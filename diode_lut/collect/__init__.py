@@ -1,0 +1,1 @@
+"""Measuring on a device: what each kernel config takes for each problem."""

@@ -1,0 +1,113 @@
+"""Headers and records as the plain values that msgpack stores, and back, with every value checked.
+
+A header is a map: ``{"diode_lut_dataset": 1, "hardware": {...}, "torch": "2.13.0", ...}``. A record is
+``[[op, dtype, layout, align, b, m, n, k], [[[template, [value, ...]], nanoseconds or reason], ...]]``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from diode_lut.dataset.record import REASONS, Header, Record, Timing
+from diode_lut.errors import DatasetError, ProblemError
+from diode_lut.problem import TEMPLATES, Config, Hardware, Problem
+
+MAGIC = "diode_lut_dataset"
+VERSION = 1
+
+_TEXTS = Header._fields[1:]
+
+
+def header_to_wire(header: Header) -> dict[str, Any]:
+    """The map that stands first in a file, its first key MAGIC."""
+    hardware = {**header.hardware._asdict(), "aliases": list(header.hardware.aliases)}
+    return {MAGIC: VERSION, **header._asdict(), "hardware": hardware}
+
+
+def header_from_wire(wire: Any) -> Header:
+    """The header, or DatasetError saying what was found instead."""
+    if not isinstance(wire, dict) or MAGIC not in wire:
+        raise DatasetError(f"the first object has no {MAGIC!r}: not a dataset")
+    if wire[MAGIC] != VERSION:
+        remedy = "written by a newer diode_lut: upgrade" if _newer(wire[MAGIC]) else "not a version that ever existed"
+        raise DatasetError(f"{MAGIC}: expected {VERSION}, found {wire[MAGIC]!r} ({remedy})")
+    for name in _TEXTS:
+        if not isinstance(wire.get(name), str):
+            raise DatasetError(f"{name}: {_shortened(wire.get(name))} is not a text")
+    unknown = wire.keys() - {MAGIC, *Header._fields}
+    if unknown:
+        raise DatasetError(f"{min(map(str, unknown))}: a header has no such field")
+    return Header(_hardware(wire.get("hardware")), **{name: wire[name] for name in _TEXTS})
+
+
+def record_to_wire(record: Record) -> tuple[Any, ...]:
+    """The record as nested tuples."""
+    return record.problem, tuple((config, reason if ns is None else float(ns)) for config, ns, reason in record.timings)
+
+
+class RecordDecoder:
+    """Makes records of what ``record_to_wire`` gave. Equal problems and configs become the same object."""
+
+    def __init__(self) -> None:
+        self._configs: dict[Config, Config] = {}
+
+    def decode(self, wire: Any) -> Record:
+        """The record, or DatasetError naming the value at fault."""
+        match wire:
+            case (tuple(problem), tuple(timings)) if len(problem) == len(Problem._fields):
+                return Record(_problem(problem), tuple(map(self._timing, timings)))
+        raise DatasetError(f"{_shortened(wire)} is not [problem, timings]")
+
+    def _timing(self, wire: Any) -> Timing:
+        try:
+            config, outcome = wire
+            config = self._configs[config]
+        except (KeyError, TypeError, ValueError):  # a config for the first time, or something else
+            config, outcome = self._new_config(wire)
+        if type(outcome) is float:
+            return Timing.of(config, outcome)
+        if outcome in REASONS:
+            return Timing(config, None, outcome)
+        raise DatasetError(f"{config}: {_shortened(outcome)} is neither a time nor one of {', '.join(REASONS)}")
+
+    def _new_config(self, wire: Any) -> tuple[Config, Any]:
+        match wire:
+            case ((str(template), tuple(values)), outcome):
+                config = _config(template, values)
+                return self._configs.setdefault(config, config), outcome
+        raise DatasetError(f"{_shortened(wire)} is not [config, time] or [config, reason]")
+
+
+def _problem(values: tuple[Any, ...]) -> Problem:
+    try:
+        return Problem.checked(*values)
+    except ProblemError as error:
+        raise DatasetError(str(error)) from None
+
+
+def _config(template: str, values: tuple[Any, ...]) -> Config:
+    names = [parameter.name for parameter in TEMPLATES.get(template, ())]
+    if len(values) != len(names):
+        raise DatasetError(f"{template}: {_shortened(values)} are not values of {', '.join(names) or 'nothing'}")
+    try:
+        return Config.from_json({"template": template, **dict(zip(names, values, strict=True))})
+    except ProblemError as error:
+        raise DatasetError(str(error)) from None
+
+
+def _hardware(wire: Any) -> Hardware:
+    if not isinstance(wire, dict):
+        raise DatasetError(f"hardware: {_shortened(wire)} is not a map")
+    try:
+        return Hardware.from_json(wire)
+    except ProblemError as error:
+        raise DatasetError(f"hardware: {error}") from None
+
+
+def _newer(version: Any) -> bool:
+    return isinstance(version, int) and version > VERSION
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

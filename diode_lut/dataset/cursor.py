@@ -1,0 +1,94 @@
+"""Walking through one large JSON or msgpack document without ever holding more than a small part of it as objects."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Protocol
+
+import msgpack
+
+MAX_VALUE_BYTES = 64 << 20
+"""No value that is taken whole is larger."""
+
+
+class Cursor(Protocol):
+    """A place in a document. Its methods raise ValueError, or msgpack's UnpackException, on a damaged document."""
+
+    def enter(self) -> Iterator[Any]:
+        """The keys of the map that begins here; after each, its value must be walked through or taken."""
+
+    def value(self) -> Any:
+        """Takes the value that begins here."""
+
+    def end(self) -> None:
+        """Raises ValueError if anything is left of the document."""
+
+
+class JsonCursor:
+    """Walks through the text of a JSON file, which may hold NaN and Infinity, as Python's json writes them."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._text = file.read().decode("utf-8")
+        self._position = 0
+        self._decoder = json.JSONDecoder()
+
+    def enter(self) -> Iterator[Any]:
+        """See Cursor."""
+        self._take("{")
+        more = self._peek() != "}"
+        if not more:
+            self._take("}")
+        while more:
+            key = self.value()
+            self._take(":")
+            yield key
+            more = self._peek() == ","
+            self._take("," if more else "}")
+
+    def value(self) -> Any:
+        """See Cursor."""
+        self._peek()
+        value, self._position = self._decoder.raw_decode(self._text, self._position)
+        return value
+
+    def end(self) -> None:
+        """See Cursor."""
+        if self._peek():
+            raise json.JSONDecodeError("Extra data", self._text, self._position)
+
+    def _peek(self) -> str:
+        match = _SPACE.match(self._text, self._position)
+        assert match is not None
+        self._position = match.end()
+        return self._text[self._position : self._position + 1]
+
+    def _take(self, expected: str) -> None:
+        if self._peek() != expected:
+            raise json.JSONDecodeError(f"Expecting '{expected}'", self._text, self._position)
+        self._position += 1
+
+
+class MsgpackCursor:
+    """Walks through a msgpack file."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._unpacker = msgpack.Unpacker(file, max_buffer_size=MAX_VALUE_BYTES)
+
+    def enter(self) -> Iterator[Any]:
+        """See Cursor."""
+        for _ in range(self._unpacker.read_map_header()):
+            yield self.value()
+
+    def value(self) -> Any:
+        """See Cursor."""
+        return self._unpacker.unpack()
+
+    def end(self) -> None:
+        """See Cursor."""
+        if next(self._unpacker, None) is not None:
+            raise ValueError("more follows the document")
+
+
+_SPACE = re.compile(r"[ \t\r\n]*")

@@ -1,0 +1,41 @@
+"""Reading a dataset of any format, which is recognised by the file's content, not by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from diode_lut.dataset.codec import MAGIC
+from diode_lut.dataset.cursor import JsonCursor, MsgpackCursor
+from diode_lut.dataset.dataset import Dataset
+from diode_lut.dataset.stream import open_stream
+from diode_lut.dataset.torch_diode import open_torch_diode
+from diode_lut.errors import DatasetError
+from diode_lut.problem import Hardware
+
+
+def read_dataset(path: Path, *, hardware: Hardware | None = None, layout: str = "nn") -> Dataset:
+    """The dataset in ``path``: our own stream, or torch-diode's JSON or msgpack.
+
+    torch-diode's files say neither what the architecture of a device is nor how its inputs were laid out. So of such
+    a file the timings of ``hardware`` are read, which one of its names or aliases must match, all with ``layout``
+    (``nn`` is what torch-diode's own collector multiplies). Our own files say it themselves, and both are ignored.
+
+    Raises DatasetError for a file that is not a dataset, OSError for one that cannot be read.
+    """
+    with path.open("rb") as file:
+        start = file.read(256)
+    if not start:
+        raise DatasetError(f"{path}: the file is empty")
+    if b'"schema_version"' in start:
+        raise DatasetError(f"{path}: a table, not a dataset")
+    if start.lstrip()[:1] == b"{":
+        return open_torch_diode(path, JsonCursor, hardware, layout)
+    if MAGIC.encode() in start:
+        return open_stream(path)
+    if _begins_with_map(start):
+        return open_torch_diode(path, MsgpackCursor, hardware, layout)
+    raise DatasetError(f"{path}: not a dataset: it begins with {start[:16]!r}")
+
+
+def _begins_with_map(start: bytes) -> bool:
+    return start[0] & 0xF0 == 0x80 or start[0] in (0xDE, 0xDF)

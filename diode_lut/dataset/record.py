@@ -1,0 +1,49 @@
+"""What a dataset holds: a Header, then Records of Timings."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from diode_lut.problem import Config, Hardware, Problem
+
+REASONS = ("compile", "shared_memory", "out_of_memory", "launch", "timeout", "wrong_result", "invalid_time")
+"""Why a config has no time: it does not compile; it needs more shared memory than the device has; the tensors do not
+fit in memory; the kernel does not start, or dies; it takes too long; its result is not the product; the benchmarker
+answered something that is no time (NaN, zero, negative, infinite)."""
+
+
+class Header(NamedTuple):
+    """What a dataset was measured on and with.
+
+    ``torch``, ``triton``, ``cuda`` and ``driver`` are versions as their makers write them, empty where there is none;
+    ``benchmarker`` says in words what took the times; ``measured_on`` is the ISO date of the first record.
+    """
+
+    hardware: Hardware
+    torch: str = ""
+    triton: str = ""
+    cuda: str = ""
+    driver: str = ""
+    benchmarker: str = ""
+    measured_on: str = ""
+
+
+class Timing(NamedTuple):
+    """One config on one problem: ``ns`` nanoseconds, or one of REASONS why there is no time; never both."""
+
+    config: Config
+    ns: float | None
+    reason: str | None = None
+
+    @classmethod
+    def of(cls, config: Config, ns: float) -> Timing:
+        """What a benchmark that answered ``ns`` means: anything but a positive, finite time is a failure."""
+        return cls(config, ns) if 0 < ns < math.inf else cls(config, None, "invalid_time")
+
+
+class Record(NamedTuple):
+    """What one run measured for one problem. A problem may have several records: building combines them."""
+
+    problem: Problem
+    timings: tuple[Timing, ...]

@@ -1,0 +1,181 @@
+"""Reading the datasets of torch-diode.
+
+One document, JSON or msgpack: ``{"hardware": {NAME: {"operation": {OP: {"solution": {KEY: {"timed_configs": [{"config":
+{"block_m": 64, ...}, "time": MILLISECONDS}, ...]}}}}}}}``. KEY is JSON in a string, with B, M, N, K, M_dtype, K_dtype
+and out_dtype. Source: torch_diode/types/matmul_types.py, matmul_dataset.py and json_serializable.py of torch-diode 0.1;
+its times are what Inductor's feedback saver gives, milliseconds, though its docstrings say seconds.
+
+All its configs are Inductor's plain Triton templates: ATen was never measured. A config's ``name`` and ``grid`` tell
+nothing, and what is derived from the problem (EVEN_K, ACC_TYPE) is checked or ignored. The layout of the inputs is not
+stored; its own collector multiplies packed row-major matrices.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgpack
+
+from diode_lut.dataset.cursor import Cursor
+from diode_lut.dataset.dataset import Dataset
+from diode_lut.dataset.record import Header, Record, Timing
+from diode_lut.errors import DatasetError, ProblemError
+from diode_lut.problem import TEMPLATES, Config, Hardware, Problem, contiguous_align
+from diode_lut.table.entry import BATCHED
+
+NANOSECONDS = 1e6
+"""In one of the milliseconds that torch-diode counts in."""
+
+_TUNABLES = tuple(parameter.name for parameter in TEMPLATES["triton_mm"])
+
+
+def open_torch_diode(
+    path: Path, cursor: Callable[[BinaryIO], Cursor], hardware: Hardware | None, layout: str
+) -> Dataset:
+    """The timings of ``hardware``, whose name or alias the file must use; see ``read_dataset``."""
+    with path.open("rb") as file, _damage_reported(path):
+        first = next(_hardware_names(cursor(file)), None)
+    if first is None:
+        raise DatasetError(f"{path}: neither a diode_lut dataset nor one of torch-diode, which has a map 'hardware'")
+    if hardware is None:
+        raise DatasetError(
+            f"{path}: holds timings of {first!r}, but torch-diode stores neither architecture nor SM count: "
+            f"say which hardware it is, for example --hardware '{first},sm_90,132'"
+        )
+    header = Header(hardware, benchmarker="torch-diode")
+    return Dataset(path, header, partial(_records, path, cursor, hardware, layout))
+
+
+def _records(
+    path: Path, cursor: Callable[[BinaryIO], Cursor], hardware: Hardware, layout: str, skipped: Counter[str]
+) -> Iterator[Record]:
+    names: set[str] = set()
+    parser = _SolutionParser(layout, skipped)
+    with path.open("rb") as file, _damage_reported(path):
+        for name, op, key, solution in _solutions(cursor(file)):
+            names.add(name)
+            if hardware.called(name):
+                yield from parser.records(op, key, solution)
+            else:
+                skipped[f"hardware {name}"] += len(_timed_configs(solution))
+    if not any(map(hardware.called, names)):
+        found = ", ".join(sorted(names)) or "nothing"
+        raise DatasetError(f"{path}: no timings of {hardware.name}: it holds {found} (an alias can be given)")
+
+
+def _hardware_names(cursor: Cursor) -> Iterator[str]:
+    return _members(cursor, "hardware")
+
+
+def _solutions(cursor: Cursor) -> Iterator[tuple[str, str, str, Any]]:
+    """Hardware name, op, problem key and solution, one after another as they stand in the document."""
+    for name in _members(cursor, "hardware"):
+        for op in _members(cursor, "operation"):
+            for key in _members(cursor, "solution"):
+                yield name, op, key, cursor.value()
+    cursor.end()
+
+
+def _members(cursor: Cursor, field: str) -> Iterator[str]:
+    """The keys of the map that stands under ``field`` in the map at the cursor; what is beside it is passed over."""
+    for key in cursor.enter():
+        if key == field:
+            yield from map(str, cursor.enter())
+        else:
+            cursor.value()
+
+
+class _SolutionParser:
+    """Makes records of solutions, and counts the timings that we cannot represent."""
+
+    def __init__(self, layout: str, skipped: Counter[str]) -> None:
+        self._layout = layout
+        self._skipped = skipped
+        self._configs: dict[tuple[Any, ...], Config] = {}
+
+    def records(self, op: str, key: str, solution: Any) -> Iterator[Record]:
+        """One record, or two where some configs allow TF32 and others do not, or none."""
+        timed_configs = _timed_configs(solution)
+        try:
+            problem = _problem(op, key, self._layout)
+        except ProblemError as error:
+            self._skipped[str(error)] += len(timed_configs)
+            return
+        by_dtype: dict[str, list[Timing]] = {}
+        for timed in timed_configs:
+            self._add_timing(problem, timed, by_dtype)
+        for dtype, timings in by_dtype.items():
+            yield Record(problem._replace(dtype=dtype), tuple(timings))
+
+    def _add_timing(self, problem: Problem, timed: Any, by_dtype: dict[str, list[Timing]]) -> None:
+        try:
+            dtype, timing = self._timing(problem, timed)
+        except ProblemError as error:
+            self._skipped[str(error)] += 1
+        else:
+            by_dtype.setdefault(dtype, []).append(timing)
+
+    def _timing(self, problem: Problem, timed: Any) -> tuple[str, Timing]:
+        fields = _parsed(timed.get("config") if isinstance(timed, dict) else None, "a timed config")
+        if fields.get("ACC_TYPE", "tl.float32") != "tl.float32":
+            raise ProblemError(f"ACC_TYPE {fields['ACC_TYPE']!r}")
+        tf32 = problem.dtype == "float32" and fields.get("ALLOW_TF32") is True
+        timing = Timing.of(self._config(problem.op, fields), _nanoseconds(timed.get("time")))
+        return "tf32" if tf32 else problem.dtype, timing
+
+    def _config(self, op: str, fields: dict[str, Any]) -> Config:
+        template = "triton_bmm" if op in BATCHED else "triton_mm"
+        tunables = {name: fields.get(name) for name in _TUNABLES}
+        config = Config.from_json({"template": template, **tunables})
+        return self._configs.setdefault(config, config)
+
+
+def _problem(op: str, key: str, layout: str) -> Problem:
+    shape = _parsed(key, "a problem")
+    dtypes = sorted({str(shape.get(name)) for name in ("M_dtype", "K_dtype", "out_dtype")})
+    if len(dtypes) > 1:
+        raise ProblemError(f"dtype: a mix of {' and '.join(dtypes)}")
+    sizes: list[Any] = [shape.get(name) for name in "BMNK"]
+    problem = Problem.checked(op, dtypes[0], layout, 16, *sizes)
+    return problem._replace(align=contiguous_align(problem.dtype, layout, problem.m, problem.n, problem.k))
+
+
+def _parsed(value: Any, what: str) -> dict[str, Any]:
+    """A map, which torch-diode stores as such or as JSON in a string, depending on its version."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, dict):
+        raise ProblemError(f"{what} that is not a JSON object")
+    return value
+
+
+def _timed_configs(solution: Any) -> list[Any]:
+    timed_configs = solution.get("timed_configs") if isinstance(solution, dict) else None
+    if not isinstance(timed_configs, list):
+        raise ValueError("a solution without a list 'timed_configs'")
+    return timed_configs
+
+
+def _nanoseconds(milliseconds: Any) -> float:
+    """NaN, which is no time, if it is not a number either; integers may be too large to be a float."""
+    known = type(milliseconds) in (int, float) and 0 < milliseconds < 1e300
+    return milliseconds * NANOSECONDS if known else math.nan
+
+
+@contextmanager
+def _damage_reported(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, RecursionError, msgpack.UnpackException) as error:
+        what = str(error) or type(error).__name__
+        raise DatasetError(f"{path}: not a torch-diode dataset, or damaged: {what}") from error

@@ -1,0 +1,21 @@
+"""Tables: which kernel to use for which matrix product, in a form that people can read, edit and review."""
+
+from __future__ import annotations
+
+from diode_lut.table.check import check_file
+from diode_lut.table.entry import Candidate, Entry, Range
+from diode_lut.table.read import read_hardware, read_table
+from diode_lut.table.table import Table
+from diode_lut.table.write import to_bytes, write_table
+
+__all__ = [
+    "Candidate",
+    "Entry",
+    "Range",
+    "Table",
+    "check_file",
+    "read_hardware",
+    "read_table",
+    "to_bytes",
+    "write_table",
+]

@@ -1,0 +1,61 @@
+"""The canonical form of a table: one order of rows, one way to write each, so that a change is a short diff."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, Hardware
+from diode_lut.table.entry import Entry
+
+SCHEMA_VERSION = 1
+SCHEMA = "../schemas/table.v1.schema.json"
+"""What ``$schema`` says in a table of this repository: editors then check the file while it is typed."""
+
+_AFTER_ALL = (MAX_SIZE + 1, MAX_SIZE + 1)
+
+
+def canonical_order(entry: Entry) -> tuple[Any, ...]:
+    """Sorts entries by key: domains in their own order, sizes upwards, narrow before wide, left out last.
+
+    Entries with the same key, which a good table does not have, go by the rest of their contents.
+    """
+    op, dtype, layout, align, *sizes = entry.key
+    kinds = ((op, OPS), (dtype, DTYPES), (layout, LAYOUTS), (align, ALIGNS))
+    return (
+        *(len(domain) if value is None else domain.index(value) for value, domain in kinds),
+        *(size or _AFTER_ALL for size in sizes),
+        tuple((config, -1 if gain is None else gain) for config, gain in entry.candidates),
+        entry.problems or 0,
+        entry.note or "",
+    )
+
+
+def canonical_bytes(
+    schema: str, hardware: Hardware, provenance: Mapping[str, str | list[str]], entries: Iterable[Entry]
+) -> bytes:
+    """The file, in UTF-8: each top-level key on its own line, each row's head on a line, each config on a line."""
+    rows = ",\n".join(_entry(entry) for entry in sorted(entries, key=canonical_order))
+    body = f"{rows}\n" if rows else ""
+    head = {
+        "$schema": schema,
+        "schema_version": SCHEMA_VERSION,
+        "hardware": hardware._asdict(),
+        "provenance": dict(provenance),
+    }
+    lines = "".join(f"{_json(name)}: {_json(value)},\n" for name, value in head.items())
+    return f'{{\n{lines}"entries": [\n{body}]\n}}\n'.encode()
+
+
+def _entry(entry: Entry) -> str:
+    fields = entry.to_json()
+    note = fields.pop("note", None)
+    configs = ",\n".join(f"  {_json(config)}" for config in fields.pop("configs"))
+    head = "".join(f"{_json(name)}: {_json(value)}, " for name, value in fields.items())
+    tail = "" if note is None else f', "note": {_json(note)}'
+    return f'{{{head}"configs": [\n{configs}\n]{tail}}}'
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

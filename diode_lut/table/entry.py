@@ -1,0 +1,97 @@
+"""One row of a table: which problems it covers, and what it answers for them."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, Config, Problem
+
+Range = tuple[int, int]
+"""Sizes from the first to the second, both included."""
+
+BATCHED = ("bmm", "baddbmm")
+"""The ops with a batch; b is 1 for the others."""
+
+KEY_FIELDS = ("op", "dtype", "layout", "align", "b", "m", "n", "k")
+"""What selects problems, in the order in which rows are sorted. Left out, a field matches anything."""
+
+
+class Candidate(NamedTuple):
+    """A config, and what it gains: 1000 * time of aten / time of the config, or None if that was not measured."""
+
+    config: Config
+    gain_permille: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields of the config, then the gain if there is one."""
+        fields = self.config.to_json()
+        if self.gain_permille is not None:
+            fields["gain_permille"] = self.gain_permille
+        return fields
+
+
+class Entry(NamedTuple):
+    """A key, which says what problems the entry covers, and its candidates, best first.
+
+    A field of the key that is None matches anything. ``problems`` counts the measured problems that stand behind the
+    entry, ``note`` is for people. Making an entry directly checks nothing.
+    """
+
+    op: str | None
+    dtype: str | None
+    layout: str | None
+    align: int | None
+    b: Range | None
+    m: Range | None
+    n: Range | None
+    k: Range | None
+    candidates: tuple[Candidate, ...]
+    problems: int | None = None
+    note: str | None = None
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        """The configs without their gains, best first."""
+        return tuple(candidate.config for candidate in self.candidates)
+
+    @property
+    def key(self) -> tuple[str | int | Range | None, ...]:
+        """The values of KEY_FIELDS."""
+        return self[:8]
+
+    def covers(self, problem: Problem) -> bool:
+        """Whether this entry may answer for the problem."""
+        kinds = zip(self[:4], problem[:4], strict=True)
+        sizes = zip(self[4:8], problem[4:], strict=True)
+        return all(kind in (None, of_problem) for kind, of_problem in kinds) and all(
+            size is None or size[0] <= of_problem <= size[1] for size, of_problem in sizes
+        )
+
+    @property
+    def volume(self) -> int:
+        """How many problems the entry covers, sizes up to MAX_SIZE counted: the fewer, the more specific.
+
+        mm and addmm have no batch, so that their b can only be 1, whether or not the key says so.
+        """
+        ops = OPS if self.op is None else (self.op,)
+        batches = sum(_width(self.b) if op in BATCHED else self.b is None or self.b[0] == 1 for op in ops)
+        kinds = prod(
+            len(domain) if value is None else 1
+            for value, domain in ((self.dtype, DTYPES), (self.layout, LAYOUTS), (self.align, ALIGNS))
+        )
+        return batches * kinds * _width(self.m) * _width(self.n) * _width(self.k)
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry as a table file has it, fields in canonical order, those that are None left out."""
+        fields: dict[str, Any] = {name: value for name, value in zip(KEY_FIELDS, self.key, strict=True) if value}
+        if self.problems is not None:
+            fields["problems"] = self.problems
+        fields["configs"] = [candidate.to_json() for candidate in self.candidates]
+        if self.note is not None:
+            fields["note"] = self.note
+        return fields
+
+
+def _width(sizes: Range | None) -> int:
+    return MAX_SIZE if sizes is None else sizes[1] - sizes[0] + 1

@@ -1,0 +1,201 @@
+"""The index behind ``Table.lookup``: the smallest box around a point, among many boxes that may lie in each other.
+
+The rows that can match one (op, dtype, layout, align) make a group, indexed when it is first asked for. Rows for a
+single problem are in a dictionary. The others are boxes in (b, m, n, k), ordered by volume, in a tree of three kinds
+of nodes that all answer ``find``:
+
+- ``Leaf``: few boxes. Along each axis the boxes' borders cut the line into intervals, each with a bit mask of the
+  boxes over it; the masks of a point's intervals, and-ed, have a bit for each box around it, and the lowest set bit
+  is the smallest box.
+- ``Slabs``: many boxes, cut along one axis into slabs with few boxes each.
+- ``Layers``: many boxes that no axis separates. The smaller half of the boxes answers first, then the larger half.
+
+A box that crosses a cut is in several slabs. Slabs are used only where this adds at most a quarter to the number of
+boxes, so that the tree's size is in proportion to the number of rows whatever they look like.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from operator import xor
+from typing import NamedTuple
+
+from diode_lut.problem import Problem
+from diode_lut.table.canonical import canonical_order
+from diode_lut.table.entry import BATCHED, Entry, Range
+
+Kind = tuple[str | int | None, ...]
+"""op, dtype, layout and align: of a problem, or of an entry, where None matches anything."""
+
+Sizes = tuple[int, ...]
+"""b, m, n and k of a problem."""
+
+Box = tuple[Range | None, ...]
+"""The sizes that an entry covers along b, m, n and k; None covers all."""
+
+LEAF_ROWS = 256
+SLAB_COUNTS = (64, 8)
+"""Into how many slabs boxes are cut, at most; the first count that adds few enough boxes is taken."""
+
+
+class Index:
+    """Finds the most specific entry for a problem."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._rows: dict[Kind, list[Entry]] = defaultdict(list)
+        self._groups: dict[Kind, Group] = {}
+        for entry in entries:
+            self._rows[entry[:4]].append(entry)
+
+    def find(self, problem: Problem) -> Entry | None:
+        """The entry with the smallest volume that covers the problem; among equals, the first in canonical order."""
+        kind = problem[:4]
+        group = self._groups.get(kind)
+        if group is None:
+            group = self._groups[kind] = self._group(kind)
+        sizes = problem[4:]
+        return group.exact.get(sizes) or group.ranges.find(sizes)
+
+    def _group(self, kind: Kind) -> Group:
+        batched = kind[0] in BATCHED
+        rows = [
+            Row(entry, entry[4:8] if batched else (None, *entry[5:8]))
+            for pattern, entries in self._rows.items()
+            if all(part in (None, wanted) for part, wanted in zip(pattern, kind, strict=True))
+            for entry in entries
+            if batched or entry.b is None or entry.b[0] == 1
+        ]
+        rows.sort(key=lambda row: (row.entry.volume, canonical_order(row.entry)))
+        exact = bisect_right(rows, 1, key=lambda row: row.entry.volume)
+        return Group(_exact(rows[:exact]), _node(rows[exact:]))
+
+
+class Row(NamedTuple):
+    """An entry, and the sizes that it covers in its group."""
+
+    entry: Entry
+    box: Box
+
+
+class Leaf(NamedTuple):
+    """Few boxes: ``axes`` has, for each axis that matters, its number, the borders and the masks between them."""
+
+    entries: tuple[Entry | None, ...]
+    everything: int
+    axes: tuple[tuple[int, list[int], list[int]], ...]
+
+    def find(self, sizes: Sizes) -> Entry | None:
+        """The entry of the smallest box around the point."""
+        mask = self.everything
+        for axis, borders, masks in self.axes:
+            mask &= masks[bisect_right(borders, sizes[axis])]
+        return self.entries[(mask & -mask).bit_length()]
+
+
+class Slabs(NamedTuple):
+    """Many boxes, by where they are on one axis: ``parts[i]`` has those that reach below ``cuts[i]``."""
+
+    axis: int
+    cuts: list[int]
+    parts: list[Node]
+
+    def find(self, sizes: Sizes) -> Entry | None:
+        """The entry of the smallest box around the point."""
+        return self.parts[bisect_right(self.cuts, sizes[self.axis])].find(sizes)
+
+
+class Layers(NamedTuple):
+    """Many boxes, those in ``smaller`` all of them more specific than those in ``larger``."""
+
+    smaller: Node
+    larger: Node
+
+    def find(self, sizes: Sizes) -> Entry | None:
+        """The entry of the smallest box around the point."""
+        return self.smaller.find(sizes) or self.larger.find(sizes)
+
+
+Node = Leaf | Slabs | Layers
+
+
+class Group(NamedTuple):
+    """All rows for one kind of problem."""
+
+    exact: dict[Sizes, Entry]
+    ranges: Node
+
+
+def _exact(rows: Sequence[Row]) -> dict[Sizes, Entry]:
+    """Rows for one problem each; of rows for the same problem, the first."""
+    return {tuple(1 if size is None else size[0] for size in row.box): row.entry for row in reversed(rows)}
+
+
+def _node(rows: Sequence[Row]) -> Node:
+    """The tree for rows in order of volume."""
+    if len(rows) <= LEAF_ROWS:
+        return _leaf(rows)
+    for count in SLAB_COUNTS:
+        cuttings = [_cutting(rows, axis, count) for axis in range(4)]
+        best = min(cuttings, key=lambda cutting: max(cutting.sizes))
+        if max(best.sizes) <= len(rows) / 2 and sum(best.sizes) <= len(rows) * 1.25:
+            return Slabs(best.axis, best.cuts, [_node(part) for part in _parts(rows, best)])
+    half = len(rows) // 2
+    return Layers(_node(rows[:half]), _node(rows[half:]))
+
+
+def _leaf(rows: Sequence[Row]) -> Leaf:
+    axes = []
+    everything = (1 << len(rows)) - 1
+    for axis in range(4):
+        flips: dict[int, int] = defaultdict(int)
+        inside = everything
+        for number, row in enumerate(rows):
+            size = row.box[axis]
+            if size is not None:
+                inside ^= 1 << number
+                flips[size[0]] ^= 1 << number
+                flips[size[1] + 1] ^= 1 << number
+        if flips:
+            borders = sorted(flips)
+            axes.append((axis, borders, list(accumulate((flips[at] for at in borders), xor, initial=inside))))
+    return Leaf((None, *(row.entry for row in rows)), everything, tuple(axes))
+
+
+class Cutting(NamedTuple):
+    """A way to cut boxes along an axis: ``sizes`` says how many boxes each slab gets."""
+
+    axis: int
+    cuts: list[int]
+    sizes: list[int]
+
+
+def _cutting(rows: Sequence[Row], axis: int, count: int) -> Cutting:
+    """Cuts where boxes begin, with about as many beginnings in each of at most ``count`` slabs."""
+    lows = sorted(size[0] for row in rows if (size := row.box[axis]) is not None)
+    cuts = sorted({lows[number * len(lows) // count] for number in range(1, count)} - {lows[0]}) if lows else []
+    changes = [0] * (len(cuts) + 2)
+    for row in rows:
+        slabs = _slabs(row, axis, cuts)
+        changes[slabs.start] += 1
+        changes[slabs.stop] -= 1
+    return Cutting(axis, cuts, list(accumulate(changes))[:-1])
+
+
+def _slabs(row: Row, axis: int, cuts: list[int]) -> range:
+    """The numbers of the slabs that the row reaches into."""
+    size = row.box[axis]
+    if size is None:
+        return range(len(cuts) + 1)
+    return range(bisect_right(cuts, size[0]), bisect_right(cuts, size[1]) + 1)
+
+
+def _parts(rows: Sequence[Row], cutting: Cutting) -> list[list[Row]]:
+    """The rows of each slab, still in order of volume."""
+    parts: list[list[Row]] = [[] for _ in cutting.sizes]
+    for row in rows:
+        for slab in _slabs(row, cutting.axis, cutting.cuts):
+            parts[slab].append(row)
+    return parts

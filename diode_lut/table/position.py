@@ -1,0 +1,103 @@
+"""Which line of a JSON file something is on. Slow next to parsing, and only wanted when there is something to say."""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from typing import NamedTuple
+
+JsonPath = tuple[str | int, ...]
+"""The way from the top of a document to a value: names of fields and numbers of elements, counted from 0."""
+
+_BLANK = re.compile(r"[ \t\r\n]*")
+_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]')
+_decode_at = json.JSONDecoder().raw_decode
+_PLAIN_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_]*")
+
+
+def dotted(path: JsonPath) -> str:
+    """The path as people write it: ``entries[17].configs[0].block_m``; unusual names are quoted."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            name = step if _PLAIN_NAME.fullmatch(step) else json.dumps(step)
+            text += f".{name}" if text else name
+    return text
+
+
+class Inside(NamedTuple):
+    """Where the fields or elements of a value begin, and where the value ends; of equal names the last counts."""
+
+    starts: dict[str | int, int]
+    end: int
+
+
+class Positions:
+    """Finds JSON paths in a file that is valid JSON in UTF-8."""
+
+    def __init__(self, data: bytes) -> None:
+        self._text = data.decode()
+        self._newlines = [newline.start() for newline in re.finditer("\n", self._text)]
+        self._known: dict[int, Inside] = {}
+
+    def line(self, path: JsonPath) -> int:
+        """The line, counted from 1, where the value begins; of the innermost value around it if it is not there."""
+        at = self._blank(0)
+        for step in path:
+            inner = self._inside(at).starts.get(step)
+            if inner is None:
+                break
+            at = inner
+        return bisect_right(self._newlines, at) + 1
+
+    def _inside(self, at: int) -> Inside:
+        """What is in the value at ``at``, found once."""
+        if at not in self._known:
+            scan = {"{": self._fields, "[": self._elements}.get(self._text[at])
+            self._known[at] = scan(self._blank(at + 1)) if scan else Inside({}, at)
+        return self._known[at]
+
+    def _fields(self, at: int) -> Inside:
+        starts: dict[str | int, int] = {}
+        while self._text[at] != "}":
+            name, at = _decode_at(self._text, at)
+            starts[name] = at = self._blank(self._blank(at) + 1)
+            # A list may be all rows of a table: they are too many to pass over more than once.
+            at = self._inside(at).end if self._text[at] == "[" else self._end(at)
+            at = self._next(at)
+        return Inside(starts, at + 1)
+
+    def _elements(self, at: int) -> Inside:
+        starts: dict[str | int, int] = {}
+        while self._text[at] != "]":
+            starts[len(starts)] = at
+            at = self._next(self._end(at))
+        return Inside(starts, at + 1)
+
+    def _blank(self, at: int) -> int:
+        """The end of the white space at ``at``."""
+        return _BLANK.match(self._text, at).end()  # type: ignore[union-attr]
+
+    def _next(self, at: int) -> int:
+        """The start of the field or element after the one that ends at ``at``, or the closing bracket."""
+        at = self._blank(at)
+        return self._blank(at + 1) if self._text[at] == "," else at
+
+    def _end(self, at: int) -> int:
+        """The end of the value at ``at``."""
+        try:
+            return _decode_at(self._text, at)[1]
+        except RecursionError:
+            return self._end_of_deep(at)
+
+    def _end_of_deep(self, at: int) -> int:
+        depth = 0
+        brackets = _BRACKET.finditer(self._text, at)
+        for bracket in brackets:
+            depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(bracket[0], 0)
+            if depth == 0:
+                break
+        return bracket.end()

@@ -1,0 +1,112 @@
+"""Decoding many rows fast: most are made of parts that other rows had before.
+
+Nothing here decides what is valid. ``decode`` does, once for each different part. A row made of parts that it accepted
+is put together from what it made of them; any other row is given to it as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from diode_lut.problem import TEMPLATES, Config
+from diode_lut.table.decode import ENTRY, decode_config, decode_entry, decode_gain
+from diode_lut.table.entry import KEY_FIELDS, Candidate, Entry, Range
+from diode_lut.table.fault import Fault
+from diode_lut.table.rules import repeated
+
+Decoded = TypeVar("Decoded")
+
+_new = tuple.__new__
+_names_are_known = frozenset(ENTRY).issuperset
+
+
+class Parts(dict[Any, Decoded], Generic[Decoded]):
+    """What parts of rows decode to; a new part is decoded when it is asked for."""
+
+    def __init__(self, decode: Callable[[Any], Decoded]) -> None:
+        super().__init__()
+        self._decode = decode
+
+    def __missing__(self, raw: Any) -> Decoded:
+        part = self[raw] = self._decode(raw)
+        return part
+
+
+class Template(NamedTuple):
+    """For the configs of one template: how many fields they have, what picks the values, and what these decode to."""
+
+    width: int
+    values: Callable[[Any], Any]
+    configs: Parts[Config]
+
+
+class Recall:
+    """Decodes rows, of which none may have a boolean or a null: to Python, but not to JSON, 1 and true are equal."""
+
+    def __init__(self) -> None:
+        self._kinds = Parts(_kind)
+        self._ranges = Parts(_range)
+        self._templates = Parts(_template)
+        self._gains = Parts(decode_gain)
+        self._problems = Parts(ENTRY["problems"])
+
+    def decode(self, row: Any) -> Entry:
+        """The entry of a row; Fault names the first thing that is wrong with it."""
+        try:
+            return self._entry(row)
+        except (Fault, KeyError, TypeError, AttributeError):
+            return decode_entry(row)
+
+    def _entry(self, row: Any) -> Entry:
+        get = row.get
+        ranges = self._ranges
+        kind = self._kinds[get("op"), get("dtype"), get("layout"), get("align")]
+        b, m, n, k = get("b"), get("m"), get("n"), get("k")
+        candidates = tuple([self._candidate(fields) for fields in row["configs"]])
+        problems, note = get("problems"), get("note")
+        if not candidates or repeated(candidates) is not None or not _names_are_known(row):
+            raise KeyError
+        return _new(
+            Entry,
+            (
+                *kind,
+                None if b is None else ranges[tuple(b)],
+                None if m is None else ranges[tuple(m)],
+                None if n is None else ranges[tuple(n)],
+                None if k is None else ranges[tuple(k)],
+                candidates,
+                None if problems is None else self._problems[problems],
+                None if note is None else ENTRY["note"](note),
+            ),
+        )
+
+    def _candidate(self, fields: Any) -> Candidate:
+        template = self._templates[fields["template"]]
+        config = template.configs[template.values(fields)]
+        if len(fields) == template.width:
+            return _new(Candidate, (config, None))
+        gain = self._gains[fields["gain_permille"]]
+        if len(fields) > template.width + 1:
+            raise KeyError
+        return _new(Candidate, (config, gain))
+
+
+def _kind(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    fields = zip(KEY_FIELDS, values, strict=False)
+    return tuple([None if value is None else ENTRY[name](value) for name, value in fields])
+
+
+def _range(pair: tuple[Any, ...]) -> Range:
+    sizes: Range = ENTRY["m"](list(pair))
+    return sizes
+
+
+def _template(name: str) -> Template:
+    names = ("template", *(parameter.name for parameter in TEMPLATES[name]))
+
+    def decode(values: Any) -> Config:
+        return decode_config(dict(zip(names, values if len(names) > 1 else (values,), strict=True)))
+
+    return Template(len(names), itemgetter(*names), Parts(decode))

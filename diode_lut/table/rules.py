@@ -1,0 +1,64 @@
+"""What a JSON Schema cannot say about a table: how values must relate to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from diode_lut.problem import OPS
+from diode_lut.table.entry import BATCHED, Candidate, Entry, Range
+from diode_lut.table.fault import Fault
+from diode_lut.table.overlap import overlaps, repeats, shared_problem
+
+TEMPLATE_OPS = {
+    "triton_mm": ("mm", "addmm"),
+    "triton_bmm": BATCHED,
+    "triton_mm_persistent_tma": ("mm", "addmm"),
+    "decompose_k": ("mm",),
+}
+"""The ops that a template can do, where it cannot do all."""
+
+
+# Rules for one row: without them it means nothing, and is skipped when a table is read.
+
+
+def inverted(sizes: Range) -> bool:
+    """Whether a range ends before it begins."""
+    return sizes[0] > sizes[1]
+
+
+def repeated(candidates: Sequence[Candidate]) -> int | None:
+    """The number of the first candidate whose config an earlier one has too; gains do not matter."""
+    configs = [candidate.config for candidate in candidates]
+    if len(set(configs)) == len(configs):
+        return None
+    return next(number for number, config in enumerate(configs) if config in configs[:number])
+
+
+# Rules for a table that is read: rows that break them do no harm, but no good either.
+
+
+def broken_rules(entries: Mapping[int, Entry]) -> Iterator[Fault]:
+    """What is wrong with valid rows, given by their numbers, that no row shows on its own or that makes it useless."""
+    for number, entry in entries.items():
+        for fault in (*_unreachable(entry), *_unusable(entry)):
+            yield fault.inside("entries", number)
+    reachable = {number: entry for number, entry in entries.items() if entry.volume > 0}
+    for number, first in repeats(reachable):
+        yield Fault(f"has the same key as entries[{first}]", "entries", number)
+    for number, other in overlaps(reachable):
+        shared = shared_problem(entries[number], entries[other])
+        reason = f"covers {shared} with the same specificity as entries[{other}] (make one of them narrower)"
+        yield Fault(reason, "entries", number)
+
+
+def _unreachable(entry: Entry) -> Iterator[Fault]:
+    if entry.op is not None and entry.volume == 0:
+        yield Fault(f"{entry.op} has no batch, so that only a range from 1 is ever asked for", "b")
+
+
+def _unusable(entry: Entry) -> Iterator[Fault]:
+    for number, config in enumerate(entry.configs):
+        ops = TEMPLATE_OPS.get(config.template, OPS)
+        if entry.op is not None and entry.op not in ops:
+            reason = f"{config.template} cannot do {entry.op} (it can do: {', '.join(ops)})"
+            yield Fault(reason, "configs", number, "template")

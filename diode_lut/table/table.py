@@ -1,0 +1,95 @@
+"""A table: the hardware it is for, its rows, and the lookup."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from diode_lut.errors import TableError
+from diode_lut.problem import Hardware, Problem
+from diode_lut.table.canonical import SCHEMA, canonical_bytes, canonical_order
+from diode_lut.table.entry import Entry
+from diode_lut.table.index import Index
+from diode_lut.table.position import Positions
+
+Provenance = Mapping[str, str | list[str]]
+"""Where a table comes from: versions, dates and the digests of datasets, by name."""
+
+
+class Table:
+    """Rows for one kind of hardware; read-only.
+
+    ``path`` is the file it was read from, ``errors`` are the rows of that file that were skipped (``skipped`` holds
+    their numbers, upwards), ``digest`` is the SHA-256 of the file's bytes in hexadecimal, ``schema`` what its
+    ``$schema`` says. A table made in memory has the digest of its canonical form. Two tables are equal if they say
+    the same for the same hardware, in whatever order.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        entries: Iterable[Entry],
+        provenance: Provenance | None = None,
+        *,
+        schema: str = SCHEMA,
+        path: Path | None = None,
+        digest: str | None = None,
+        errors: Sequence[TableError] = (),
+        skipped: Sequence[int] = (),
+    ) -> None:
+        self.hardware = hardware
+        self.entries: tuple[Entry, ...] = tuple(entries)
+        self.provenance: Provenance = provenance or {}
+        self.schema = schema
+        self.path = path
+        self.errors = tuple(errors)
+        self._skipped = tuple(skipped)
+        if digest is not None:
+            self.digest = digest
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the file that the table was read from, or of its canonical form, in hexadecimal."""
+        return hashlib.sha256(self._canonical()).hexdigest()
+
+    def lookup(self, problem: Problem) -> Entry | None:
+        """The most specific entry that covers the problem: the first of ``covering``, but fast."""
+        return self._index.find(problem)
+
+    def covering(self, problem: Problem) -> list[Entry]:
+        """All entries that cover the problem, the most specific first; among equals, in canonical order."""
+        covering = [entry for entry in self.entries if entry.covers(problem)]
+        return sorted(covering, key=lambda entry: (entry.volume, canonical_order(entry)))
+
+    def line_of(self, entry: Entry) -> int | None:
+        """The line where the entry begins in ``path``; None for other entries, and if the file has changed since."""
+        if self.path is None or entry not in self.entries:
+            return None
+        try:
+            data = self.path.read_bytes()
+        except OSError:
+            return None
+        if hashlib.sha256(data).hexdigest() != self.digest:
+            return None
+        row = self.entries.index(entry)
+        for skipped in self._skipped:
+            row += skipped <= row
+        return Positions(data).line(("entries", row))
+
+    @cached_property
+    def _index(self) -> Index:
+        return Index(self.entries)
+
+    def _canonical(self) -> bytes:
+        return canonical_bytes(self.schema, self.hardware, self.provenance, self.entries)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Table) and self._canonical() == other._canonical()
+
+    def __hash__(self) -> int:
+        return hash(self.hardware)
+
+    def __repr__(self) -> str:
+        return f"<Table for {self.hardware}: {len(self.entries)} entries, {self.path or 'in memory'}>"

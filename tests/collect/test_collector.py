@@ -1,0 +1,169 @@
+"""Collecting for real, on the CPU, with nothing replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch._inductor.ir import ChoiceCaller
+from torch._inductor.select_algorithm import get_algorithm_selector_cache
+
+from diode_lut.collect.collector import Outcome, collect, make_header
+from diode_lut.dataset import DatasetWriter, read_dataset
+from diode_lut.errors import DatasetError
+from diode_lut.problem import ATEN, Config, Hardware, Problem
+from diode_lut.settings import config
+
+BMM = Problem("bmm", "float32", "nt", 2, 2, 32, 32, 32)
+ADDMM = Problem("addmm", "float16", "nt", 16, 1, 32, 32, 32)
+BADDBMM = Problem("baddbmm", "float32", "nn", 16, 2, 32, 32, 32)
+DECOMPOSED = Problem("bmm", "float32", "nn", 16, 2, 1, 32, 32)
+TOO_LARGE = Problem("mm", "float32", "nn", 16, 1, 2**31 - 4, 4, 2**31 - 4)
+CPP = Config("cpp_gemm")
+
+
+class Run:
+    """One collection, and what policies the hook had whenever Inductor had candidates to choose from."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "timings.msgpack"
+        self.policies: set[str] = set()
+        functions = get_algorithm_selector_cache().preprocessing_fns
+        functions.append(self._note_policy)
+        self.outcomes = {
+            each.problem: each for each in collect([BMM, ADDMM, BADDBMM, DECOMPOSED], self.path, device="cpu")
+        }
+        functions.remove(self._note_policy)
+
+    def _note_policy(self, choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
+        self.policies.add(config.policy)
+        return choices
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return Run(tmp_path_factory.mktemp("collect"))
+
+
+def command(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
+    line = [sys.executable, "-m", "diode_lut", "collect", "--device", "cpu", *map(str, arguments)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(line, text=True, **pipes, **options)
+
+
+def problem_file(path: Path, problems: list[Problem]) -> Path:
+    fields = [
+        {key.upper() if len(key) == 1 else key: value for key, value in each._asdict().items()} for each in problems
+    ]
+    path.write_text(json.dumps(fields))
+    return path
+
+
+def configs(outcome: Outcome) -> list[Config]:
+    assert outcome.record is not None
+    return [timing.config for timing in outcome.record.timings if timing.ns is not None]
+
+
+def test_bmm_is_timed_in_its_exact_layout(run: Run) -> None:
+    """A batched product with padded, transposed operands reaches Inductor as just that, and is measured."""
+    assert run.outcomes[BMM].status == "measured"
+    assert ATEN in configs(run.outcomes[BMM])
+
+
+def test_addmm_with_frozen_weight_has_the_cpp_template(run: Run) -> None:
+    """On the CPU a frozen addmm is timed with aten and C++, unless oneDNN takes it away before there is a choice."""
+    outcome = run.outcomes[ADDMM]
+    if outcome.status == "measured":
+        assert configs(outcome) == [ATEN, CPP]
+    else:
+        assert outcome.reason == "reached Inductor as linear_unary"
+
+
+def test_product_without_alternatives_is_timed(run: Run) -> None:
+    """A problem for which Inductor knows aten alone is in the dataset, too."""
+    assert configs(run.outcomes[BADDBMM]) == [ATEN]
+
+
+def test_what_is_not_compiled_as_the_product_is_skipped(run: Run) -> None:
+    """A product that Inductor replaces by a sum is skipped with the reason, and no record is made of it."""
+    outcome = run.outcomes[DECOMPOSED]
+    assert (outcome.status, outcome.record) == ("skipped", None)
+    assert outcome.reason == "Inductor does not compute it as a matrix product"
+
+
+def test_dataset_holds_what_was_measured(run: Run) -> None:
+    """The file has the records of the outcomes, in order, and a header that says on and with what."""
+    dataset = read_dataset(run.path)
+    assert list(dataset) == [each.record for each in run.outcomes.values() if each.record is not None]
+    assert dataset.header == make_header("cpu", "default")
+    assert (dataset.header.cuda, dataset.header.driver) == ("", "")
+
+
+def test_hook_is_off_while_collecting(run: Run) -> None:
+    """Whatever tables are there, they do not decide what is measured; afterwards the policy is what it was."""
+    assert run.policies == {"off"}
+    assert config.policy == "pick"
+
+
+def test_problems_in_the_file_are_not_measured_again(run: Run) -> None:
+    """Collecting again into the same file measures nothing that it holds and leaves it as it is."""
+    before = run.path.read_bytes()
+    outcomes = list(collect([BADDBMM, BMM], run.path, device="cpu"))
+    assert [(each.problem, each.status) for each in outcomes] == [(BADDBMM, "present"), (BMM, "present")]
+    assert run.path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"hardware": Hardware("NVIDIA H200", "sm_90", 132)}, {"torch": "2.11.0"}, {"benchmarker": "a stopwatch"}],
+)
+def test_file_measured_otherwise_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Timings of other hardware, torch or benchmark never get into one file with this machine's."""
+    path = tmp_path / "timings.msgpack"
+    with DatasetWriter(path, make_header("cpu", "default")._replace(**changes)):
+        pass
+    before = path.read_bytes()
+    with pytest.raises(DatasetError, match="measured "):
+        next(collect([BMM], path, device="cpu"))
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_run_leaves_a_dataset(tmp_path: Path, number: signal.Signals) -> None:
+    """A run that is stopped has everything before the problem in hand on disk, and leaves no caches behind."""
+    (temporary := tmp_path / "tmp").mkdir()
+    others = [BADDBMM._replace(m=size) for size in range(33, 200)]
+    path = tmp_path / "timings.msgpack"
+    problems = problem_file(tmp_path / "problems.json", [BADDBMM, TOO_LARGE, *others])
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with command("--problems", problems, "--out", path, env=environment) as process:
+        assert process.stderr is not None
+        assert any(line.startswith("skipped mm") for line in process.stderr)
+        process.send_signal(number)
+        output, errors = process.communicate()
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert "run the same command again" in errors
+    measured = [record.problem for record in read_dataset(path)]
+    assert measured == [BADDBMM, *others][: len(measured)]
+    assert 1 <= len(measured) < len(others)
+    assert f"{len(measured)} problems measured" in output
+    assert not list(temporary.glob("diode-lut-*"))
+
+
+def test_killed_run_leaves_a_dataset(tmp_path: Path) -> None:
+    """Even a run that is killed outright has everything before the problem in hand on disk."""
+    path = tmp_path / "timings.msgpack"
+    problems = problem_file(tmp_path / "problems.json", [BADDBMM, TOO_LARGE, BADDBMM._replace(m=33)])
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with command("--problems", problems, "--out", path, env=environment) as process:
+        assert process.stderr is not None
+        assert any(line.startswith("skipped mm") for line in process.stderr)
+        process.kill()
+    assert next(iter(read_dataset(path))).problem == BADDBMM

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diode_lut.collect.problem_file import read_problems
+from diode_lut.errors import CollectError
+from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, OPS, Problem
+
+MM = {"op": "mm", "B": 1, "M": 64, "N": 96, "K": 128, "dtype": "float16", "layout": "nt"}
+
+
+def write(path: Path, document: Any) -> Path:
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    return path
+
+
+def test_problems_come_once_and_in_order(tmp_path: Path) -> None:
+    """Keys that are not known are ignored, repeated problems dropped, and the order kept."""
+    document = [{**MM, "src": ["a model"]}, {**MM, "op": "bmm", "B": 3}, {**MM, "src": ["another"]}]
+    assert read_problems(write(tmp_path / "problems.json", document)) == [
+        Problem("mm", "float16", "nt", 16, 1, 64, 96, 128),
+        Problem("bmm", "float16", "nt", 16, 3, 64, 96, 128),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "align"), [({"K": 127}, 2), ({}, 16), ({"align": 2}, 2), ({"K": 127, "align": 16}, 16)]
+)
+def test_alignment_is_that_of_packed_operands_unless_given(tmp_path: Path, fields: dict[str, int], align: int) -> None:
+    """Without ``align`` the sizes decide; with it they do not."""
+    (problem,) = read_problems(write(tmp_path / "problems.json", [{**MM, **fields}]))
+    assert problem.align == align
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ("", ":1: not JSON: "),
+        ("[1,\n 2", ":2: not JSON: "),
+        ({"op": "mm"}, ": expected a list of problems, found dict"),
+        ([], ": expected a list of problems, found an empty list"),
+        ([MM, 7], ": [1]: expected an object with op, dtype, layout, B, M, N, K, found int"),
+        ([MM, {"op": "mm"}], ": [1].dtype: missing (needed: op, dtype, layout, B, M, N, K)"),
+        ([{**MM, "dtype": "int8"}], ": [0].dtype: 'int8' is not one of float16, bfloat16, float32, tf32"),
+        ([{**MM, "op": ["mm"]}], ": [0].op: ['mm'] is not one of mm, addmm, bmm, baddbmm"),
+        ([{**MM, "layout": "NN"}], ": [0].layout: 'NN' is not one of nn, nt, tn, tt"),
+        ([{**MM, "M": 0}], ": [0].m: 0 is not an integer from 1 to 2147483647"),
+        ([{**MM, "K": 64.0}], ": [0].k: 64.0 is not an integer from 1 to 2147483647"),
+        ([{**MM, "N": True}], ": [0].n: True is not an integer from 1 to 2147483647"),
+        ([{**MM, "B": 2}], ": [0].b: mm has no batch, so b is 1, not 2"),
+        ([{**MM, "align": 8}], ": [0].align: 8 is not one of 2, 16"),
+        ([{**MM, "align": "16"}], ": [0].align: '16' is not one of 2, 16"),
+    ],
+)
+def test_wrong_file_is_named_with_the_place(tmp_path: Path, document: Any, message: str) -> None:
+    """What is wrong comes in one line with the file, the index and the field, what was found and what is allowed."""
+    path = write(tmp_path / "problems.json", document)
+    with pytest.raises(CollectError) as caught:
+        read_problems(path)
+    assert str(caught.value).startswith(f"{path}{message}")
+    assert "\n" not in str(caught.value)
+
+
+@given(data=st.data())
+def test_what_is_written_is_what_is_read(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Any problem survives the way through a file."""
+    sizes = st.integers(1, 2**31 - 1)
+    op = data.draw(st.sampled_from(OPS))
+    problem = Problem.checked(
+        op,
+        data.draw(st.sampled_from(DTYPES)),
+        data.draw(st.sampled_from(LAYOUTS)),
+        data.draw(st.sampled_from(ALIGNS)),
+        1 if op in ("mm", "addmm") else data.draw(sizes),
+        *(data.draw(sizes) for _ in "mnk"),
+    )
+    fields = {key.upper() if len(key) == 1 else key: value for key, value in problem._asdict().items()}
+    assert read_problems(write(tmp_path_factory.mktemp("problems") / "problems.json", [fields])) == [problem]

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from diode_lut.collect.product import Product, make_product, matmul_precision
+from diode_lut.errors import CollectError
+from diode_lut.problem import ALIGNS, LAYOUTS, OPS, Problem, contiguous_align
+
+SIZES = st.integers(2, 40)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    op = draw(st.sampled_from(OPS))
+    b = draw(st.integers(2, 4)) if op in ("bmm", "baddbmm") else 1
+    dtype = draw(st.sampled_from(("float16", "bfloat16", "float32")))
+    return Problem.checked(
+        op,
+        dtype,
+        draw(st.sampled_from(LAYOUTS)),
+        draw(st.sampled_from(ALIGNS)),
+        b,
+        draw(SIZES),
+        draw(SIZES),
+        draw(SIZES),
+    )
+
+
+def operands(product: Product) -> tuple[torch.Tensor, torch.Tensor]:
+    if product.frozen:
+        return product.arguments[0], dict(product.function.named_parameters())["b"]  # type: ignore[attr-defined]
+    return product.arguments[-2], product.arguments[-1]
+
+
+@settings(max_examples=150, deadline=None)
+@given(problem=problems())
+def test_operands_have_exactly_the_layout_and_alignment(problem: Problem) -> None:
+    """The unit stride is where the layout says, and all lines start at 16-byte boundaries just where align is 16."""
+    a, b = operands(make_product(problem, "cpu"))
+    batch = (problem.b,) if problem.op in ("bmm", "baddbmm") else ()
+    assert a.shape == (*batch, problem.m, problem.k)
+    assert b.shape == (*batch, problem.k, problem.n)
+    assert "".join("n" if each.stride(-1) == 1 else "t" for each in (a, b)) == problem.layout
+    steps = [step * each.element_size() for each in (a, b) for step in each.stride() if step != 1]
+    assert all(step % 16 == 0 for step in steps) == (problem.align == 16)
+
+
+@settings(max_examples=50, deadline=None)
+@given(problem=problems())
+def test_operands_are_packed_where_that_gives_the_alignment(problem: Problem) -> None:
+    """No line is padded unless the alignment asks for it."""
+    assume(problem.align == contiguous_align(problem.dtype, problem.layout, *problem[5:], problem.b))
+    assert all(each.untyped_storage().nbytes() == each.nbytes for each in operands(make_product(problem, "cpu")))
+
+
+@settings(max_examples=50, deadline=None)
+@given(problem=problems())
+def test_function_computes_the_product(problem: Problem) -> None:
+    """Calling the function multiplies A and B, and adds what the op adds."""
+    product = make_product(problem, "cpu")
+    a, b = operands(product)
+    expected = torch.matmul(a.double(), b.double())
+    if problem.op == "addmm":
+        expected += product.function.bias  # type: ignore[attr-defined]
+    if problem.op == "baddbmm":
+        expected += product.arguments[0]
+    torch.testing.assert_close(product.function(*product.arguments).double(), expected, rtol=0.05, atol=0.3)
+
+
+def test_operands_that_do_not_fit_are_one_line() -> None:
+    """Operands larger than any memory are a CollectError that says so."""
+    huge = Problem.checked("mm", "float32", "nn", 16, 1, 2**31 - 4, 4, 2**31 - 4)
+    with pytest.raises(CollectError, match="no operands of this size: ") as caught:
+        make_product(huge, "cpu")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("tf32", "high"), ("float32", "highest"), ("bfloat16", "highest")])
+def test_tf32_is_allowed_for_tf32_alone(dtype: str, precision: str) -> None:
+    """The precision of products follows the dtype inside the block, and is afterwards what it was before."""
+    before = torch.get_float32_matmul_precision()
+    with matmul_precision(dtype):
+        assert torch.get_float32_matmul_precision() == precision
+    assert torch.get_float32_matmul_precision() == before

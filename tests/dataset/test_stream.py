@@ -1,0 +1,238 @@
+"""Our own dataset files."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import os
+from pathlib import Path
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diode_lut.dataset import REASONS, DatasetWriter, Header, Record, Timing, read_dataset
+from diode_lut.dataset.codec import header_to_wire, record_to_wire
+from diode_lut.errors import DatasetError
+from diode_lut.problem import ATEN, DTYPES, LAYOUTS, OPS, TEMPLATES, Config, Hardware, Problem
+
+HEADER = Header(
+    Hardware("NVIDIA H200", "sm_90", 132, ("H200",)), "2.13.0", "3.7.0", "13.0", "580.1", "a clock", "2026-11-21"
+)
+TRITON = Config("triton_mm", (128, 64, 32, 8, 3, 4))
+RECORDS = (
+    Record(Problem("mm", "bfloat16", "nt", 16, 1, 1, 2, 3), (Timing(ATEN, 1500.0), Timing(TRITON, 1000.5))),
+    Record(Problem("bmm", "tf32", "nn", 2, 7, 1, 2, 2**31 - 1), (Timing(TRITON, None, "shared_memory"),)),
+    Record(Problem("addmm", "float16", "tn", 16, 1, 64, 64, 64), ()),
+)
+
+configs = st.sampled_from(sorted(TEMPLATES)).flatmap(
+    lambda template: st.builds(
+        Config,
+        st.just(template),
+        st.tuples(*(st.sampled_from(parameter.values) for parameter in TEMPLATES[template])),
+    )
+)
+timings = st.builds(Timing, configs, st.floats(5e-324, 1e300), st.none()) | st.builds(
+    Timing, configs, st.none(), st.sampled_from(REASONS)
+)
+problems = st.builds(
+    Problem,
+    st.sampled_from(OPS),
+    st.sampled_from(DTYPES),
+    st.sampled_from(LAYOUTS),
+    st.sampled_from((2, 16)),
+    st.just(1),
+    *[st.integers(1, 2**31 - 1)] * 3,
+)
+records = st.builds(Record, problems, st.lists(timings, max_size=4).map(tuple))
+
+
+def written(path: Path, *records: Record, header: Header = HEADER) -> Path:
+    with DatasetWriter(path, header) as writer:
+        for record in records:
+            writer.append(record)
+    return path
+
+
+@given(st.lists(records, max_size=4))
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, records: list[Record]) -> None:
+    """Header and records come back equal, and a second iteration gives them again."""
+    dataset = read_dataset(written(tmp_path_factory.mktemp("d") / "d.msgpack", *records))
+    assert dataset.header == HEADER
+    assert list(dataset) == records
+    assert list(dataset) == records
+
+
+def test_appends_to_an_existing_file(tmp_path: Path) -> None:
+    """A second writer goes on where the first one ended."""
+    path = written(tmp_path / "d", RECORDS[0])
+    written(path, *RECORDS[1:])
+    assert tuple(read_dataset(path)) == RECORDS
+
+
+def test_an_empty_file_becomes_a_dataset(tmp_path: Path) -> None:
+    """An empty file, as mktemp makes it, is as good as none."""
+    (tmp_path / "d").touch()
+    assert tuple(read_dataset(written(tmp_path / "d", *RECORDS))) == RECORDS
+
+
+def test_a_record_is_on_disk_when_append_returns(tmp_path: Path) -> None:
+    """A reader sees a record while the writer is still open."""
+    with DatasetWriter(tmp_path / "d", HEADER) as writer:
+        writer.append(RECORDS[0])
+        assert tuple(read_dataset(tmp_path / "d")) == RECORDS[:1]
+
+
+@pytest.mark.parametrize("cut", range(1, len(msgpack.packb(record_to_wire(RECORDS[0])))))
+def test_a_torn_record_costs_itself_only(tmp_path: Path, cut: int, caplog: pytest.LogCaptureFixture) -> None:
+    """A record cut off anywhere is left out with one warning, and a writer replaces it."""
+    path = written(tmp_path / "d", RECORDS[1], RECORDS[2], RECORDS[0])
+    os.truncate(path, path.stat().st_size - cut)
+    with caplog.at_level(logging.WARNING):
+        assert tuple(read_dataset(path)) == (RECORDS[1], RECORDS[2])
+    assert [record.getMessage().split(": ")[0] for record in caplog.records] == [str(path)]
+    caplog.clear()
+    written(path, RECORDS[0])
+    assert tuple(read_dataset(path)) == (RECORDS[1], RECORDS[2], RECORDS[0])
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("torch", "2.11.0"),
+        ("driver", ""),
+        ("benchmarker", "another clock"),
+        ("hardware", Hardware("NVIDIA H100", "sm_90", 132)),
+        ("hardware", Hardware("NVIDIA H200", "sm_90", 78)),
+    ],
+)
+def test_refuses_to_mix_what_cannot_be_compared(tmp_path: Path, name: str, value: object) -> None:
+    """Appending with other hardware or software than the file's is an error that names both, and changes nothing."""
+    path = written(tmp_path / "d", *RECORDS)
+    before = path.read_bytes()
+    with pytest.raises(DatasetError) as error:
+        written(path, header=HEADER._replace(**{name: value}))
+    assert str(path) in str(error.value)
+    assert str(value) in str(error.value)
+    assert path.read_bytes() == before
+
+
+def test_the_same_device_by_an_alias_and_another_day_go_on(tmp_path: Path) -> None:
+    """A device that is called by its alias is the same one, and the date is the first record's."""
+    path = written(tmp_path / "d", RECORDS[0])
+    later = HEADER._replace(hardware=Hardware("h200", "sm_90", 132), measured_on="2027-01-01")
+    written(path, RECORDS[1], header=later)
+    assert read_dataset(path).header == HEADER
+    assert tuple(read_dataset(path)) == RECORDS[:2]
+
+
+@pytest.mark.parametrize("ns", [math.nan, math.inf, -math.inf, 0.0, -1.0])
+def test_a_time_that_is_none_is_a_failure(tmp_path: Path, ns: float) -> None:
+    """NaN, infinite, zero and negative times are read as failures, and never written as times."""
+    path = written(tmp_path / "d")
+    with path.open("ab") as file:
+        file.write(msgpack.packb(record_to_wire(Record(RECORDS[0].problem, (Timing(ATEN, ns),)))))
+    (record,) = read_dataset(path)
+    assert record.timings == (Timing(ATEN, None, "invalid_time"),) == (Timing.of(ATEN, ns),)
+    with pytest.raises(DatasetError, match="mm 1x2x3"):
+        written(path, Record(RECORDS[0].problem, (Timing(ATEN, ns),)))
+
+
+PROBLEM = list(RECORDS[0].problem)
+
+
+@pytest.mark.parametrize(
+    ("wire", "says"),
+    [
+        (0, "0 is not [problem, timings]"),
+        ({}, "{} is not [problem, timings]"),
+        ([PROBLEM], "is not [problem, timings]"),
+        ([PROBLEM[:7], []], "is not [problem, timings]"),
+        ([["mul", *PROBLEM[1:]], []], "op: 'mul' is not one of mm, addmm, bmm, baddbmm"),
+        ([[*PROBLEM[:7], 0], []], "k: 0 is not an integer"),
+        ([[*PROBLEM[:7], 1.0], []], "k: 1.0 is not an integer"),
+        ([PROBLEM, [1]], "1 is not [config, time]"),
+        ([PROBLEM, [[["aten", []]]]], "is not [config, time]"),
+        ([PROBLEM, [["ab", 1.0]]], "is not [config, time]"),
+        ([PROBLEM, [[["cublas", []], 1.0]]], "template: 'cublas' is not one of aten"),
+        ([PROBLEM, [[["aten", [1]], 1.0]]], "aten: (1,) are not values of nothing"),
+        ([PROBLEM, [[["triton_mm", [96, 64, 32, 8, 3, 4]], 1.0]]], "block_m: 96 is not allowed (allowed: 16, 32"),
+        ([PROBLEM, [[["triton_mm", [64, {}, 32, 8, 3, 4]], 1.0]]], "block_n: {} is not allowed"),
+        ([PROBLEM, [[["aten", []], 1]]], "aten: 1 is neither a time nor one of compile"),
+        ([PROBLEM, [[["aten", []], "tired"]]], "aten: 'tired' is neither a time nor one of compile"),
+        ([PROBLEM, [[["aten", []], None]]], "aten: None is neither a time nor one of compile"),
+    ],
+)
+def test_an_invalid_record_is_named(tmp_path: Path, wire: object, says: str) -> None:
+    """A record that decodes but means nothing is an error with file, number and the value at fault."""
+    path = written(tmp_path / "d", *RECORDS)
+    with path.open("ab") as file:
+        file.write(msgpack.packb(wire))
+    with pytest.raises(DatasetError) as error:
+        list(read_dataset(path))
+    assert str(error.value).startswith(f"{path}: record 4: ")
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\xc1",
+        b"\xd9\x02\xff\xfe",
+        b"\x91" * 5000,
+        b"\xdd\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff" + bytes(20 << 20),
+        msgpack.packb([PROBLEM, "x" * (17 << 20)]),
+    ],
+    ids=["unused byte", "not UTF-8", "deep", "claims 4 G items", "claims 4 GB", "too large"],
+)
+def test_garbage_is_refused_in_bounded_memory(tmp_path: Path, garbage: bytes) -> None:
+    """Bytes that are no record, or claim to be a huge one, are an error that names the file and the position."""
+    path = written(tmp_path / "d", *RECORDS)
+    position = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(garbage)
+    with pytest.raises(DatasetError, match=f"{path}: byte {position}: not a diode_lut dataset, or damaged"):
+        list(read_dataset(path))
+
+
+WIRE = header_to_wire(HEADER)
+
+
+@pytest.mark.parametrize(
+    ("wire", "says"),
+    [
+        ({**WIRE, "diode_lut_dataset": 2}, "expected 1, found 2 (written by a newer diode_lut: upgrade)"),
+        ({**WIRE, "diode_lut_dataset": "1"}, "expected 1, found '1' (not a version that ever existed)"),
+        ({**WIRE, "colour": "red"}, "colour: a header has no such field"),
+        ({**WIRE, "torch": 2.13}, "torch: 2.13 is not a text"),
+        ({**WIRE, "hardware": "H200"}, "hardware: 'H200' is not a map"),
+        ({**WIRE, "hardware": {"name": "H200", "arch": "sm_90"}}, "hardware: sm_count: None is not a positive integer"),
+        ({"diode_lut_dataset": 1}, "torch: None is not a text"),
+    ],
+)
+def test_an_invalid_header_is_named(tmp_path: Path, wire: object, says: str) -> None:
+    """A header with a wrong version or field is an error with the file and the value at fault."""
+    (tmp_path / "d").write_bytes(msgpack.packb(wire))
+    with pytest.raises(DatasetError) as error:
+        read_dataset(tmp_path / "d")
+    assert str(error.value).startswith(f"{tmp_path / 'd'}: ")
+    assert says in str(error.value)
+
+
+def test_a_writer_leaves_foreign_files_alone(tmp_path: Path) -> None:
+    """A writer that is given something else than a dataset raises and changes no byte."""
+    (tmp_path / "d").write_bytes(b"something dear")
+    with pytest.raises(DatasetError):
+        written(tmp_path / "d", *RECORDS)
+    assert (tmp_path / "d").read_bytes() == b"something dear"
+
+
+def test_the_digest_is_of_the_bytes(tmp_path: Path) -> None:
+    """The digest is SHA-256 as sha256sum computes it."""
+    path = written(tmp_path / "d", *RECORDS)
+    assert read_dataset(path).digest == hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,106 @@
+"""The index gives the answers of a scan through all rows."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diode_lut.problem import ATEN, Hardware, Problem
+from diode_lut.table import Candidate, Entry, Range, Table
+from diode_lut.table import index as index_module
+from diode_lut.table.index import Index, Layers, Leaf, Slabs
+
+GPU = Hardware("GPU", "sm_90", 132)
+
+
+def _first(entries: list[Entry], problem: Problem) -> Entry | None:
+    return next(iter(Table(GPU, entries).covering(problem)), None)
+
+
+@pytest.mark.parametrize("leaf_rows", [1, 3, 256])
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_the_index_agrees_with_a_scan(leaf_rows: int, data: st.DataObject, draw_from: Any) -> None:
+    """Wildcards, ranges, exact rows, rows in rows and ties: the index finds the entry that comes first in a scan."""
+    entries = data.draw(st.lists(draw_from.entries, max_size=30))
+    problems = data.draw(st.lists(draw_from.problems, min_size=1, max_size=20))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_module, "LEAF_ROWS", leaf_rows)
+        index = Index(entries)
+        assert [index.find(problem) for problem in problems] == [_first(entries, problem) for problem in problems]
+
+
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_the_order_of_rows_does_not_matter(data: st.DataObject, draw_from: Any) -> None:
+    """Rows with the same specificity, even with the same key, answer in canonical order wherever they are."""
+    entries = data.draw(st.lists(draw_from.entries, min_size=2, max_size=8))
+    again = data.draw(st.permutations(entries))
+    problem = data.draw(draw_from.problems)
+    assert Index(entries).find(problem) == Index(again).find(problem)
+
+
+def _cells(side: int) -> list[Entry]:
+    """Boxes side by side, and in each a smaller one."""
+    low = [1 + 8 * number for number in range(side)]
+    boxes = [((m, m + 7), (n, n + 7), (k, k + 7)) for m in low for n in low for k in low]
+    inner = [tuple((size[0] + 2, size[1] - 2) for size in box) for box in boxes]
+    return [_row(*box) for box in (*boxes, *inner)]
+
+
+def _everywhere(count: int) -> list[Entry]:
+    """Boxes that all hold the same point, so that no cut separates them."""
+    return [_row((500 - i, 500 + i), (500 - i, 500 + 2 * i), (500 - i, 500 + 3 * i)) for i in range(1, count)]
+
+
+def _scattered(count: int) -> list[Entry]:
+    draw = random.Random(7)
+
+    def size() -> Range:
+        low = int(2 ** draw.uniform(0, 10))
+        return low, int(low * draw.uniform(1, 3))
+
+    return [_row(size(), size(), size()) for _ in range(count)]
+
+
+def _row(m: Range, n: Range, k: Range) -> Entry:
+    return Entry("mm", "float16", "nn", 16, None, m, n, k, (Candidate(ATEN),))
+
+
+@pytest.mark.parametrize("entries", [_cells(8), _everywhere(450), _scattered(1500)], ids=["cells", "nested", "random"])
+def test_large_groups_agree_with_a_scan(entries: list[Entry]) -> None:
+    """Groups of many more rows than a leaf takes, easy to cut or not, give the answers of a scan."""
+    index = Index(entries)
+    draw = random.Random(1)
+    for entry in draw.sample(entries, 100):
+        sizes = [draw.choice((size[0] - 1, size[0], size[1], size[1] + 1)) for size in entry[5:8]]
+        problem = Problem("mm", "float16", "nn", 16, 1, *(max(size, 1) for size in sizes))
+        assert index.find(problem) == _first(entries, problem)
+
+
+def _held(node: Any) -> int:
+    if isinstance(node, Leaf):
+        return len(node.entries) - 1
+    parts = node.parts if isinstance(node, Slabs) else [node.smaller, node.larger]
+    return sum(map(_held, parts))
+
+
+@pytest.mark.parametrize("entries", [_cells(8), _everywhere(450), _scattered(3000)], ids=["cells", "nested", "random"])
+def test_the_tree_stays_in_proportion_to_the_rows(entries: list[Entry]) -> None:
+    """However boxes lie, the leaves together hold at most twice as many boxes as there are rows."""
+    index = Index(entries)
+    index.find(Problem("mm", "float16", "nn", 16, 1, 1, 1, 1))
+    (group,) = index._groups.values()
+    assert isinstance(group.ranges, (Slabs, Layers))
+    assert len(entries) * 0.99 <= _held(group.ranges) + len(group.exact) <= len(entries) * 2
+
+
+def test_a_wildcard_reaches_every_kind_of_problem() -> None:
+    """A row without a key answers for any problem, even of an op or dtype that no table can name."""
+    anything = Entry(None, None, None, None, None, None, None, None, (Candidate(ATEN),))
+    problem = Problem("scaled_mm", "float8", "nn", 4, 1, 2**40, 1, 1)
+    assert Index([anything]).find(problem) == anything

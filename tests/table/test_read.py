@@ -1,0 +1,220 @@
+"""Reading: bad rows cost themselves, bad files are one clear error, and the way a file is laid out never matters."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diode_lut.errors import TableError
+from diode_lut.problem import ATEN, Config, Hardware
+from diode_lut.table import read as read_module
+from diode_lut.table import read_hardware, read_table, to_bytes
+
+Save = Callable[[str | bytes], Path]
+
+
+def test_a_good_file_becomes_a_table(good: str, save: Save) -> None:
+    """Hardware, provenance and rows are those of the file."""
+    path = save(good)
+    table = read_table(path)
+    assert table.hardware == read_hardware(path) == Hardware("NVIDIA H200", "sm_90", 132)
+    assert table.provenance == {"torch": "2.11.0", "datasets": ["sha256:00"], "diode_lut": "0.1.0"}
+    assert [entry.op for entry in table.entries] == ["addmm", "bmm"]
+    assert table.entries[0].configs == (Config("triton_mm", (128, 128, 64, 8, 4, 8)), ATEN)
+    assert table.entries[0].candidates[0].gain_permille == 1063
+    assert (table.errors, table.path) == ((), path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is empty (expected a table, which is a JSON object)"),
+        (" \n", "is empty (expected a table, which is a JSON object)"),
+        ("{\n1}", ":2: not JSON: "),
+        ("[1]", ":1: [1] is not a table (a table is an object)"),
+        ("[1, 2, 3]", ":1: a list of 3 is not a table (a table is an object)"),
+        ("{}", ":1: schema_version: is missing, so this is not a table (expected 1)"),
+        (b"{\n\xff}", ":2: byte 0xff is not UTF-8"),
+        ("[" * 100_000, "not JSON: "),
+        ('{"schema_version": true}', "schema_version: expected 1, found true"),
+        ('{"schema_version": "1"}', 'schema_version: expected 1, found "1"'),
+        ('{"schema_version": 2, "rows": []}', "expected 1, found 2 (written by a newer diode_lut: upgrade)"),
+        ('{"schema_version": 1}', "hardware: is missing (required: hardware, entries)"),
+    ],
+)
+def test_a_file_that_is_no_table_is_one_error(content: str | bytes, message: str, save: Save) -> None:
+    """The error names the file, the line if there is one, what was found and what was expected."""
+    path = save(content)
+    for read in (read_table, read_hardware):
+        with pytest.raises(TableError) as raised:
+            read(path)
+        assert message in str(raised.value)
+        assert str(raised.value).startswith(str(path))
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line", "where", "reason"),
+    [
+        ('"sm_count": 132', '"sm_count": 0', 4, "hardware.sm_count", "0 is not an integer from 1 to 2147483647"),
+        ('"arch": "sm_90"', '"arch": ""', 4, "hardware.arch", '"" is not a name'),
+        ('"arch": "sm_90", ', "", 4, "hardware.arch", "is missing (required: name, arch, sm_count)"),
+        ('"aliases": []', '"aliases": ["a", 1]', 4, "hardware.aliases[1]", "1 is not a string"),
+        ('"torch"', '"torhc"', 5, "provenance.torhc", "unknown field (known: torch, triton, cuda, driver, "),
+        ('"entries": [', '"x y": 1, "entries": [', 6, '"x y"', "unknown field (known: $schema, schema_version, "),
+    ],
+)
+def test_a_bad_header_costs_the_file(
+    before: str, after: str, line: int, where: str, reason: str, good: str, save: Save
+) -> None:
+    """The error has the line and the JSON path of the first fault in the header."""
+    path = save(good.replace(before, after))
+    for read in (read_table, read_hardware):
+        with pytest.raises(TableError) as raised:
+            read(path)
+        error = raised.value
+        assert (error.path, error.line, error.where) == (path, line, where)
+        assert error.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line", "where", "reason"),
+    [
+        ("[513, 1024]", "[1024, 513]", 7, "m", "[1024, 513] ends before it begins (allowed: [lowest, highest])"),
+        ("[513, 1024]", "[0, 1024]", 7, "m", "0 is not an integer from 1 to 2147483647"),
+        ("[513, 1024]", "[1, true]", 7, "m", "true is not an integer from 1 to 2147483647"),
+        ("[513, 1024]", "513", 7, "m", "513 is not [lowest, highest]"),
+        ("[513, 1024]", "null", 7, "m", "null is not [lowest, highest]"),
+        ('"nt"', '"nx"', 7, "layout", '"nx" is not one of nn, nt, tn, tt'),
+        ('"problems"', '"problem"', 7, "problem", "unknown field (known: op, dtype, "),
+        ('"block_m": 128', '"block_m": 96', 8, "configs[0].block_m", "96 is not allowed (allowed: 16, 32, 64, 128, 2"),
+        ('"block_m": 128', '"block_m": [128]', 8, "configs[0].block_m", "[128] is not a number or a name"),
+        ('"block_m": 128, ', "", 8, "configs[0].block_m", "triton_mm needs it (allowed: 16, 32, 64, 128, 256)"),
+        ('"group_m": 8', '"group_m": true', 8, "configs[0].group_m", "True is not allowed (allowed: 1 to 64)"),
+        ('"gain_permille": 1063', '"gain_permille": -1', 8, "configs[0].gain_permille", "-1 is not an integer from 0"),
+        ('"gain_permille"', '"gain"', 8, "configs[0].gain", "triton_mm has no such field"),
+        ('_warps": 8', '_warps": 8}, {"template": "aten"', 9, "configs[2]", "aten is listed twice"),
+    ],
+)
+def test_a_bad_row_costs_that_row(
+    before: str, after: str, line: int, where: str, reason: str, good: str, save: Save
+) -> None:
+    """The row is skipped, its error says where it is and what is allowed, and the other rows stay."""
+    text = good.replace(before, after, 1)
+    assert text != good
+    table = read_table(save(text))
+    (error,) = table.errors
+    assert [entry.op for entry in table.entries] == ["bmm"]
+    assert (error.line, error.where) == (line, f"entries[0].{where}")
+    assert error.reason.startswith(reason)
+
+
+def test_a_row_without_configs_is_skipped(good: str, save: Save) -> None:
+    """A row needs the field, and at least one config in it; a row that is no object is skipped as well."""
+    document = json.loads(good)
+    document["entries"] = [{"op": "mm"}, {"op": "mm", "configs": []}, 7, document["entries"][1]]
+    table = read_table(save(json.dumps(document)))
+    assert [f"{error.where}: {error.reason}" for error in table.errors] == [
+        "entries[0].configs: is missing (required: configs)",
+        "entries[1].configs: needs at least one config",
+        "entries[2]: 7 is not an object",
+    ]
+    assert len(table.entries) == 1
+
+
+def test_numbers_without_a_fraction_are_integers(good: str, save: Save) -> None:
+    """1.0 is an integer to JSON Schema, so it is one here, and is written back as 1."""
+    path = save(good.replace("[513, 1024]", "[5.13e2, 1024.0]").replace('"align": 16', '"align": 16.0'))
+    assert to_bytes(read_table(path)).decode() == good
+
+
+@pytest.mark.parametrize("literal", ["true", "false", "null"])
+def test_a_word_in_a_note_changes_nothing(literal: str, good: str, save: Save) -> None:
+    """A note may hold the words that JSON has for booleans."""
+    table = read_table(save(good.replace("von Hand", literal)))
+    assert (table.errors, len(table.entries)) == ((), 2)
+
+
+@pytest.mark.parametrize("deep", ["[" * 900 + "]" * 900, '{"a":' * 900 + "1" + "}" * 900])
+@pytest.mark.parametrize(
+    ("before", "line"), [("[513, 1024]", 7), ('"addmm"', 7), ("128", 8), ('"triton_mm"', 8), ("1063", 8)]
+)
+def test_deep_nesting_is_a_bad_row(deep: str, before: str, line: int, good: str, save: Save) -> None:
+    """A value nested as deeply as JSON parsers allow is reported like any other wrong value, on its line."""
+    table = read_table(save(good.replace(before, deep, 1)))
+    assert [error.line for error in table.errors] == [line]
+    assert len(table.entries) == 1
+
+
+def test_files_that_cannot_be_read_are_errors(tmp_path: Path) -> None:
+    """A missing file and a directory are named with the system's reason."""
+    for read in (read_table, read_hardware):
+        with pytest.raises(TableError, match=r"gone\.json: cannot be read: No such file"):
+            read(tmp_path / "gone.json")
+        with pytest.raises(TableError, match="cannot be read: Is a directory"):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize(("bound", "reason"), [("MAX_ENTRIES", "entries: too many"), ("MAX_BYTES", "too large")])
+def test_bounds_are_enforced(bound: str, reason: str, good: str, save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file with too many rows or bytes is refused."""
+    path = save(good)
+    monkeypatch.setattr(read_module, bound, 1)
+    with pytest.raises(TableError, match=reason):
+        read_table(path)
+
+
+def test_the_limit_of_bytes_holds_for_files_without_end() -> None:
+    """A device that never ends is refused as too large, not read for ever."""
+    with pytest.raises(TableError, match="too large for a table"):
+        read_table(Path(os.devnull).with_name("zero"))
+
+
+def test_hardware_is_read_without_the_rows(good: str, save: Save) -> None:
+    """Of a file in canonical form only the head is parsed, so that its rows may be anything."""
+    path = save(good[: good.index("aten")])
+    assert read_hardware(path).name == "NVIDIA H200"
+    with pytest.raises(TableError, match="not JSON"):
+        read_table(path)
+
+
+def _outcome(path: Path) -> Any:
+    try:
+        table = read_table(path)
+    except TableError as error:
+        return str(error)
+    return table.entries, [str(error) for error in table.errors]
+
+
+@settings(deadline=None, max_examples=200)
+@given(data=st.data())
+def test_pieces_mean_what_the_whole_means(data: st.DataObject, good: str, tmp_path_factory: Any) -> None:
+    """However a file in canonical form is damaged, reading it in pieces gives what reading it as a whole gives."""
+    text = good.replace("\n]\n}\n", ",\n" + good[good.index('{"op": "bmm"') :])
+    for _ in range(data.draw(st.integers(0, 3))):
+        at = data.draw(st.integers(0, len(text) - 1))
+        length = data.draw(st.integers(0, 3))
+        text = text[:at] + data.draw(st.text('{}[]",:\n 1', max_size=3)) + text[at + length :]
+    path = tmp_path_factory.getbasetemp() / "pieces.json"
+    path.write_bytes(text.encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read_module, "PIECE_BYTES", 1)
+        in_pieces = _outcome(path)
+        patch.setattr(read_module, "_CLOSING", b"nothing ends like this")
+        assert in_pieces == _outcome(path)
+
+
+def test_the_layout_of_a_file_does_not_matter(good: str, save: Save) -> None:
+    """The same document on one line, or on very many, is the same table."""
+    table = read_table(save(good))
+    for indent in (None, 4):
+        assert read_table(save(json.dumps(json.loads(good), indent=indent))) == table
+    assert read_table(save(orjson.dumps(json.loads(good)))) == table

@@ -1,0 +1,177 @@
+"""The JSON Schema and the reader accept the same files and the same rows."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from diode_lut.errors import TableError
+from diode_lut.problem import MAX_SIZE, TEMPLATES
+from diode_lut.table import read as read_module
+from diode_lut.table import read_table, to_bytes
+from diode_lut.table.check import table_validator
+
+SCHEMA = table_validator().schema
+ROW = Draft202012Validator({"$ref": "#/$defs/entry", "$defs": SCHEMA["$defs"]})
+
+NUMBERS = [0, 1, 2, -1, 1.0, 16.0, 1.5, 64, 96, 4096, 4097, MAX_SIZE, MAX_SIZE + 1, 2.0**31, 1e300, 2**63]
+STRINGS = ["", "mm", "aten", "triton_mm", "decompose_k", "nn"]
+LISTS = [[], [1], [1, 1], [2, 1], [1, 1.0], [1, 2, 3], [True, 1], [{"template": "aten"}, {"template": "aten"}]]
+JUNK = st.sampled_from([None, True, False, *NUMBERS, *STRINGS, *LISTS, {}, {"template": "aten"}]).map(copy.deepcopy)
+NAMES = st.sampled_from(
+    ["op", "b", "m", "note", "problems", "configs", "template", "block_m", "k_split", "gain_permille"]
+) | (st.sampled_from(["$schema", "schema_version", "hardware", "provenance", "aliases", "torch", "datasets", "x", ""]))
+
+
+def _containers(value: Any) -> Iterator[Any]:
+    if isinstance(value, (dict, list)):
+        yield value
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _containers(inner)
+
+
+def _mutate(draw: Any, document: Any) -> None:
+    """Replaces, removes or adds one value anywhere in the document."""
+    container = draw(st.sampled_from(list(_containers(document))))
+    steps = list(container) if isinstance(container, dict) else list(range(len(container)))
+    action = draw(st.sampled_from(["replace", "remove", "add"])) if steps else "add"
+    if action == "remove":
+        del container[draw(st.sampled_from(steps))]
+    elif action == "replace":
+        container[draw(st.sampled_from(steps))] = draw(JUNK)
+    elif isinstance(container, dict):
+        container[draw(NAMES)] = draw(JUNK)
+    else:
+        container.append(draw(JUNK))
+
+
+@st.composite
+def documents(draw: Any, tables: Any) -> Any:
+    """A table, parsed, in which up to three values are not what they were."""
+    document = orjson.loads(to_bytes(draw(tables)))
+    for _ in range(draw(st.integers(0, 3))):
+        _mutate(draw, document)
+    return document
+
+
+def _in_pieces(document: Any) -> bytes:
+    """The document with each row on a line, as far as the reader needs that to read it in pieces."""
+    if not isinstance(document.get("entries"), list):
+        return orjson.dumps(document)
+    head = b",\n".join(
+        orjson.dumps(name) + b": " + orjson.dumps(document[name]) for name in document if name != "entries"
+    )
+    rows = b",\n".join(map(orjson.dumps, document["entries"]))
+    return b"{\n" + head + b',\n"entries": [\n' + rows + b"\n]\n}\n"
+
+
+def _means_something(row: Any) -> bool:
+    """The rules that a schema cannot state: ranges in order, no config twice."""
+    ordered = all(row[name][0] <= row[name][1] for name in "bmnk" if name in row)
+    configs = [{name: value for name, value in config.items() if name != "gain_permille"} for config in row["configs"]]
+    return ordered and all(config not in configs[:number] for number, config in enumerate(configs))
+
+
+def _by_schema(document: Any) -> list[bool] | None:
+    """Which rows are accepted, or None if the file is not."""
+    rows = document.get("entries")
+    if not table_validator().is_valid({**document, "entries": []} if isinstance(rows, list) else document):
+        return None
+    return [ROW.is_valid(row) and _means_something(row) for row in rows]
+
+
+def _by_reader(path: Path) -> list[bool] | None:
+    try:
+        table = read_table(path)
+    except TableError:
+        return None
+    skipped = {int(error.where.split("[")[1].split("]")[0]) for error in table.errors}
+    return [number not in skipped for number in range(len(table.entries) + len(skipped))]
+
+
+@settings(deadline=None, max_examples=200)
+@given(data=st.data())
+def test_schema_and_reader_accept_the_same(data: st.DataObject, draw_from: Any, tmp_path_factory: Any) -> None:
+    """Of good tables and of almost good ones, both accept the same files and in these the same rows."""
+    document = data.draw(documents(draw_from.tables))
+    path = tmp_path_factory.getbasetemp() / "schema.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read_module, "PIECE_BYTES", 1)
+        for content in (orjson.dumps(document), _in_pieces(document)):
+            path.write_bytes(content)
+            assert _by_reader(path) == _by_schema(orjson.loads(content))
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_rows_are_decoded_alike_after_other_rows(data: st.DataObject, draw_from: Any, tmp_path_factory: Any) -> None:
+    """What a row means does not depend on which rows come before it, although decoding remembers their parts."""
+    document = data.draw(documents(draw_from.tables).filter(lambda document: isinstance(document.get("entries"), list)))
+    rows = document["entries"] + copy.deepcopy(document["entries"])
+    for _ in range(data.draw(st.integers(0, 4)) if rows else 0):
+        _mutate(data.draw, rows)
+    header = {"schema_version": 1, "hardware": {"name": "GPU", "arch": "sm_90", "sm_count": 1}}
+    path = tmp_path_factory.getbasetemp() / "alike.json"
+    alone = []
+    for row in rows:
+        path.write_bytes(orjson.dumps({**header, "entries": [row]}))
+        alone += read_table(path).entries
+    path.write_bytes(orjson.dumps({**header, "entries": rows}))
+    assert list(read_table(path).entries) == alone
+
+
+def test_the_schema_is_valid_itself() -> None:
+    """The schema keeps to JSON Schema 2020-12."""
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+def _objects(schema: Any) -> Iterator[Any]:
+    if isinstance(schema, dict):
+        if schema.get("type") == "object":
+            yield schema
+        for inner in schema.values():
+            yield from _objects(inner)
+    elif isinstance(schema, list):
+        for inner in schema:
+            yield from _objects(inner)
+
+
+def test_objects_are_closed_and_fields_described() -> None:
+    """No object takes unknown fields, and each field has a title and a description for editors to show."""
+    for schema in _objects(SCHEMA):
+        assert schema.get("additionalProperties") is False or schema["title"] == "Config"
+        for name, field in schema["properties"].items():
+            described = field if field is not True else SCHEMA["$defs"]["config"]["properties"][name]
+            if set(described) == {"$ref"}:
+                described = SCHEMA["$defs"][described["$ref"].rpartition("/")[2]]
+            assert described["title"], name
+            assert described["description"].endswith((".", ":", "...", "YYYY-MM-DD", "cpu-avx512")), name
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_each_template_has_exactly_its_tunables(template: str) -> None:
+    """For every template the schema takes all tunables with their allowed values, needs each, and takes no other."""
+    config = Draft202012Validator({"$ref": "#/$defs/config", "$defs": SCHEMA["$defs"]})
+    good = {"template": template, **{parameter.name: parameter.values[0] for parameter in TEMPLATES[template]}}
+    assert config.is_valid(good)
+    assert not config.is_valid({**good, "other": 1})
+    for parameter in TEMPLATES[template]:
+        assert not config.is_valid({name: value for name, value in good.items() if name != parameter.name})
+        tried = [*range(70), 96, 127, 128, 129, 255, 256, 257, 512, 4095, 4096, 4097]
+        accepted = [value for value in tried if config.is_valid({**good, parameter.name: value})]
+        assert accepted == [value for value in tried if value in parameter.values]
+
+
+def test_the_schema_file_is_tidy() -> None:
+    """The file is formatted as json.dumps does with an indent of 2, so that changes are short."""
+    path = Path(__file__).parents[2] / "schemas" / "table.v1.schema.json"
+    assert path.read_text() == json.dumps(json.loads(path.read_text()), indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,95 @@
+"""The canonical form."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diode_lut.problem import ATEN, Config, Hardware
+from diode_lut.table import Candidate, Entry, Table, read_table, to_bytes, write_table
+
+Save = Callable[[str | bytes], Path]
+
+
+def test_a_table_is_written_as_documented(good: str) -> None:
+    """Top-level keys, heads of rows and configs each have a line of their own; text stays as it is."""
+    gemm = Candidate(Config("triton_mm", (128, 128, 64, 8, 4, 8)), 1063)
+    aten = Candidate(ATEN)
+    note = "von Hand: für jedes bmm, das oben fehlt"
+    table = Table(
+        Hardware("NVIDIA H200", "sm_90", 132),
+        [
+            Entry("bmm", "float16", None, None, None, None, None, None, (aten,), None, note),
+            Entry("addmm", "bfloat16", "nt", 16, None, (513, 1024), (3073, 4096), (769, 1024), (gemm, aten), 9),
+        ],
+        {"torch": "2.11.0", "datasets": ["sha256:00"], "diode_lut": "0.1.0"},
+    )
+    assert to_bytes(table).decode() == good
+
+
+def test_an_empty_table_is_valid_and_canonical(save: Save) -> None:
+    """A table without rows can be written and read back."""
+    table = Table(Hardware("GPU", "sm_90", 1), [])
+    assert to_bytes(table).endswith(b'"provenance": {},\n"entries": [\n]\n}\n')
+    assert read_table(save(to_bytes(table))) == table
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_what_is_written_is_read_back(data: st.DataObject, draw_from: Any, tmp_path_factory: Any) -> None:
+    """Any table comes back equal from its file, whose form is not changed by writing it once more."""
+    table = data.draw(draw_from.tables)
+    path = tmp_path_factory.getbasetemp() / "round_trip.json"
+    write_table(table, path)
+    again = read_table(path)
+    assert again.errors == ()
+    assert again == table
+    assert sorted(again.entries, key=repr) == sorted(table.entries, key=repr)
+    assert (again.hardware, again.provenance, again.digest) == (table.hardware, table.provenance, table.digest)
+    assert to_bytes(again) == path.read_bytes()
+
+
+@given(data=st.data())
+def test_the_order_of_rows_does_not_show(data: st.DataObject, draw_from: Any) -> None:
+    """The same rows give the same bytes, in whatever order they come."""
+    table = data.draw(draw_from.tables)
+    shuffled = random.Random(data.draw(st.integers())).sample(table.entries, len(table.entries))
+    assert to_bytes(Table(table.hardware, shuffled, table.provenance)) == to_bytes(table)
+
+
+def test_rows_are_sorted_from_narrow_to_wide(save: Save) -> None:
+    """Exact sizes come before ranges from the same size, these before larger sizes, and what is left out comes last."""
+    sizes = [(4, 4), (4, 9), (5, 5), None]
+    rows = [Entry(op, None, None, None, None, m, None, None, (Candidate(ATEN),)) for op in ("mm", None) for m in sizes]
+    path = save(to_bytes(Table(Hardware("GPU", "sm_90", 1), reversed(rows))))
+    assert read_table(path).entries == tuple(rows)
+
+
+def test_schema_and_version_survive_an_edit(save: Save, good: str) -> None:
+    """What ``$schema`` says is kept, because a table elsewhere needs another path."""
+    path = save(good.replace("../schemas/", "/opt/schemas/"))
+    assert b'"$schema": "/opt/schemas/table.v1.schema.json"' in to_bytes(read_table(path))
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq")
+@settings(deadline=None, max_examples=20)
+@given(data=st.data())
+def test_jq_passes_a_table_through_unchanged(data: st.DataObject, draw_from: Any, tmp_path_factory: Any) -> None:
+    """What jq makes of a file is the same table, and formatting that restores the file."""
+    table = data.draw(draw_from.tables)
+    path = tmp_path_factory.getbasetemp() / "jq.json"
+    written = to_bytes(table)
+    path.write_bytes(subprocess.run(["jq", "."], input=written, capture_output=True, check=True).stdout)
+    assert orjson.loads(path.read_bytes()) == orjson.loads(written)
+    again = read_table(path)
+    assert again == table
+    assert to_bytes(again) == written
