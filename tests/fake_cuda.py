@@ -56,6 +56,7 @@ def fake_cuda(properties: Any = H200) -> Iterator[None]:
     capability = (properties.major, properties.minor)
     with contextlib.ExitStack() as stack:
         for target, value in {
+            "torch._inductor.scheduler.has_triton": lambda *_, **__: True,  # bound there if it was imported before
             "torch.cuda.get_device_properties": get_properties,
             "torch.cuda.is_available": lambda: True,
             "torch.cuda.current_device": lambda: 0,

@@ -86,11 +86,10 @@ def write_dataset(path: Path, problems: int, rng: np.random.Generator) -> None:
 
 def random_problems(count: int, rng: np.random.Generator) -> Iterator[Problem]:
     """Distinct problems with sizes as models have them: log-normal, n and k multiples of eight."""
-    seen = set()
+    kinds = list(product(("mm", "addmm"), ("float16", "bfloat16"), ("nn", "nt")))
+    seen: set[Problem] = set()
     while len(seen) < count:
-        op, dtype, layout = map(
-            str, (rng.choice(of) for of in (("mm", "addmm"), ("float16", "bfloat16"), ("nn", "nt")))
-        )
+        op, dtype, layout = kinds[rng.integers(len(kinds))]
         m, n, k = np.clip(rng.lognormal((6.6, 5.9, 6.2), (2.5, 1.7, 2.1)), 1, 65536).astype(int).tolist()
         n, k = -(-n // 8) * 8, -(-k // 8) * 8
         problem = Problem(op, dtype, layout, contiguous_align(dtype, layout, m, n, k), 1, m, n, k)

@@ -22,7 +22,12 @@ ROWS = {
         {"template": "aten"},
         {
             "template": "triton_bmm",
-            **{"block_m": 32, "block_n": 32, "block_k": 32, "group_m": 8, "num_stages": 2, "num_warps": 4},
+            "block_m": 32,
+            "block_n": 32,
+            "block_k": 32,
+            "group_m": 8,
+            "num_stages": 2,
+            "num_warps": 4,
         },
     ),
 }

@@ -1,0 +1,239 @@
+"""The hook on a real GPU: the row's kernel runs, nothing is benchmarked, and the result is right."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from torch._inductor import config as inductor_config
+from torch._inductor.utils import fresh_cache, run_and_get_code
+
+import diode_lut
+
+pytestmark = pytest.mark.gpu
+
+Rows = Callable[..., None]
+ATEN = {"template": "aten"}
+
+
+def triton(template: str, m: int, n: int, k: int, group: int = 8, stages: int = 3, warps: int = 4) -> dict[str, Any]:
+    blocks = {"block_m": m, "block_n": n, "block_k": k}
+    return {"template": template, **blocks, "group_m": group, "num_stages": stages, "num_warps": warps}
+
+
+MM = triton("triton_mm", 64, 128, 32)
+BMM = triton("triton_bmm", 32, 64, 64, stages=2)
+TMA = triton("triton_mm_persistent_tma", 128, 64, 64)
+
+
+@pytest.fixture
+def rows(table_file: Callable[..., Path]) -> Iterator[Rows]:
+    """Makes rows for this machine's GPU the user's own table."""
+    found = diode_lut.get_detected_hardware()
+    hardware = {"name": found.name, "arch": found.arch, "sm_count": found.sm_count}
+    with diode_lut.config.patch(tables=()):
+
+        def use(*entries: dict[str, Any]) -> None:
+            diode_lut.config.tables = (str(table_file("rows.json", *entries, hardware=hardware)),)
+
+        yield use
+
+
+@pytest.fixture(autouse=True)
+def cold() -> Iterator[None]:
+    torch._dynamo.reset()
+    counters.clear()
+    torch.manual_seed(0)
+    with fresh_cache():
+        yield
+
+
+@pytest.fixture(params=[False, True], ids=["default", "max-autotune"])
+def mode(request: pytest.FixtureRequest) -> Iterator[None]:
+    with inductor_config.patch(max_autotune=request.param, shape_padding=False):
+        yield
+
+
+def benchmarks() -> dict[str, int]:
+    """What Inductor benchmarked since the test began."""
+    return {name: count for name, count in counters["inductor"].items() if name.startswith("benchmarking.")}
+
+
+def random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.randn(shape, device="cuda", dtype=dtype)
+
+
+def error(result: torch.Tensor, reference: torch.Tensor) -> float:
+    """Relative error in the Frobenius norm; NaN never passes a comparison with it."""
+    return float((result.double() - reference).norm() / reference.norm())
+
+
+def check(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> str:
+    """Compile, run, compare with eager's own distance from float64, and return the generated code."""
+    result, codes = run_and_get_code(torch.compile(function), *inputs)
+    doubles = [tensor.double() for tensor in inputs]
+    reference = function(*doubles)
+    assert error(result, reference) <= 1.5 * error(function(*inputs), reference) + 1e-7
+    return "\n".join(codes)
+
+
+def assert_blocks(code: str, config: dict[str, Any]) -> None:
+    for name in ("block_m", "block_n", "block_k", "group_m"):
+        assert f"{name.upper()} : tl.constexpr = {config[name]}\n" in code
+    assert "extern_kernels" not in code.partition("async_compile.wait")[2]
+
+
+def gelu_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.gelu(torch.nn.functional.linear(x, w, b))
+
+
+def mm_transposed(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a.t() @ b.t()
+
+
+def mm_sliced(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a[:, 8:520] @ b[::2]
+
+
+def addmm_of_transposed(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.addmm(bias, torch.relu(a.t() * 3), b)
+
+
+PRODUCTS: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]], torch.dtype, dict[str, Any]]] = {
+    "mm": (torch.mm, [(512, 1024), (1024, 2048)], torch.bfloat16, MM),
+    "mm float16": (torch.mm, [(512, 1024), (1024, 2048)], torch.float16, MM),
+    "mm float32": (torch.mm, [(512, 1024), (1024, 512)], torch.float32, MM),
+    "addmm": (torch.addmm, [(2048,), (512, 1024), (1024, 2048)], torch.bfloat16, MM),
+    "bmm": (torch.bmm, [(4, 128, 64), (4, 64, 256)], torch.bfloat16, BMM),
+    "baddbmm": (torch.baddbmm, [(4, 128, 256), (4, 128, 64), (4, 64, 256)], torch.bfloat16, BMM),
+    "linear": (torch.nn.functional.linear, [(512, 1024), (2048, 1024), (2048,)], torch.bfloat16, MM),
+    "linear gelu": (gelu_linear, [(512, 1024), (2048, 1024), (2048,)], torch.float16, MM),
+    "odd sizes": (torch.mm, [(100, 77), (77, 50)], torch.float16, MM),
+    "K no multiple of BLOCK_K": (torch.mm, [(1376, 216), (216, 80)], torch.float16, MM),
+    "transposed": (mm_transposed, [(1024, 512), (2048, 1024)], torch.float16, MM),
+    "sliced": (mm_sliced, [(256, 1024), (1024, 64)], torch.bfloat16, MM),
+    "flexible input": (addmm_of_transposed, [(2048,), (1024, 512), (1024, 2048)], torch.bfloat16, MM),
+    "persistent TMA": (torch.mm, [(512, 1024), (1024, 2048)], torch.bfloat16, TMA),
+    "persistent TMA linear": (torch.nn.functional.linear, [(512, 1024), (2048, 1024), (2048,)], torch.bfloat16, TMA),
+    "persistent TMA transposed": (mm_transposed, [(1024, 512), (2048, 1024)], torch.float16, TMA),
+}
+
+
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_row_is_what_runs(product: str, rows: Rows) -> None:
+    """In either mode the row's kernel is in the code, nothing was benchmarked, the result is as exact as eager's."""
+    function, shapes, dtype, config = PRODUCTS[product]
+    rows({"configs": [config, ATEN]})
+    code = check(function, *(random(*shape, dtype=dtype) for shape in shapes))
+    assert_blocks(code, config)
+    assert benchmarks() == {}
+
+
+@pytest.mark.usefixtures("mode")
+def test_decompose_k(rows: Rows) -> None:
+    """A decompose_k row cuts K, and is right."""
+    rows({"op": "mm", "configs": [{"template": "decompose_k", "k_split": 16}]})
+    code = check(torch.mm, random(32, 16384), random(16384, 32))
+    assert "extern_kernels.mm(" not in code
+    assert benchmarks() == {}
+
+
+def test_tf32(rows: Rows) -> None:
+    """With TF32 allowed the rows for tf32 answer, with TF32's precision."""
+    rows({"dtype": "tf32", "configs": [MM]})
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        code = check(torch.mm, random(512, 1024, dtype=torch.float32), random(1024, 512, dtype=torch.float32))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert_blocks(code, MM)
+
+
+@pytest.mark.usefixtures("mode")
+def test_dynamic_shapes(rows: Rows) -> None:
+    """A kernel chosen for one size of a dynamic dimension is right for the others."""
+    rows({"configs": [MM]})
+    compiled = torch.compile(torch.mm, dynamic=True)
+    for m, n, k in ((512, 256, 1024), (100, 77, 50), (513, 255, 1000)):
+        a, b = random(m, k, dtype=torch.float16), random(k, n, dtype=torch.float16)
+        assert error(compiled(a, b), a.double() @ b.double()) < 1e-3
+    assert benchmarks() == {}
+
+
+@pytest.mark.usefixtures("mode")
+def test_training_step(rows: Rows) -> None:
+    """Forward and backward get the table's kernels, the backward in whatever thread autograd runs it."""
+    rows({"configs": [MM, ATEN]})
+    model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 128))
+    model = model.to("cuda", torch.float16)
+    x = random(64, 256, dtype=torch.float16)
+    model(x).square().mean().backward()
+    expected = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    model.zero_grad()
+
+    def step() -> None:
+        torch.compile(model)(x).square().mean().backward()
+
+    with diode_lut.profile_predictions() as counts:
+        _, codes = run_and_get_code(step)
+    assert counts.hits["user"] == counts.total_predictions == 5  # two forward, three backward
+    assert len(codes) == 2
+    for code in codes:
+        assert "triton_tem_fused" in code
+        assert "extern_kernels" not in code.partition("async_compile.wait")[2]
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        assert parameter.grad is not None
+        assert error(parameter.grad, gradient.double()) < 5e-3
+    assert benchmarks() == {}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [triton("triton_mm", 256, 256, 128, stages=5, warps=8), triton("triton_bmm", 64, 64, 32)],
+    ids=["shared memory", "template of another op"],
+)
+@pytest.mark.usefixtures("mode")
+def test_unlaunchable_row_costs_a_warning(
+    config: dict[str, Any], rows: Rows, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
+) -> None:
+    """A row that cannot run on this GPU is passed over with a warning, and the next config runs."""
+    rows({"configs": [config, MM], "note": request.node.name})
+    with caplog.at_level(logging.WARNING, "diode_lut"):
+        code = check(torch.mm, random(512, 1024), random(1024, 2048))
+    assert_blocks(code, MM)
+    assert "cannot run" in caplog.text
+
+
+def test_second_thread(rows: Rows) -> None:
+    """A thread other than the one that imported the hook gets the table's kernels."""
+    rows({"configs": [MM]})
+    codes: list[str] = []
+    thread = threading.Thread(target=lambda: codes.append(check(torch.mm, random(512, 1024), random(1024, 2048))))
+    thread.start()
+    thread.join()
+    assert_blocks(codes[0], MM)
+
+
+def test_verify_times_two_kernels(rows: Rows) -> None:
+    """The policy ``verify`` has Inductor benchmark the row's choice and aten, and nothing else."""
+    rows({"configs": [MM]})
+    with diode_lut.config.patch(policy="verify"):
+        check(torch.mm, random(512, 1024), random(1024, 2048))
+    assert sum(benchmarks().values()) > 0
+
+
+def test_cuda_graphs(rows: Rows) -> None:
+    """``mode="reduce-overhead"`` captures and replays the table's kernels."""
+    rows({"configs": [MM]})
+    compiled = torch.compile(torch.mm, mode="reduce-overhead")
+    for _ in range(4):
+        a, b = random(512, 1024), random(1024, 2048)
+        assert error(compiled(a, b).clone(), a.double() @ b.double()) < 1e-2

@@ -1,0 +1,146 @@
+"""check_file finds everything that is wrong at once, in words that say what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diode_lut.table import Entry, Table, check_file, read_table, write_table
+from diode_lut.table.rules import broken_rules
+
+Save = Callable[[str | bytes], Path]
+
+ATEN = {"template": "aten"}
+TRITON = {"block_m": 64, "block_n": 64, "block_k": 32, "group_m": 8, "num_stages": 3, "num_warps": 4}
+
+
+def _check(save: Save, good: str, *rows: Any, **header: Any) -> list[str]:
+    document = {**json.loads(good), "entries": list(rows), **header}
+    return [f"{error.where}: {error.reason}" for error in check_file(save(json.dumps(document, indent=1)))]
+
+
+def test_a_good_table_has_no_errors(good: str, save: Save) -> None:
+    """Nothing is reported for a table in which all is well."""
+    assert check_file(save(good)) == []
+
+
+def test_everything_is_reported_at_once(good: str, save: Save) -> None:
+    """All faults of header and rows come in the order of lines, each with its line, path, finding and remedy."""
+    text = good.replace('"sm_90"', "90").replace("[513, 1024]", "[1024, 513]").replace('"float16"', '"half"')
+    text = text.replace('{"template": "aten"}\n], "note"', '{"template": "aten", "block_m": 96}\n], "nota"')
+    path = save(text)
+    assert [str(error).removeprefix(f"{path}:") for error in check_file(path)] == [
+        "4: hardware.arch: 90 is not of type string",
+        "7: entries[0].m: [1024, 513] ends before it begins (allowed: [lowest, highest])",
+        '11: entries[1].dtype: "half" is not allowed (allowed: float16, bfloat16, float32, tf32)',
+        "12: entries[1].configs[0].block_m: unknown field (known: template, gain_permille)",
+        "13: entries[1].nota: unknown field (known: op, dtype, layout, align, b, m, n, k, problems, configs, note)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (7, ": 7 is not of type object"),
+        ({}, ".configs: is missing (required: configs)"),
+        ({"configs": []}, ".configs: [] has too few elements (allowed: from 1)"),
+        ({"configs": [ATEN], "m": [1]}, ".m: [1] has too few elements (allowed: from 2)"),
+        ({"configs": [ATEN], "m": [1, 2, 3]}, ".m: a list of 3 has too many elements (allowed: up to 2)"),
+        ({"configs": [ATEN], "m": [0, 2]}, ".m[0]: 0 is too small (allowed: from 1)"),
+        ({"configs": [ATEN], "problems": 2**31}, ".problems: 2147483648 is too large (allowed: up to 2147483647)"),
+        ({"configs": [{}]}, ".configs[0].template: is missing (required: template)"),
+        ({"configs": [ATEN, {**ATEN, "gain_permille": 7}]}, ".configs[1]: aten is listed twice"),
+        (
+            {"configs": [{"template": "triton_mm", **TRITON, "block_m": 96}]},
+            ".configs[0].block_m: 96 is not allowed (allowed: 16, 32, 64, 128, 256)",
+        ),
+    ],
+)
+def test_each_fault_of_a_row_is_explained(row: Any, expected: str, good: str, save: Save) -> None:
+    """The message says where in the row the fault is, and what is allowed there."""
+    assert _check(save, good, row) == [f"entries[0]{expected}"]
+
+
+def test_faults_of_the_header_do_not_hide_those_of_rows(good: str, save: Save) -> None:
+    """Rows are checked even if the header is wrong, and the header even if there are no rows to check."""
+    hardware = {"name": "", "arch": "sm_90", "sm_count": 1}
+    assert _check(save, good, {"configs": [ATEN, ATEN]}, hardware=hardware) == [
+        'hardware.name: "" is too short (allowed: from 1 characters)',
+        "entries[0].configs[1]: aten is listed twice",
+    ]
+    assert _check(save, good, entries={}) == ["entries: an object is not of type array"]
+
+
+def test_templates_must_be_able_to_do_the_op(good: str, save: Save) -> None:
+    """A template that cannot do the row's op is reported; a row without an op may have any."""
+    configs = [{"template": "triton_mm", **TRITON}, {"template": "triton_bmm", **TRITON}, ATEN]
+    rows = [{"op": op, "configs": configs} if op else {"configs": configs} for op in ("mm", "bmm", None)]
+    assert _check(save, good, *rows) == [
+        "entries[0].configs[1].template: triton_bmm cannot do mm (it can do: bmm, baddbmm)",
+        "entries[1].configs[0].template: triton_mm cannot do bmm (it can do: mm, addmm)",
+    ]
+
+
+def test_rows_that_nothing_can_reach_are_reported(good: str, save: Save) -> None:
+    """No batch comes with mm and addmm, so that a row for 2 of them is never asked for; two such rows do not clash."""
+    row = {"op": "mm", "b": [2, 3], "configs": [ATEN]}
+    other = {"op": "mm", "b": [1, 3], "configs": [ATEN]}
+    expected = ".b: mm has no batch, so that only a range from 1 is ever asked for"
+    assert _check(save, good, row, row, other) == [f"entries[{number}]{expected}" for number in (0, 1)]
+
+
+def test_the_same_key_twice_is_reported(good: str, save: Save) -> None:
+    """Rows with the same key are reported with the first of them, also if they differ only in a batch of 1."""
+    row = {"op": "mm", "m": [1, 2], "configs": [ATEN]}
+    other = {**row, "op": "addmm"}
+    assert _check(save, good, row, other, {**row, "note": "again"}, {**row, "b": [1, 1]}) == [
+        "entries[2]: has the same key as entries[0]",
+        "entries[3]: has the same key as entries[0]",
+    ]
+
+
+def test_overlaps_of_the_same_specificity_are_reported(good: str, save: Save) -> None:
+    """Of two rows that cover a problem equally specifically, the message names the problem and the other row."""
+    row = {"op": "mm", "dtype": "tf32", "layout": "nt", "align": 16, "n": [1, 9], "k": [5, 5], "configs": [ATEN]}
+    rows = [{**row, "m": [1, 4]}, {**row, "m": [5, 8]}, {**row, "m": [4, 7]}, {**row, "m": [1, 100]}]
+    reason = "covers mm 4x1x5 tf32 nt align 16 with the same specificity as entries[0] (make one of them narrower)"
+    assert _check(save, good, *rows) == [f"entries[2]: {reason}"]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "is empty (expected a table, which is a JSON object)"),
+        ("{", "not JSON: "),
+        ('{"schema_version": 2, "hardware": 1}', "expected 1, found 2 (written by a newer diode_lut: upgrade)"),
+        ('{"schema_version": 1, "x": ' + "[" * 1000 + "]" * 1000 + "}", "unknown field"),
+        ('{"schema_version": 1, "entries": [' + "[" * 1000 + "]" * 1000 + "]}", "is nested too deeply to be a table"),
+    ],
+)
+def test_a_file_that_is_no_table_is_reported(content: str, expected: str, save: Save) -> None:
+    """What reading would raise is returned like any other error."""
+    errors = check_file(save(content))
+    assert any(expected in str(error) for error in errors)
+
+
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
+    """A file that cannot be read is one error."""
+    (error,) = check_file(tmp_path / "gone.json")
+    assert "cannot be read: No such file" in str(error)
+
+
+@settings(deadline=None, max_examples=50)
+@given(data=st.data())
+def test_tables_that_are_written_are_valid(data: st.DataObject, draw_from: Any, tmp_path_factory: Any) -> None:
+    """Of what is written, check reports only what is wrong with the rows as they are, and reading skips nothing."""
+    table: Table = data.draw(draw_from.tables)
+    path = tmp_path_factory.getbasetemp() / "check.json"
+    write_table(table, path)
+    entries: dict[int, Entry] = dict(enumerate(read_table(path).entries))
+    assert len(check_file(path)) == len(list(broken_rules(entries)))

@@ -1,0 +1,69 @@
+"""Overlaps are found as by comparing all pairs."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, OPS, Problem
+from diode_lut.table import Entry, overlap
+from diode_lut.table.entry import BATCHED
+
+
+def _shares(one: Entry, other: Entry) -> bool:
+    """Whether some possible problem with sizes up to 9 is covered by both: brute force, one axis after the other."""
+    kinds = product(OPS, DTYPES[:2], LAYOUTS[:2], ALIGNS)
+    sizes = range(1, 10)
+    for kind in kinds:
+        start = Problem(*kind, 1, 1, 1, 1)
+        alone = [entry._replace(b=None, m=None, n=None, k=None) for entry in (one, other)]
+        if all(entry.covers(start) for entry in alone):
+            batches = sizes if kind[0] in BATCHED else (1,)
+            values = {"b": batches, "m": sizes, "n": sizes, "k": sizes}
+            if all(any(_covers(one, name, v) and _covers(other, name, v) for v in vs) for name, vs in values.items()):
+                return True
+    return False
+
+
+def _covers(entry: Entry, name: str, value: int) -> bool:
+    size = getattr(entry, name)
+    return size is None or size[0] <= value <= size[1]
+
+
+def _same_problems(entry: Entry) -> tuple[Any, ...]:
+    return (*entry[:4], (1, 1) if entry.op in ("mm", "addmm") else entry.b, *entry[5:8])
+
+
+@pytest.mark.parametrize("block_rows", [1, 3, 2048])
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_overlaps_agree_with_comparing_all_pairs(block_rows: int, data: st.DataObject, draw_from: Any) -> None:
+    """Each row is reported with the first earlier row of another key, the same volume and a problem in common."""
+    reachable = draw_from.entries.filter(lambda entry: entry.volume > 0)
+    some = data.draw(st.lists(reachable, min_size=1, max_size=6))
+    moved = [
+        entry._replace(m=entry.n, n=entry.m, dtype=data.draw(st.sampled_from([entry.dtype, *DTYPES[:2]])))
+        for entry in some
+    ]
+    entries = dict(enumerate(some + moved))
+    first = {}
+    for number, entry in entries.items():
+        first.setdefault(_same_problems(entry), number)
+    expected = {}
+    for number in first.values():
+        for earlier in sorted(first.values()):
+            one, other = entries[number], entries[earlier]
+            if earlier < number and one.volume == other.volume and _shares(one, other):
+                expected.setdefault(number, earlier)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overlap, "BLOCK_ROWS", block_rows)
+        assert dict(overlap.overlaps(entries)) == expected
+    for number, earlier in expected.items():
+        problem = overlap.shared_problem(entries[number], entries[earlier])
+        assert Problem.checked(*problem) == problem
+        assert entries[number].covers(problem)
+        assert entries[earlier].covers(problem)
