@@ -14,6 +14,7 @@ from torch._inductor.utils import use_aten_gemm_kernels
 from diode_lut import runtime
 from diode_lut.inductor.answer import answer, autotuning, in_force
 from diode_lut.inductor.callers import caller_of
+from diode_lut.inductor.install import cache_identity
 from diode_lut.inductor.problems import problem_of
 from diode_lut.inductor.templates import UIDS
 from diode_lut.log import warn_once
@@ -28,7 +29,7 @@ class DiodeChoices(InductorChoices):
     def uuid(self) -> tuple[Any, ...]:
         """What the answers depend on, for the keys of Inductor's caches."""
         base = getattr(super(), "uuid", None)
-        return ("diode_lut", runtime.cache_identity(), base() if base else None)
+        return ("diode_lut", cache_identity(), base() if base else None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As the bare class, or with what it stands on: Inductor's compile workers get handlers by pickle."""
@@ -62,6 +63,8 @@ def on_top_of(handler: InductorChoices) -> DiodeChoices:
     """The tables first, then another library's handler: all that this one overrides stays in force."""
     if isinstance(handler, DiodeChoices):
         return handler
+    if type(handler) is InductorChoices:
+        return DiodeChoices()
     kind = type("DiodeChoices", (DiodeChoices, type(handler)), {"_below": handler})
     composed: DiodeChoices = object.__new__(kind)
     vars(composed).update(vars(handler))

@@ -8,8 +8,10 @@ thread, so the default that new threads start from has to change as well.
 from __future__ import annotations
 
 import sys
+from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
+from uuid import uuid4
 
 from diode_lut.log import warn_once
 from diode_lut.post_import import when_imported
@@ -23,10 +25,17 @@ class Factory:
     previous: Any = None
 
     def __call__(self) -> Any:
-        """A new handler."""
-        from diode_lut.inductor.hook import DiodeChoices, on_top_of
+        """A new handler; without ours if that cannot be loaded."""
+        from torch._inductor.choices import InductorChoices
 
-        return DiodeChoices() if self.previous is None else on_top_of(self.previous())
+        handler = InductorChoices() if self.previous is None else self.previous()
+        try:
+            from diode_lut.inductor.hook import on_top_of
+
+            return on_top_of(handler)
+        except Exception as error:
+            _off(error)
+            return handler
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Factory:
         """Itself: torch 2.13 keys its caches by a copy of its configuration, which must not go stale."""
@@ -34,9 +43,7 @@ class Factory:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What the answers depend on goes into the pickle, because torch 2.11 keys its caches by that."""
-        from diode_lut import runtime
-
-        return _restore, (self.previous, runtime.cache_identity())
+        return _restore, (self.previous, cache_identity())
 
     def __repr__(self) -> str:
         return f"{__name__}.{self.__name__}"
@@ -48,6 +55,17 @@ FACTORY = Factory()
 
 def _restore(*_identity: Any) -> Factory:
     return FACTORY
+
+
+def cache_identity() -> tuple[Hashable, ...]:
+    """What the answers depend on; something new each time, so that no cache answers, if that cannot be told."""
+    try:
+        from diode_lut import runtime
+
+        return runtime.cache_identity()
+    except Exception as error:
+        _off(error)
+        return ("unknown", uuid4().hex)
 
 
 def install(config: ModuleType) -> None:
@@ -83,9 +101,9 @@ def _take_over_this_thread() -> None:
 
 def install_filter(select_algorithm: Any) -> None:
     """Have Inductor show us each list of candidates, given ``torch._inductor.select_algorithm``."""
-    from diode_lut.inductor.choice_filter import filter_choices
-
     try:
+        from diode_lut.inductor.choice_filter import filter_choices
+
         select_algorithm.add_preprocessing_fn(filter_choices)
     except Exception as error:
         _off(error)
@@ -93,4 +111,4 @@ def install_filter(select_algorithm: Any) -> None:
 
 def _off(error: Exception) -> None:
     torch: Any = sys.modules["torch"]
-    warn_once(f"diode_lut is off: it does not fit the Inductor of torch {torch.__version__}: {error!r}")
+    warn_once(f"diode_lut is off, and Inductor of torch {torch.__version__} decides alone: {error!r}")

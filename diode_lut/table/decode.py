@@ -56,6 +56,16 @@ def decode_entry(row: object) -> Entry:
     return Entry._make(map(fields.get, ENTRY))
 
 
+def decode_range(value: Any, size: Decoder) -> Range:
+    """The range of ``[lowest, highest]``, both decoded by ``size``; Fault says what is wrong with it."""
+    if type(value) is not list or len(value) != 2:
+        raise Fault(f"{shown(value)} is not [lowest, highest]")
+    sizes = size(value[0]), size(value[1])
+    if inverted(sizes):
+        raise Fault(f"{shown(value)} ends before it begins (allowed: [lowest, highest])")
+    return sizes
+
+
 def decode_config(fields: Mapping[str, Any]) -> Config:
     """The config; Fault names the first thing that is wrong with it."""
     for name, value in fields.items():
@@ -140,15 +150,6 @@ def _list(value: Any) -> list[Any]:
     return value
 
 
-def _range(value: Any) -> Range:
-    if type(value) is not list or len(value) != 2:
-        raise Fault(f"{shown(value)} is not [lowest, highest]")
-    sizes = _size(value[0]), _size(value[1])
-    if inverted(sizes):
-        raise Fault(f"{shown(value)} ends before it begins (allowed: [lowest, highest])")
-    return sizes
-
-
 def _candidates(value: Any) -> tuple[Candidate, ...]:
     if not _list(value):
         raise Fault("needs at least one config")
@@ -175,7 +176,7 @@ def _provenance(value: Any) -> dict[str, str | list[str]]:
     return _object(value, _PROVENANCE, required=())
 
 
-_size = _integer(1, MAX_SIZE)
+decode_size = _integer(1, MAX_SIZE)
 decode_gain = _integer(0, MAX_SIZE)
 
 ENTRY: dict[str, Decoder] = {
@@ -183,10 +184,7 @@ ENTRY: dict[str, Decoder] = {
     "dtype": _one_of(DTYPES),
     "layout": _one_of(LAYOUTS),
     "align": _one_of(ALIGNS),
-    "b": _range,
-    "m": _range,
-    "n": _range,
-    "k": _range,
+    **dict.fromkeys("bmnk", lambda value: decode_range(value, decode_size)),
     "configs": _candidates,
     "problems": _integer(1, MAX_SIZE),
     "note": _string,
@@ -196,7 +194,7 @@ ENTRY: dict[str, Decoder] = {
 _HARDWARE: dict[str, Decoder] = {
     "name": _name,
     "arch": _name,
-    "sm_count": _size,
+    "sm_count": decode_size,
     "aliases": _strings,
 }
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from diode_lut.problem import TEMPLATES, Config
-from diode_lut.table.decode import ENTRY, decode_config, decode_entry, decode_gain
-from diode_lut.table.entry import KEY_FIELDS, Candidate, Entry, Range
+from diode_lut.problem import TEMPLATES
+from diode_lut.table.decode import ENTRY, decode_config, decode_entry, decode_gain, decode_range, decode_size
+from diode_lut.table.entry import KEY_FIELDS, Candidate, Entry
 from diode_lut.table.fault import Fault
 from diode_lut.table.rules import repeated
 
@@ -39,7 +39,7 @@ class Template(NamedTuple):
 
     width: int
     values: Callable[[Any], Any]
-    configs: Parts[Config]
+    candidates: Parts[Candidate]
 
 
 class Recall:
@@ -47,7 +47,7 @@ class Recall:
 
     def __init__(self) -> None:
         self._kinds = Parts(_kind)
-        self._ranges = Parts(_range)
+        self._size = Parts(decode_size).__getitem__
         self._templates = Parts(_template)
         self._gains = Parts(decode_gain)
         self._problems = Parts(ENTRY["problems"])
@@ -60,8 +60,7 @@ class Recall:
             return decode_entry(row)
 
     def _entry(self, row: Any) -> Entry:
-        get = row.get
-        ranges = self._ranges
+        get, size = row.get, self._size
         kind = self._kinds[get("op"), get("dtype"), get("layout"), get("align")]
         b, m, n, k = get("b"), get("m"), get("n"), get("k")
         candidates = tuple([self._candidate(fields) for fields in row["configs"]])
@@ -72,10 +71,10 @@ class Recall:
             Entry,
             (
                 *kind,
-                None if b is None else ranges[tuple(b)],
-                None if m is None else ranges[tuple(m)],
-                None if n is None else ranges[tuple(n)],
-                None if k is None else ranges[tuple(k)],
+                None if b is None else decode_range(b, size),
+                None if m is None else decode_range(m, size),
+                None if n is None else decode_range(n, size),
+                None if k is None else decode_range(k, size),
                 candidates,
                 None if problems is None else self._problems[problems],
                 None if note is None else ENTRY["note"](note),
@@ -84,13 +83,13 @@ class Recall:
 
     def _candidate(self, fields: Any) -> Candidate:
         template = self._templates[fields["template"]]
-        config = template.configs[template.values(fields)]
+        candidate = template.candidates[template.values(fields)]
         if len(fields) == template.width:
-            return _new(Candidate, (config, None))
+            return candidate
         gain = self._gains[fields["gain_permille"]]
         if len(fields) > template.width + 1:
             raise KeyError
-        return _new(Candidate, (config, gain))
+        return _new(Candidate, (candidate[0], gain))
 
 
 def _kind(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -98,15 +97,10 @@ def _kind(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple([None if value is None else ENTRY[name](value) for name, value in fields])
 
 
-def _range(pair: tuple[Any, ...]) -> Range:
-    sizes: Range = ENTRY["m"](list(pair))
-    return sizes
-
-
 def _template(name: str) -> Template:
     names = ("template", *(parameter.name for parameter in TEMPLATES[name]))
 
-    def decode(values: Any) -> Config:
-        return decode_config(dict(zip(names, values if len(names) > 1 else (values,), strict=True)))
+    def decode(values: Any) -> Candidate:
+        return Candidate(decode_config(dict(zip(names, values if len(names) > 1 else (values,), strict=True))))
 
     return Template(len(names), itemgetter(*names), Parts(decode))

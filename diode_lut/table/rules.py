@@ -28,9 +28,9 @@ def inverted(sizes: Range) -> bool:
 
 def repeated(candidates: Sequence[Candidate]) -> int | None:
     """The number of the first candidate whose config an earlier one has too; gains do not matter."""
-    configs = [candidate.config for candidate in candidates]
-    if len(set(configs)) == len(configs):
+    if len({candidate[0] for candidate in candidates}) == len(candidates):
         return None
+    configs = [candidate.config for candidate in candidates]
     return next(number for number, config in enumerate(configs) if config in configs[:number])
 
 

@@ -60,9 +60,9 @@ def mode(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-def benchmarks() -> dict[str, int]:
-    """What Inductor benchmarked since the test began."""
-    return {name: count for name, count in counters["inductor"].items() if name.startswith("benchmarking.")}
+def benchmarks() -> int:
+    """How many matrix products Inductor benchmarked since the test began."""
+    return int(counters["inductor"]["select_algorithm_autotune"])
 
 
 def random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -74,12 +74,14 @@ def error(result: torch.Tensor, reference: torch.Tensor) -> float:
     return float((result.double() - reference).norm() / reference.norm())
 
 
-def check(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> str:
-    """Compile, run, compare with eager's own distance from float64, and return the generated code."""
+TOLERANCE = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-5}
+
+
+def check(function: Callable[..., torch.Tensor], *inputs: torch.Tensor, tolerance: float | None = None) -> str:
+    """Compile, run, compare with float64, and return the generated code."""
     result, codes = run_and_get_code(torch.compile(function), *inputs)
-    doubles = [tensor.double() for tensor in inputs]
-    reference = function(*doubles)
-    assert error(result, reference) <= 1.5 * error(function(*inputs), reference) + 1e-7
+    reference = function(*(tensor.double() for tensor in inputs))
+    assert error(result, reference) < (tolerance or TOLERANCE[result.dtype])
     return "\n".join(codes)
 
 
@@ -133,7 +135,7 @@ def test_row_is_what_runs(product: str, rows: Rows) -> None:
     rows({"configs": [config, ATEN]})
     code = check(function, *(random(*shape, dtype=dtype) for shape in shapes))
     assert_blocks(code, config)
-    assert benchmarks() == {}
+    assert benchmarks() == 0
 
 
 @pytest.mark.usefixtures("mode")
@@ -142,7 +144,7 @@ def test_decompose_k(rows: Rows) -> None:
     rows({"op": "mm", "configs": [{"template": "decompose_k", "k_split": 16}]})
     code = check(torch.mm, random(32, 16384), random(16384, 32))
     assert "extern_kernels.mm(" not in code
-    assert benchmarks() == {}
+    assert benchmarks() == 0
 
 
 def test_tf32(rows: Rows) -> None:
@@ -151,7 +153,8 @@ def test_tf32(rows: Rows) -> None:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
-        code = check(torch.mm, random(512, 1024, dtype=torch.float32), random(1024, 512, dtype=torch.float32))
+        a, b = random(512, 1024, dtype=torch.float32), random(1024, 512, dtype=torch.float32)
+        code = check(torch.mm, a, b, tolerance=2e-3)
     finally:
         torch.set_float32_matmul_precision(before)
     assert_blocks(code, MM)
@@ -165,7 +168,7 @@ def test_dynamic_shapes(rows: Rows) -> None:
     for m, n, k in ((512, 256, 1024), (100, 77, 50), (513, 255, 1000)):
         a, b = random(m, k, dtype=torch.float16), random(k, n, dtype=torch.float16)
         assert error(compiled(a, b), a.double() @ b.double()) < 1e-3
-    assert benchmarks() == {}
+    assert benchmarks() == 0
 
 
 @pytest.mark.usefixtures("mode")
@@ -192,7 +195,7 @@ def test_training_step(rows: Rows) -> None:
     for parameter, gradient in zip(model.parameters(), expected, strict=True):
         assert parameter.grad is not None
         assert error(parameter.grad, gradient.double()) < 5e-3
-    assert benchmarks() == {}
+    assert benchmarks() == 0
 
 
 @pytest.mark.parametrize(
@@ -227,7 +230,7 @@ def test_verify_times_two_kernels(rows: Rows) -> None:
     rows({"configs": [MM]})
     with diode_lut.config.patch(policy="verify"):
         check(torch.mm, random(512, 1024), random(1024, 2048))
-    assert sum(benchmarks().values()) > 0
+    assert benchmarks() == 1
 
 
 def test_cuda_graphs(rows: Rows) -> None:

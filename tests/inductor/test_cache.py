@@ -40,10 +40,11 @@ def hardware(**changes: Any) -> dict[str, Any]:
 
 def run(device: str, directory: Path, **environment: str) -> dict[str, Any]:
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(directory / "cache"), **environment}
-    environment["PYTHONPATH"] = str(PROGRAM.parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join([str(PROGRAM.parents[2]), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, str(PROGRAM), device]
-    output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    report: dict[str, Any] = json.loads(output.splitlines()[-1])
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert report["error"] < 1e-3
     return report
 

@@ -1,0 +1,100 @@
+"""The hook's way into Inductor, in fresh processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(program: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *options, "-c", program], cwd=ROOT, capture_output=True, text=True)
+
+
+SERVED = """
+from torch._inductor.virtualized import V
+assert type(V.choices).__mro__[0].__name__ == "DiodeChoices", V.choices
+import threading
+seen = []
+thread = threading.Thread(target=lambda: seen.append(type(V.choices).__name__))
+thread.start(); thread.join()
+assert seen == ["DiodeChoices"], seen
+"""
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import diode_lut, torch",
+        "import torch, diode_lut",
+        "import torch._inductor.config; import diode_lut",
+        "from torch._inductor.virtualized import V; V.choices; import diode_lut",
+    ],
+)
+def test_every_order_of_imports(imports: str) -> None:
+    """The handler is ours in this thread and in new ones, whatever was imported or used first."""
+    done = run(f"{imports}\n{SERVED}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_autoregister_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With DIODE_LUT_AUTOREGISTER=0 importing diode_lut changes nothing in Inductor."""
+    monkeypatch.setenv("DIODE_LUT_AUTOREGISTER", "0")
+    done = run("import diode_lut, torch._inductor.config as c; assert c.inductor_choices_class is None")
+    assert done.returncode == 0, done.stderr
+
+
+def test_earlier_handlers_stay_below_ours() -> None:
+    """A user's factory, or a handler that is set in this thread, keeps its overrides and its part of the cache key."""
+    user = """
+from torch._inductor.choices import InductorChoices
+import torch._inductor.config as config
+from torch._inductor.virtualized import V
+class Mine(InductorChoices):
+    def __init__(self): super().__init__(); self.answer = 42
+    def uuid(self): return "mine"
+"""
+    check = """
+import diode_lut, pickle
+handler = V.choices
+assert isinstance(handler, Mine) and type(handler).__name__ == "DiodeChoices" and handler.answer == 42
+assert handler.uuid()[-1] == "mine"
+copy = pickle.loads(pickle.dumps(handler))
+assert isinstance(copy, Mine) and type(copy).__name__ == "DiodeChoices" and copy.answer == 42
+"""
+    for install in ("config.inductor_choices_class = Mine", "V.set_choices_handler(Mine())"):
+        done = run(f"{user}\n{install}\n{check}")
+        assert done.returncode == 0, done.stderr
+
+
+COMPILE = """
+import diode_lut, torch
+a = torch.randn(4, 4)
+torch.testing.assert_close(torch.compile(torch.mm)(a, a), a @ a)
+"""
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        "import sys; sys.modules['orjson'] = None",
+        "import torch._inductor.select_algorithm as inductor; del inductor.add_preprocessing_fn",
+    ],
+    ids=["part of diode_lut missing", "Inductor has moved on"],
+)
+def test_broken_installation_is_a_warning(trouble: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where a part of diode_lut cannot be imported, or Inductor is not as it was, compiling goes on with a warning."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    done = run(f"{trouble}\n{COMPILE}")
+    assert done.returncode == 0, done.stderr
+    assert "diode_lut is off" in done.stderr
+
+
+def test_repro_script_names_the_factory() -> None:
+    """What Inductor writes into its repro scripts for the hook can be run."""
+    done = run("import diode_lut, torch._inductor.config as c; exec(c.codegen_config())")
+    assert done.returncode == 0, done.stderr
