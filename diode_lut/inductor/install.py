@@ -26,16 +26,13 @@ class Factory:
 
     def __call__(self) -> Any:
         """A new handler; without ours if that cannot be loaded."""
-        from torch._inductor.choices import InductorChoices
-
-        handler = InductorChoices() if self.previous is None else self.previous()
         try:
-            from diode_lut.inductor.hook import on_top_of
+            from diode_lut.inductor.hook import DiodeChoices, on_top_of
 
-            return on_top_of(handler)
+            return DiodeChoices() if self.previous is None else on_top_of(self.previous())
         except Exception as error:
             _off(error)
-            return handler
+            return _inductors_own() if self.previous is None else self.previous()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Factory:
         """Itself: torch 2.13 keys its caches by a copy of its configuration, which must not go stale."""
@@ -51,6 +48,17 @@ class Factory:
 
 FACTORY = Factory()
 """The factory of this process."""
+
+
+def _inductors_own() -> Any:
+    """Inductor's own handler, with the identity that a factory's handlers must have since torch 2.13."""
+    from torch._inductor.choices import InductorChoices
+
+    class Plain(InductorChoices):
+        def uuid(self) -> str:
+            return "diode_lut is off"
+
+    return Plain()
 
 
 def _restore(*_identity: Any) -> Factory:

@@ -16,10 +16,12 @@ boxes, so that the tree's size is in proportion to the number of rows whatever t
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from math import prod
 from operator import xor
 from typing import NamedTuple
 
@@ -36,9 +38,11 @@ Sizes = tuple[int, ...]
 Box = tuple[Range | None, ...]
 """The sizes that an entry covers along b, m, n and k; None covers all."""
 
-LEAF_ROWS = 256
-SLAB_COUNTS = (64, 8)
-"""Into how many slabs boxes are cut, at most; the first count that adds few enough boxes is taken."""
+LEAF_ROWS = 64
+PARTS = (16, 8, 4, 2)
+"""Into how many parts each axis is cut, at most; the first that adds few enough boxes is taken."""
+MOST_COPIES = 1.5
+"""How many times as many boxes as there are rows the cells of a grid may hold."""
 
 
 class Index:
@@ -85,7 +89,7 @@ class Leaf(NamedTuple):
 
     entries: tuple[Entry | None, ...]
     everything: int
-    axes: tuple[tuple[int, list[int], list[int]], ...]
+    axes: tuple[tuple[int, array[int], list[int]], ...]
 
     def find(self, sizes: Sizes) -> Entry | None:
         """The entry of the smallest box around the point."""
@@ -95,16 +99,21 @@ class Leaf(NamedTuple):
         return self.entries[(mask & -mask).bit_length()]
 
 
-class Slabs(NamedTuple):
-    """Many boxes, by where they are on one axis: ``parts[i]`` has those that reach below ``cuts[i]``."""
+class Grid(NamedTuple):
+    """Many boxes, by the cells that they reach into: ``axes`` has, for each axis that is cut, its number and the cuts.
 
-    axis: int
-    cuts: list[int]
-    parts: list[Node]
+    Cells are numbered with the last axis running fastest. Each starts at one cut and ends before the next.
+    """
+
+    axes: tuple[tuple[int, array[int]], ...]
+    cells: list[Node]
 
     def find(self, sizes: Sizes) -> Entry | None:
         """The entry of the smallest box around the point."""
-        return self.parts[bisect_right(self.cuts, sizes[self.axis])].find(sizes)
+        cell = 0
+        for axis, cuts in self.axes:
+            cell = cell * (len(cuts) + 1) + bisect_right(cuts, sizes[axis])
+        return self.cells[cell].find(sizes)
 
 
 class Layers(NamedTuple):
@@ -118,7 +127,7 @@ class Layers(NamedTuple):
         return self.smaller.find(sizes) or self.larger.find(sizes)
 
 
-Node = Leaf | Slabs | Layers
+Node = Leaf | Grid | Layers
 
 
 class Group(NamedTuple):
@@ -137,11 +146,11 @@ def _node(rows: Sequence[Row]) -> Node:
     """The tree for rows in order of volume."""
     if len(rows) <= LEAF_ROWS:
         return _leaf(rows)
-    for count in SLAB_COUNTS:
-        cuttings = [_cutting(rows, axis, count) for axis in range(4)]
-        best = min(cuttings, key=lambda cutting: max(cutting.sizes))
-        if max(best.sizes) <= len(rows) / 2 and sum(best.sizes) <= len(rows) * 1.25:
-            return Slabs(best.axis, best.cuts, [_node(part) for part in _parts(rows, best)])
+    for parts in PARTS:
+        axes = tuple((axis, cuts) for axis in range(4) if (cuts := _cuts(rows, axis, parts)))
+        cells = _cells(rows, axes)
+        if cells and max(map(len, cells)) <= len(rows) / 4:
+            return Grid(axes, [_node(cell) for cell in cells])
     half = len(rows) // 2
     return Layers(_node(rows[:half]), _node(rows[half:]))
 
@@ -159,43 +168,36 @@ def _leaf(rows: Sequence[Row]) -> Leaf:
                 flips[size[0]] ^= 1 << number
                 flips[size[1] + 1] ^= 1 << number
         if flips:
-            borders = sorted(flips)
+            borders = array("q", sorted(flips))
             axes.append((axis, borders, list(accumulate((flips[at] for at in borders), xor, initial=inside))))
     return Leaf((None, *(row.entry for row in rows)), everything, tuple(axes))
 
 
-class Cutting(NamedTuple):
-    """A way to cut boxes along an axis: ``sizes`` says how many boxes each slab gets."""
-
-    axis: int
-    cuts: list[int]
-    sizes: list[int]
-
-
-def _cutting(rows: Sequence[Row], axis: int, count: int) -> Cutting:
-    """Cuts where boxes begin, with about as many beginnings in each of at most ``count`` slabs."""
+def _cuts(rows: Sequence[Row], axis: int, parts: int) -> array[int]:
+    """Sizes where boxes begin, such that about as many begin in each of at most ``parts`` slabs between them."""
     lows = sorted(size[0] for row in rows if (size := row.box[axis]) is not None)
-    cuts = sorted({lows[number * len(lows) // count] for number in range(1, count)} - {lows[0]}) if lows else []
-    changes = [0] * (len(cuts) + 2)
+    return array("q", sorted({lows[number * len(lows) // parts] for number in range(1, parts)} - {lows[0]} if lows else ()))
+
+
+def _cells(rows: Sequence[Row], axes: Axes) -> list[list[Row]]:
+    """The rows that reach into each cell, still in order of volume; nothing if that are too many more than there are."""
+    cells: list[list[Row]] = [[] for _ in range(prod(len(cuts) + 1 for _, cuts in axes))]
+    room = len(rows) * MOST_COPIES
     for row in rows:
-        slabs = _slabs(row, axis, cuts)
-        changes[slabs.start] += 1
-        changes[slabs.stop] -= 1
-    return Cutting(axis, cuts, list(accumulate(changes))[:-1])
+        numbers = [0]
+        for axis, cuts in axes:
+            slabs = _slabs(row.box[axis], cuts)
+            numbers = [number * (len(cuts) + 1) + slab for number in numbers for slab in slabs]
+        room -= len(numbers)
+        if room < 0: 
+            return []
+        for number in numbers:
+            cells[number].append(row)
+    return cells
 
 
-def _slabs(row: Row, axis: int, cuts: list[int]) -> range:
-    """The numbers of the slabs that the row reaches into."""
-    size = row.box[axis]
+def _slabs(size: Range | None, cuts: array[int]) -> range:
+    """The numbers of the slabs between cuts that a range reaches into."""
     if size is None:
         return range(len(cuts) + 1)
     return range(bisect_right(cuts, size[0]), bisect_right(cuts, size[1]) + 1)
-
-
-def _parts(rows: Sequence[Row], cutting: Cutting) -> list[list[Row]]:
-    """The rows of each slab, still in order of volume."""
-    parts: list[list[Row]] = [[] for _ in cutting.sizes]
-    for row in rows:
-        for slab in _slabs(row, cutting.axis, cutting.cuts):
-            parts[slab].append(row)
-    return parts
