@@ -7,16 +7,15 @@ of nodes that all answer ``find``:
 - ``Leaf``: few boxes. Along each axis the boxes' borders cut the line into intervals, each with a bit mask of the
   boxes over it; the masks of a point's intervals, and-ed, have a bit for each box around it, and the lowest set bit
   is the smallest box.
-- ``Slabs``: many boxes, cut along one axis into slabs with few boxes each.
-- ``Layers``: many boxes that no axis separates. The smaller half of the boxes answers first, then the larger half.
+- ``Grid``: many boxes, in cells that cuts along the axes make, with few boxes each.
+- ``Layers``: many boxes that no grid separates. The smaller half of the boxes answers first, then the larger half.
 
-A box that crosses a cut is in several slabs. Slabs are used only where this adds at most a quarter to the number of
-boxes, so that the tree's size is in proportion to the number of rows whatever they look like.
+A box that crosses a cut is in several cells. A grid is used only where this adds at most half as many boxes again, so
+that the tree's size is in proportion to the number of rows whatever they look like.
 """
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -38,9 +37,13 @@ Sizes = tuple[int, ...]
 Box = tuple[Range | None, ...]
 """The sizes that an entry covers along b, m, n and k; None covers all."""
 
+Axis = tuple[int, list[int]]
+"""The number of an axis, and where it is cut."""
+
 LEAF_ROWS = 64
 PARTS = (16, 8, 4, 2)
-"""Into how many parts each axis is cut, at most; the first that adds few enough boxes is taken."""
+"""Into how many parts each axis is cut, at most; the first is taken with no more cells and not many more boxes than
+there are rows."""
 MOST_COPIES = 1.5
 """How many times as many boxes as there are rows the cells of a grid may hold."""
 
@@ -89,7 +92,7 @@ class Leaf(NamedTuple):
 
     entries: tuple[Entry | None, ...]
     everything: int
-    axes: tuple[tuple[int, array[int], list[int]], ...]
+    axes: tuple[tuple[int, list[int], list[int]], ...]
 
     def find(self, sizes: Sizes) -> Entry | None:
         """The entry of the smallest box around the point."""
@@ -105,7 +108,7 @@ class Grid(NamedTuple):
     Cells are numbered with the last axis running fastest. Each starts at one cut and ends before the next.
     """
 
-    axes: tuple[tuple[int, array[int]], ...]
+    axes: tuple[Axis, ...]
     cells: list[Node]
 
     def find(self, sizes: Sizes) -> Entry | None:
@@ -168,20 +171,23 @@ def _leaf(rows: Sequence[Row]) -> Leaf:
                 flips[size[0]] ^= 1 << number
                 flips[size[1] + 1] ^= 1 << number
         if flips:
-            borders = array("q", sorted(flips))
+            borders = sorted(flips)
             axes.append((axis, borders, list(accumulate((flips[at] for at in borders), xor, initial=inside))))
     return Leaf((None, *(row.entry for row in rows)), everything, tuple(axes))
 
 
-def _cuts(rows: Sequence[Row], axis: int, parts: int) -> array[int]:
+def _cuts(rows: Sequence[Row], axis: int, parts: int) -> list[int]:
     """Sizes where boxes begin, such that about as many begin in each of at most ``parts`` slabs between them."""
     lows = sorted(size[0] for row in rows if (size := row.box[axis]) is not None)
-    return array("q", sorted({lows[number * len(lows) // parts] for number in range(1, parts)} - {lows[0]} if lows else ()))
+    return sorted({lows[number * len(lows) // parts] for number in range(1, parts)} - {lows[0]}) if lows else []
 
 
-def _cells(rows: Sequence[Row], axes: Axes) -> list[list[Row]]:
-    """The rows that reach into each cell, still in order of volume; nothing if that are too many more than there are."""
-    cells: list[list[Row]] = [[] for _ in range(prod(len(cuts) + 1 for _, cuts in axes))]
+def _cells(rows: Sequence[Row], axes: Sequence[Axis]) -> list[list[Row]]:
+    """The rows that reach into each cell, still in order of volume; no cells if they would be too many or too full."""
+    count = prod(len(cuts) + 1 for _, cuts in axes)
+    if count > len(rows):
+        return []
+    cells: list[list[Row]] = [[] for _ in range(count)]
     room = len(rows) * MOST_COPIES
     for row in rows:
         numbers = [0]
@@ -189,14 +195,14 @@ def _cells(rows: Sequence[Row], axes: Axes) -> list[list[Row]]:
             slabs = _slabs(row.box[axis], cuts)
             numbers = [number * (len(cuts) + 1) + slab for number in numbers for slab in slabs]
         room -= len(numbers)
-        if room < 0: 
+        if room < 0:
             return []
         for number in numbers:
             cells[number].append(row)
     return cells
 
 
-def _slabs(size: Range | None, cuts: array[int]) -> range:
+def _slabs(size: Range | None, cuts: list[int]) -> range:
     """The numbers of the slabs between cuts that a range reaches into."""
     if size is None:
         return range(len(cuts) + 1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from diode_lut.problem import ATEN, Hardware, Problem
 from diode_lut.table import Candidate, Entry, Range, Table
 from diode_lut.table import index as index_module
-from diode_lut.table.index import Index, Layers, Leaf, Slabs
+from diode_lut.table.index import Grid, Index, Layers, Leaf
 
 GPU = Hardware("GPU", "sm_90", 132)
 
@@ -85,7 +85,7 @@ def test_large_groups_agree_with_a_scan(entries: list[Entry]) -> None:
 def _held(node: Any) -> int:
     if isinstance(node, Leaf):
         return len(node.entries) - 1
-    parts = node.parts if isinstance(node, Slabs) else [node.smaller, node.larger]
+    parts = node.cells if isinstance(node, Grid) else [node.smaller, node.larger]
     return sum(map(_held, parts))
 
 
@@ -95,7 +95,7 @@ def test_the_tree_stays_in_proportion_to_the_rows(entries: list[Entry]) -> None:
     index = Index(entries)
     index.find(Problem("mm", "float16", "nn", 16, 1, 1, 1, 1))
     (group,) = index._groups.values()
-    assert isinstance(group.ranges, (Slabs, Layers))
+    assert isinstance(group.ranges, (Grid, Layers))
     assert len(entries) * 0.99 <= _held(group.ranges) + len(group.exact) <= len(entries) * 2
 
 
