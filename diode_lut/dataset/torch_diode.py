@@ -98,7 +98,7 @@ class _SolutionParser:
     def __init__(self, layout: str, skipped: Counter[str]) -> None:
         self._layout = layout
         self._skipped = skipped
-        self._configs: dict[tuple[Any, ...], Config] = {}
+        self._configs: dict[tuple[str, tuple[Any, ...]], Config] = {}
 
     def records(self, op: str, key: str, solution: Any) -> Iterator[Record]:
         """One record, or two where some configs allow TF32 and others do not, or none."""
@@ -131,10 +131,13 @@ class _SolutionParser:
         return "tf32" if tf32 else problem.dtype, timing
 
     def _config(self, op: str, fields: dict[str, Any]) -> Config:
-        template = "triton_bmm" if op in BATCHED else "triton_mm"
-        tunables = {name: fields.get(name) for name in _TUNABLES}
-        config = Config.from_json({"template": template, **tunables})
-        return self._configs.setdefault(config, config)
+        values = tuple(map(fields.get, _TUNABLES))
+        try:
+            return self._configs[op, values]
+        except (KeyError, TypeError):  # for the first time, or nothing that can be hashed
+            template = "triton_bmm" if op in BATCHED else "triton_mm"
+            config = Config.from_json({"template": template, **dict(zip(_TUNABLES, values, strict=True))})
+            return self._configs.setdefault((op, values), config)
 
 
 def _problem(op: str, key: str, layout: str) -> Problem:

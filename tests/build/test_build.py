@@ -208,6 +208,15 @@ def test_aten_wins_within_the_noise(some_file: Path) -> None:
     assert rows(build([dataset(some_file, [record(8, {A: 100.0, ATEN: 101.1})])])) == [((8, 8), str(A), "aten")]
 
 
+def test_what_is_slower_than_aten_has_its_own_row(some_file: Path) -> None:
+    """A config within epsilon of the best does not serve where aten is faster by more than the noise."""
+    shared: dict[Config, float | None] = {A: 100.0, ATEN: 200.0}
+    records = [record(8, shared), record(9, {A: 101.9, ATEN: 100.0}), record(10, shared)]
+    assert rows(build([dataset(some_file, records)])) == [((8, 10), str(A)), ((9, 9), "aten")]
+    records[1] = record(9, {A: 100.9, ATEN: 100.0})
+    assert len(build([dataset(some_file, records)]).table.entries) == 1
+
+
 def test_the_previous_answer_wins_within_the_noise(some_file: Path) -> None:
     """A winner stays until another config is faster by more than the noise."""
     previous = build([dataset(some_file, [record(8, {A: 100.0, B: 150.0})])]).table

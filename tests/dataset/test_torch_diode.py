@@ -132,8 +132,9 @@ def test_tf32_is_another_dtype(tmp_path: Path) -> None:
 @both_formats
 def test_what_cannot_be_represented_is_counted(tmp_path: Path, write: Callable[[Any], bytes]) -> None:
     """Problems and configs that we have no words for are left out and counted by reason, timing by timing."""
+    impossible: list[dict[str, Any]] = [{"block_m": 96}, {"num_stages": 0}, {"num_warps": [4]}]
     solutions = {
-        key(): [timed(1), timed(1, block_m=96), timed(1, num_stages=0), timed(1, ACC_TYPE="tl.float16"), 5],
+        key(): [timed(1), timed(1, ACC_TYPE="tl.float16"), 5, *(timed(1, **each) for each in impossible)],
         key(dtype="int8"): [timed(1), timed(2)],
         key(out_dtype="float32"): [timed(1)],
         key(m="s0"): [timed(1)],
@@ -152,6 +153,7 @@ def test_what_cannot_be_represented_is_counted(tmp_path: Path, write: Callable[[
         ("dtype: a mix of float16 and float32", 1),
         ("m: 's0'", 1),
         ("num_stages: 0", 1),
+        ("num_warps: [4]", 1),
     ]
 
 
