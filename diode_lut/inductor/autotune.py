@@ -20,7 +20,7 @@ from diode_lut.dataset import Timing
 from diode_lut.errors import CollectError
 from diode_lut.inductor.describe import describe
 from diode_lut.inductor.failures import failure_reason
-from diode_lut.inductor.offers import problem_of_offer
+from diode_lut.inductor.offers import aten_of, problem_of_aten
 from diode_lut.problem import Config, Problem
 
 _NS_PER_MS = 1e6
@@ -136,7 +136,8 @@ class _Observer:
 
 
 def _round(name: str, offered: list[ChoiceCaller], milliseconds: dict[ChoiceCaller, float]) -> Round:
-    problem = problem_of_offer(offered)
+    aten = aten_of(offered)
+    problem = None if aten is None else problem_of_aten(aten)
     if problem is None:
         return Round(name, None, (), len(offered))
     configs = [describe(choice) for choice in offered]

@@ -12,7 +12,7 @@ from diode_lut import runtime
 from diode_lut.inductor.answer import MARK, answer, in_force
 from diode_lut.inductor.cpp import cpp_caller
 from diode_lut.inductor.describe import describe
-from diode_lut.inductor.offers import aten_of, problem_of_offer
+from diode_lut.inductor.offers import aten_of, problem_of_aten
 from diode_lut.log import warn_once
 from diode_lut.problem import Config
 
@@ -32,8 +32,10 @@ def filter_choices(choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
 def _from_table(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
     """What the table says about a product on the CPU, where the hook has not been asked or did not see all."""
     aten = aten_of(choices)
-    problem = problem_of_offer(choices)
-    if aten is None or problem is None or aten.input_nodes[0].get_device_or_error().type != "cpu":
+    if aten is None or aten.input_nodes[0].get_device_or_error().type != "cpu":
+        return None
+    problem = problem_of_aten(aten)
+    if problem is None:
         return None
 
     def find(config: Config) -> ChoiceCaller | None:

@@ -18,11 +18,8 @@ from diode_lut.problem import ATEN, Problem
 _OP_OF_UID = {uid: op for op, uids in UIDS["aten"].items() for uid in uids}
 
 
-def problem_of_offer(choices: list[ChoiceCaller]) -> Problem | None:
-    """The problem that these candidates are for; None if it is none that a table can speak of."""
-    aten = aten_of(choices)
-    if aten is None:
-        return None
+def problem_of_aten(aten: ChoiceCaller) -> Problem | None:
+    """The problem that the aten candidate of a list computes; None if it is none that a table can speak of."""
     ktc = aten.annotations.get("ktc")
     if ktc is not None:
         return problem_of(ktc.inputs, _OP_OF_UID[ktc.template.uid])
