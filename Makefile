@@ -1,0 +1,38 @@
+# What is done with this repository. Every target first sets itself up in .venv; make VENV= uses what PYTHON has instead.
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_FLAGS ?= -n 2 --dist loadfile
+
+RUN := $(if $(VENV),$(VENV)/bin/python,$(PYTHON))
+READY := $(if $(VENV),$(VENV)/.ready)
+PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
+
+.PHONY: test demo bench lint format
+
+test: $(READY)
+	TORCHINDUCTOR_COMPILE_THREADS=1 $(RUN) -m pytest $(PYTEST_FLAGS)
+
+demo: $(READY)
+	$(RUN) tools/demo.py
+
+bench: $(READY)
+	$(RUN) tools/bench_engine.py
+	$(RUN) tools/bench_build.py
+
+lint: $(READY)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+format: $(READY)
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+$(VENV)/.ready: pyproject.toml requirements/torch.txt requirements/dev.txt
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or later is needed: make PYTHON=..." if sys.version_info < (3, 10) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	@echo "Installing torch and the development tools in $(VENV) (once, some minutes)"
+	$(PIP) --requirement requirements/torch.txt --constraint requirements/dev.txt
+	$(PIP) --requirement requirements/dev.txt
+	$(PIP) --no-deps --no-build-isolation --editable .
+	touch $@
