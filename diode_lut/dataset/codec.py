@@ -1,14 +1,14 @@
 """Headers and records as the plain values that msgpack stores, and back, with every value checked.
 
 A header is a map: ``{"diode_lut_dataset": 1, "hardware": {...}, "torch": "2.13.0", ...}``. A record is
-``[[op, dtype, layout, align, b, m, n, k], [[[template, [value, ...]], nanoseconds or reason], ...]]``.
+``[[op, dtype, layout, align, b, m, n, k], [[[template, [value, ...]], nanoseconds or reason], ...], stage]``.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from diode_lut.dataset.record import REASONS, Header, Record, Timing
+from diode_lut.dataset.record import REASONS, STAGES, Header, Record, Timing
 from diode_lut.errors import DatasetError, ProblemError
 from diode_lut.problem import TEMPLATES, Config, Hardware, Problem
 
@@ -42,7 +42,8 @@ def header_from_wire(wire: Any) -> Header:
 
 def record_to_wire(record: Record) -> tuple[Any, ...]:
     """The record as nested tuples."""
-    return record.problem, tuple((config, reason if ns is None else float(ns)) for config, ns, reason in record.timings)
+    timings = tuple((config, reason if ns is None else float(ns)) for config, ns, reason in record.timings)
+    return record.problem, timings, record.stage
 
 
 class RecordDecoder:
@@ -54,9 +55,11 @@ class RecordDecoder:
     def decode(self, wire: Any) -> Record:
         """The record, or DatasetError naming the value at fault."""
         match wire:
-            case (tuple(problem), tuple(timings)) if len(problem) == len(Problem._fields):
-                return Record(_problem(problem), tuple(map(self._timing, timings)))
-        raise DatasetError(f"{_shortened(wire)} is not [problem, timings]")
+            case (tuple(problem), tuple(timings), stage) if len(problem) == len(Problem._fields):
+                if stage not in STAGES:
+                    raise DatasetError(f"stage: {_shortened(stage)} is none of {', '.join(STAGES)}")
+                return Record(_problem(problem), tuple(map(self._timing, timings)), stage)
+        raise DatasetError(f"{_shortened(wire)} is not [problem, timings, stage]")
 
     def _timing(self, wire: Any) -> Timing:
         try:

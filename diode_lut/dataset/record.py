@@ -13,6 +13,11 @@ fit in memory; the kernel does not start, or dies; it takes too long; its result
 answered something that is no time (NaN, zero, negative, infinite)."""
 
 
+STAGES = ("autotune", "sweep", "final")
+"""How the times of a record were taken: by Inductor's autotuner; quickly, on kernels that many problems share; or
+carefully, on the very kernels that users will run. Where a problem has final times, only those decide."""
+
+
 class Header(NamedTuple):
     """What a dataset was measured on and with.
 
@@ -43,7 +48,8 @@ class Timing(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What one run measured for one problem. A problem may have several records: building combines them."""
+    """What one run measured for one problem, at one of STAGES. Building combines a problem's records."""
 
     problem: Problem
     timings: tuple[Timing, ...]
+    stage: str = "autotune"

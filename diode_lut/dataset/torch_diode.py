@@ -47,7 +47,7 @@ def open_torch_diode(
     if hardware is None:
         raise DatasetError(
             f"{path}: holds timings of {first!r}, but torch-diode stores neither architecture nor SM count: "
-            f"say which hardware it is, for example --hardware '{first},sm_90,132'"
+            f"say which hardware it is, for example --hardware {f'{first},sm_90,132'!r}"
         )
     header = Header(hardware, benchmarker="torch-diode")
     return Dataset(path, header, partial(_records, path, cursor, hardware, layout))
@@ -64,9 +64,9 @@ def _records(
             if hardware.called(name):
                 yield from parser.records(op, key, solution)
             else:
-                skipped[f"hardware {name}"] += len(_timed_configs(solution))
+                skipped[f"hardware {name!r}"] += len(_timed_configs(solution))
     if not any(map(hardware.called, names)):
-        found = ", ".join(sorted(names)) or "nothing"
+        found = ", ".join(map(repr, sorted(names))) or "nothing"
         raise DatasetError(f"{path}: no timings of {hardware.name}: it holds {found} (an alias can be given)")
 
 
@@ -144,7 +144,7 @@ def _problem(op: str, key: str, layout: str) -> Problem:
     shape = _parsed(key, "a problem")
     dtypes = sorted({str(shape.get(name)) for name in ("M_dtype", "K_dtype", "out_dtype")})
     if len(dtypes) > 1:
-        raise ProblemError(f"dtype: a mix of {' and '.join(dtypes)}")
+        raise ProblemError(f"dtype: a mix of {' and '.join(map(repr, dtypes))}")
     sizes: list[Any] = [shape.get(name) for name in "BMNK"]
     problem = Problem.checked(op, dtypes[0], layout, 16, *sizes)
     return problem._replace(align=contiguous_align(problem.dtype, layout, problem.m, problem.n, problem.k))

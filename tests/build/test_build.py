@@ -71,7 +71,7 @@ def record(m: int, times: dict[Config, float | None], op: str = "mm", n: int = 8
 def combined(records: Iterable[Record]) -> dict[Problem, dict[Config, float]]:
     """The median of all runs of a config on a problem, unless one of them failed."""
     all_times: dict[Problem, dict[Config, list[float | None]]] = defaultdict(lambda: defaultdict(list))
-    for problem, timings in records:
+    for problem, timings, _ in records:
         all_times[problem].update({})
         for config, ns, _ in timings:
             all_times[problem][config].append(ns)
@@ -115,7 +115,7 @@ def test_no_row_can_be_removed(some_file: Path, records: list[Record]) -> None:
 @given(runs, st.randoms())
 def test_order_does_not_matter(some_file: Path, records: list[Record], shuffled: random.Random) -> None:
     """Files, records and timings in any order give the same bytes."""
-    other = [Record(problem, tuple(shuffled.sample(timings, len(timings)))) for problem, timings in records]
+    other = [record._replace(timings=tuple(shuffled.sample(record.timings, len(record.timings)))) for record in records]
     shuffled.shuffle(other)
     cut = len(other) // 2
     parts = [dataset(some_file, other[cut:]), dataset(some_file, other[:cut])]
@@ -313,8 +313,8 @@ def test_aliases_of_the_previous_table_stay(some_file: Path) -> None:
 
 def test_no_usable_timing_is_an_error(some_file: Path) -> None:
     """Datasets in which nothing succeeded, or no datasets at all, make no table."""
-    for records in ([], [record(8, {A: None})]):
-        with pytest.raises(DatasetError, match=f"{some_file}: no usable timing"):
+    for records, why in (([], "it holds none"), ([record(8, {A: None})], "failed, launch: 1")):
+        with pytest.raises(DatasetError, match=rf"{some_file}: no usable timing \({why}\)"):
             build([dataset(some_file, records)])
     with pytest.raises(DatasetError, match="no dataset was given"):
         build([])

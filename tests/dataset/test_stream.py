@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.dataset import REASONS, DatasetWriter, Header, Record, Timing, read_dataset
+from diode_lut.dataset import REASONS, STAGES, DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.dataset.codec import header_to_wire, record_to_wire
 from diode_lut.errors import DatasetError
 from diode_lut.problem import ATEN, DTYPES, LAYOUTS, OPS, TEMPLATES, Config, Hardware, Problem
@@ -47,7 +47,7 @@ problems = st.builds(
     st.just(1),
     *[st.integers(1, 2**31 - 1)] * 3,
 )
-records = st.builds(Record, problems, st.lists(timings, max_size=4).map(tuple))
+records = st.builds(Record, problems, st.lists(timings, max_size=4).map(tuple), st.sampled_from(STAGES))
 
 
 def written(path: Path, *records: Record, header: Header = HEADER) -> Path:
@@ -148,23 +148,27 @@ PROBLEM = list(RECORDS[0].problem)
 @pytest.mark.parametrize(
     ("wire", "says"),
     [
-        (0, "0 is not [problem, timings]"),
-        ({}, "{} is not [problem, timings]"),
-        ([PROBLEM], "is not [problem, timings]"),
-        ([PROBLEM[:7], []], "is not [problem, timings]"),
-        ([["mul", *PROBLEM[1:]], []], "op: 'mul' is not one of mm, addmm, bmm, baddbmm"),
-        ([[*PROBLEM[:7], 0], []], "k: 0 is not an integer"),
-        ([[*PROBLEM[:7], 1.0], []], "k: 1.0 is not an integer"),
-        ([PROBLEM, [1]], "1 is not [config, time]"),
-        ([PROBLEM, [[["aten", []]]]], "is not [config, time]"),
-        ([PROBLEM, [["ab", 1.0]]], "is not [config, time]"),
-        ([PROBLEM, [[["cublas", []], 1.0]]], "template: 'cublas' is not one of aten"),
-        ([PROBLEM, [[["aten", [1]], 1.0]]], "aten: (1,) are not values of nothing"),
-        ([PROBLEM, [[["triton_mm", [96, 64, 32, 8, 3, 4]], 1.0]]], "block_m: 96 is not allowed (allowed: 16, 32"),
-        ([PROBLEM, [[["triton_mm", [64, {}, 32, 8, 3, 4]], 1.0]]], "block_n: {} is not allowed"),
-        ([PROBLEM, [[["aten", []], 1]]], "aten: 1 is neither a time nor one of compile"),
-        ([PROBLEM, [[["aten", []], "tired"]]], "aten: 'tired' is neither a time nor one of compile"),
-        ([PROBLEM, [[["aten", []], None]]], "aten: None is neither a time nor one of compile"),
+        (0, "0 is not [problem, timings, stage]"),
+        ({}, "{} is not [problem, timings, stage]"),
+        ([PROBLEM], "is not [problem, timings, stage]"),
+        ([PROBLEM[:7], [], "final"], "is not [problem, timings, stage]"),
+        ([["mul", *PROBLEM[1:]], [], "sweep"], "op: 'mul' is not one of mm, addmm, bmm, baddbmm"),
+        ([[*PROBLEM[:7], 0], [], "sweep"], "k: 0 is not an integer"),
+        ([[*PROBLEM[:7], 1.0], [], "sweep"], "k: 1.0 is not an integer"),
+        ([PROBLEM, [1], "sweep"], "1 is not [config, time]"),
+        ([PROBLEM, [[["aten", []]]], "sweep"], "is not [config, time]"),
+        ([PROBLEM, [["ab", 1.0]], "sweep"], "is not [config, time]"),
+        ([PROBLEM, [[["cublas", []], 1.0]], "sweep"], "template: 'cublas' is not one of aten"),
+        ([PROBLEM, [[["aten", [1]], 1.0]], "sweep"], "aten: (1,) are not values of nothing"),
+        (
+            [PROBLEM, [[["triton_mm", [96, 64, 32, 8, 3, 4]], 1.0]], "sweep"],
+            "block_m: 96 is not allowed (allowed: 16, 32",
+        ),
+        ([PROBLEM, [[["triton_mm", [64, {}, 32, 8, 3, 4]], 1.0]], "sweep"], "block_n: {} is not allowed"),
+        ([PROBLEM, [[["aten", []], 1]], "sweep"], "aten: 1 is neither a time nor one of compile"),
+        ([PROBLEM, [[["aten", []], "tired"]], "sweep"], "aten: 'tired' is neither a time nor one of compile"),
+        ([PROBLEM, [], "swept"], "stage: 'swept' is none of autotune, sweep, final"),
+        ([PROBLEM, [[["aten", []], None]], "sweep"], "aten: None is neither a time nor one of compile"),
     ],
 )
 def test_an_invalid_record_is_named(tmp_path: Path, wire: object, says: str) -> None:
