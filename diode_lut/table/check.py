@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,12 @@ import orjson
 
 from diode_lut.errors import TableError
 from diode_lut.resources import schemas_directory
-from diode_lut.table.decode import decode_entry, decode_version
+from diode_lut.table.decode import ENTRY, decode_version
+from diode_lut.table.duplicates import repeated_fields
 from diode_lut.table.entry import Entry
 from diode_lut.table.fault import Fault, missing_field, shown, unknown_field
 from diode_lut.table.read import located, parse, read_bytes
-from diode_lut.table.rules import broken_rules
+from diode_lut.table.rules import contradictions, useless
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError
@@ -28,7 +30,7 @@ def check_file(path: Path) -> list[TableError]:
         document = parse(path, data)
     except TableError as error:
         return [error]
-    errors = located(path, data, _faults(document))
+    errors = located(path, data, _faults(data, document))
     return sorted(errors, key=lambda error: error.line or 0)
 
 
@@ -40,7 +42,7 @@ def table_validator() -> Draft202012Validator:
     return Draft202012Validator(orjson.loads((schemas_directory() / "table.v1.schema.json").read_bytes()))
 
 
-def _faults(document: Any) -> list[Fault]:
+def _faults(data: bytes, document: Any) -> list[Fault]:
     """All that is wrong with a parsed table; only its version, if that is not ours."""
     try:
         decode_version(document)
@@ -49,16 +51,38 @@ def _faults(document: Any) -> list[Fault]:
         return [fault]
     except RecursionError:
         return [Fault("is nested too deeply to be a table")]
-    wrong = {fault.path[1] for fault in faults if len(fault.path) > 1 and fault.path[0] == "entries"}
+    with suppress(RecursionError):
+        faults += [Fault("is written twice (only the last one counts)", *path) for path in repeated_fields(data)]
     rows = document.get("entries")
-    entries: dict[int, Entry] = {}
-    for number, row in enumerate(rows if isinstance(rows, list) else ()):
-        if number not in wrong:
-            try:
-                entries[number] = decode_entry(row)
-            except Fault as fault:
-                faults.append(fault.inside("entries", number))
-    return faults + list(broken_rules(entries))
+    return faults + (_of_meaning(rows, faults) if isinstance(rows, list) else [])
+
+
+def _of_meaning(rows: list[Any], of_schema: list[Fault]) -> list[Fault]:
+    """What is wrong with the rows, where the schema finds nothing."""
+    wrong_fields = {fault.path[:3] for fault in of_schema}
+    wrong_rows = {fault.path[:2] for fault in of_schema}
+    faults: list[Fault] = []
+    good: dict[int, Entry] = {}
+    for number, row in enumerate(rows):
+        if isinstance(row, dict):
+            entry, broken = _readable(row)
+            found = [fault.inside("entries", number) for fault in (*broken, *useless(entry))]
+            faults += [fault for fault in found if fault.path[:3] not in wrong_fields]
+            if not broken and ("entries", number) not in wrong_rows:
+                good[number] = entry
+    return [*faults, *contradictions(good)]
+
+
+def _readable(row: dict[str, Any]) -> tuple[Entry, list[Fault]]:
+    """The entry that the row's valid fields make, and what is wrong with the others."""
+    faults: list[Fault] = []
+    fields: dict[str, Any] = {"configs": ()}
+    for name in filter(row.__contains__, ENTRY):
+        try:
+            fields[name] = ENTRY[name](row[name])
+        except Fault as fault:  # noqa: PERF203 (each field is tried)
+            faults.append(fault.inside(name))
+    return Entry._make(map(fields.get, ENTRY)), faults
 
 
 def _of_schema(error: ValidationError) -> Iterator[Fault]:

@@ -37,11 +37,14 @@ def repeated(candidates: Sequence[Candidate]) -> int | None:
 # Rules for a table that is read: rows that break them do no harm, but no good either.
 
 
-def broken_rules(entries: Mapping[int, Entry]) -> Iterator[Fault]:
-    """What is wrong with valid rows, given by their numbers, that no row shows on its own or that makes it useless."""
-    for number, entry in entries.items():
-        for fault in (*_unreachable(entry), *_unusable(entry)):
-            yield fault.inside("entries", number)
+def useless(entry: Entry) -> Iterator[Fault]:
+    """What makes a row, or one of its configs, one that is never used."""
+    yield from _unreachable(entry)
+    yield from _unusable(entry)
+
+
+def contradictions(entries: Mapping[int, Entry]) -> Iterator[Fault]:
+    """Which rows, given with their numbers, say something for the same problems as specifically as another row."""
     reachable = {number: entry for number, entry in entries.items() if entry.volume > 0}
     for number, first in repeats(reachable):
         yield Fault(f"has the same key as entries[{first}]", "entries", number)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diode_lut.table import Entry, Table, check_file, read_table, write_table
-from diode_lut.table.rules import broken_rules
+from diode_lut.table.rules import contradictions, useless
 
 Save = Callable[[str | bytes], Path]
 
@@ -75,6 +75,39 @@ def test_faults_of_the_header_do_not_hide_those_of_rows(good: str, save: Save) -
         "entries[0].configs[1]: aten is listed twice",
     ]
     assert _check(save, good, entries={}) == ["entries: an object is not of type array"]
+
+
+def test_one_fault_of_a_row_does_not_hide_another(good: str, save: Save) -> None:
+    """A row that breaks the schema is checked for its meaning as well, as far as its fields can be read."""
+    batched = {"template": "triton_bmm", **TRITON}
+    rows = [
+        {"op": "mm", "m": [9, 2], "b": [2, 2], "configs": [{"template": "triton_mm", **TRITON, "block_m": 96}]},
+        {"op": "mm", "align": 3, "n": [9, 2], "configs": [batched]},
+        {"op": "mm", "note": 1, "configs": [ATEN, ATEN]},
+    ]
+    assert _check(save, good, *rows) == [
+        "entries[0].m: [9, 2] ends before it begins (allowed: [lowest, highest])",
+        "entries[0].b: mm has no batch, so that only a range from 1 is ever asked for",
+        "entries[0].configs[0].block_m: 96 is not allowed (allowed: 16, 32, 64, 128, 256)",
+        "entries[1].align: 3 is not allowed (allowed: 2, 16)",
+        "entries[1].n: [9, 2] ends before it begins (allowed: [lowest, highest])",
+        "entries[1].configs[0].template: triton_bmm cannot do mm (it can do: bmm, baddbmm)",
+        "entries[2].note: 1 is not of type string",
+        "entries[2].configs[1]: aten is listed twice",
+    ]
+
+
+def test_fields_that_are_written_twice_are_reported(good: str, save: Save) -> None:
+    """JSON parsers keep the last of equal names silently, so that an edit could be lost."""
+    text = good.replace('"m": [513, 1024]', '"m": [1, 2],\n"m": [513, 1024]').replace('"arch"', '"name": "x", "arch"')
+    text = text.replace('{"template": "aten"}', '{"template": "aten", "template": "aten"}', 1)
+    path = save(text)
+    reason = "is written twice (only the last one counts)"
+    assert [str(error).removeprefix(f"{path}:") for error in check_file(path)] == [
+        f"4: hardware.name: {reason}",
+        f"8: entries[0].m: {reason}",
+        f"10: entries[0].configs[1].template: {reason}",
+    ]
 
 
 def test_templates_must_be_able_to_do_the_op(good: str, save: Save) -> None:
@@ -143,4 +176,5 @@ def test_tables_that_are_written_are_valid(data: st.DataObject, draw_from: Any, 
     path = tmp_path_factory.getbasetemp() / "check.json"
     write_table(table, path)
     entries: dict[int, Entry] = dict(enumerate(read_table(path).entries))
-    assert len(check_file(path)) == len(list(broken_rules(entries)))
+    expected = [*contradictions(entries), *(fault for entry in entries.values() for fault in useless(entry))]
+    assert len(check_file(path)) == len(expected)

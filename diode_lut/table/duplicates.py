@@ -1,0 +1,42 @@
+"""Fields that are written twice in one object: valid JSON, of which parsers keep the last and say nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from diode_lut.table.position import JsonPath
+
+
+def repeated_fields(data: bytes) -> Iterator[JsonPath]:
+    """The path to each field that comes more than once, in a file that is valid JSON in UTF-8.
+
+    RecursionError if it is nested too deeply for Python.
+    """
+    objects: list[_Object] = []
+
+    def remember(pairs: list[tuple[str, Any]]) -> _Object:
+        fields = _Object(pairs)
+        if len(fields) < len(pairs):
+            fields.repeated = [name for name in fields if sum(name == other for other, _ in pairs) > 1]
+            objects.append(fields)
+        return fields
+
+    document = json.loads(data, object_pairs_hook=remember)
+    if objects:
+        yield from _walk(document, ())
+
+
+class _Object(dict[str, Any]):
+    """An object, and which of its fields were repeated."""
+
+    repeated: list[str] = []  # noqa: RUF012 (never changed)
+
+
+def _walk(value: Any, path: JsonPath) -> Iterator[JsonPath]:
+    if isinstance(value, _Object):
+        yield from ((*path, name) for name in value.repeated)
+    steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, inner in steps:
+        yield from _walk(inner, (*path, step))
