@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,7 @@ def test_what_cannot_be_represented_is_counted(tmp_path: Path, write: Callable[[
         ("a timed config that", 1),
         ("block_m: 96", 1),
         ("dtype: 'int8'", 2),
-        ("dtype: a mix of float16 and float32", 1),
+        ("dtype: a mix of 'float16' and 'float32'", 1),
         ("m: 's0'", 1),
         ("num_stages: 0", 1),
         ("num_warps: [4]", 1),
@@ -165,7 +166,7 @@ def test_other_hardware_in_the_file_is_counted(tmp_path: Path, write: Callable[[
     content["hardware"].update(document({key(m=9): [timed(4)]}, name="gfx942:sramecc+")["hardware"])
     dataset = opened(tmp_path, write(content), H200._replace(aliases=("gfx942:sramecc+",)))
     assert [record.problem.m for record in dataset] == [64, 9]
-    assert dataset.skipped == {"hardware NVIDIA H100": 2}
+    assert dataset.skipped == {"hardware 'NVIDIA H100'": 2}
 
 
 @both_formats
@@ -174,8 +175,21 @@ def test_hardware_must_be_said(tmp_path: Path, write: Callable[[Any], bytes]) ->
     content = write(document({key(): [timed(1)]}))
     with pytest.raises(DatasetError, match="--hardware 'NVIDIA H200,sm_90,132'"):
         opened(tmp_path, content, None)
-    with pytest.raises(DatasetError, match="no timings of NVIDIA L4: it holds NVIDIA H200"):
+    with pytest.raises(DatasetError, match="no timings of NVIDIA L4: it holds 'NVIDIA H200'"):
         list(opened(tmp_path, content, Hardware("NVIDIA L4", "sm_89", 58)))
+
+
+def test_what_the_file_calls_things_can_be_printed(tmp_path: Path) -> None:
+    """Half a surrogate pair, which JSON can spell but no terminal can show, is escaped in counts and errors."""
+    content = document({key(m="\ud800"): [timed(1)], key(out_dtype="\ud800"): [timed(1)]}, name="\ud800")
+    for name, has in (("\ud800", True), ("NVIDIA H200", False)):
+        dataset = opened(tmp_path, json.dumps(content).encode(), Hardware(name, "sm_90", 132))
+        with nullcontext() if has else pytest.raises(DatasetError, match=r"it holds '\\ud800'"):
+            assert list(dataset) == []
+        assert dataset.skipped.total() == 2
+        assert all(reason.isprintable() for reason in dataset.skipped)
+    with pytest.raises(DatasetError, match=r"--hardware '\\ud800,sm_90,132'"):
+        opened(tmp_path, json.dumps(content).encode(), None)
 
 
 @both_formats
