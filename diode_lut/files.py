@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -22,9 +23,11 @@ def write_atomically(path: Path, data: bytes) -> None:
             _keep_mode(target, file.fileno())
             os.fsync(file.fileno())
         temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error  # nobody knows the temporary file
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _keep_mode(existing: Path, descriptor: int) -> None:

@@ -52,5 +52,12 @@ def test_a_failure_leaves_everything_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="directory"):
         write_atomically(tmp_path / "directory", b"new")
     assert os.listdir(tmp_path) == ["directory"]  # noqa: PTH208 (names are what matters)
-    with pytest.raises(FileNotFoundError):
-        write_atomically(tmp_path / "gone" / "file", b"new")
+
+
+@pytest.mark.parametrize("parent", ["gone", "file"])
+def test_an_error_names_the_file_that_was_wanted(tmp_path: Path, parent: str) -> None:
+    """The system's error is about the path that was given, not about a temporary file that nobody knows."""
+    (tmp_path / "file").touch()
+    path = tmp_path / parent / "table.json"
+    with pytest.raises((FileNotFoundError, NotADirectoryError), match=f" directory: '{path}'$"):
+        write_atomically(path, b"new")
