@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from diode_lut import resources
+from diode_lut import config, resources
 
 
 @pytest.fixture
@@ -40,6 +40,13 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "tables"
     directory.mkdir()
     return directory
+
+
+@pytest.fixture
+def no_tables(shipped: Path) -> Iterator[None]:
+    """No shipped tables, and none of the user's."""
+    with config.patch(tables=()):
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,18 +6,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 
 import diode_lut
-from diode_lut.cli import COMMANDS, exit_code, main
+from diode_lut.cli import COMMANDS, exit_code
 from diode_lut.errors import CollectError, DatasetError, HardwareError, ProblemError, SettingError, TableError
+from tests.commands import call
 
 ROOT = Path(diode_lut.__file__).parent.parent
 ATEN = {"template": "aten"}
@@ -34,23 +34,11 @@ TRITON = {
 
 Write = Callable[..., Path]
 
-
-@pytest.fixture(autouse=True)
-def no_tables(shipped: Path) -> Iterator[None]:
-    """No shipped tables, and none of the user's."""
-    with diode_lut.config.patch(tables=()):
-        yield
-
-
-def call(*arguments: object) -> Result:
-    """What a command does; anything but a clean exit is an error here, as it would be a traceback outside."""
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
-    return result
+pytestmark = pytest.mark.usefixtures("no_tables")
 
 
 def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The same in a process of its own."""
+    """What a command does in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "diode_lut", *map(str, arguments)],
         cwd=ROOT,

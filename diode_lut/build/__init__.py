@@ -93,7 +93,7 @@ def build(
             columns.add(record)
     measurements = columns.combined()
     if not measurements.problems:
-        raise DatasetError(f"{', '.join(str(dataset.path) for dataset in datasets)}: no usable timing")
+        raise DatasetError(_nothing_usable(datasets, columns.failures))
     kept = [entry for entry in previous.entries if entry.note is not None] if previous else []
     built = entries_of(measurements, previous, epsilon, noise)
     entries, regrets = _answering(built, kept, measurements, device)
@@ -108,6 +108,14 @@ def build(
         kept=kept,
         regrets=regrets,
     )
+
+
+def _nothing_usable(datasets: Iterable[Dataset], failures: Counter[str]) -> str:
+    """The message for datasets in which nothing succeeded: their names, and what became of the timings."""
+    skipped = (f"skipped, {reason}: {count}" for dataset in datasets for reason, count in dataset.skipped.items())
+    failed = (f"failed, {reason}: {count}" for reason, count in failures.items())
+    files = ", ".join(str(dataset.path) for dataset in datasets)
+    return f"{files}: no usable timing ({'; '.join([*failed, *skipped]) or 'it holds none'})"
 
 
 def _common_hardware(datasets: Iterable[Dataset], hardware: Hardware | None, previous: Table | None) -> Hardware:

@@ -63,6 +63,8 @@ def build_command(
     from diode_lut.dataset import read_dataset
     from diode_lut.table import write_table
 
+    if not output.parent.is_dir():
+        raise click.UsageError(f"{output.parent}: no such directory to write the table to")
     table = _previous_table(previous or (output if output.exists() else None))
     device = _hardware(hardware) if hardware is not None else None
     known = device or (table.hardware if table else None)

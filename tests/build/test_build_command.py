@@ -5,35 +5,25 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 import diode_lut
-from diode_lut.cli import main
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
 from diode_lut.problem import ATEN, Config, Hardware, Problem
 from diode_lut.table import read_table
+from tests.commands import call
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 TRITON = Config("triton_mm", (128, 64, 32, 8, 3, 4))
 Write = Callable[..., Path]
 
-
-@pytest.fixture(autouse=True)
-def no_tables(shipped: Path) -> Iterable[None]:
-    """No shipped tables, and none of the user's."""
-    with diode_lut.config.patch(tables=()):
-        yield
-
-
-def call(*arguments: object) -> Result:
-    result = CliRunner().invoke(main, ["build", *map(str, arguments)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
-    return result
+pytestmark = pytest.mark.usefixtures("no_tables")
+build = partial(call, "build")
 
 
 def dataset(path: Path, hardware: Hardware = H200) -> Path:
@@ -67,7 +57,7 @@ def torch_diode(path: Path, name: str = "NVIDIA H200") -> Path:
 def test_says_what_it_did(tmp_path: Path) -> None:
     """Problems, failures, rows of both kinds and regret are printed, and nothing on stderr."""
     output = tmp_path / "h200.json"
-    result = call(dataset(tmp_path / "d"), "-o", output)
+    result = build(dataset(tmp_path / "d"), "-o", output)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [
         "5 timings of 3 problems",
@@ -96,11 +86,11 @@ def test_the_module_is_the_command(tmp_path: Path) -> None:
 def test_the_table_is_rebuilt(tmp_path: Path) -> None:
     """The table that is written over is the previous one: its aliases and its rows with a note stay."""
     output = tmp_path / "t.json"
-    call(dataset(tmp_path / "d", H200._replace(aliases=("big",))), "-o", output)
+    build(dataset(tmp_path / "d", H200._replace(aliases=("big",))), "-o", output)
     document = json.loads(output.read_text())
     document["entries"].append({"op": "bmm", "configs": [{"template": "aten"}], "note": "mine"})
     output.write_text(json.dumps(document))
-    result = call(dataset(tmp_path / "e"), "-o", output)
+    result = build(dataset(tmp_path / "e"), "-o", output)
     assert f"{output}: 2 rows (before: 2), 0 exact and 1 ranges" in result.stdout.splitlines()
     assert "  rows with a note: 1, kept; they answer for 0 of the problems" in result.stdout.splitlines()
     assert read_table(output).hardware.aliases == ("big",)
@@ -110,7 +100,7 @@ def test_the_table_is_rebuilt(tmp_path: Path) -> None:
 def test_a_previous_table_can_be_named(tmp_path: Path, table_file: Write) -> None:
     """--previous takes another table than the one that is written."""
     previous = table_file("old.json", {"op": "bmm", "configs": [{"template": "aten"}], "note": "mine"})
-    call(dataset(tmp_path / "d"), "-o", tmp_path / "t.json", "--previous", previous)
+    build(dataset(tmp_path / "d"), "-o", tmp_path / "t.json", "--previous", previous)
     assert read_table(tmp_path / "t.json").entries[-1].note == "mine"
 
 
@@ -133,7 +123,7 @@ def test_what_would_be_lost_is_not_written_over(tmp_path: Path, table_file: Writ
     else:
         table_file("t.json", **{"entries": [], **content})
     before = output.read_bytes()
-    result = call(dataset(tmp_path / "d"), "-o", output)
+    result = build(dataset(tmp_path / "d"), "-o", output)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("error: ")
     assert str(output) in result.stderr
@@ -143,7 +133,7 @@ def test_what_would_be_lost_is_not_written_over(tmp_path: Path, table_file: Writ
 def test_another_gpu_mixed_in_is_refused(tmp_path: Path) -> None:
     """Datasets of two GPUs are an error with both, and nothing is written."""
     one, two = dataset(tmp_path / "one"), dataset(tmp_path / "two", Hardware("NVIDIA H100", "sm_90", 132))
-    result = call(one, two, "-o", tmp_path / "t.json")
+    result = build(one, two, "-o", tmp_path / "t.json")
     assert (result.exit_code, (tmp_path / "t.json").exists()) == (1, False)
     assert all(word in result.stderr for word in ("NVIDIA H200", "NVIDIA H100", str(one), str(two)))
 
@@ -155,29 +145,31 @@ def test_bad_input_is_one_line(tmp_path: Path, content: bytes | None, code: int)
     """A missing, empty, foreign or truncated dataset is one line on stderr, exit code 2 or 1, and no table."""
     if content is not None:
         (tmp_path / "d").write_bytes(content)
-    result = call(tmp_path / "d", "-o", tmp_path / "t.json")
+    result = build(tmp_path / "d", "-o", tmp_path / "t.json")
     assert (result.exit_code, result.stdout, (tmp_path / "t.json").exists()) == (code, "", False)
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("options", [[], ["-o", "t", "--epsilon", "2"], ["-o", "t", "--layout", "xx"]])
+@pytest.mark.parametrize(
+    "options", [[], ["-o", "gone/t"], ["-o", "t", "--epsilon", "2"], ["-o", "t", "--layout", "xx"]]
+)
 def test_wrong_usage_is_2(tmp_path: Path, options: list[str]) -> None:
-    """No output, an epsilon that is no fraction, or a layout that does not exist is wrong usage."""
-    assert call(dataset(tmp_path / "d"), *options).exit_code == 2
+    """No output, no directory for it, an epsilon that is no fraction, or an unknown layout is wrong usage."""
+    assert build(dataset(tmp_path / "d"), *options).exit_code == 2
 
 
 def test_hardware_of_torch_diode_is_named(tmp_path: Path) -> None:
     """For torch-diode's files hardware comes from --hardware or the previous table; what is skipped is said."""
     source, output = torch_diode(tmp_path / "d.json"), tmp_path / "t.json"
-    assert "--hardware" in call(source, "-o", output).stderr
-    result = call(source, "-o", output, "--hardware", "NVIDIA H200, sm_90, 132", "--layout", "nt")
+    assert "--hardware" in build(source, "-o", output).stderr
+    result = build(source, "-o", output, "--hardware", "NVIDIA H200, sm_90, 132", "--layout", "nt")
     assert result.exit_code == 0
     assert "  skipped, dtype: 'int8' is not one of float16, bfloat16, float32, tf32: 1" in result.stdout.splitlines()
     assert read_table(output).hardware == H200
     assert read_table(output).entries[0].layout == "nt"
-    assert call(source, "-o", output).exit_code == 0
-    call(torch_diode(tmp_path / "e.json", "odd"), "-o", tmp_path / "u.json", "--hardware", "NVIDIA H200,sm_90,132,odd")
+    assert build(source, "-o", output).exit_code == 0
+    build(torch_diode(tmp_path / "e.json", "odd"), "-o", tmp_path / "u.json", "--hardware", "NVIDIA H200,sm_90,132,odd")
     assert read_table(tmp_path / "u.json").hardware == H200._replace(aliases=("odd",))
 
 
@@ -185,13 +177,13 @@ def test_hardware_of_a_table_is_named(tmp_path: Path, table_file: Write) -> None
     """--hardware takes the name of a table or of its hardware."""
     with diode_lut.config.patch(tables=(str(table_file("nvidia-h200.json")),)):
         for name in ("nvidia-h200", "h200-141gb"):
-            assert call(dataset(tmp_path / name), "-o", tmp_path / "t.json", "--hardware", name).exit_code == 0
+            assert build(dataset(tmp_path / name), "-o", tmp_path / "t.json", "--hardware", name).exit_code == 0
 
 
 @pytest.mark.parametrize("hardware", ["unknown", "NVIDIA H200,sm_90", "NVIDIA H200,sm_90,many", ",sm_90,132"])
 def test_hardware_that_cannot_be_is_2(tmp_path: Path, hardware: str) -> None:
     """A name that no table has, or a description with a field missing, is wrong usage."""
-    result = call(dataset(tmp_path / "d"), "-o", tmp_path / "t.json", "--hardware", hardware)
+    result = build(dataset(tmp_path / "d"), "-o", tmp_path / "t.json", "--hardware", hardware)
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
 
@@ -204,5 +196,5 @@ def test_epsilon_reaches_the_builder(tmp_path: Path) -> None:
             timings = tuple(map(Timing, (TRITON, small), times))
             writer.append(Record(Problem("mm", "float16", "nn", 16, 1, m, 8, 8), timings))
     for epsilon, rows in (("0.02", 2), ("0.03", 1)):
-        call(tmp_path / "d", "-o", tmp_path / epsilon, "--epsilon", epsilon)
+        build(tmp_path / "d", "-o", tmp_path / epsilon, "--epsilon", epsilon)
         assert len(read_table(tmp_path / epsilon).entries) == rows
