@@ -51,10 +51,12 @@ def _faults(data: bytes, document: Any) -> list[Fault]:
         return [fault]
     except RecursionError:
         return [Fault("is nested too deeply to be a table")]
+    rows = document.get("entries")
+    if isinstance(rows, list):
+        faults += _of_meaning(rows, faults)
     with suppress(RecursionError):
         faults += [Fault("is written twice (only the last one counts)", *path) for path in repeated_fields(data)]
-    rows = document.get("entries")
-    return faults + (_of_meaning(rows, faults) if isinstance(rows, list) else [])
+    return faults
 
 
 def _of_meaning(rows: list[Any], of_schema: list[Fault]) -> list[Fault]:

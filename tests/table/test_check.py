@@ -99,12 +99,13 @@ def test_one_fault_of_a_row_does_not_hide_another(good: str, save: Save) -> None
 
 def test_fields_that_are_written_twice_are_reported(good: str, save: Save) -> None:
     """JSON parsers keep the last of equal names silently, so that an edit could be lost."""
-    text = good.replace('"m": [513, 1024]', '"m": [1, 2],\n"m": [513, 1024]').replace('"arch"', '"name": "x", "arch"')
+    text = good.replace('"m": [513, 1024]', '"m": [1, 2],\n"m": [1024, 513]').replace('"arch"', '"name": "x", "arch"')
     text = text.replace('{"template": "aten"}', '{"template": "aten", "template": "aten"}', 1)
     path = save(text)
     reason = "is written twice (only the last one counts)"
     assert [str(error).removeprefix(f"{path}:") for error in check_file(path)] == [
         f"4: hardware.name: {reason}",
+        "8: entries[0].m: [1024, 513] ends before it begins (allowed: [lowest, highest])",
         f"8: entries[0].m: {reason}",
         f"10: entries[0].configs[1].template: {reason}",
     ]
