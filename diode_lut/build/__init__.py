@@ -14,6 +14,7 @@ from diode_lut.dataset import Dataset, Record
 from diode_lut.errors import DatasetError
 from diode_lut.problem import Hardware
 from diode_lut.table import Entry, Table
+from diode_lut.table.overlap import coverage
 
 EPSILON = 0.02
 """By what fraction a table's choice may be slower than the best config measured."""
@@ -139,8 +140,8 @@ def _answering(
 
     A row to which the kept ones leave no problem is left out.
     """
-    taken = {entry.key for entry in kept}
-    table = Table(hardware, [*kept, *(entry for entry in built if entry.key not in taken)])
+    taken = set(map(coverage, kept))
+    table = Table(hardware, [*kept, *(entry for entry in built if coverage(entry) not in taken)])
     answers: Counter[Entry] = Counter()
     regrets = []
     for number, problem in enumerate(measurements.problems):

@@ -26,11 +26,16 @@ Sharing = Callable[[Entry], int]
 """The mask of the rows of a block that share a value of one field with an entry."""
 
 
+def coverage(entry: Entry) -> tuple[object, ...]:
+    """The key in full: the same for all entries that cover the same problems, as an op without a batch makes them."""
+    return (*entry[:4], *_box(entry))
+
+
 def repeats(entries: Mapping[int, Entry]) -> Iterator[tuple[int, int]]:
     """The number of each row whose key an earlier row has too, and the number of the first such row."""
     first: dict[object, int] = {}
     for number, entry in entries.items():
-        earlier = first.setdefault(_key(entry), number)
+        earlier = first.setdefault(coverage(entry), number)
         if earlier != number:
             yield number, earlier
 
@@ -40,7 +45,7 @@ def overlaps(entries: Mapping[int, Entry]) -> Iterator[tuple[int, int]]:
 
     Rows with the same key are not meant: of these only the first counts.
     """
-    first = {_key(entry): number for number, entry in reversed(list(entries.items()))}
+    first = {coverage(entry): number for number, entry in reversed(list(entries.items()))}
     volumes: dict[int, list[int]] = defaultdict(list)
     for number in sorted(first.values()):
         volumes[entries[number].volume].append(number)
@@ -67,11 +72,6 @@ def shared_problem(one: Entry, other: Entry) -> Problem:
         for op in OPS
     )
     return next(problem for problem in problems if one.covers(problem) and other.covers(problem))
-
-
-def _key(entry: Entry) -> tuple[object, ...]:
-    """The key, the same for all keys that cover the same problems because an op has no batch."""
-    return (*entry[:4], *_box(entry))
 
 
 def _box(entry: Entry) -> tuple[Range, ...]:

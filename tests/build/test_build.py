@@ -269,6 +269,13 @@ def test_rows_with_a_note_are_kept(some_file: Path) -> None:
     assert (result.problems, len(result.regrets), result.range_rows, result.exact_rows) == (3, 2, 1, 0)
 
 
+def test_rows_with_a_note_replace_built_ones(some_file: Path) -> None:
+    """A person's row stands in for a built one that covers the same, also if only the former says that b is 1."""
+    own = Entry("mm", "float16", "nn", 16, (1, 1), (9, 9), (8, 8), (8, 8), (Candidate(C),), None, "mine")
+    result = build([dataset(some_file, [record(9, {A: 100.0})])], previous=Table(H200, [own]))
+    assert result.table.entries == (own,)
+
+
 def test_provenance_comes_from_the_headers(tmp_path: Path) -> None:
     """Versions that differ are all named, the date is the latest, files are named by their digests."""
     one = stored(tmp_path / "one", [record(8, {A: 100.0})])
