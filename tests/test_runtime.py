@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,12 +24,7 @@ Write = Callable[..., Path]
 
 torch = pytest.importorskip("torch")
 
-
-@pytest.fixture(autouse=True)
-def no_tables(shipped: Path) -> Iterator[None]:
-    """No shipped tables, and no table of the user's that outlives the test."""
-    with diode_lut.config.patch(tables=()):
-        yield
+pytestmark = pytest.mark.usefixtures("no_tables")
 
 
 @pytest.fixture
