@@ -5,6 +5,7 @@ PYTEST_FLAGS ?= -n 2 --dist loadfile
 
 RUN := $(if $(VENV),$(VENV)/bin/python,$(PYTHON))
 READY := $(if $(VENV),$(VENV)/.ready)
+export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
 
 .PHONY: test demo bench lint format

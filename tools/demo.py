@@ -1,0 +1,120 @@
+"""The whole road on this machine's device: measure, build a table, check it, and compile a module with it.
+
+Run it with ``make demo``; it uses the first CUDA GPU, or the CPU where there is none. It fails if the table does not
+answer for each product, if a benchmark runs in spite of it, or if a result is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from demo_module import Report, problems
+
+WAYS = (("default", False), ("default", True), ("max-autotune", False))
+"""The modes of torch.compile to compare, each without or with the table."""
+
+
+def main() -> None:
+    """Do it in a temporary directory, or in one that stays."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="write problems, timings and table here")
+    options = parser.parse_args()
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="diode-lut-demo-", ignore_cleanup_errors=True) as temporary:
+        faults = demo(options.keep or Path(temporary), Path(temporary))
+    print(f"\n{time.perf_counter() - started:.0f} seconds in all")
+    if faults:
+        sys.exit("\n".join(f"FAILED: {fault}" for fault in faults))
+
+
+def demo(directory: Path, caches: Path) -> list[str]:
+    """All steps; returns what is not as it should be."""
+    directory.mkdir(parents=True, exist_ok=True)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    asked, timings, table = (directory / name for name in ("problems.json", "timings.msgpack", "table.json"))
+    asked.write_text(json.dumps(problems(device), indent=1), encoding="utf-8")
+    timings.unlink(missing_ok=True)
+    table.unlink(missing_ok=True)
+
+    print(f"Three matrix products on {device}: every kernel that Inductor knows for them is timed.")
+    command("collect", "--problems", asked, "--out", timings, "--device", device)
+    print("\nThe winners become a table.")
+    command("build", timings, "-o", table)
+    command("check", table)
+    print(table.read_text(encoding="utf-8"))
+    print("A module with these products, compiled in new processes with cold caches:\n")
+    reports = {way: compile_in_new_process(device, *way, table, caches) for way in WAYS}
+    print_comparison(reports)
+    return [*faults(reports, len(problems(device)))]
+
+
+def command(*arguments: str | Path) -> None:
+    """Run a command of diode_lut as a user would; exit if it fails."""
+    words = ["-m", "diode_lut", *map(str, arguments)]
+    print(f"$ python {shlex.join(words)}", flush=True)
+    completed = subprocess.run([sys.executable, *words], check=False)
+    if completed.returncode:
+        sys.exit(f"FAILED: exit code {completed.returncode}")
+
+
+def compile_in_new_process(device: str, mode: str, with_table: bool, table: Path, caches: Path) -> Report:
+    """Compile the module in ``mode``, with or without the table, where no cache can help."""
+    cache = tempfile.mkdtemp(dir=caches)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DIODE_LUT_")}
+    environment["TORCHINDUCTOR_CACHE_DIR"] = environment["TRITON_CACHE_DIR"] = cache
+    environment["TORCHINDUCTOR_VEC_ISA_OK"] = "1"  # saves three trials of the C++ compiler in each process
+    environment["PYTHONWARNINGS"] = "ignore"
+    environment |= {"DIODE_LUT_TABLES": str(table)} if with_table else {"DIODE_LUT_POLICY": "off"}
+    program = [sys.executable, str(Path(__file__).with_name("demo_module.py")), device, mode]
+    completed = subprocess.run(program, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    if completed.returncode:
+        sys.exit(f"FAILED: the module does not compile or run ({mode}, {name_of(with_table)})")
+    return Report(**json.loads(completed.stdout.splitlines()[-1]))
+
+
+def print_comparison(reports: dict[tuple[str, bool], Report]) -> None:
+    """One line for each way, then what the table answered."""
+    print(f"{'mode':14}{'table':9}{'compile':>10}{'benchmarks':>12}{'a call':>12}{'error':>10}{'eager':>10}")
+    for (mode, with_table), report in reports.items():
+        print(
+            f"{mode:14}{name_of(with_table):9}{report.compile_seconds:>8.2f} s{report.benchmarks:>12}"
+            f"{report.run_us:>9.1f} us{report.error:>10.1e}{report.eager_error:>10.1e}"
+        )
+    stats = reports["default", True].stats
+    hits = ", ".join(f"{count} from {tier} tables" for tier, count in stats["hits"].items() if count)
+    print(
+        f"\nThe table was asked {stats['total_predictions']} times: {hits or 'no hits'}, {stats['fallbacks']} misses."
+    )
+
+
+def name_of(with_table: bool) -> str:
+    """How the report calls compiling with or without the table."""
+    return "with" if with_table else "without"
+
+
+def faults(reports: dict[tuple[str, bool], Report], products: int) -> Iterator[str]:
+    """What is not as it should be."""
+    for (mode, with_table), report in reports.items():
+        if not report.error <= 2 * report.eager_error:  # NaN is wrong, too
+            yield f"{mode}, {name_of(with_table)} the table: error {report.error:.1e}, eager {report.eager_error:.1e}"
+    stats, tuned = reports["default", True].stats, reports["default", True]
+    if stats["hits"]["user"] != products or stats["fallbacks"]:
+        yield f"the table answered for {stats['hits']['user']} products, not for {products}"
+    if tuned.benchmarks:
+        yield f"{tuned.benchmarks} products were benchmarked although the table has them"
+    if not reports["max-autotune", False].benchmarks:
+        yield "max-autotune benchmarked nothing, so the count of benchmarks says nothing"
+
+
+if __name__ == "__main__":
+    main()
