@@ -1,0 +1,189 @@
+"""Importing, loading, looking up and deciding: prints what was measured beside the figures to reach.
+
+Run with ``make bench``. Lookups are timed one by one, for problems that were never looked up before; the hook's
+decisions for the inputs that Inductor gives it for an H200 that is not there.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+from unittest import mock
+
+import diode_lut
+from diode_lut.problem import ATEN, DTYPES, LAYOUTS, OPS, Config, Hardware, Problem
+from diode_lut.table import Candidate, Entry, Range, Table, read_table, write_table
+from diode_lut.table.entry import BATCHED
+
+HARDWARE = Hardware("NVIDIA H200", "sm_90", 132)
+KINDS = [(op, dtype, layout, 16) for op in OPS for dtype in DTYPES[:2] for layout in LAYOUTS[:2]]
+RUNS = 5
+LOOKUPS = 20_000
+DECISIONS = 2_000
+IMPORT = """
+import sys, time
+started = time.perf_counter()
+import diode_lut
+print(time.perf_counter() - started)
+assert "torch" not in sys.modules
+"""
+
+
+def main() -> None:
+    """Measure everything, with one table of 100,000 entries."""
+    print(f"{'':58} {'measured':>13} {'target':>12}")
+    show("import diode_lut", min(in_new_process("-c", IMPORT)[0] for _ in range(RUNS)) * 1e3, "ms", 50)
+    large = table(100_000)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "large.json"
+        write_table(large, path)
+        bench_loading(path, "100,000 entries", 1000, megabytes=150)
+        bench_decision(path)
+        write_table(table(2_000), path)
+        bench_loading(path, "2,000 entries", 25)
+    bench_lookup(large)
+
+
+def show(what: str, measured: float, unit: str, target: float | None = None) -> None:
+    """A line of the report."""
+    aim = "" if target is None else f"< {target:g} {unit}"
+    missed = "" if target is None or measured < target else "  missed"
+    print(f"{what:58} {measured:>10.3g} {unit:2} {aim:>12}{missed}", flush=True)
+
+
+def table(count: int) -> Table:
+    """Rows of which about half are for one problem and half for ranges, with the winner and aten."""
+    draw = random.Random(2)
+    blocks = [16, 32, 64, 128, 256]
+    configs = [
+        Config("triton_mm", (*draw.choices(blocks, k=3), 8, draw.randint(2, 5), draw.choice((4, 8)))) for _ in range(99)
+    ]
+    rows = {row.key: row for row in (_row(draw, configs) for _ in range(count * 11 // 10))}
+    return Table(HARDWARE, list(rows.values())[:count])
+
+
+def _row(draw: random.Random, configs: list[Config]) -> Entry:
+    def size() -> int:
+        return int(2 ** draw.uniform(4, 14))
+
+    def wide() -> Range:
+        low = size()
+        return low, int(low * draw.uniform(1, 1.3))
+
+    kind = draw.choice(KINDS)
+    batch = None if kind[0] not in BATCHED else (draw.randint(1, 64),) * 2
+    m, n, k = [(exact, exact) for exact in (size(), size(), size())] if draw.random() < 0.5 else [wide() for _ in "mnk"]
+    best = Candidate(draw.choice(configs), draw.randint(1000, 2000))
+    return Entry(*kind, batch, m, n, k, (best, Candidate(ATEN)), draw.randint(1, 50))
+
+
+def in_new_process(*arguments: str) -> list[float]:
+    """The numbers that a Python process prints."""
+    answer = subprocess.run([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return [float(word) for word in answer.split()]
+
+
+def bench_loading(path: Path, what: str, milliseconds: float, megabytes: float | None = None) -> None:
+    """Loading in new processes, the best of several, and by how much that raises the process's peak of memory."""
+    runs = [in_new_process(__file__, str(path)) for _ in range(RUNS)]
+    show(f"load {what}, validated", min(seconds for seconds, _ in runs) * 1e3, "ms", milliseconds)
+    show(f"load {what}: growth of peak memory", max(growth for _, growth in runs), "MB", megabytes)
+
+
+def load(path: Path) -> None:
+    """What the new process does."""
+    before = peak_memory()
+    started = time.perf_counter()
+    read_table(path)
+    seconds = time.perf_counter() - started
+    print(seconds, peak_memory() - before)
+
+
+def peak_memory() -> float:
+    """The most memory that this process has had so far, in MB; unlike getrusage's it leaves out the parent's."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def bench_lookup(large: Table) -> None:
+    """Lookups once the index is built."""
+    for kind in KINDS:
+        large.lookup(Problem(*kind, 1, 1, 1, 1))
+    rows = random.Random(4).sample(large.entries, LOOKUPS)
+    problems = covered(rows)
+    kinds = {
+        "hit": problems,
+        "hit of a row for one problem": covered(row for row in rows if row.volume == 1),
+        "hit of a row with ranges": covered(row for row in rows if row.volume > 1),
+        "miss": [problem._replace(m=problem.m + 20_000) for problem in problems],
+    }
+    for what, asked in kinds.items():
+        show(f"lookup among 100,000 entries, {what}", microseconds(large.lookup, asked), "us", 1.5)
+    probe = dict.fromkeys(covered(large.entries)).get
+    show("for comparison: probe of a dict with 100,000 problems", microseconds(probe, problems), "us")
+
+
+def covered(rows: Iterable[Entry]) -> list[Problem]:
+    """For each row a problem that it covers."""
+    draw = random.Random(3)
+    return [Problem(*row[:4], *(draw.randint(*size) if size else 1 for size in row[4:8])) for row in rows]  # type: ignore[arg-type]
+
+
+def microseconds(call: Callable[[Any], object], arguments: Sequence[Any]) -> float:
+    """The median time of a call, without what reading the clock takes."""
+    clock = time.perf_counter_ns
+    times, overhead = [], []
+    for argument in arguments:
+        started = clock()
+        call(argument)
+        times.append(clock() - started)
+        started = clock()
+        overhead.append(clock() - started)
+    return (median(times) - median(overhead)) / 1e3
+
+
+def bench_decision(path: Path) -> None:
+    """From Inductor's inputs of a product to its config, as the hook does it: for a hit, and for a miss."""
+    import torch
+
+    from diode_lut import runtime
+    from diode_lut.inductor.problems import problem_of
+    from tests.fake_cuda import Input, fake_cuda, lower
+
+    measured: dict[bool, float] = {}
+
+    def decide(inputs: Any) -> bool:
+        problem = problem_of(inputs, "mm")
+        assert problem is not None
+        return bool(runtime.decide(problem, str(inputs.device())).configs)
+
+    def measure(inputs: Any, op: str) -> Problem | None:
+        measured[decide(inputs)] = microseconds(decide, [inputs] * DECISIONS)
+        return problem_of(inputs, op)
+
+    of_kind = (problem for problem in covered(read_table(path).entries) if problem[:4] == KINDS[0])
+    hit = next(problem for problem in of_kind if problem.n % 8 == problem.k % 8 == 0)  # as align 16 has it
+    with (
+        fake_cuda(),
+        diode_lut.config.patch(tables=(str(path),)),
+        mock.patch("diode_lut.inductor.hook.problem_of", measure),
+    ):
+        for problem in (hit, hit._replace(m=20_000)):
+            shapes = (problem.m, problem.k), (problem.k, problem.n)
+            lower(torch.mm, *(Input(shape, torch.float16) for shape in shapes))
+    show("hook decision, hit", measured[True], "us", 100)
+    show("hook decision, miss", measured[False], "us")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        load(Path(sys.argv[1]))
+    else:
+        main()
