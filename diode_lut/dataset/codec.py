@@ -25,10 +25,12 @@ def header_to_wire(header: Header) -> dict[str, Any]:
 
 
 def header_from_wire(wire: Any) -> Header:
-    """The header, or DatasetError saying what was found instead."""
+    """The header, or DatasetError saying what was found instead; None stands for a file that ends too early."""
+    if wire is None:
+        raise DatasetError("ends within its header: cut off before anything was measured")
     if not isinstance(wire, dict) or MAGIC not in wire:
         raise DatasetError(f"the first object has no {MAGIC!r}: not a dataset")
-    if wire[MAGIC] != VERSION:
+    if type(wire[MAGIC]) is not int or wire[MAGIC] != VERSION:
         remedy = "written by a newer diode_lut: upgrade" if _newer(wire[MAGIC]) else "not a version that ever existed"
         raise DatasetError(f"{MAGIC}: expected {VERSION}, found {wire[MAGIC]!r} ({remedy})")
     for name in _TEXTS:

@@ -212,6 +212,7 @@ WIRE = header_to_wire(HEADER)
     [
         ({**WIRE, "diode_lut_dataset": 2}, "expected 1, found 2 (written by a newer diode_lut: upgrade)"),
         ({**WIRE, "diode_lut_dataset": "1"}, "expected 1, found '1' (not a version that ever existed)"),
+        ({**WIRE, "diode_lut_dataset": True}, "expected 1, found True (not a version that ever existed)"),
         ({**WIRE, "colour": "red"}, "colour: a header has no such field"),
         ({**WIRE, "torch": 2.13}, "torch: 2.13 is not a text"),
         ({**WIRE, "hardware": "H200"}, "hardware: 'H200' is not a map"),
