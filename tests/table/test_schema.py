@@ -16,8 +16,8 @@ from jsonschema import Draft202012Validator
 
 from diode_lut.errors import TableError
 from diode_lut.problem import MAX_SIZE, TEMPLATES
+from diode_lut.table import check_file, read_table, to_bytes
 from diode_lut.table import read as read_module
-from diode_lut.table import read_table, to_bytes
 from diode_lut.table.check import table_validator
 
 SCHEMA = table_validator().schema
@@ -127,6 +127,22 @@ def test_rows_are_decoded_alike_after_other_rows(data: st.DataObject, draw_from:
         alone += read_table(path).entries
     path.write_bytes(orjson.dumps({**header, "entries": rows}))
     assert list(read_table(path).entries) == alone
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_check_names_what_the_reader_skips(data: st.DataObject, draw_from: Any, tmp_path_factory: Any) -> None:
+    """A file that the reader refuses has an error in check, and so has each row that it skips."""
+    path = tmp_path_factory.getbasetemp() / "check-and-read.json"
+    path.write_bytes(json.dumps(data.draw(documents(draw_from.tables)), indent=1).encode())
+    errors = check_file(path)
+    try:
+        skipped = read_table(path).errors
+    except TableError:
+        assert errors
+    else:
+        named = {error.where.split("]")[0] for error in errors}
+        assert all(error.where.split("]")[0] in named for error in skipped)
 
 
 def test_the_schema_is_valid_itself() -> None:
