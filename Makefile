@@ -16,7 +16,7 @@ test: $(READY)
 	$(INDUCTOR) $(RUN) -m pytest $(PYTEST_FLAGS)
 
 demo: $(READY)
-	$(RUN) tools/demo.py
+	$(RUN) -u tools/demo.py
 
 bench: $(READY)
 	$(RUN) tools/bench_engine.py
