@@ -19,6 +19,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from operator import xor
@@ -48,6 +49,10 @@ MOST_COPIES = 1.5
 """How many times as many boxes as there are rows the cells of a grid may hold."""
 
 
+REMEMBERED = 1 << 14
+"""A model has some hundred distinct products, each of them many times over: so many answers are remembered."""
+
+
 class Index:
     """Finds the most specific entry for a problem."""
 
@@ -56,8 +61,9 @@ class Index:
         self._groups: dict[Kind, Group] = {}
         for entry in entries:
             self._rows[entry[:4]].append(entry)
+        self.find = lru_cache(REMEMBERED)(self._find)
 
-    def find(self, problem: Problem) -> Entry | None:
+    def _find(self, problem: Problem) -> Entry | None:
         """The entry with the smallest volume that covers the problem; among equals, the first in canonical order."""
         kind = problem[:4]
         group = self._groups.get(kind)
