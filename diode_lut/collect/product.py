@@ -9,14 +9,8 @@ from typing import Any, NamedTuple
 import torch
 
 from diode_lut.errors import CollectError
+from diode_lut.inductor.problems import TORCH_DTYPES
 from diode_lut.problem import ITEMSIZES, Problem, contiguous_align
-
-_TORCH_DTYPES = {
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float32": torch.float32,
-    "tf32": torch.float32,
-}
 
 
 class Product(NamedTuple):
@@ -31,16 +25,24 @@ def make_product(problem: Problem, device: str) -> Product:
     """The problem with random operands that have exactly its layout and alignment.
 
     On a CPU, B of ``mm`` and the bias and B of ``addmm`` are frozen parameters, as in a model for inference: only then
-    does Inductor offer its C++ template. CollectError if the operands do not fit in memory.
+    does Inductor offer its C++ template. CollectError as of make_operands.
+    """
+    operands = make_operands(problem, device)
+    if device == "cpu" and problem.op in ("mm", "addmm"):
+        *bias, a, b = operands
+        return Product(_Linear(b, *bias).eval(), (a,), frozen=True)
+    return Product(getattr(torch, problem.op), operands, frozen=False)
+
+
+def make_operands(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
+    """Normally distributed operands of exactly the problem's layout and alignment: the bias, if any, then A and B.
+
+    CollectError if they do not fit in memory.
     """
     try:
-        a, b = _operands(problem, device)
-        bias = _bias(problem, device)
+        return (*_bias(problem, device), *_operands(problem, device))
     except RuntimeError as error:
         raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
-    if device == "cpu" and problem.op in ("mm", "addmm"):
-        return Product(_Linear(b, *bias).eval(), (a,), frozen=True)
-    return Product(getattr(torch, problem.op), (*bias, a, b), frozen=False)
 
 
 @contextmanager
@@ -76,14 +78,14 @@ def _bias(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
     """The third input: one row for ``addmm``, as ``nn.Linear`` has it; as large as the result for ``baddbmm``."""
     shapes = {"addmm": (problem.n,), "baddbmm": (problem.b, problem.m, problem.n)}
     shape = shapes.get(problem.op)
-    return () if shape is None else (torch.randn(shape, dtype=_TORCH_DTYPES[problem.dtype], device=device),)
+    return () if shape is None else (torch.randn(shape, dtype=TORCH_DTYPES[problem.dtype], device=device),)
 
 
 def _matrix(problem: Problem, rows: int, columns: int, letter: str, device: str) -> torch.Tensor:
     """A batch of matrices, without the batch dimension for the ops that have none; ``t`` is stored transposed."""
     lines, length = (rows, columns) if letter == "n" else (columns, rows)
     batch = (problem.b,) if problem.op in ("bmm", "baddbmm") else ()
-    stored = torch.randn((*batch, lines, _pitch(problem, length)), dtype=_TORCH_DTYPES[problem.dtype], device=device)
+    stored = torch.randn((*batch, lines, _pitch(problem, length)), dtype=TORCH_DTYPES[problem.dtype], device=device)
     matrix = stored[..., :length]
     return matrix if letter == "n" else matrix.transpose(-2, -1)
 

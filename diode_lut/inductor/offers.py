@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch._inductor.ir import ChoiceCaller, FixedLayout, ReinterpretView
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.lowering import permute
+from torch._inductor.select_algorithm import realize_inputs
 
 from diode_lut.inductor.describe import MKL_LINEAR, describe
 from diode_lut.inductor.problems import problem_of
@@ -32,6 +33,7 @@ def _linear_problem(aten: ChoiceCaller) -> Problem | None:
     oneDNN's weight has no strides to read any more; it counts as column-major, as ``nn.Linear`` has it.
     """
     x, *others = aten.input_nodes
+    x = realize_inputs(x)  # type: ignore[no-untyped-call]  # it may still be what computes it, without strides
     if aten.name == MKL_LINEAR:
         return problem_of(MMKernelInputs([x, permute(others[-1], [1, 0])]), "mm")
     n, k = others[0].get_size()

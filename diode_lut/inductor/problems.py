@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from sympy import Integer
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -15,7 +16,15 @@ from diode_lut.problem import MAX_SIZE, OPS, Problem
 
 log = logging.getLogger(__name__)
 
-_DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
+TORCH_DTYPES = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "tf32": torch.float32,
+}
+"""Our names of data types as PyTorch's."""
+
+_DTYPES = {kind: name for name, kind in TORCH_DTYPES.items() if name != "tf32"}
 _ROW_BYTES = 16
 
 
@@ -27,15 +36,15 @@ def problem_of(inputs: Any, op: str) -> Problem | None:
     """
     if op not in OPS or not isinstance(inputs, MMKernelInputs):
         return None
-    dtype = _dtype(inputs)
-    if dtype is None or free_unbacked_symbols([*inputs.shapes_symbolic(), *inputs.strides_symbolic()]):
+    dtype, numbers = _dtype(inputs), _numbers(inputs)
+    if dtype is None or numbers is None:
         log.debug("%s with inputs of %s, or with sizes that only the data tells: not in any table", op, inputs.dtypes())
         return None
-    m, n, k = inputs.mnk_hinted()
-    b = inputs.batch_hinted()
+    shapes, strides = numbers
+    (*batch, m, k), (*_, n) = shapes
+    b = batch[0] if batch else 1
     if not all(1 <= size <= MAX_SIZE for size in (b, m, n, k)):
         return None
-    shapes, strides = inputs.shapes_hinted()[-2:], inputs.strides_hinted()[-2:]
     letters = [_letter(stride) for stride in strides]
     if None in letters:
         return None
@@ -45,6 +54,19 @@ def problem_of(inputs: Any, op: str) -> Problem | None:
         for node, stride, shape in zip(inputs.mat1mat2(), strides, shapes, strict=True)
     )
     return Problem(op, dtype, f"{letters[0]}{letters[1]}", 16 if aligned else 2, b, m, n, k)
+
+
+_Numbers = tuple[tuple[int, ...], ...]
+
+
+def _numbers(inputs: MMKernelInputs) -> tuple[_Numbers, _Numbers] | None:
+    """Shapes and strides of A and B, as hints where they are dynamic; None if only the data tells some input's."""
+    shapes, strides = inputs.shapes_symbolic(), inputs.strides_symbolic()
+    if all(isinstance(number, (int, Integer)) for numbers in (*shapes, *strides) for number in numbers):
+        return tuple(tuple(map(int, shape)) for shape in shapes[-2:]), tuple(tuple(map(int, s)) for s in strides[-2:])
+    if free_unbacked_symbols([*shapes, *strides]):
+        return None
+    return inputs.shapes_hinted()[-2:], inputs.strides_hinted()[-2:]
 
 
 def _dtype(inputs: MMKernelInputs) -> str | None:
@@ -73,6 +95,6 @@ def _aligned(node: Any, stride: Sequence[int], shape: Sequence[int], itemsize: i
     unaligned = node.get_device().type != "cpu" and node.get_name() in V.graph.unaligned_buffers
     return (
         not unaligned
-        and V.graph.sizevars.statically_known_multiple_of(start, _ROW_BYTES)
+        and (start == 0 or V.graph.sizevars.statically_known_multiple_of(start, _ROW_BYTES))
         and all(step * itemsize % _ROW_BYTES == 0 for step in steps)
     )

@@ -77,6 +77,17 @@ def test_row_decides_frozen_linear(template: str, library: bool, own_rows: Rows,
     assert benchmarked == []
 
 
+def test_linear_after_something_fused(own_rows: Rows) -> None:
+    """A frozen linear whose input is not computed yet when Inductor chooses is served like any other."""
+    own_rows({"op": "mm", "configs": [{"template": "cpp_gemm"}]})
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 48)).eval()
+    x = torch.randn(16, 32)
+    with torch.no_grad(), inductor_config.patch(freezing=True), diode_lut.profile_predictions() as counts:
+        result = torch.compile(model)(x)
+    torch.testing.assert_close(result, model(x), rtol=1e-4, atol=1e-5)
+    assert counts.hits["user"] == 2
+
+
 def test_miss_is_inductors_own_business(own_rows: Rows, benchmarked: list[str]) -> None:
     """Under max-autotune a product without a row is benchmarked, or is aten with ``fallback_to_autotune=False``."""
     own_rows({"op": "mm", "configs": [{"template": "aten"}]})
