@@ -8,7 +8,8 @@
     ├── ProblemError           a problem, config or hardware that cannot exist
     ├── HardwareError          no device, or not the one that was asked for
     ├── SettingError           a setting with a value that it cannot have
-    └── CollectError           measuring could not start or go on
+    ├── CollectError           measuring could not start or go on
+    └── DeviceLostError        a kernel left the device unusable for this process
 
 A message says what is wrong, where, and what is allowed; it fits on one line.
 """
@@ -54,3 +55,7 @@ class SettingError(DiodeLutError, ValueError):
 
 class CollectError(DiodeLutError):
     """Measuring could not start or go on."""
+
+
+class DeviceLostError(DiodeLutError):
+    """A kernel left the device unusable for this process: nothing can be measured in it any more."""

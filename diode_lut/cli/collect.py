@@ -1,20 +1,25 @@
-"""``collect``: measure problems on this machine's device."""
+"""``collect``: measure problems, on this machine or on many."""
 
 from __future__ import annotations
 
+import math
 import signal
+import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
+from diode_lut.collect.task import METHODS
 from diode_lut.errors import CollectError
 from diode_lut.problem import DTYPES, LAYOUTS, OPS, Problem
 
 if TYPE_CHECKING:
-    from diode_lut.collect.collector import Outcome
+    from diode_lut.collect.collector import Pass
+    from diode_lut.collect.task import Outcome
 
 _STOPPED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -63,13 +68,32 @@ _STOPPED = 130
     help="The dataset; if it exists, what it holds is skipped and the rest appended.",
 )
 @click.option(
+    "--method",
+    type=click.Choice(tuple(METHODS)),
+    help="autotune: Inductor's own autotuner, one product at a time. sweep: all kernels quickly, then the best "
+    "carefully.  [default: sweep on CUDA, else autotune]",
+)
+@click.option(
     "--search-space",
     type=click.Choice(("default", "exhaustive")),
     default="default",
     show_default=True,
-    help="How many Triton kernels Inductor tries for each problem: about 20, or about 1,500.",
+    help="How many Triton kernels Inductor's autotuner tries for each problem: about 20, or about 1,500.",
 )
-@click.option("--device", type=click.Choice(("cuda", "cpu")), help="[default: cuda where there is any]")
+@click.option(
+    "--device",
+    type=click.Choice(("cuda", "cpu", "all")),
+    help="all: every CUDA device of this machine at the same time.  [default: cuda where there is any]",
+)
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Have the workers of this Dask scheduler measure, on however many machines; all must be of one kind. "
+    "Start one for each GPU: CUDA_VISIBLE_DEVICES=0 dask worker ADDRESS --nthreads 1 --memory-limit 0",
+)
+@click.option(
+    "--budget", type=click.FloatRange(min=0, min_open=True), metavar="MINUTES", help="Begin no problem after this."
+)
 @click.pass_context
 def collect_command(
     context: click.Context,
@@ -77,26 +101,39 @@ def collect_command(
     problem_file: Path | None,
     count: int | None,
     path: Path,
+    method: str | None,
     search_space: str,
     device: str | None,
+    scheduler: str | None,
+    budget: float | None,
     **drawing: Any,
 ) -> None:
-    """Time every kernel that Inductor knows for each problem, with its own autotuner, into a dataset.
+    """Time the kernels that Inductor knows for each problem, into a dataset.
 
     Each problem is on disk once it is measured: after Ctrl-C or a crash, run the same command again. The operands,
     the bias and the result of a problem drawn at random take at most 2 GiB together.
     """
     problems = _problems(context, problem_file, count, drawing)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run removes its temporary caches, too
+    from diode_lut.collect.collector import collect
+
+    budget_s = math.inf if budget is None else budget * 60
+    passes = collect(
+        problems, path, device=device, method=method, search_space=search_space, scheduler=scheduler, budget_s=budget_s
+    )
     tally: Counter[str] = Counter()
     try:
-        _collect(problems, path, device, search_space, tally)
+        with closing(passes):
+            for each in passes:
+                _show(each, tally)
     except KeyboardInterrupt:
         click.echo(_summary(path, tally))
         click.echo("stopped: run the same command again to go on", err=True)
         context.exit(_STOPPED)
     click.echo(_summary(path, tally))
-    if not tally["measured"] + tally["present"]:
+    if tally["left"]:
+        click.echo(f"{tally['left']} problems left: run the same command again to go on", err=True)
+    elif not tally["measured"] + tally["present"]:
         raise CollectError("none of the problems could be measured")
 
 
@@ -118,24 +155,26 @@ def _problems(
     return read_problems(problem_file)
 
 
-def _collect(problems: list[Problem], path: Path, device: str | None, search_space: str, tally: Counter[str]) -> None:
-    """Run the collector with a progress bar on a terminal; what became of the problems is counted in ``tally``."""
+def _show(each: Pass, tally: Counter[str]) -> None:
+    """Go through a pass with a progress bar on a terminal; what became of the problems is counted in ``tally``."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from diode_lut.collect.collector import collect
-
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    rate = TextColumn("{task.fields[timings]} timings, {task.fields[per_minute]:.0f} a minute, left")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+    begin, before = time.monotonic(), tally["timings"]
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(str(problems[0]), total=len(problems))
-        upcoming = [*map(str, problems[1:]), ""]
-        outcomes = collect(problems, path, device=device, search_space=search_space)
-        for outcome, description in zip(outcomes, upcoming, strict=True):
+        task = progress.add_task(each.stage, total=each.total, timings=0, per_minute=0.0)
+        tally["left"] += each.total
+        for outcome in each.outcomes:
+            tally["left"] -= 1
             _count(outcome, tally)
             if outcome.status == "skipped":
                 console.print(f"skipped {outcome.problem}: {outcome.reason}")
-            progress.update(task, advance=1, description=description)
+            timings = tally["timings"] - before
+            per_minute = 60 * timings / (time.monotonic() - begin)
+            progress.update(task, advance=1, timings=timings, per_minute=per_minute)
 
 
 def _count(outcome: Outcome, tally: Counter[str]) -> None:

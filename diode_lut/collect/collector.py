@@ -1,121 +1,91 @@
-"""Problems in, dataset out: each product is autotuned on the device and its timings appended."""
+"""Problems in, dataset out: whoever measures, the records are appended to the file here."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from collections.abc import Iterator, Sequence
-from datetime import date
+import math
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Literal, NamedTuple
+from pkgutil import resolve_name
+from typing import NamedTuple
 
-import torch
-
-from diode_lut.collect.product import make_product, matmul_precision
-from diode_lut.dataset import DatasetWriter, Header, Record, read_dataset
+from diode_lut.collect.setup import Setup
+from diode_lut.collect.shards import make_shards
+from diode_lut.collect.task import FINALISTS, METHODS, Outcome, Task
+from diode_lut.collect.workplace import Workplace, open_workplace
+from diode_lut.dataset import DatasetWriter, Record, read_dataset
 from diode_lut.errors import CollectError
-from diode_lut.hardware import detect_hardware
-from diode_lut.inductor.autotune import Round, autotune
 from diode_lut.problem import Problem
-from diode_lut.settings import config
 
 
-class Outcome(NamedTuple):
-    """What became of one problem.
+class Pass(NamedTuple):
+    """All problems at one stage: ``outcomes`` yields at most ``total`` times, each once the record is on the disk."""
 
-    ``measured`` comes with the timings just written, ``skipped`` with a reason in words, ``present`` was in the file
-    before. ``ignored`` counts candidates of Inductor's that no config can express.
-    """
-
-    problem: Problem
-    status: Literal["measured", "present", "skipped"]
-    record: Record | None = None
-    reason: str = ""
-    ignored: int = 0
+    stage: str
+    total: int
+    outcomes: Iterator[Outcome]
 
 
 def collect(
-    problems: Sequence[Problem], path: Path, *, device: str | None = None, search_space: str = "default"
-) -> Iterator[Outcome]:
-    """Measure each problem that the dataset at ``path`` does not hold yet, yielding as each is done and on disk.
+    problems: Sequence[Problem],
+    path: Path,
+    *,
+    device: str | None = None,
+    method: str | None = None,
+    search_space: str = "default",
+    scheduler: str | None = None,
+    budget_s: float = math.inf,
+) -> Generator[Pass]:
+    """Measure what the dataset at ``path`` does not hold yet; each pass must be gone through before the next.
 
-    ``device`` is ``cuda`` or ``cpu``; by default CUDA where there is any. The hook is off while a problem is measured.
+    ``device`` is ``cpu``, ``cuda`` or ``all`` (see open_workplace); by default CUDA where there is any. ``method`` is
+    one of METHODS; by default ``sweep`` on CUDA. ``scheduler`` is the address of a Dask scheduler whose workers
+    measure. After ``budget_s`` seconds no problem is begun. Problems that cannot be measured are skipped.
+
     HardwareError without such a device, DatasetError if the file holds other hardware's timings or other software's,
-    CollectError if the device stops working. A problem that cannot be measured is skipped.
+    CollectError if measuring cannot start or go on, or the disk is full, DeviceLostError if a kernel made the device
+    unusable and no worker can be replaced.
     """
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    with DatasetWriter(path, make_header(device, search_space)) as writer:
-        present = {record.problem for record in read_dataset(path)}
-        for problem in problems:
-            if problem in present:
-                yield Outcome(problem, "present")
-                continue
-            outcome = _measure(problem, device, search_space)
-            if outcome.record is not None:
-                writer.append(outcome.record)
-            yield outcome
+    deadline = time.monotonic() + budget_s
+    with open_workplace(device, scheduler) as workplace:
+        setup = workplace.find_setup(device, method, search_space)
+        with DatasetWriter(path, setup.header) as writer:
+            for stage in METHODS[setup.method]:
+                tasks = _tasks(stage, problems, path)
+                with closing(_outcomes(stage, tasks, writer, workplace, setup, deadline)) as outcomes:
+                    yield Pass(stage, len(tasks), outcomes)
 
 
-def make_header(device: str, search_space: str) -> Header:
-    """What the timings of ``device`` will have been taken on and with."""
-    on_gpu = device != "cpu"
-    return Header(
-        hardware=detect_hardware(device),
-        torch=torch.__version__,
-        triton=_triton_version(),
-        cuda=(torch.version.cuda or torch.version.hip or "") if on_gpu else "",
-        driver=_driver_version() if on_gpu else "",
-        benchmarker=f"inductor max_autotune {search_space}",
-        measured_on=date.today().isoformat(),
-    )
+def _tasks(stage: str, problems: Sequence[Problem], path: Path) -> list[Task]:
+    if stage != "final":
+        return [Task(problem) for problem in problems]
+    wanted = set(problems)
+    records = (record for record in _records(path, "sweep") if record.problem in wanted)
+    tasks: list[Task] = resolve_name(FINALISTS)(records)
+    return tasks
 
 
-def _measure(problem: Problem, device: str, search_space: str) -> Outcome:
+def _outcomes(
+    stage: str, tasks: list[Task], writer: DatasetWriter, workplace: Workplace, setup: Setup, deadline: float
+) -> Generator[Outcome]:
+    present = {record.problem for record in _records(writer.path, stage)}
+    yield from (Outcome(task.problem, "present") for task in tasks if task.problem in present)
+    missing = [task for task in tasks if task.problem not in present]
+    for outcome in workplace.measure(make_shards(stage, missing, workplace.workers), setup, deadline):
+        if outcome.record is not None:
+            _append(writer, outcome.record)
+        yield outcome
+
+
+def _records(path: Path, stage: str) -> Iterator[Record]:
+    return (record for record in read_dataset(path) if record.stage == stage)
+
+
+def _append(writer: DatasetWriter, record: Record) -> None:
     try:
-        with config.patch(policy="off"), matmul_precision(problem.dtype):
-            product = make_product(problem, device)
-            rounds = autotune(product.function, product.arguments, search_space=search_space, freeze=product.frozen)
-    except CollectError as error:
-        _require_alive(device, problem)
-        return Outcome(problem, "skipped", reason=str(error))
-    found = next((each for each in rounds if each.problem == problem), None)
-    if found is None:
-        return Outcome(problem, "skipped", reason=_what_came_instead(rounds))
-    return Outcome(problem, "measured", Record(problem, found.timings), ignored=found.ignored)
-
-
-def _what_came_instead(rounds: list[Round]) -> str:
-    if not rounds:
-        return "Inductor does not compute it as a matrix product"
-    return f"reached Inductor as {', '.join(str(each.problem or each.name) for each in rounds)}"
-
-
-def _require_alive(device: str, problem: Problem) -> None:
-    """CollectError if the device answers nothing any more, as after an illegal access in some kernel."""
-    if device == "cpu":
-        return
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError as error:
+        writer.append(record)
+    except OSError as error:
         raise CollectError(
-            f"{problem}: the device stopped working ({str(error).splitlines()[0]}); everything before is in the "
-            "dataset: leave this problem out, or set TORCHINDUCTOR_AUTOTUNE_IN_SUBPROC=1, and run again"
+            f"{writer.path}: cannot be written: {error.strerror}; what was there is as it was: make room and run again"
         ) from error
-
-
-def _triton_version() -> str:
-    try:
-        import triton
-    except ImportError:
-        return ""
-    return str(triton.__version__)
-
-
-def _driver_version() -> str:
-    """The GPU driver's version as nvidia-smi gives it, empty where there is no nvidia-smi."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return ""
-    query = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
-    answer = subprocess.run(query, capture_output=True, text=True, check=False)  # noqa: S603 - a fixed program
-    return answer.stdout.strip().splitlines()[0] if answer.returncode == 0 else ""

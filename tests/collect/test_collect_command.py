@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from diode_lut.cli import main
-from diode_lut.collect.collector import make_header
 from diode_lut.collect.random_problems import random_problems
+from diode_lut.collect.setup import find_setup
 from diode_lut.dataset import DatasetWriter, read_dataset
 from diode_lut.problem import Hardware
 
@@ -39,6 +39,8 @@ def problem_file(directory: Path, document: Any) -> Path:
         (["--out", "x", "--random", "0"], "0 is not in the range x>=1"),
         (["--out", "x", "--random", "1", "--op", "conv"], "'conv' is not one of"),
         (["--out", "x", "--random", "1", "--search-space", "all"], "'all' is not one of"),
+        (["--out", "x", "--random", "1", "--method", "guess"], "'guess' is not one of"),
+        (["--out", "x", "--random", "1", "--budget", "0"], "0.0 is not in the range x>0"),
     ],
 )
 def test_wrong_usage_exits_2(arguments: list[str], message: str) -> None:
@@ -57,10 +59,21 @@ def test_wrong_problem_file_exits_1(tmp_path: Path) -> None:
     assert not (tmp_path / "timings.msgpack").exists()
 
 
+def test_sweep_on_a_cpu_exits_2(tmp_path: Path) -> None:
+    """A sweep times CUDA kernels; that it cannot be had on a CPU is said before there is a file."""
+    path = tmp_path / "timings.msgpack"
+    result = collect("--problems", problem_file(tmp_path, [TOO_LARGE]), "--out", path, "--method", "sweep")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: cpu: method sweep times Triton kernels, which need CUDA")
+    assert not path.exists()
+
+
 def test_dataset_of_other_hardware_exits_1(tmp_path: Path) -> None:
     """Timings of this machine are not mixed with those of another."""
     path = tmp_path / "timings.msgpack"
-    with DatasetWriter(path, make_header("cpu", "default")._replace(hardware=Hardware("NVIDIA H200", "sm_90", 132))):
+    with DatasetWriter(
+        path, find_setup("cpu", None, "default").header._replace(hardware=Hardware("NVIDIA H200", "sm_90", 132))
+    ):
         pass
     result = collect("--problems", problem_file(tmp_path, [TOO_LARGE]), "--out", path)
     assert result.exit_code == 1

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,14 @@ import pytest
 from torch._inductor.ir import ChoiceCaller
 from torch._inductor.select_algorithm import get_algorithm_selector_cache
 
-from diode_lut.collect.collector import Outcome, collect, make_header
+from diode_lut.collect.collector import collect
+from diode_lut.collect.setup import find_setup
+from diode_lut.collect.task import Outcome
 from diode_lut.dataset import DatasetWriter, read_dataset
 from diode_lut.errors import DatasetError
 from diode_lut.problem import ATEN, Config, Hardware, Problem
 from diode_lut.settings import config
+from tests.collect.collection import outcomes, problem_file, started
 
 BMM = Problem("bmm", "float32", "nt", 2, 2, 32, 32, 32)
 ADDMM = Problem("addmm", "float16", "nt", 16, 1, 32, 32, 32)
@@ -26,6 +28,9 @@ BADDBMM = Problem("baddbmm", "float32", "nn", 16, 2, 32, 32, 32)
 DECOMPOSED = Problem("bmm", "float32", "nn", 16, 2, 1, 32, 32)
 TOO_LARGE = Problem("mm", "float32", "nn", 16, 1, 2**31 - 4, 4, 2**31 - 4)
 CPP = Config("cpp_gemm")
+
+MANY = [BADDBMM._replace(m=size) for size in range(200, 32, -1)]
+"""In the order in which they are measured: the largest first."""
 
 
 class Run:
@@ -37,7 +42,7 @@ class Run:
         functions = get_algorithm_selector_cache().preprocessing_fns
         functions.append(self._note_policy)
         self.outcomes = {
-            each.problem: each for each in collect([BMM, ADDMM, BADDBMM, DECOMPOSED], self.path, device="cpu")
+            each.problem: each for each in outcomes([BMM, ADDMM, BADDBMM, DECOMPOSED], self.path, device="cpu")
         }
         functions.remove(self._note_policy)
 
@@ -52,17 +57,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def command(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
-    line = [sys.executable, "-m", "diode_lut", "collect", "--device", "cpu", *map(str, arguments)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(line, text=True, **pipes, **options)
-
-
-def problem_file(path: Path, problems: list[Problem]) -> Path:
-    fields = [
-        {key.upper() if len(key) == 1 else key: value for key, value in each._asdict().items()} for each in problems
-    ]
-    path.write_text(json.dumps(fields))
-    return path
+    return started("diode_lut", "collect", "--device", "cpu", *arguments, **options)
 
 
 def configs(outcome: Outcome) -> list[Config]:
@@ -101,7 +96,7 @@ def test_dataset_holds_what_was_measured(run: Run) -> None:
     """The file has the records of the outcomes, in order, and a header that says on and with what."""
     dataset = read_dataset(run.path)
     assert list(dataset) == [each.record for each in run.outcomes.values() if each.record is not None]
-    assert dataset.header == make_header("cpu", "default")
+    assert dataset.header == find_setup("cpu", None, "default").header
     assert (dataset.header.cuda, dataset.header.driver) == ("", "")
 
 
@@ -114,8 +109,8 @@ def test_hook_is_off_while_collecting(run: Run) -> None:
 def test_problems_in_the_file_are_not_measured_again(run: Run) -> None:
     """Collecting again into the same file measures nothing that it holds and leaves it as it is."""
     before = run.path.read_bytes()
-    outcomes = list(collect([BADDBMM, BMM], run.path, device="cpu"))
-    assert [(each.problem, each.status) for each in outcomes] == [(BADDBMM, "present"), (BMM, "present")]
+    again = outcomes([BADDBMM, BMM], run.path, device="cpu")
+    assert [(each.problem, each.status) for each in again] == [(BADDBMM, "present"), (BMM, "present")]
     assert run.path.read_bytes() == before
 
 
@@ -126,7 +121,7 @@ def test_problems_in_the_file_are_not_measured_again(run: Run) -> None:
 def test_file_measured_otherwise_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     """Timings of other hardware, torch or benchmark never get into one file with this machine's."""
     path = tmp_path / "timings.msgpack"
-    with DatasetWriter(path, make_header("cpu", "default")._replace(**changes)):
+    with DatasetWriter(path, find_setup("cpu", None, "default").header._replace(**changes)):
         pass
     before = path.read_bytes()
     with pytest.raises(DatasetError, match="measured "):
@@ -134,25 +129,30 @@ def test_file_measured_otherwise_is_refused(tmp_path: Path, changes: dict[str, A
     assert path.read_bytes() == before
 
 
+def wait_for_record(path: Path) -> None:
+    """Returns once the dataset holds something."""
+    while not path.exists() or not any(read_dataset(path)):
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_leaves_a_dataset(tmp_path: Path, number: signal.Signals) -> None:
     """A run that is stopped has everything before the problem in hand on disk, and leaves no caches behind."""
     (temporary := tmp_path / "tmp").mkdir()
-    others = [BADDBMM._replace(m=size) for size in range(33, 200)]
     path = tmp_path / "timings.msgpack"
-    problems = problem_file(tmp_path / "problems.json", [BADDBMM, TOO_LARGE, *others])
     environment = {**os.environ, "TMPDIR": str(temporary)}
-    with command("--problems", problems, "--out", path, env=environment) as process:
-        assert process.stderr is not None
-        assert any(line.startswith("skipped mm") for line in process.stderr)
+    with command(
+        "--problems", problem_file(tmp_path / "problems.json", MANY), "--out", path, env=environment
+    ) as process:
+        wait_for_record(path)
         process.send_signal(number)
         output, errors = process.communicate()
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert "run the same command again" in errors
     measured = [record.problem for record in read_dataset(path)]
-    assert measured == [BADDBMM, *others][: len(measured)]
-    assert 1 <= len(measured) < len(others)
+    assert measured == MANY[: len(measured)]
+    assert 1 <= len(measured) < len(MANY)
     assert f"{len(measured)} problems measured" in output
     assert not list(temporary.glob("diode-lut-*"))
 
@@ -160,10 +160,11 @@ def test_interrupted_run_leaves_a_dataset(tmp_path: Path, number: signal.Signals
 def test_killed_run_leaves_a_dataset(tmp_path: Path) -> None:
     """Even a run that is killed outright has everything before the problem in hand on disk."""
     path = tmp_path / "timings.msgpack"
-    problems = problem_file(tmp_path / "problems.json", [BADDBMM, TOO_LARGE, BADDBMM._replace(m=33)])
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with command("--problems", problems, "--out", path, env=environment) as process:
-        assert process.stderr is not None
-        assert any(line.startswith("skipped mm") for line in process.stderr)
+    with command(
+        "--problems", problem_file(tmp_path / "problems.json", MANY), "--out", path, env=environment
+    ) as process:
+        wait_for_record(path)
         process.kill()
-    assert next(iter(read_dataset(path))).problem == BADDBMM
+    measured = [record.problem for record in read_dataset(path)]
+    assert measured == MANY[: len(measured)] != []

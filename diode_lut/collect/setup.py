@@ -1,0 +1,77 @@
+"""What timings are taken on, with, and how: the same for all of a dataset."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from datetime import date
+from typing import NamedTuple
+
+from diode_lut.dataset import Header
+from diode_lut.errors import HardwareError
+from diode_lut.hardware import detect_hardware
+
+
+class Setup(NamedTuple):
+    """How a collection measures. ``device`` is ``cuda`` or ``cpu``, ``method`` one of METHODS."""
+
+    device: str
+    method: str
+    search_space: str
+    header: Header
+
+
+def find_setup(device: str | None, method: str | None, search_space: str) -> Setup:
+    """This process's setup; by default CUDA where there is any, method ``sweep`` on CUDA and ``autotune`` elsewhere.
+
+    HardwareError without such a device, or with one that the method is not for.
+    """
+    import torch
+
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    method = method or ("sweep" if device == "cuda" else "autotune")
+    if method == "sweep" and device == "cpu":
+        raise HardwareError("cpu: method sweep times Triton kernels, which need CUDA: use --method autotune")
+    return Setup(device, method, search_space, _make_header(device, method, search_space))
+
+
+def difference(one: Setup, other: Setup) -> str:
+    """In which point timings of two processes could not be mixed, in words; empty if they can."""
+    for name in Header._fields[:-1]:  # not the day
+        values = (getattr(one.header, name), getattr(other.header, name))
+        if values[0] != values[1]:
+            return f"{name} {values[0]} and {values[1]}"
+    return ""
+
+
+def _make_header(device: str, method: str, search_space: str) -> Header:
+    import torch
+
+    on_gpu = device != "cpu"
+    return Header(
+        hardware=detect_hardware(device),
+        torch=torch.__version__,
+        triton=_triton_version(),
+        cuda=(torch.version.cuda or torch.version.hip or "") if on_gpu else "",
+        driver=_driver_version() if on_gpu else "",
+        benchmarker=f"inductor max_autotune {search_space}" if method == "autotune" else "diode_lut sweep 1",
+        measured_on=date.today().isoformat(),
+    )
+
+
+def _triton_version() -> str:
+    try:
+        import triton
+    except ImportError:
+        return ""
+    return str(triton.__version__)
+
+
+def _driver_version() -> str:
+    """The GPU driver's version as nvidia-smi gives it, empty where there is no nvidia-smi."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return ""
+    query = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
+    answer = subprocess.run(query, capture_output=True, text=True, check=False)  # noqa: S603 - a fixed program
+    return answer.stdout.strip().splitlines()[0] if answer.returncode == 0 else ""

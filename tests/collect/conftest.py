@@ -1,0 +1,19 @@
+"""Collecting with the measurers in measurers.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diode_lut.collect import task
+from tests.collect.collection import Collection
+
+
+@pytest.fixture
+def collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Collection:
+    """A collection in which every stage is measured by those in measurers.py."""
+    for stage, function in {"autotune": "measure", "sweep": "sweep", "final": "final"}.items():
+        monkeypatch.setitem(task.MEASURERS, stage, f"tests.collect.measurers:{function}")
+    monkeypatch.setattr("diode_lut.collect.collector.FINALISTS", "tests.collect.measurers:finalists")
+    return Collection(tmp_path)

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from itertools import groupby
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diode_lut.collect.shards import SHARD, Backlog, halves, make_shards
+from diode_lut.collect.task import Family, Shard, Task
+from diode_lut.problem import Problem
+
+PROBLEMS = st.builds(
+    Problem.of,
+    st.sampled_from(("mm", "addmm")),
+    *[st.integers(1, 30000)] * 3,
+    dtype=st.sampled_from(("float16", "bfloat16")),
+    layout=st.sampled_from(("nn", "nt")),
+)
+TASKS = st.lists(PROBLEMS, max_size=300, unique=True).map(lambda problems: [Task(each) for each in problems])
+
+
+def flops(task: Task) -> int:
+    return task.problem.m * task.problem.n * task.problem.k
+
+
+def shard(op: str, size: int = 2) -> Shard:
+    return Shard(
+        "sweep", tuple(Task(Problem.of(op, m, 8, 8, dtype="float16", layout="nn")) for m in range(1, size + 1))
+    )
+
+
+@given(tasks=TASKS, workers=st.integers(1, 16))
+def test_shards_hold_every_task_once(tasks: list[Task], workers: int) -> None:
+    """No task is lost or doubled, whatever the problems and however many workers."""
+    shards = make_shards("sweep", tasks, workers)
+    assert sorted(task for each in shards for task in each.tasks) == sorted(tasks)
+    assert all(each.stage == "sweep" for each in shards)
+
+
+@given(tasks=TASKS, workers=st.integers(1, 16))
+def test_shards_are_small_and_of_one_family(tasks: list[Task], workers: int) -> None:
+    """A shard has one family of at most SHARD problems, a family's shards follow one another, the largest first."""
+    shards = make_shards("sweep", tasks, workers)
+    assert all(1 <= len(each.tasks) <= SHARD for each in shards)
+    assert all({Family.of(task.problem) for task in each.tasks} == {each.family} for each in shards)
+    families = [family for family, _ in groupby(shards, key=lambda each: each.family)]
+    assert len(set(families)) == len(families)
+    for family in families:
+        sizes = [flops(task) for each in shards if each.family == family for task in each.tasks]
+        assert sizes == sorted(sizes, reverse=True)
+
+
+def test_many_workers_get_smaller_shards() -> None:
+    """One family is cut so that all workers have something to do until the end."""
+    tasks = [Task(Problem.of("mm", m, 8, 8, dtype="float16", layout="nn")) for m in range(1, 97)]
+    assert [len(make_shards("sweep", tasks, workers)) for workers in (1, 8)] == [4, 32]
+
+
+@pytest.mark.parametrize(
+    ("last", "in_hand", "taken"),
+    [
+        (None, [], "mm"),
+        (None, ["mm"], "bmm"),
+        ("mm", ["mm"], "mm"),
+        ("addmm", ["mm", "bmm"], "addmm"),
+        ("baddbmm", ["mm", "bmm", "addmm"], "mm"),
+    ],
+)
+def test_worker_goes_on_with_its_family(last: str | None, in_hand: list[str], taken: str) -> None:
+    """A worker keeps to the family that it has kernels for, then takes one that nobody is at, then the first."""
+    backlog = Backlog([shard("mm"), shard("bmm"), shard("addmm")])
+    assert backlog.take(last and shard(last).family, [shard(op).family for op in in_hand]) == shard(taken)
+    assert len(backlog) == 2
+
+
+def test_what_is_put_back_comes_first() -> None:
+    """Shards of a dead worker are not left for the end."""
+    backlog = Backlog([shard("mm")])
+    backlog.put_back([shard("bmm"), shard("addmm")])
+    assert [backlog.take(None, []) for _ in range(3)] == [shard("bmm"), shard("addmm"), shard("mm")]
+
+
+@pytest.mark.parametrize(("size", "sizes"), [(0, []), (1, [1]), (2, [1, 1]), (5, [2, 3])])
+def test_halves_hold_what_the_shard_held(size: int, sizes: list[int]) -> None:
+    """A shard is cut in two; nothing is made of none."""
+    parts = halves(shard("mm", size))
+    assert [len(part.tasks) for part in parts] == sizes
+    assert [task for part in parts for task in part.tasks] == list(shard("mm", size).tasks)

@@ -1,0 +1,17 @@
+"""The ``collect`` command with the measurers for tests, whose marks go where ``--search-space`` says."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from diode_lut.cli import main
+from diode_lut.cli.collect import collect_command
+from diode_lut.collect.task import MEASURERS
+
+MEASURERS["autotune"] = "tests.collect.measurers:measure"
+next(each for each in collect_command.params if each.name == "search_space").type = click.STRING
+
+if __name__ == "__main__":
+    main(["collect", *sys.argv[1:]])
