@@ -35,6 +35,7 @@ LAYERS = (
     "dataset",
     "build",
     "selector",
+    "evaluate",
     "catalog",
     "statistics",
     "runtime",

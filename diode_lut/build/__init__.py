@@ -10,7 +10,7 @@ from typing import NamedTuple
 from diode_lut import __version__
 from diode_lut.build.entries import entries_of
 from diode_lut.build.measurements import Columns, Measurements
-from diode_lut.dataset import Dataset, Record
+from diode_lut.dataset import SOFTWARE, Dataset, Record
 from diode_lut.errors import DatasetError
 from diode_lut.problem import Hardware
 from diode_lut.table import Entry, Table
@@ -25,15 +25,17 @@ NOISE = 0.01
 class BuildResult(NamedTuple):
     """A table, and what it was made from.
 
-    ``timings`` counts all of them, ``failures`` those that are no time and ``skipped`` those that could not be
-    represented, by reason. ``problems`` counts those that have an answer, ``unsolved`` those on which nothing
-    succeeded, ``without_aten`` those that have an answer which nobody compared with aten. ``kept`` are the rows with
-    a note, which were taken over from the previous table. ``regrets``, one for each problem that a built row answers
-    for, are the times of what the table says over the best times, minus one.
+    ``timings`` counts all of them, ``outdone`` those that did not count because their problem has timings of the final
+    stage, ``failures`` those that are no time and ``skipped`` those that could not be represented, by reason.
+    ``problems`` counts those that have an answer, ``unsolved`` those on which nothing succeeded, ``without_aten`` those
+    that have an answer which nobody compared with aten. ``kept`` are the rows with a note, which were taken over from
+    the previous table. ``regrets``, one for each problem that a built row answers for, are the times of what the table
+    says over the best times, minus one.
     """
 
     table: Table
     timings: int
+    outdone: int
     failures: Counter[str]
     skipped: Counter[str]
     problems: int
@@ -75,8 +77,9 @@ def build(
     """The smallest table with which every measured problem gets a config that is good enough.
 
     Good enough means: within ``epsilon`` of the best time measured for the problem, and not slower than aten by more
-    than ``noise``, where aten was measured. Times of the same config on the same problem are combined by their
-    median; one failure among them rules the config out there. A row holds for a range of sizes in which it is good
+    than ``noise``, where aten was measured. Where a problem has timings of the final stage, no others of it count.
+    Times of the same config on the same problem are combined by their median; one failure among them rules the config
+    out there. A row holds for a range of sizes in which it is good
     enough wherever something was measured, and its range ends where the measurements end. Equally good configs
     (within ``noise``) are told apart by what ``previous`` says, then aten wins, then a fixed order decides. Rows of
     ``previous`` with a note are a person's own, and stay. The order of files, records and timings has no influence.
@@ -101,6 +104,7 @@ def build(
     return BuildResult(
         table=Table(device, [*entries, *kept], _provenance(datasets)),
         timings=measurements.timings,
+        outdone=measurements.timings - measurements.counting,
         failures=columns.failures,
         skipped=sum((dataset.skipped for dataset in datasets), Counter()),
         problems=len(measurements.problems),
@@ -157,8 +161,7 @@ def _provenance(datasets: Sequence[Dataset]) -> dict[str, str | list[str]]:
     """What the headers say; where they differ, all of it."""
     headers = [dataset.header for dataset in datasets]
     provenance: dict[str, str | list[str]] = {
-        name: ", ".join(sorted({getattr(header, name) for header in headers} - {""}))
-        for name in ("torch", "triton", "cuda", "driver", "benchmarker")
+        name: ", ".join(sorted({getattr(header, name) for header in headers} - {""})) for name in SOFTWARE
     }
     provenance["measured_on"] = max(header.measured_on for header in headers)
     provenance["datasets"] = sorted({f"sha256:{dataset.digest}" for dataset in datasets})

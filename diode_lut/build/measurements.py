@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ def config_order(config: Config) -> tuple[int, tuple[int, ...]]:
 
 
 class Columns:
-    """Collects records, a few bytes for each timing: numbers of problem and config, and nanoseconds."""
+    """Collects records, a few bytes for each timing: numbers of problem and config, stage, and nanoseconds."""
 
     def __init__(self) -> None:
         self.failures: Counter[str] = Counter()
@@ -30,27 +31,45 @@ class Columns:
         self._configs: dict[Config, int] = {}
         self._problem_numbers = array("i")
         self._config_numbers = array("i")
+        self._final = array("b")
+        self._final_problems: set[int] = set()
         self._times = array("d")
 
     def add(self, record: Record) -> None:
         """Append the record's timings. A failure is an infinite time."""
         problem = self._problems.setdefault(record.problem, len(self._problems))
         configs = self._configs
+        final = record.stage == "final"
+        if final:
+            self._final_problems.add(problem)
+        self._final.extend([final] * len(record.timings))
         self._problem_numbers.extend([problem] * len(record.timings))
         self._config_numbers.extend([configs.setdefault(config, len(configs)) for config, _, _ in record.timings])
         self._times.extend([np.inf if ns is None else ns for _, ns, _ in record.timings])
         self.failures.update(reason for _, _, reason in record.timings if reason is not None)
 
     def combined(self) -> Measurements:
-        """The measurements, in an order that depends on nothing but what was measured."""
+        """The measurements that count, in an order that depends on nothing but what was measured.
+
+        Where a problem has a record of the final stage, only its final timings count, else all others.
+        """
+        counting = self._counting()
         problems, problem_ranks = _sorted_with_ranks(self._problems, key=None)
         configs, config_ranks = _sorted_with_ranks(self._configs, key=config_order)
-        problem_numbers = problem_ranks[np.frombuffer(self._problem_numbers, np.int32)]
-        config_numbers = config_ranks[np.frombuffer(self._config_numbers, np.int32)]
+        problem_numbers = problem_ranks[np.frombuffer(self._problem_numbers, np.int32)[counting]]
+        config_numbers = config_ranks[np.frombuffer(self._config_numbers, np.int32)[counting]]
         pairs = problem_numbers * max(len(configs), 1) + config_numbers
-        pairs, times = _medians(pairs, np.frombuffer(self._times, np.float64))
-        problem_numbers, config_numbers = np.divmod(pairs, max(len(configs), 1))
-        return Measurements(problems, configs, problem_numbers, config_numbers, times, len(self._times))
+        pairs, times = _medians(pairs, np.frombuffer(self._times, np.float64)[counting])
+        return Measurements(problems, configs, pairs, times, len(counting), int(counting.sum()))
+
+    def _counting(self) -> npt.NDArray[np.bool_]:
+        """Which timings count."""
+        has_final = np.zeros(len(self._problems), np.bool_)
+        has_final[list(self._final_problems)] = True
+        counting: npt.NDArray[np.bool_] = (
+            np.frombuffer(self._final, np.bool_) == has_final[np.frombuffer(self._problem_numbers, np.int32)]
+        )
+        return counting
 
 
 class Measurements:
@@ -59,25 +78,30 @@ class Measurements:
     Each pair occurs at most once; pairs are sorted, problems by their fields, configs in the fixed order. Problems on
     which nothing succeeded are not among ``problems`` but in ``unsolved``. ``relative`` are times over the best time
     on the same problem, ``aten`` (one a problem) those of aten, NaN where it was not measured. ``timings`` counts
-    what all this was combined from.
+    all that there were, ``counting`` those that this was combined from. It is made of pairs, as numbers ``problem *
+    len(configs) + config``, and their times, infinite for failures.
     """
 
     def __init__(
         self,
         problems: list[Problem],
         configs: list[Config],
-        problem_numbers: _Array,
-        config_numbers: _Array,
+        pairs: _Array,
         times: _Array,
         timings: int,
+        counting: int,
     ) -> None:
+        succeeded = np.isfinite(times)
+        self._failed = problems, pairs[~succeeded]
+        pairs, times = pairs[succeeded], times[succeeded]
+        problem_numbers, self.config_numbers = np.divmod(pairs, max(len(configs), 1))
         solved, self.problem_numbers, counts = np.unique(problem_numbers, return_inverse=True, return_counts=True)
         self.problems = [problems[number] for number in solved]
         self.unsolved = sorted(set(problems) - set(self.problems))
         self.configs = configs
-        self.config_numbers = config_numbers
         self.times = times
         self.timings = timings
+        self.counting = counting
         self.starts = np.concatenate(([0], np.cumsum(counts)))
         best = np.minimum.reduceat(times, self.starts[:-1]) if len(times) else times
         self.relative = times / best[self.problem_numbers]
@@ -88,6 +112,14 @@ class Measurements:
         limits = np.fmin(1 + epsilon, self.aten * (1 + noise))
         mask: _Array = self.relative <= limits[self.problem_numbers]
         return mask
+
+    @cached_property
+    def failed(self) -> frozenset[tuple[Problem, Config]]:
+        """Which configs failed on which problems, in any run that counts."""
+        problems, pairs = self._failed
+        split = np.divmod(pairs, max(len(self.configs), 1))
+        numbers = zip(*(part.tolist() for part in split), strict=True)
+        return frozenset((problems[problem], self.configs[config]) for problem, config in numbers)
 
     @property
     def without_aten(self) -> int:
@@ -100,6 +132,12 @@ class Measurements:
         place = np.searchsorted(self.config_numbers[first:last], self.configs.index(config))
         return float(self.relative[first + place])
 
+    def times_on(self, problem: int) -> dict[Config, float]:
+        """The nanoseconds of all configs that succeeded on the problem (given by its number), in the fixed order."""
+        rows = slice(self.starts[problem], self.starts[problem + 1])
+        numbers, times = self.config_numbers[rows].tolist(), self.times[rows].tolist()
+        return {self.configs[number]: ns for number, ns in zip(numbers, times, strict=True)}
+
     def _aten(self) -> _Array:
         aten = np.full(len(self.problems), np.nan)
         if ATEN in self.configs:
@@ -109,14 +147,13 @@ class Measurements:
 
 
 def _medians(pairs: _Array, times: _Array) -> tuple[_Array, _Array]:
-    """The distinct pairs, sorted, and the median time of each; without those that failed in any run."""
+    """The distinct pairs, sorted, and the median time of each; infinite for those that failed in any run."""
     order = np.lexsort((times, pairs))
     pairs, times = pairs[order], times[order]
     starts = np.flatnonzero(np.diff(pairs, prepend=-1))
     ends = np.append(starts, len(pairs))[1:]
-    succeeded = np.isfinite(times[ends - 1])
-    starts, ends = starts[succeeded], ends[succeeded]
-    return pairs[starts], (times[(starts + ends - 1) // 2] + times[(starts + ends) // 2]) / 2
+    medians = (times[(starts + ends - 1) // 2] + times[(starts + ends) // 2]) / 2
+    return pairs[starts], np.where(np.isinf(times[ends - 1]), np.inf, medians)
 
 
 def _sorted_with_ranks(numbers: dict[Any, int], key: Any) -> tuple[list[Any], _Array]:

@@ -17,7 +17,9 @@ COMMANDS = {
     "build": "diode_lut.cli.build:build_command",
     "check": "diode_lut.cli.check:check_command",
     "collect": "diode_lut.cli.collect:collect_command",
+    "evaluate": "diode_lut.cli.evaluate:evaluate_command",
     "explain": "diode_lut.cli.explain:explain_command",
+    "pack": "diode_lut.cli.pack:pack_command",
     "tables": "diode_lut.cli.tables:tables_command",
 }
 """Where the commands are; each is imported when it is asked for."""

@@ -112,6 +112,7 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
     was = f" (before: {len(previous.entries)})" if previous else ""
     lines = [
         f"{result.timings} timings of {result.problems + result.unsolved} problems",
+        *([f"  outdone by the final stage: {result.outdone}"] if result.outdone else []),
         *(f"  failed, {reason}: {count}" for reason, count in sorted(result.failures.items())),
         *(f"  skipped, {reason}: {count}" for reason, count in sorted(result.skipped.items())),
         f"{output}: {len(entries)} rows{was}, {result.exact_rows} exact and {result.range_rows} ranges",

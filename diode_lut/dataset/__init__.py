@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 from diode_lut.dataset.dataset import Dataset
+from diode_lut.dataset.pack import Packed, pack
 from diode_lut.dataset.read import read_dataset
-from diode_lut.dataset.record import REASONS, STAGES, Header, Record, Timing
+from diode_lut.dataset.record import REASONS, SOFTWARE, STAGES, Header, Record, Timing
 from diode_lut.dataset.stream import DatasetWriter
 
-__all__ = ["REASONS", "STAGES", "Dataset", "DatasetWriter", "Header", "Record", "Timing", "read_dataset"]
+__all__ = [
+    "REASONS",
+    "SOFTWARE",
+    "STAGES",
+    "Dataset",
+    "DatasetWriter",
+    "Header",
+    "Packed",
+    "Record",
+    "Timing",
+    "pack",
+    "read_dataset",
+]

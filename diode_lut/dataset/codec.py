@@ -1,7 +1,8 @@
 """Headers and records as the plain values that msgpack stores, and back, with every value checked.
 
 A header is a map: ``{"diode_lut_dataset": 1, "hardware": {...}, "torch": "2.13.0", ...}``. A record is
-``[[op, dtype, layout, align, b, m, n, k], [[[template, [value, ...]], nanoseconds or reason], ...], stage]``.
+``[[op, dtype, layout, align, b, m, n, k], [[[template, [value, ...]], nanoseconds or reason], ...], stage]``. Whole
+nanoseconds are stored as integers, which take a third of the space.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from diode_lut.problem import TEMPLATES, Config, Hardware, Problem
 
 MAGIC = "diode_lut_dataset"
 VERSION = 1
+
+_EXACT = 2**53
+"""Up to here integers are the same as floating-point numbers."""
 
 _TEXTS = Header._fields[1:]
 
@@ -44,8 +48,13 @@ def header_from_wire(wire: Any) -> Header:
 
 def record_to_wire(record: Record) -> tuple[Any, ...]:
     """The record as nested tuples."""
-    timings = tuple((config, reason if ns is None else float(ns)) for config, ns, reason in record.timings)
+    timings = tuple((config, reason if ns is None else _short(ns)) for config, ns, reason in record.timings)
     return record.problem, timings, record.stage
+
+
+def _short(ns: float) -> float:
+    """The same number, as an integer if it is one of those that are stored in less space."""
+    return int(ns) if -_EXACT < ns < _EXACT and ns == int(ns) else float(ns)
 
 
 class RecordDecoder:
@@ -69,8 +78,8 @@ class RecordDecoder:
             config = self._configs[config]
         except (KeyError, TypeError, ValueError):  # a config for the first time, or something else
             config, outcome = self._new_config(wire)
-        if type(outcome) is float:
-            return Timing.of(config, outcome)
+        if type(outcome) is int or type(outcome) is float:
+            return Timing.of(config, float(outcome))
         if outcome in REASONS:
             return Timing(config, None, outcome)
         raise DatasetError(f"{config}: {_shortened(outcome)} is neither a time nor one of {', '.join(REASONS)}")

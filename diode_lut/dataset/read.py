@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from diode_lut.dataset.codec import MAGIC
+from diode_lut.dataset.compact import ZSTD_MAGIC
 from diode_lut.dataset.cursor import JsonCursor, MsgpackCursor
 from diode_lut.dataset.dataset import Dataset
 from diode_lut.dataset.stream import open_stream
@@ -14,7 +15,7 @@ from diode_lut.problem import Hardware
 
 
 def read_dataset(path: Path, *, hardware: Hardware | None = None, layout: str = "nn") -> Dataset:
-    """The dataset in ``path``: our own stream, or torch-diode's JSON or msgpack.
+    """The dataset in ``path``: our own stream, as it is or compact, or torch-diode's JSON or msgpack.
 
     torch-diode's files say neither what the architecture of a device is nor how its inputs were laid out. So of such
     a file the timings of ``hardware`` are read, which one of its names or aliases must match, all with ``layout``
@@ -30,7 +31,7 @@ def read_dataset(path: Path, *, hardware: Hardware | None = None, layout: str = 
         raise DatasetError(f"{path}: a table, not a dataset")
     if start.lstrip()[:1] == b"{":
         return open_torch_diode(path, JsonCursor, hardware, layout)
-    if MAGIC.encode() in start:
+    if MAGIC.encode() in start or start.startswith(ZSTD_MAGIC):
         return open_stream(path)
     if _begins_with_map(start):
         return open_torch_diode(path, MsgpackCursor, hardware, layout)

@@ -34,6 +34,10 @@ class Header(NamedTuple):
     measured_on: str = ""
 
 
+SOFTWARE = ("torch", "triton", "cuda", "driver", "benchmarker")
+"""The fields of a Header with which timings were taken: where one differs, they are not in one file."""
+
+
 class Timing(NamedTuple):
     """One config on one problem: ``ns`` nanoseconds, or one of REASONS why there is no time; never both."""
 

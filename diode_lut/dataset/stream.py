@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
@@ -12,8 +14,9 @@ from typing import Any, final
 import msgpack
 
 from diode_lut.dataset.codec import RecordDecoder, header_from_wire, header_to_wire, record_to_wire
+from diode_lut.dataset.compact import is_compact, read_chunks
 from diode_lut.dataset.dataset import Dataset
-from diode_lut.dataset.record import Header, Record
+from diode_lut.dataset.record import SOFTWARE, Header, Record
 from diode_lut.errors import DatasetError
 from diode_lut.files import write_atomically
 
@@ -24,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def open_stream(path: Path) -> Dataset:
-    """The dataset in a file of our own format, or DatasetError if its header is not one."""
+    """The dataset in a file of our own format, compact or not, or DatasetError if its header is not one."""
     return Dataset(path, _read_header(path), lambda _: _records(path))
 
 
@@ -34,7 +37,7 @@ class DatasetWriter:
 
     Every record is on the disk when ``append`` returns, so that a crash costs the record in hand and no other. What a
     crash left of a record at the end of an existing file is cut off. DatasetError is raised if that file is not a
-    dataset, or was measured on other hardware or with other software than ``header`` says.
+    dataset, is a compact one, or was measured on other hardware or with other software than ``header`` says.
     """
 
     def __init__(self, path: Path, header: Header) -> None:
@@ -45,16 +48,19 @@ class DatasetWriter:
     def __enter__(self) -> DatasetWriter:
         if not self.path.exists() or self.path.stat().st_size == 0:
             write_atomically(self.path, msgpack.packb(header_to_wire(self.header)))
+        if is_compact(self.path):
+            raise DatasetError(f"{self.path}: a compact dataset, to which nothing can be appended: use another file")
         self._check_header()
         self._file = self.path.open("r+b")
-        self._file.truncate(max(end for end, _ in _objects(self.path)))
+        self._file.truncate(_end(self.path))
         self._file.seek(0, os.SEEK_END)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        with suppress(OSError):  # append flushes: what is left to write is what a full disk did not take
+            self._file.close()
 
     def append(self, record: Record) -> None:
         """Write the record, or raise DatasetError if a reader would refuse it."""
@@ -69,7 +75,7 @@ class DatasetWriter:
         found = _read_header(self.path)
         if not found.hardware.same_device(self.header.hardware):
             raise DatasetError(f"{self.path}: measured on {found.hardware}, this is {self.header.hardware}")
-        for name in ("torch", "triton", "cuda", "driver", "benchmarker"):
+        for name in SOFTWARE:
             was, is_now = getattr(found, name), getattr(self.header, name)
             if was != is_now:
                 raise DatasetError(f"{self.path}: measured with {name} {was!r}, this is {is_now!r}: use another file")
@@ -77,36 +83,55 @@ class DatasetWriter:
 
 def _records(path: Path) -> Iterator[Record]:
     decoder = RecordDecoder()
-    objects = _objects(path)
-    end, _ = next(objects)  # the header
-    for number, (position, wire) in enumerate(objects, 1):
-        end = position
+    stream = _Objects(path)
+    objects = iter(stream)
+    next(objects)  # the header
+    for number, wire in enumerate(objects, 1):
         try:
             record = decoder.decode(wire)
         except DatasetError as error:
             raise DatasetError(f"{path}: record {number}: {error}") from None
         yield record
-    torn = path.stat().st_size - end
-    if torn:
-        _log.warning("%s: the last record was cut off by a crash: its %d bytes are left out", path, torn)
+    if stream.torn:
+        _log.warning("%s: the last record was cut off by a crash: its %d bytes are left out", path, stream.torn)
 
 
-def _objects(path: Path) -> Iterator[tuple[int, Any]]:
-    """The header and the records, undecoded, each with the position in the file at which it ends."""
-    end = 0
-    with path.open("rb") as file:
-        unpacker = msgpack.Unpacker(file, use_list=False, max_buffer_size=MAX_RECORD_BYTES)
+class _Objects:
+    """The header and the records of a file, undecoded.
+
+    ``end`` is where in the stream the last one that was read ends, ``torn`` how many bytes are known to follow it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.end = 0
+        self.torn = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        unpacker = msgpack.Unpacker(use_list=False, max_buffer_size=MAX_RECORD_BYTES)
+        fed = 0
         try:
-            for wire in unpacker:
-                end = unpacker.tell()
-                yield end, wire
+            for chunk in read_chunks(self.path):
+                unpacker.feed(chunk)
+                fed += len(chunk)
+                for wire in unpacker:
+                    self.end = unpacker.tell()
+                    yield wire
+                self.torn = fed - self.end
         except (ValueError, msgpack.UnpackException) as error:
             what = str(error) or type(error).__name__
-            raise DatasetError(f"{path}: byte {end}: not a diode_lut dataset, or damaged: {what}") from error
+            raise DatasetError(f"{self.path}: byte {self.end}: not a diode_lut dataset, or damaged: {what}") from error
+
+
+def _end(path: Path) -> int:
+    """Where the last whole record ends."""
+    objects = _Objects(path)
+    deque(objects, maxlen=0)
+    return objects.end
 
 
 def _read_header(path: Path) -> Header:
-    _, wire = next(_objects(path), (0, None))
+    wire = next(iter(_Objects(path)), None)
     try:
         return header_from_wire(wire)
     except DatasetError as error:

@@ -37,8 +37,8 @@ outcomes = st.sampled_from((100.0, 100.5, 101.0, 101.9, 103.0, 110.0, 200.0, Non
 timings = st.lists(st.tuples(st.sampled_from((ATEN, A, B, C)), outcomes), min_size=1, max_size=6).map(
     lambda items: tuple(Timing(config, ns, None if ns else "compile") for config, ns in items)
 )
-records_of_runs = st.tuples(problems, timings).map(
-    lambda pair: Record(pair[0], tuple(timing._replace(config=on(pair[0].op, timing.config)) for timing in pair[1]))
+records_of_runs = st.tuples(problems, timings, st.sampled_from(("sweep", "sweep", "final"))).map(
+    lambda run: Record(run[0], tuple(timing._replace(config=on(run[0].op, timing.config)) for timing in run[1]), run[2])
 )
 runs = st.lists(records_of_runs, min_size=1, max_size=25).filter(
     lambda records: any(times for times in combined(records).values())
@@ -69,9 +69,13 @@ def record(m: int, times: dict[Config, float | None], op: str = "mm", n: int = 8
 
 
 def combined(records: Iterable[Record]) -> dict[Problem, dict[Config, float]]:
-    """The median of all runs of a config on a problem, unless one of them failed."""
+    """The median of all runs of a config on a problem that count, unless one of them failed."""
+    records = list(records)
+    final = {record.problem for record in records if record.stage == "final"}
     all_times: dict[Problem, dict[Config, list[float | None]]] = defaultdict(lambda: defaultdict(list))
-    for problem, timings, _ in records:
+    for problem, timings, stage in records:
+        if (stage == "final") != (problem in final):
+            continue
         all_times[problem].update({})
         for config, ns, _ in timings:
             all_times[problem][config].append(ns)
@@ -242,6 +246,23 @@ def test_runs_are_combined_by_their_median(some_file: Path) -> None:
     result = build([dataset(some_file, failing)])
     assert rows(result) == [((8, 8), str(B))]
     assert result.failures == {"launch": 1}
+
+
+def test_final_timings_decide(some_file: Path) -> None:
+    """Where a problem has final timings, those of other stages neither win nor count as failed; elsewhere they do."""
+    sweep = [record(m, {A: 100.0, B: 200.0, C: None})._replace(stage="sweep") for m in (8, 9)]
+    final = record(8, {B: 150.0, C: 300.0})._replace(stage="final")
+    result = build([dataset(some_file, [*sweep, final])])
+    assert rows(result) == [((8, 8), str(B)), ((9, 9), str(A))]
+    assert (result.timings, result.outdone, result.failures) == (8, 3, {"launch": 2})
+    assert rows(build([dataset(some_file, [sweep[0]._replace(stage="autotune")])]))[0][1] == str(A)
+
+
+def test_what_failed_finally_has_no_row(some_file: Path) -> None:
+    """A problem of which all final timings failed is unsolved, whatever the sweep said."""
+    records = [record(8, {A: 100.0})._replace(stage="sweep"), record(8, {A: None})._replace(stage="final")]
+    result = build([dataset(some_file, [*records, record(9, {A: 100.0})])])
+    assert (result.problems, result.unsolved, rows(result)) == (1, 1, [((9, 9), str(A))])
 
 
 def test_what_failed_is_counted(some_file: Path) -> None:

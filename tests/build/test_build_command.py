@@ -73,6 +73,18 @@ def test_says_what_it_did(tmp_path: Path) -> None:
     assert table.lookup(Problem("mm", "float16", "nn", 16, 1, 1, 8, 8)) == table.entries[0]
 
 
+def test_reads_compact_datasets(tmp_path: Path) -> None:
+    """A compact file builds the same rows as the file that it was made of, and says what the final stage outdid."""
+    source = dataset(tmp_path / "d")
+    with DatasetWriter(source, Header(H200, "2.13.0")) as writer:
+        writer.append(Record(Problem("mm", "float16", "nn", 16, 1, 1, 8, 8), (Timing(ATEN, 90.0),), "final"))
+    assert call("pack", source, "-o", tmp_path / "c").exit_code == 0
+    result = build(tmp_path / "c", "-o", tmp_path / "c.json")
+    assert "  outdone by the final stage: 2" in result.stdout.splitlines()
+    build(source, "-o", tmp_path / "d.json")
+    assert read_table(tmp_path / "c.json").entries == read_table(tmp_path / "d.json").entries
+
+
 def test_the_module_is_the_command(tmp_path: Path) -> None:
     """``python -m diode_lut.build`` builds, too, and exits as the command does."""
     command = [sys.executable, "-m", "diode_lut.build", dataset(tmp_path / "d"), "-o", tmp_path / "t.json"]

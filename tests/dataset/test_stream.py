@@ -165,7 +165,7 @@ PROBLEM = list(RECORDS[0].problem)
             "block_m: 96 is not allowed (allowed: 16, 32",
         ),
         ([PROBLEM, [[["triton_mm", [64, {}, 32, 8, 3, 4]], 1.0]], "sweep"], "block_n: {} is not allowed"),
-        ([PROBLEM, [[["aten", []], 1]], "sweep"], "aten: 1 is neither a time nor one of compile"),
+        ([PROBLEM, [[["aten", []], True]], "sweep"], "aten: True is neither a time nor one of compile"),
         ([PROBLEM, [[["aten", []], "tired"]], "sweep"], "aten: 'tired' is neither a time nor one of compile"),
         ([PROBLEM, [], "swept"], "stage: 'swept' is none of autotune, sweep, final"),
         ([PROBLEM, [[["aten", []], None]], "sweep"], "aten: None is neither a time nor one of compile"),

@@ -1,0 +1,82 @@
+"""Packing: many datasets into one compact file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgpack
+
+from diode_lut.dataset.codec import header_to_wire, record_to_wire
+from diode_lut.dataset.compact import write_compact
+from diode_lut.dataset.dataset import Dataset
+from diode_lut.dataset.record import SOFTWARE, STAGES, Header, Record, Timing
+from diode_lut.errors import DatasetError
+from diode_lut.problem import Config, Problem
+
+
+class Packed(NamedTuple):
+    """What is in a packed file: ``problems``, ``timings`` by stage, how many ``copies`` of records were left out."""
+
+    problems: int
+    timings: Counter[str]
+    copies: int
+
+
+def pack(datasets: Sequence[Dataset], path: Path, progress: Callable[[Dataset], Iterable[Record]] = iter) -> Packed:
+    """Write all records of the datasets, sorted, into one compact file, which replaces an existing one.
+
+    Records that are equal are stored once. All others stay, also where a problem was measured twice, because building
+    takes the median. The same records give the same bytes, in whatever order and in however many files they come.
+    The header has the earliest date. ``progress`` passes on the records of a dataset. DatasetError is raised if the
+    hardware or the software are not the same everywhere.
+    """
+    header = _common_header(datasets)
+    records: set[tuple[Problem, int, bytes]] = set()
+    timings: Counter[str] = Counter()
+    read = 0
+    for dataset in datasets:
+        for record in progress(dataset):
+            read += 1
+            key = record.problem, STAGES.index(record.stage), _pack(record)
+            if key not in records:
+                records.add(key)
+                timings[record.stage] += len(record.timings)
+    write_compact(path, (msgpack.packb(header_to_wire(header)), *(packed for _, _, packed in sorted(records))))
+    return Packed(len({problem for problem, _, _ in records}), timings, read - len(records))
+
+
+def _pack(record: Record) -> bytes:
+    timings = sorted(record.timings, key=_order)
+    packed: bytes = msgpack.packb(record_to_wire(record._replace(timings=tuple(timings))))
+    return packed
+
+
+def _order(timing: Timing) -> tuple[Config, float, str]:
+    return timing.config, timing.ns or 0.0, timing.reason or ""
+
+
+def _common_header(datasets: Sequence[Dataset]) -> Header:
+    """The header of all datasets together, or DatasetError naming two that do not go together."""
+    first, *others = sorted(datasets, key=lambda dataset: (dataset.header, dataset.path))
+    for other in others:
+        _check_same(first, other)
+    names = {name for dataset in datasets for name in (dataset.header.hardware.name, *dataset.header.hardware.aliases)}
+    hardware = first.header.hardware
+    return first.header._replace(
+        hardware=hardware._replace(aliases=tuple(sorted(names - {hardware.name}))),
+        measured_on=min(dataset.header.measured_on for dataset in datasets),
+    )
+
+
+def _check_same(one: Dataset, other: Dataset) -> None:
+    if not one.header.hardware.same_device(other.header.hardware):
+        raise DatasetError(f"{other.path}: {other.header.hardware}, but {one.path}: {one.header.hardware}")
+    for name in SOFTWARE:
+        values = getattr(one.header, name), getattr(other.header, name)
+        if values[0] != values[1]:
+            raise DatasetError(
+                f"{other.path}: {name} {values[1]!r}, but {one.path}: {values[0]!r} (pack them into different files)"
+            )

@@ -1,0 +1,58 @@
+"""From a selector and timings to an Evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from diode_lut.build.measurements import Columns, Measurements
+from diode_lut.dataset import Record
+from diode_lut.errors import DatasetError
+from diode_lut.evaluate.evaluation import Case, Evaluation, Outcome
+from diode_lut.evaluate.select import Select
+from diode_lut.problem import ATEN, Config, Problem
+
+
+def evaluate(select: Select, records: Iterable[Record], against: str = str(ATEN)) -> Evaluation:
+    """What the first choice of ``select`` costs on every problem of the records.
+
+    Timings are combined as ``build`` combines them. A miss counts as ``aten``, which is what Inductor then takes.
+    ``against`` names the baseline as ``str(config)`` does. DatasetError is raised if nothing was measured
+    successfully, or the baseline on no problem.
+    """
+    columns = Columns()
+    for record in records:
+        columns.add(record)
+    measurements = columns.combined()
+    if not measurements.problems:
+        raise DatasetError("no usable timing: nothing to evaluate with")
+    baseline = next((config for config in measurements.configs if str(config) == against), None)
+    if baseline is None:
+        raise DatasetError(f"{against!r} was measured on none of the problems: nothing to compare with")
+    cases = [
+        _case(select, problem, number, measurements, baseline) for number, problem in enumerate(measurements.problems)
+    ]
+    return Evaluation(cases, len(measurements.unsolved), baseline)
+
+
+def _case(select: Select, problem: Problem, number: int, measurements: Measurements, baseline: Config) -> Case:
+    times = measurements.times_on(number)
+    answer = select(problem)
+    choice = answer.configs[0] if answer.configs else ATEN
+    ns = times.get(choice)
+    best = min(times, key=times.__getitem__)
+    return Case(
+        problem=problem,
+        source=answer.source,
+        choice=choice,
+        outcome=_outcome(ns, problem, choice, measurements),
+        ns=ns,
+        best=best,
+        best_ns=times[best],
+        baseline_ns=times.get(baseline),
+    )
+
+
+def _outcome(ns: float | None, problem: Problem, choice: Config, measurements: Measurements) -> Outcome:
+    if ns is not None:
+        return "measured"
+    return "failed" if (problem, choice) in measurements.failed else "not measured"

@@ -1,0 +1,37 @@
+"""What is evaluated: anything that answers problems with configs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from diode_lut.problem import Config, Problem
+from diode_lut.selector import Selector, Tier
+from diode_lut.table import Table
+
+EXACT, RANGE, MISS = "exact", "range", "miss"
+"""Who answered: a row for this one problem, a row for ranges of sizes, or nobody."""
+
+
+class Answer(NamedTuple):
+    """The configs for a problem, best first, and who gave them, in a word; no configs means a miss."""
+
+    configs: tuple[Config, ...]
+    source: str
+
+
+Select = Callable[[Problem], Answer]
+"""Answers one problem; the same every time."""
+
+
+def answers_of(table: Table) -> Select:
+    """What compiling gets from the table, asked through the same selector."""
+    selector = Selector(table.hardware, [Tier("user", (table,))])
+
+    def select(problem: Problem) -> Answer:
+        decision = selector.select(problem)
+        if decision.entry is None:
+            return Answer((), MISS)
+        return Answer(decision.configs, EXACT if decision.entry.volume == 1 else RANGE)
+
+    return select

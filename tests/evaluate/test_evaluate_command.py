@@ -1,0 +1,128 @@
+"""The evaluate command: a table and datasets in, figures out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from diode_lut.dataset import DatasetWriter, Header, Record, Timing
+from diode_lut.problem import ATEN, Config, Hardware, Problem
+from tests.commands import call
+
+H200 = Hardware("NVIDIA H200", "sm_90", 132)
+A, B = (Config("triton_mm", (size, 64, 32, 8, 3, 4)) for size in (16, 64))
+ROWS = (
+    {"op": "mm", "dtype": "float16", "m": [1, 2], "configs": [A.to_json(), {"template": "aten"}]},
+    {
+        "op": "mm",
+        "dtype": "float16",
+        "layout": "nn",
+        "align": 16,
+        "m": [3, 3],
+        "n": [8, 8],
+        "k": [8, 8],
+        "configs": [B.to_json()],
+    },
+)
+
+pytestmark = pytest.mark.usefixtures("no_tables")
+evaluate = partial(call, "evaluate")
+
+
+@pytest.fixture
+def table(table_file: Callable[..., Path]) -> Path:
+    """A range and an exact row."""
+    return table_file("t.json", *ROWS)
+
+
+def dataset(path: Path, hardware: Hardware = H200, problems: int = 4) -> Path:
+    """For m from 1: A takes 100 ns, B 110, aten 121."""
+    with DatasetWriter(path, Header(hardware)) as writer:
+        for m in range(1, problems + 1):
+            timings = (Timing(A, 100.0), Timing(B, 110.0), Timing(ATEN, 121.0))
+            writer.append(Record(Problem("mm", "float16", "nn", 16, 1, m, 8, 8), timings))
+    return path
+
+
+def lines(text: str) -> dict[str, list[str]]:
+    """The cells of each row of the table that is printed, by the row's name."""
+    return {words[0]: words[1:] for line in text.splitlines() if (words := line.split())}
+
+
+def test_prints_the_figures(tmp_path: Path, table: Path) -> None:
+    """Figures of all problems and of each group are printed, then the worst problems."""
+    result = evaluate(table, dataset(tmp_path / "d"))
+    assert (result.exit_code, result.stderr) == (0, "")
+    rows = lines(result.stdout)
+    assert rows["all"] == ["4", "75.0%", "1.127", "1.210", "7.41%", "21.00%", "50.0%", "50.0%", "0", "0", "0"]
+    assert rows["mm"] == rows["float16"] == rows["all"]
+    assert rows["range"] == ["2", "100.0%", "1.210", "1.210", "0.00%", "0.00%", "100.0%", "100.0%", "0", "0", "0"]
+    assert rows["exact"][:4] == ["1", "100.0%", "1.100", "1.210"]
+    assert rows["miss"][:4] == ["1", "0.0%", "1.000", "1.210"]
+    assert rows["21.00%"] == f"on mm 4x8x8 float16 nn align 16: aten (miss), best {A}".split()
+
+
+def test_reads_compact_datasets_and_several(tmp_path: Path, table: Path) -> None:
+    """Datasets are taken together, compact ones too."""
+    call("pack", dataset(tmp_path / "d", problems=5), "-o", tmp_path / "c")
+    assert lines(evaluate(table, tmp_path / "c", dataset(tmp_path / "e")).stdout)["all"][0] == "5"
+
+
+def test_writes_json(tmp_path: Path, table: Path) -> None:
+    """The file has all figures, and what they were taken from."""
+    assert evaluate(table, dataset(tmp_path / "d"), "--json", tmp_path / "e.json").exit_code == 0
+    document = json.loads((tmp_path / "e.json").read_text())
+    assert document["hardware"] == "NVIDIA H200 (sm_90, 132 SMs)"
+    assert (document["rows"], document["against"], document["unsolved"]) == (2, "aten", 0)
+    assert document["table"].startswith("sha256:")
+    assert [each[:7] for each in document["datasets"]] == ["sha256:"]
+    assert document["all"]["coverage"] == 0.75
+    assert document["by"]["source"]["exact"]["gain"] == 1.1
+    assert document["worst"][0]["regret"] == 0.21
+
+
+def test_draws_a_picture(tmp_path: Path, table: Path) -> None:
+    """The picture has the format that its name says."""
+    pytest.importorskip("matplotlib")
+    for name, magic in (("e.png", b"\x89PNG"), ("e.svg", b"<?xml")):
+        result = evaluate(table, dataset(tmp_path / "d"), "--picture", tmp_path / name)
+        assert result.exit_code == 0
+        assert (tmp_path / name).read_bytes().startswith(magic)
+
+
+def test_a_picture_that_cannot_be_drawn_is_2(tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unknown format, or matplotlib missing, is said before anything is done."""
+    pytest.importorskip("matplotlib")
+    result = evaluate(table, dataset(tmp_path / "d"), "--picture", tmp_path / "e.doc")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert ".png" in result.stderr
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    result = evaluate(table, tmp_path / "d", "--picture", tmp_path / "e.png")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "pip install diode-lut[report]" in result.stderr
+
+
+def test_against_another_config(tmp_path: Path, table: Path) -> None:
+    """--against takes a config as explain writes it; one that nobody measured is an error."""
+    result = evaluate(table, dataset(tmp_path / "d"), "--against", str(B))
+    assert lines(result.stdout)["range"][2] == "1.100"
+    assert evaluate(table, tmp_path / "d", "--against", "cublas").exit_code == 1
+
+
+def test_another_gpu_is_refused(tmp_path: Path, table: Path) -> None:
+    """A dataset of other hardware than the table's is an error with both."""
+    result = evaluate(table, dataset(tmp_path / "d", Hardware("NVIDIA H100", "sm_90", 132)))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert all(word in result.stderr for word in ("NVIDIA H100", "NVIDIA H200", str(tmp_path / "d"), str(table)))
+
+
+def test_what_cannot_be_read_is_2(tmp_path: Path, table: Path) -> None:
+    """A missing table or dataset is exit code 2, one line."""
+    for files in ((tmp_path / "gone", dataset(tmp_path / "d")), (table, tmp_path / "gone")):
+        result = evaluate(*files)
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
