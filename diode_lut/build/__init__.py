@@ -79,10 +79,10 @@ def build(
     Good enough means: within ``epsilon`` of the best time measured for the problem, and not slower than aten by more
     than ``noise``, where aten was measured. Where a problem has timings of the final stage, no others of it count.
     Times of the same config on the same problem are combined by their median; one failure among them rules the config
-    out there. A row holds for a range of sizes in which it is good
-    enough wherever something was measured, and its range ends where the measurements end. Equally good configs
-    (within ``noise``) are told apart by what ``previous`` says, then aten wins, then a fixed order decides. Rows of
-    ``previous`` with a note are a person's own, and stay. The order of files, records and timings has no influence.
+    out there. A row holds for a range of sizes in which it is good enough wherever something was measured that no
+    narrower row answers for, and its range ends where the measurements end. Equally good configs (within ``noise``) are
+    told apart by what ``previous`` says, then aten wins, then a fixed order decides. Rows of ``previous`` with a note
+    are a person's own, and stay. The order of files, records and timings has no influence.
 
     ``hardware`` says what the table is for, by default the hardware of ``previous``, and without that the datasets'.
     ``progress`` passes on the records of a dataset. DatasetError is raised if datasets are from different hardware,

@@ -79,7 +79,7 @@ class RecordDecoder:
         except (KeyError, TypeError, ValueError):  # a config for the first time, or something else
             config, outcome = self._new_config(wire)
         if type(outcome) is int or type(outcome) is float:
-            return Timing.of(config, float(outcome))
+            return Timing.of(config, outcome)
         if outcome in REASONS:
             return Timing(config, None, outcome)
         raise DatasetError(f"{config}: {_shortened(outcome)} is neither a time nor one of {', '.join(REASONS)}")

@@ -1,0 +1,102 @@
+"""Merged rows: what lookup will find in them is checked for every problem."""
+
+from __future__ import annotations
+
+from math import prod
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diode_lut.build.boxes import boxed_rows
+from diode_lut.build.cover import Group, Sizes
+from diode_lut.build.merge import MOST_EXTENT, MergedRow, merged_rows
+
+CONFIGS = 5
+costs = st.dictionaries(st.integers(0, CONFIGS - 1), st.floats(0.99, 1.02), min_size=1, max_size=2)
+size = st.integers(1, 12) | st.sampled_from((64, 65, 128, 2**31 - 1))
+groups = st.dictionaries(st.tuples(st.sampled_from((1, 8)), size, size, size), costs, min_size=1, max_size=20).map(
+    lambda problems: Group(range(len(problems)), list(problems), list(problems.values()), CONFIGS)
+)
+
+
+def merged(group: Group) -> list[MergedRow]:
+    return merged_rows(boxed_rows(group), group, group.costs)
+
+
+def line(*allowed: set[int], first: int) -> Group:
+    """Problems along m, with the configs that are allowed for each, all at the same cost."""
+    sizes: list[Sizes] = [(1, first + number, 8, 8) for number in range(len(allowed))]
+    return Group(range(len(sizes)), sizes, [dict.fromkeys(configs, 1.0) for configs in allowed], CONFIGS)
+
+
+def covers(row: MergedRow, sizes: Sizes) -> bool:
+    return all(low <= size <= high for size, (low, high) in zip(sizes, row.box, strict=True))
+
+
+@given(groups)
+def test_the_smallest_box_is_the_owner(group: Group) -> None:
+    """One box around each problem is smaller than all others around it: that of the row that it belongs to."""
+    rows = merged(group)
+    assert sorted(problem for row in rows for problem in row.problems) == list(group.problems)
+    for owner in rows:
+        for problem in owner.problems:
+            assert owner.config in group.costs[problem]
+            assert covers(owner, group.sizes[problem])
+            others = [row for row in rows if row is not owner and covers(row, group.sizes[problem])]
+            assert all(row.volume > owner.volume for row in others)
+
+
+@given(groups)
+def test_boxes_of_the_same_volume_are_apart(group: Group) -> None:
+    """No two rows contradict each other anywhere, measured or not."""
+    rows = merged(group)
+    for number, one in enumerate(rows):
+        for other in rows[:number]:
+            pairs = list(zip(one.box, other.box, strict=True))
+            apart = any(a[1] < b[0] or b[1] < a[0] for a, b in pairs)
+            assert apart or one.volume != other.volume
+
+
+@given(groups)
+def test_there_are_never_more_rows(group: Group) -> None:
+    """Merging leaves at most the rows that the tree needs."""
+    assert len(merged(group)) <= len(boxed_rows(group))
+
+
+@given(groups)
+def test_every_box_ends_at_measurements(group: Group) -> None:
+    """Each end of each range is the size of some measured problem inside the box."""
+    for row in merged(group):
+        inside = [sizes for sizes in group.sizes if covers(row, sizes)]
+        assert row.box == tuple((min(axis), max(axis)) for axis in zip(*inside, strict=True))
+
+
+@given(groups, st.data())
+def test_costs_choose_configs_not_rows(group: Group, data: st.DataObject) -> None:
+    """Other costs for the same configs change which config a row has, not which rows there are before they fall in."""
+    least = data.draw(st.integers(0, CONFIGS - 1))
+    cheaper = [{config: 0.5 if config == least else 1.0 for config in each} for each in group.costs]
+    for row in merged_rows(boxed_rows(group), group, cheaper):
+        if all(least in group.costs[problem] for problem in row.problems):
+            assert row.config == least
+
+
+@given(groups)
+def test_what_is_far_apart_is_not_merged(group: Group) -> None:
+    """A box extends over at most MOST_EXTENT, unless the tree has it so."""
+    boxes = {row.box for row in boxed_rows(group)}
+    for row in merged(group):
+        assert row.box in boxes or prod(high / low for low, high in row.box) <= MOST_EXTENT
+
+
+def test_rows_across_cuts_become_one() -> None:
+    """Runs of problems with one config are one row each, wherever the tree is cut."""
+    group = line({0}, {1}, {1}, {2}, {2}, {3}, {3}, {4}, first=9)
+    assert len(boxed_rows(group)) > 5
+    assert sorted((row.box[1], row.config) for row in merged(group)) == [
+        ((9, 9), 0),
+        ((10, 11), 1),
+        ((12, 13), 2),
+        ((14, 15), 3),
+        ((16, 16), 4),
+    ]
