@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cached_property
+from itertools import count
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -27,8 +29,8 @@ class Columns:
 
     def __init__(self) -> None:
         self.failures: Counter[str] = Counter()
-        self._problems: dict[Problem, int] = {}
-        self._configs: dict[Config, int] = {}
+        self._problems: defaultdict[Problem, int] = defaultdict(count().__next__)
+        self._configs: defaultdict[Config, int] = defaultdict(count().__next__)
         self._problem_numbers = array("i")
         self._config_numbers = array("i")
         self._final = array("b")
@@ -37,16 +39,18 @@ class Columns:
 
     def add(self, record: Record) -> None:
         """Append the record's timings. A failure is an infinite time."""
-        problem = self._problems.setdefault(record.problem, len(self._problems))
-        configs = self._configs
+        problem = self._problems[record.problem]
         final = record.stage == "final"
         if final:
             self._final_problems.add(problem)
-        self._final.extend([final] * len(record.timings))
-        self._problem_numbers.extend([problem] * len(record.timings))
-        self._config_numbers.extend([configs.setdefault(config, len(configs)) for config, _, _ in record.timings])
-        self._times.extend([np.inf if ns is None else ns for _, ns, _ in record.timings])
-        self.failures.update(reason for _, _, reason in record.timings if reason is not None)
+        if not record.timings:
+            return
+        configs, times, reasons = zip(*record.timings, strict=True)
+        self._problem_numbers.extend([problem] * len(times))
+        self._final.extend([final] * len(times))
+        self._config_numbers.extend(map(self._configs.__getitem__, configs))
+        self._times.extend([inf if ns is None else ns for ns in times])
+        self.failures.update(filter(None, reasons))
 
     def combined(self) -> Measurements:
         """The measurements that count, in an order that depends on nothing but what was measured.

@@ -23,7 +23,7 @@ from diode_lut.build.cover import Group
 
 _Array = npt.NDArray[Any]
 
-MOST_EXTENT = 256
+MOST_EXTENT = 64
 """How many times as large as the smallest the largest sizes of a merged box may be, all axes together. Of what is
 further apart little can be merged, and trying takes long."""
 
