@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from diode_lut.collect.task import METHODS
+from diode_lut.collect.stages import METHODS
 from diode_lut.errors import CollectError
 from diode_lut.problem import DTYPES, LAYOUTS, OPS, Problem
 

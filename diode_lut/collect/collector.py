@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from diode_lut.collect.setup import Setup
 from diode_lut.collect.shards import make_shards
-from diode_lut.collect.task import FINALISTS, METHODS, Outcome, Task
+from diode_lut.collect.stages import FINALISTS, METHODS
+from diode_lut.collect.task import Outcome, Task
 from diode_lut.collect.workplace import Workplace, open_workplace
 from diode_lut.dataset import DatasetWriter, Record, read_dataset
 from diode_lut.errors import CollectError

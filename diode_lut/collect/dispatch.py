@@ -16,7 +16,8 @@ from distributed import Client, Future, KilledWorker
 
 from diode_lut.collect.setup import Setup
 from diode_lut.collect.shards import Backlog, halves
-from diode_lut.collect.task import MEASURERS, Family, Outcome, Shard, Task
+from diode_lut.collect.stages import MEASURERS
+from diode_lut.collect.task import Family, Outcome, Shard, Task
 from diode_lut.collect.watch import Loss
 from diode_lut.collect.worker import measure_shard
 from diode_lut.dataset import Timing

@@ -11,19 +11,6 @@ from diode_lut.problem import Config, Problem
 if TYPE_CHECKING:
     from diode_lut.collect.watch import Watch
 
-METHODS = {"autotune": ("autotune",), "sweep": ("sweep", "final")}
-"""The ways to measure, each with its stages: all problems go through one stage, then all go through the next."""
-
-MEASURERS = {
-    "autotune": "diode_lut.collect.autotuned:measure",
-    "sweep": "diode_lut.collect.sweep:measure",
-    "final": "diode_lut.collect.final:measure",
-}
-"""Where each stage's Measurer is."""
-
-FINALISTS = "diode_lut.collect.final:finalists"
-"""Where the function is that makes the tasks of stage ``final`` of the records of stage ``sweep``."""
-
 
 class Task(NamedTuple):
     """One problem to measure at one stage.

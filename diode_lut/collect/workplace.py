@@ -13,7 +13,8 @@ from pkgutil import resolve_name
 from typing import Protocol
 
 from diode_lut.collect.setup import Setup, find_setup
-from diode_lut.collect.task import MEASURERS, Outcome, Shard, Task
+from diode_lut.collect.stages import MEASURERS
+from diode_lut.collect.task import Outcome, Shard, Task
 from diode_lut.collect.watch import Loss, Watch
 from diode_lut.dataset import Timing
 from diode_lut.errors import CollectError, DeviceLostError

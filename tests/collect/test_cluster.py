@@ -15,7 +15,7 @@ from distributed.utils import get_mp_context
 
 from diode_lut.collect import cluster as cluster_module
 from diode_lut.collect.setup import find_setup
-from diode_lut.collect.task import METHODS
+from diode_lut.collect.stages import METHODS
 from diode_lut.dataset import DatasetWriter, Timing
 from diode_lut.errors import CollectError, DatasetError
 from diode_lut.problem import ATEN, Hardware

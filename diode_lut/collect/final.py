@@ -1,0 +1,191 @@
+"""Stage ``final``: the best configs of the sweep, as the kernels that users will run, timed with care and checked."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from diode_lut.collect.bench import Bench, Times
+from diode_lut.collect.candidates import other_groups
+from diode_lut.collect.product import make_operands, matmul_precision
+from diode_lut.collect.sweep import Launch, aten_launch
+from diode_lut.collect.task import Outcome, Task
+from diode_lut.collect.watch import Watch
+from diode_lut.dataset import Record, Timing
+from diode_lut.errors import CollectError
+from diode_lut.inductor.failures import failure_reason
+from diode_lut.inductor.standalone import Kernel, Lowering, Subgraph, lowering
+from diode_lut.problem import ATEN, Config, Problem
+
+_CLOSE = 1.12
+"""Static kernels gain up to a tenth over those of the sweep: what was slower by more there has no chance here."""
+
+_BEST = 4
+_SHARED = 3
+"""How many of a problem's finalists are its own best, and how many more are configs that serve many problems."""
+
+_SERVES = 1.04
+"""A config serves a problem if the sweep found it within this factor of the best."""
+
+_AHEAD = 12
+"""So many problems are being compiled while one is timed."""
+
+_ROUNDS = 10
+_MOST_ROUNDS = 60
+_SETTLED = 0.004
+"""Rounds go on until the standard error of each contender's median is within this of its time."""
+
+_CONTENDER = 1.06
+_TOLERANCE = {"float16": 0.02, "bfloat16": 0.12, "tf32": 0.02, "float32": 1e-4}
+"""Largest error allowed of an element of a product of normally distributed matrices, over the square root of K."""
+
+
+def finalists(records: Iterable[Record]) -> list[Task]:
+    """The tasks of this stage, one for each problem of the sweep's ``records``.
+
+    They are its best configs, those within _SERVES of the best that serve most problems of the same op, dtype and
+    layout (so that few rows can serve many problems), and ``aten``.
+    """
+    kinds: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        kinds[record.problem.op, record.problem.dtype, record.problem.layout].append(record)
+    return [task for kind in kinds.values() for task in _finalists(kind)]
+
+
+def _finalists(records: list[Record]) -> Iterator[Task]:
+    ranked = {record.problem: _ranked(record) for record in records}
+    popularity = Counter(config for ranking in ranked.values() for config, factor in ranking if factor <= _SERVES)
+    for problem, ranking in ranked.items():
+        best = [config for config, factor in ranking if factor <= _CLOSE][:_BEST]
+        serving = [config for config, factor in ranking if factor <= _SERVES and config not in best]
+        serving.sort(key=lambda config: -popularity[config])
+        groups = other_groups(problem, best[0])
+        chosen = dict.fromkeys([ATEN, *best, *serving[:_SHARED], *groups])
+        yield Task(problem, tuple(chosen))
+
+
+def _ranked(record: Record) -> list[tuple[Config, float]]:
+    """Configs with their times over the best time, fastest first."""
+    times = sorted((timing.ns, timing.config) for timing in record.timings if timing.ns is not None)
+    return [(config, ns / times[0][0]) for ns, config in times]
+
+
+def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:
+    """A Measurer. Every task must name its configs; ``search_space`` has no effect."""
+    del search_space
+    bench = Bench()
+    with lowering(torch.device(device, torch.cuda.current_device())) as here, matmul_precision(tasks[0].problem.dtype):
+        waiting: deque[_Prepared] = deque()
+        for task in tasks:
+            waiting.append(_prepare(task, here))
+            if len(waiting) > _AHEAD:
+                yield _measure(waiting.popleft(), device, watch, bench)
+        while waiting:
+            yield _measure(waiting.popleft(), device, watch, bench)
+
+
+class _Prepared(NamedTuple):
+    """A task with its kernels, which are being compiled."""
+
+    task: Task
+    kernels: dict[Config, Kernel | Subgraph]
+
+
+def _prepare(task: Task, here: Lowering) -> _Prepared:
+    failed = {timing.config for timing in task.failed}
+    shapes = make_operands(task.problem, "meta")
+    kernels: dict[Config, Kernel | Subgraph] = {}
+    for config in task.configs:
+        if config == ATEN or config in failed:
+            continue
+        kernel = here.for_problem(task.problem, config, shapes)
+        if kernel is not None:
+            kernel.compile()
+            kernels[config] = kernel
+    return _Prepared(task, kernels)
+
+
+def _measure(prepared: _Prepared, device: str, watch: Watch, bench: Bench) -> Outcome:
+    problem = prepared.task.problem
+    try:
+        timings = _timings(prepared, make_operands(problem, device), watch, bench)
+    except (CollectError, torch.OutOfMemoryError) as error:
+        torch.cuda.empty_cache()
+        return Outcome(problem, "skipped", reason=str(error).splitlines()[0])
+    return Outcome(problem, "measured", Record(problem, timings, "final"))
+
+
+def _timings(prepared: _Prepared, operands: tuple[torch.Tensor, ...], watch: Watch, bench: Bench) -> tuple[Timing, ...]:
+    problem = prepared.task.problem
+    check = _Check(problem, operands)
+    launches: dict[Config, Launch] = {ATEN: aten_launch(problem, operands, check.out)}
+    failures: list[Timing] = []
+    for config, kernel in prepared.kernels.items():
+        reason = kernel.load()
+        if reason is None:
+            launch = kernel.bind(problem, operands, check.out)
+            reason = _failure(problem, config, launch, check, watch)
+            launches |= {} if reason else {config: launch}
+        if reason is not None:
+            failures.append(Timing(config, None, reason))
+    with watch(problem):
+        medians = _settled(list(launches.values()), bench)
+    return (*(Timing.of(config, round(ns)) for config, ns in zip(launches, medians, strict=True)), *failures)
+
+
+def _failure(problem: Problem, config: Config, launch: Launch, check: _Check, watch: Watch) -> str | None:
+    try:
+        with watch(problem, config):
+            right = check.passes(launch)
+    except RuntimeError as error:
+        return failure_reason(error, "launch")
+    return None if right else "wrong_result"
+
+
+class _Check:
+    """Whether a kernel computes the product, compared with float64 element by element."""
+
+    def __init__(self, problem: Problem, operands: tuple[torch.Tensor, ...]) -> None:
+        a = operands[-2]
+        self.out = torch.empty((*a.shape[:-1], problem.n), dtype=a.dtype, device=a.device)
+        self._limit = _TOLERANCE[problem.dtype] * math.sqrt(problem.k)
+        self._reference = getattr(torch, problem.op)(*(each.double() for each in operands)).to(_REFERENCE[a.dtype])
+
+    def passes(self, launch: Callable[[], object]) -> bool:
+        """Run it once and compare; elements that it leaves unwritten are NaN and never pass."""
+        self.out.fill_(torch.nan)
+        result = launch()
+        error = (result if isinstance(result, torch.Tensor) else self.out) - self._reference
+        return bool(error.abs_().max() <= self._limit)
+
+
+_REFERENCE = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
+
+
+def _settled(launches: Sequence[Launch], bench: Bench) -> list[float]:
+    """Median nanoseconds of each, in rounds until those near the best are known well."""
+    for launch in launches:
+        launch()
+    times = [bench.rounds(launches, _ROUNDS)]
+    running = list(range(len(launches)))
+    columns: list[Times] = list(times[0].T)
+    for _ in range(_ROUNDS, _MOST_ROUNDS, _ROUNDS):
+        medians = np.array([np.median(column) for column in columns])
+        running = [number for number in running if medians[number] <= _CONTENDER * medians.min() or number == 0]
+        if all(_standard_error(columns[number]) <= _SETTLED * medians[number] for number in running):
+            break
+        more = bench.rounds([launches[number] for number in running], _ROUNDS)
+        for number, column in zip(running, more.T, strict=True):
+            columns[number] = np.concatenate([columns[number], column])
+    return [float(np.median(column)) for column in columns]
+
+
+def _standard_error(times: Times) -> float:
+    """Of the median, from the median deviation, as for a normal distribution."""
+    deviation = 1.4826 * float(np.median(np.abs(times - np.median(times))))
+    return 1.2533 * deviation / math.sqrt(len(times))

@@ -1,0 +1,162 @@
+"""Stage ``sweep``: every candidate on every problem, with kernels that are compiled once for many problems."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from statistics import median
+
+import torch
+
+from diode_lut.collect.bench import Bench
+from diode_lut.collect.candidates import candidates
+from diode_lut.collect.product import make_operands, matmul_precision
+from diode_lut.collect.task import Outcome, Task
+from diode_lut.collect.watch import Watch
+from diode_lut.dataset import Record, Timing
+from diode_lut.errors import CollectError
+from diode_lut.inductor.failures import failure_reason
+from diode_lut.inductor.standalone import Kernel, Lowering, Specialization, lowering
+from diode_lut.problem import ATEN, Config, Problem
+
+_SLOW_NS = 1_000_000
+"""A launch that takes longer is not repeated if it took twice as long as the fastest."""
+
+_SLOW = 2.0
+_ROUNDS = ((1.5, 2), (1.2, 4))
+"""After one round for all, configs within the first factor of the best get so many more rounds, and so on."""
+
+Launch = Callable[[], object]
+
+
+def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:
+    """A Measurer. The problems should be of one family, so that they share kernels; ``search_space`` has no effect."""
+    del search_space
+    with lowering(torch.device(device, torch.cuda.current_device())) as here, matmul_precision(tasks[0].problem.dtype):
+        kernels = Kernels(here)
+        for task in tasks:
+            kernels.order(task.problem, _wanted(task))
+        bench = Bench()
+        for task in tasks:
+            yield _outcome(task, device, watch, kernels, bench)
+
+
+class Kernels:
+    """Kernels for many problems, compiled in the background once they are ordered."""
+
+    def __init__(self, here: Lowering) -> None:
+        self._here = here
+
+    def order(self, problem: Problem, configs: Sequence[Config]) -> None:
+        """Start compiling what is not compiled yet."""
+        for config in configs:
+            specialization = _specialization(problem, config)
+            if specialization is None or (specialization, config) in _kernels:
+                continue
+            kernel = _kernels[specialization, config] = self._here.specialized(specialization, config)
+            if kernel is not None:
+                kernel.compile()
+
+    def get(self, problem: Problem, config: Config) -> Kernel | str | None:
+        """The kernel, ready to run; or the reason why it failed; or None if there is no such kernel."""
+        specialization = _specialization(problem, config)
+        kernel = None if specialization is None else _kernels[specialization, config]
+        return kernel and (kernel.load() or kernel)
+
+
+_kernels: dict[tuple[Specialization, Config], Kernel | None] = {}
+"""The kernels of this process, which measures one shard after another."""
+
+
+def _specialization(problem: Problem, config: Config) -> Specialization | None:
+    return Specialization.of(problem, config) if config.template.startswith("triton") else None
+
+
+def _wanted(task: Task) -> list[Config]:
+    failed = {timing.config for timing in task.failed}
+    return [config for config in task.configs or candidates(task.problem) if config not in failed]
+
+
+def _outcome(task: Task, device: str, watch: Watch, kernels: Kernels, bench: Bench) -> Outcome:
+    try:
+        return _measure(task, device, watch, kernels, bench)
+    except (CollectError, torch.OutOfMemoryError) as error:
+        torch.cuda.empty_cache()
+        return Outcome(task.problem, "skipped", reason=str(error).splitlines()[0])
+
+
+def _measure(task: Task, device: str, watch: Watch, kernels: Kernels, bench: Bench) -> Outcome:
+    problem = task.problem
+    operands = make_operands(problem, device)
+    shape = (*operands[-2].shape[:-1], problem.n)
+    out = torch.empty(shape, dtype=operands[-1].dtype, device=device)
+    launches: dict[Config, Launch] = {}
+    failures: list[Timing] = []
+    for config in _wanted(task):
+        launch = _launch(problem, config, operands, out, kernels)
+        if isinstance(launch, str):
+            failures.append(Timing(config, None, launch))
+        elif launch is not None:
+            launches[config] = launch
+    times = _times(problem, launches, watch, bench, failures)
+    timings = [Timing.of(config, round(ns)) for config, ns in times.items()]
+    return Outcome(problem, "measured", Record(problem, (*timings, *failures), "sweep"))
+
+
+def _launch(
+    problem: Problem, config: Config, operands: Sequence[torch.Tensor], out: torch.Tensor, kernels: Kernels
+) -> Launch | str | None:
+    """What runs the config; or the reason why it cannot; or None if it is not made for this problem."""
+    if config == ATEN:
+        return aten_launch(problem, operands, out)
+    if config.template == "decompose_k":
+        return partial(_decomposed, config.params[0], *operands)
+    kernel = kernels.get(problem, config)
+    return kernel.bind(problem, operands, out) if isinstance(kernel, Kernel) else kernel
+
+
+def aten_launch(problem: Problem, operands: Sequence[torch.Tensor], out: torch.Tensor) -> Launch:
+    """What runs the library's own kernel, into ``out``."""
+    return partial(getattr(torch, problem.op), *operands, out=out)
+
+
+def _decomposed(parts: int, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """What Inductor's decompose_k does, without fusing the sum with what follows."""
+    (m, k), n = a.shape, b.shape[1]
+    a = a.reshape(m, parts, k // parts).transpose(0, 1)
+    return torch.bmm(a, b.reshape(parts, k // parts, n), out_dtype=torch.float32).sum(0)
+
+
+def _times(
+    problem: Problem, launches: dict[Config, Launch], watch: Watch, bench: Bench, failures: list[Timing]
+) -> dict[Config, float]:
+    """Nanoseconds of each config; those that do not run are added to ``failures``."""
+    times: dict[Config, list[float]] = {}
+    for config, launch in launches.items():
+        first = _first(problem, config, launch, watch, bench)
+        if isinstance(first, str):
+            failures.append(Timing(config, None, first))
+        else:
+            times[config] = [first]
+    limit = max(_SLOW * min(each for (each,) in times.values()), _SLOW_NS) if times else 0
+    running = [config for config, (ns,) in times.items() if ns <= limit]
+    times |= {config: [] for config in running}  # the first launch is slower than the others
+    with watch(problem):
+        for factor, rounds in ((math.inf, 1), *_ROUNDS):
+            medians = {config: median(times[config] or [1.0]) for config in running}
+            running = [config for config in running if medians[config] <= factor * min(medians.values())]
+            measured = bench.rounds([launches[config] for config in running], rounds)
+            for config, column in zip(running, measured.T.tolist(), strict=True):
+                times[config] += column
+    return {config: median(each) for config, each in times.items()}
+
+
+def _first(problem: Problem, config: Config, launch: Launch, watch: Watch, bench: Bench) -> float | str:
+    """Nanoseconds of one launch after a first, which may load and set up things; or the reason why there are none."""
+    try:
+        with watch(problem, config):
+            launch()
+            return bench.once(launch)
+    except RuntimeError as error:
+        return failure_reason(error, "launch")

@@ -1,0 +1,254 @@
+"""Inductor's kernels outside a compile, as something to call: the same callers that the hook returns, for measuring.
+
+A kernel is made with the sizes of one problem as constants, as users will run it; or with the sizes as arguments and
+no more than a Specialization known about them, so that it is compiled once for many problems. All else is the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import sympy
+import torch
+from torch._dynamo.source import ConstantSource
+from torch._inductor import ir
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.codecache import CodeCacheFuture
+from torch._inductor.debug import DebugContext
+from torch._inductor.graph import GraphLowering
+from torch._inductor.kernel_inputs import MMKernelInputs
+from torch._inductor.select_algorithm import WORKSPACE_ARG_PLACEHOLDER, TritonTemplateCaller, realize_inputs
+from torch._inductor.virtualized import V
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+from diode_lut.inductor.callers import caller_of
+from diode_lut.inductor.failures import failure_reason
+from diode_lut.inductor.problems import TORCH_DTYPES
+from diode_lut.problem import ITEMSIZES, Config, Problem, contiguous_align
+
+log = logging.getLogger(__name__)
+
+MAX_BATCH = 65535
+"""The largest batch that a kernel for many problems serves: more takes another launch grid."""
+
+COMPILE_LIMIT_S = 120.0
+"""A kernel that takes longer to compile is given up."""
+
+_HINTS = (7, 1009, 101, 13)
+"""Stand for B, M, N and K, in steps, while a kernel is made; distinct, so that its arguments tell which is which."""
+
+_MOST_STEPS = 2**24 - 1
+"""How large M, N and K may be in steps, so that they fit in 32 bits, as TMA needs to know."""
+
+
+class Specialization(NamedTuple):
+    """What a compiler must know of a problem whose operands are packed; problems that agree in it share kernels.
+
+    ``units`` are divisors of M, N and K that the compiler knows: as many elements as 16 bytes hold where they divide,
+    else 1. ``even_k`` is the block size along K that divides K too, or 0.
+    """
+
+    op: str
+    dtype: str
+    layout: str
+    units: tuple[int, int, int]
+    even_k: int
+
+    @classmethod
+    def of(cls, problem: Problem, config: Config) -> Specialization | None:
+        """How ``config``, of a Triton template, is compiled for ``problem``; None where nothing can be shared."""
+        packed = contiguous_align(problem.dtype, problem.layout, problem.m, problem.n, problem.k, problem.b)
+        if problem.align != packed or problem.b > MAX_BATCH:
+            return None
+        vector = 16 // ITEMSIZES[problem.dtype]
+        m, n, k = (vector if size % vector == 0 else 1 for size in (problem.m, problem.n, problem.k))
+        block_k = config.params[2]
+        units = (m if problem.layout[0] == "t" else 1, n, k)  # a row-major A is not read along M
+        return cls(problem.op, problem.dtype, problem.layout, units, block_k if problem.k % block_k == 0 else 0)
+
+    @property
+    def steps(self) -> tuple[int, int, int, int]:
+        """What B, M, N and K are multiples of."""
+        m, n, k = self.units
+        return 1, m, n, max(k, self.even_k)
+
+
+class Kernel:
+    """A Triton kernel, to be compiled, loaded, and bound to tensors.
+
+    ``arguments`` says which of B, M, N and K, in units of ``steps``, each size argument is; it is empty if the sizes
+    are constants.
+    """
+
+    def __init__(
+        self,
+        caller: TritonTemplateCaller,
+        arguments: tuple[int, ...] = (),
+        steps: tuple[int, int, int, int] = (1, 1, 1, 1),
+    ) -> None:
+        self.caller = caller
+        self.arguments = arguments
+        self._steps = steps
+        self._compiling: Any = None
+        self._failure: str | None = None
+
+    def compile(self) -> None:
+        """Start compiling, in Inductor's pool of processes if it has one."""
+        request = self.caller.bmreq
+        try:
+            source = Path(request.module_path).read_text(encoding="utf-8")
+            self._compiling = AsyncCompile().triton(request.kernel_name, source)
+        except Exception as error:
+            self._failure = failure_reason(error, "compile")
+
+    def load(self) -> str | None:
+        """Wait until it is compiled and put it on the device; if that fails, the reason of dataset.REASONS."""
+        if self._failure is None and isinstance(self._compiling, CodeCacheFuture):
+            try:
+                self._compiling.future.result(timeout=COMPILE_LIMIT_S)  # type: ignore[attr-defined]
+                self._compiling = self._compiling.result()
+            except Exception as error:
+                self._failure = failure_reason(error, "compile")
+        return self._failure
+
+    def bind(self, problem: Problem, operands: Sequence[torch.Tensor], out: torch.Tensor) -> Callable[[], None]:
+        """A function that launches the loaded kernel on these tensors, which are as ``problem`` says."""
+        stream = torch.cuda.current_stream().cuda_stream
+        return partial(self._compiling.run, *operands, out, *self._arguments_for(problem, out.device), stream=stream)
+
+    def arguments_for(self, problem: Problem) -> list[Any]:
+        """What the kernel is launched with after its tensors: sizes, perhaps a workspace, and the grid."""
+        given = list(self.caller.bmreq.extra_args)
+        if not self.arguments:
+            return given
+        sizes = (problem.b, problem.m, problem.n, problem.k)
+        choice = self.caller.annotations["ktc"]
+        meta = {**choice.params.to_kwargs(), **choice.extra_kwargs}
+        place = sizes[:3] if problem.op in ("bmm", "baddbmm") else sizes[1:3]
+        grid = choice.template.grid(*place, meta)
+        return [*(sizes[each] // self._steps[each] for each in self.arguments), *given[len(self.arguments) : -3], *grid]
+
+    def _arguments_for(self, problem: Problem, device: torch.device) -> list[Any]:
+        arguments = self.arguments_for(problem)
+        size = self.caller.bmreq.workspace_size
+        if size is None:
+            return arguments
+        workspace = torch.zeros(size, dtype=torch.uint8, device=device)
+        return [workspace if each == WORKSPACE_ARG_PLACEHOLDER else each for each in arguments]
+
+
+class Subgraph(NamedTuple):
+    """Several kernels that Inductor has made for one problem; the result is a new tensor."""
+
+    caller: Any
+
+    def compile(self) -> None:
+        """Nothing: it is compiled when loaded, in this process."""
+
+    def load(self) -> str | None:
+        """Compile it inside ``lowering``; if that fails, the reason of dataset.REASONS."""
+        try:
+            self.caller._compiled_module = self.caller._compile_for_benchmarking()
+        except Exception as error:
+            return failure_reason(error, "compile")
+        return None
+
+    def bind(self, problem: Problem, operands: Sequence[torch.Tensor], out: torch.Tensor) -> Callable[[], Any]:
+        """A function that runs it on these tensors and returns the result; ``out`` stays as it is."""
+        del problem, out
+        return lambda: self.caller._compiled_module.call(list(operands))[0]
+
+
+Shape = tuple[Sequence[Any], Sequence[Any]]
+"""Size and stride of a tensor."""
+
+
+def _packed(specialization: Specialization, b: Any, m: Any, n: Any, k: Any) -> list[Shape]:
+    """The shapes of the bias, if the op has one, of A and of B."""
+    batched, letters = specialization.op in ("bmm", "baddbmm"), specialization.layout
+
+    def matrix(rows: Any, columns: Any, letter: str) -> Shape:
+        stride = (columns, 1) if letter == "n" else (1, rows)
+        return ((b, rows, columns), (rows * columns, *stride)) if batched else ((rows, columns), stride)
+
+    bias: dict[str, list[Shape]] = {"addmm": [((n,), (1,))], "baddbmm": [matrix(m, n, "n")]}
+    return [*bias.get(specialization.op, []), matrix(m, k, letters[0]), matrix(k, n, letters[1])]
+
+
+@contextmanager
+def lowering(device: torch.device) -> Iterator[Lowering]:
+    """The middle of a compile of nothing, where Inductor makes kernels, with its pool of processes ready."""
+    AsyncCompile.wait_pool_ready()
+    empty = torch.fx.Graph()
+    empty.output(())
+    env = ShapeEnv()
+    graph = GraphLowering(torch.fx.GraphModule({}, empty), shape_env=env)
+    mode = FakeTensorMode(shape_env=env)
+    with V.set_graph_handler(graph), V.set_fake_mode(mode), V.set_debug_handler(DebugContext()):
+        yield Lowering(graph, env, device)
+
+
+class Lowering:
+    """Makes kernels; valid inside ``lowering``."""
+
+    def __init__(self, graph: GraphLowering, env: ShapeEnv, device: torch.device) -> None:
+        self._graph = graph
+        self._device = device
+        self._symbols = [
+            _symbol(env, hint, most) for hint, most in zip(_HINTS, (MAX_BATCH, *[_MOST_STEPS] * 3), strict=True)
+        ]
+        self._inputs: dict[Any, MMKernelInputs] = {}
+
+    def for_problem(
+        self, problem: Problem, config: Config, operands: Sequence[torch.Tensor]
+    ) -> Kernel | Subgraph | None:
+        """What runs ``config`` on tensors like ``operands``: the bias, if any, A and B. None if nothing can."""
+        if problem not in self._inputs:
+            shapes = [(tuple(each.shape), each.stride()) for each in operands]
+            self._inputs[problem] = self._make_inputs(problem.dtype, shapes)
+        caller = _caller(config, self._inputs[problem], problem.op)
+        if isinstance(caller, TritonTemplateCaller):
+            return Kernel(caller)
+        return None if caller is None else Subgraph(caller)
+
+    def specialized(self, specialization: Specialization, config: Config) -> Kernel | None:
+        """The kernel of ``config`` for all problems of a specialization, or None if it cannot be made."""
+        if specialization not in self._inputs:
+            sizes = [step * symbol for step, symbol in zip(specialization.steps, self._symbols, strict=True)]
+            self._inputs[specialization] = self._make_inputs(specialization.dtype, _packed(specialization, *sizes))
+        caller = _caller(config, self._inputs[specialization], specialization.op)
+        if not isinstance(caller, TritonTemplateCaller):
+            return None
+        arguments = [_HINTS.index(value) for value in list(caller.bmreq.extra_args)[:-3] if value in _HINTS]
+        return Kernel(caller, tuple(arguments), specialization.steps)
+
+    def _make_inputs(self, dtype: str, shapes: Sequence[Shape]) -> MMKernelInputs:
+        nodes = [self._node(TORCH_DTYPES[dtype], *shape) for shape in shapes]
+        return MMKernelInputs(nodes, scalars={"alpha": 1, "beta": 1} if len(nodes) == 3 else None)
+
+    def _node(self, dtype: torch.dtype, size: Sequence[Any], stride: Sequence[Any]) -> Any:
+        name = f"arg{len(self._graph.graph_inputs)}"
+        layout = ir.FixedLayout(self._device, dtype, list(size), list(stride))
+        node = ir.TensorBox.create(ir.InputBuffer(name=name, layout=layout))
+        self._graph.graph_inputs[name] = node
+        return realize_inputs(node)  # type: ignore[no-untyped-call]
+
+
+def _caller(config: Config, inputs: MMKernelInputs, op: str) -> ir.ChoiceCaller | None:
+    try:
+        return caller_of(config, inputs, op)
+    except Exception:
+        log.debug("%s: Inductor cannot make it", config, exc_info=True)
+        return None
+
+
+def _symbol(env: ShapeEnv, hint: int, most: int) -> sympy.Symbol:
+    symbol = env.create_symbol(hint, ConstantSource(f"size_{hint}"), dynamic_dim=DimDynamic.DYNAMIC)
+    env.constrain_symbol_range(symbol, 2, most)
+    return symbol

@@ -1,0 +1,69 @@
+"""Which configs are tried."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diode_lut.collect.candidates import GROUP_M, candidates, other_groups
+from diode_lut.problem import ATEN, DTYPES, LAYOUTS, OPS, Config, Problem
+
+
+def problem(op: str, m: int, n: int, k: int, **others: Any) -> Problem:
+    return Problem.of(op, m, n, k, **{"dtype": "bfloat16", "layout": "nn", **others})
+
+
+sizes = st.integers(1, 20_000)
+problems = st.builds(
+    problem, st.sampled_from(OPS), sizes, sizes, sizes, dtype=st.sampled_from(DTYPES), layout=st.sampled_from(LAYOUTS)
+)
+
+
+@given(problems)
+def test_every_problem_has_candidates(problem: Problem) -> None:
+    """They are aten and some kernels, each valid, each once, and the same each time."""
+    found = candidates(problem)
+    assert found[0] == ATEN
+    assert len(found) > 1
+    assert len(set(found)) == len(found)
+    assert [Config.from_json(config.to_json()) for config in found] == found
+    assert candidates(problem) == found
+
+
+@given(problems)
+def test_tiles_fit_the_problem(problem: Problem) -> None:
+    """No tile is twice as large as the problem needs along any side, but for the smallest."""
+    for config in candidates(problem):
+        if config.template.startswith("triton"):
+            for block, size in zip(config.params, (problem.m, problem.n, problem.k), strict=False):
+                assert block == 16 or block < 2 * size
+
+
+@pytest.mark.parametrize(
+    ("each", "templates"),
+    [
+        (problem("mm", 512, 512, 512), {"aten", "triton_mm", "triton_mm_persistent_tma"}),
+        (problem("mm", 512, 511, 512), {"aten", "triton_mm"}),
+        (problem("mm", 1, 512, 512), {"aten", "triton_mm"}),
+        (problem("mm", 32, 32, 8192), {"aten", "triton_mm", "decompose_k"}),
+        (problem("addmm", 32, 32, 8192), {"aten", "triton_mm"}),
+        (problem("bmm", 512, 512, 512), {"aten", "triton_bmm"}),
+    ],
+)
+def test_templates_that_can_compute_it(each: Problem, templates: set[str]) -> None:
+    """Only templates for the op, TMA only where it is legal, K cut up only where it is long."""
+    assert {config.template for config in candidates(each)} == templates
+
+
+def test_other_groups_where_order_matters() -> None:
+    """Another group_m is tried where more tiles than run at once are in more rows than it has."""
+    config = Config("triton_mm", (128, 128, 64, GROUP_M, 3, 8))
+    large = problem("mm", 8192, 8192, 512)
+    assert [each.params[3] for each in other_groups(large, config)] == [1, 4, 16]
+    assert {each.params[:3] + each.params[4:] for each in other_groups(large, config)} == {(128, 128, 64, 3, 8)}
+    assert other_groups(problem("mm", 512, 512, 512), config) == []
+    assert other_groups(problem("mm", 128, 65536, 512), config) == []
+    assert other_groups(large, ATEN) == []

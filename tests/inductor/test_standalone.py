@@ -1,0 +1,126 @@
+"""Kernels outside a compile, made for a fake CUDA device and compiled by Triton."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from diode_lut.collect.product import make_operands
+from diode_lut.inductor.standalone import Kernel, Lowering, Specialization, lowering
+from diode_lut.problem import Config, Problem
+from tests.fake_cuda import compile_triton, fake_cuda
+
+MM = Config("triton_mm", (64, 128, 64, 8, 3, 4))
+BMM = Config("triton_bmm", (64, 64, 32, 8, 3, 4))
+TMA = Config("triton_mm_persistent_tma", (128, 64, 64, 8, 3, 4))
+
+KINDS = {
+    "mm": (Problem.of("mm", 512, 1024, 768, dtype="bfloat16", layout="nt"), MM),
+    "K left over": (Problem.of("mm", 500, 1000, 1000, dtype="float16", layout="nn"), MM),
+    "odd sizes": (Problem.of("mm", 100, 77, 51, dtype="float16", layout="nn"), MM),
+    "column-major A": (Problem.of("mm", 512, 128, 4096, dtype="bfloat16", layout="tn"), MM),
+    "addmm": (Problem.of("addmm", 48, 1024, 768, dtype="float16", layout="nt"), MM),
+    "tf32": (Problem.of("mm", 512, 1024, 768, dtype="tf32", layout="nn"), MM),
+    "bmm": (Problem.of("bmm", 128, 64, 80, dtype="float16", layout="nt", b=12), BMM),
+    "baddbmm": (Problem.of("baddbmm", 128, 64, 96, dtype="float32", layout="nn", b=3), BMM),
+    "TMA": (Problem.of("mm", 4096, 1024, 768, dtype="bfloat16", layout="nt"), TMA),
+    "TMA addmm": (Problem.of("addmm", 512, 4096, 1000, dtype="float16", layout="nt"), TMA),
+}
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Lowering]:
+    with fake_cuda(), lowering(torch.device("cuda", 0)) as made:
+        yield made
+
+
+def shared(here: Lowering, problem: Problem, config: Config) -> Kernel:
+    specialization = Specialization.of(problem, config)
+    assert specialization is not None
+    kernel = here.specialized(specialization, config)
+    assert kernel is not None
+    return kernel
+
+
+def fixed(here: Lowering, problem: Problem, config: Config) -> Kernel:
+    kernel = here.for_problem(problem, config, make_operands(problem, "meta"))
+    assert isinstance(kernel, Kernel)
+    return kernel
+
+
+def source(kernel: Kernel) -> str:
+    return Path(kernel.caller.bmreq.module_path).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shared_kernel_does_what_the_fixed_one_does(here: Lowering, kind: str) -> None:
+    """It has the same tunables, knows as well whether BLOCK_K divides K, and is launched on the same grid."""
+    problem, config = KINDS[kind]
+    one, other = shared(here, problem, config), fixed(here, problem, config)
+    for text in (source(one), source(other)):
+        assert f"BLOCK_K : tl.constexpr = {config.params[2]}\n" in text
+        if config != TMA:
+            assert f"EVEN_K : tl.constexpr = {problem.k % config.params[2] == 0}\n" in text
+    assert one.arguments_for(problem)[-3:] == other.arguments_for(problem)[-3:]
+    assert len(other.arguments) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_size_arguments_are_the_problems(here: Lowering, kind: str) -> None:
+    """Put into the kernel's own expressions, the size arguments give the problem's sizes."""
+    problem, config = KINDS[kind]
+    kernel = shared(here, problem, config)
+    values = {
+        f"ks{number}": value for number, value in enumerate(kernel.arguments_for(problem)[: len(kernel.arguments)])
+    }
+    assert set(re.findall(r"\bks\d+\b", source(kernel))) == set(values)
+    sizes = dict(re.findall(r"^    ([MNK]) = ([ks0-9* ]+)$", source(kernel), flags=re.MULTILINE))
+    assert {name: eval(text, {}, values) for name, text in sizes.items()} == dict(
+        zip("MNK", (problem.m, problem.n, problem.k), strict=True)
+    )
+
+
+def test_problems_that_differ_in_size_share_a_kernel(here: Lowering) -> None:
+    """Only what the compiler must know tells specializations apart."""
+
+    def specialization(m: int, n: int, k: int, layout: str = "nn", block_k: int = 64) -> Specialization | None:
+        config = Config("triton_mm", (64, 64, block_k, 8, 3, 4))
+        return Specialization.of(Problem.of("mm", m, n, k, dtype="float16", layout=layout), config)
+
+    assert specialization(512, 1024, 768) == specialization(33, 64, 128)
+    assert specialization(512, 1024, 768) != specialization(512, 1024, 768, "nt")
+    assert specialization(512, 1024, 768) != specialization(512, 1024, 768, block_k=32)
+    assert specialization(512, 1024, 768) != specialization(512, 1024, 800)
+    assert specialization(512, 1024, 768) != specialization(512, 1001, 768)
+
+
+def test_nothing_is_shared_by_what_is_not_packed() -> None:
+    """Padded operands and enormous batches have kernels of their own only."""
+    padded = Problem.of("mm", 512, 1024, 768, dtype="float16", layout="nn", align=2)
+    batch = Problem.of("bmm", 4, 4, 4, dtype="float16", layout="nn", b=65536)
+    assert Specialization.of(padded, MM) is None
+    assert Specialization.of(batch, BMM) is None
+
+
+def test_what_cannot_be_launched_is_not_made(here: Lowering) -> None:
+    """A config that needs more shared memory than there is, or TMA where it is not legal, gives no kernel."""
+    problem = Problem.of("mm", 512, 1024, 768, dtype="bfloat16", layout="nn")
+    odd = Problem.of("mm", 512, 1001, 768, dtype="bfloat16", layout="nn")
+    too_large = Config("triton_mm", (256, 128, 128, 8, 5, 8))
+    assert here.for_problem(problem, too_large, make_operands(problem, "meta")) is None
+    for each, config in ((problem, too_large), (odd, TMA)):
+        specialization = Specialization.of(each, config)
+        assert specialization is not None
+        assert here.specialized(specialization, config) is None
+
+
+@pytest.mark.parametrize("kind", ["K left over", "bmm", "TMA"])
+def test_triton_compiles_it(here: Lowering, kind: str, tmp_path: Path) -> None:
+    """The kernel compiles for the device, and needs no more shared memory than it has."""
+    problem, config = KINDS[kind]
+    for kernel in (shared(here, problem, config), fixed(here, problem, config)):
+        assert 0 < compile_triton(source(kernel), tmp_path).metadata.shared <= 232448
