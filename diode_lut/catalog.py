@@ -5,7 +5,7 @@ Only the heads of the files are read until a table is wanted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,7 +83,7 @@ def open_table(path: Path) -> Table:
 def tiers_for(hardware: Hardware, user_tables: Iterable[str]) -> tuple[Tier, ...]:
     """The tiers that answer for ``hardware``: the user's tables, those shipped for it, those shipped for its kin.
 
-    A table that cannot be used, or is for other hardware, is left out with one warning.
+    A table that cannot be used is left out with one warning, a table for other hardware without.
     """
     kin = [file for file in _shipped_files() if file.hardware.kin(hardware)]
     same = [file for file in kin if file.hardware.same_device(hardware)]
@@ -96,6 +96,13 @@ def tiers_for(hardware: Hardware, user_tables: Iterable[str]) -> tuple[Tier, ...
     return tuple(
         _tier(name, hardware, tables, reason) for name, (tables, reason) in zip(TIERS, tables_and_reasons, strict=True)
     )
+
+
+def warn_of_useless(user_tables: Iterable[str], devices: Sequence[Hardware]) -> None:
+    """Warn once of each of the user's own tables that is for none of these devices."""
+    for file in _files(user_tables, shipped=False):
+        if not any(file.hardware.kin(device) for device in devices):
+            warn_once(f"{file.path}: is for {file.hardware}, so it is of no use on {', '.join(map(str, devices))}")
 
 
 def _tier(name: str, hardware: Hardware, tables: Iterable[str], reason_if_none: str) -> Tier:
@@ -114,7 +121,7 @@ def _open_for(hardware: Hardware, name_or_path: str) -> Table | TableError:
         path = find_path(name_or_path)
         measured_on = read_hardware(path)
         if not measured_on.kin(hardware):
-            raise TableError(f"it is for {measured_on}, not for {hardware}", path=path, where="hardware")
+            return TableError(f"it is for {measured_on}, not for {hardware}", path=path, where="hardware")
         return open_table(path)
     except TableError as error:
         warn_once(f"table left out: {error}")

@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from functools import lru_cache
 
 from diode_lut import __version__
-from diode_lut.catalog import TableFile, find_hardware, find_path, find_tables, open_table, tiers_for
+from diode_lut.catalog import TableFile, find_hardware, find_path, find_tables, open_table, tiers_for, warn_of_useless
 from diode_lut.errors import SettingError
 from diode_lut.hardware import detect_hardware, local_devices
 from diode_lut.problem import Config, Hardware, Problem
@@ -86,7 +86,9 @@ def skipped(decision: Decision, config: Config) -> None:
 
 def cache_identity() -> tuple[Hashable, ...]:
     """Everything that decisions on this machine can depend on: the same in another process if it decides the same."""
-    digests = dict.fromkeys(_selector(detect_hardware(device)).digest for device in local_devices())
+    devices = tuple(detect_hardware(device) for device in local_devices())
+    _warn_of_useless(config.tables, devices)
+    digests = dict.fromkeys(_selector(hardware).digest for hardware in devices)
     settings = (config.policy, config.default_mode, config.top_k, config.fallback_to_autotune)
     return (__version__, *settings, *digests)
 
@@ -118,3 +120,8 @@ def _build_selector(hardware: Hardware, user_tables: tuple[str, ...]) -> Selecto
     ]
     log.info("%s: %s", hardware, ", ".join(tables) or "no tables")
     return selector
+
+
+@lru_cache(maxsize=8)
+def _warn_of_useless(user_tables: tuple[str, ...], devices: tuple[Hardware, ...]) -> None:
+    warn_of_useless(user_tables, devices)

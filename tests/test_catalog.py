@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.catalog import find_hardware, find_path, find_tables, open_table, tiers_for
+from diode_lut.catalog import find_hardware, find_path, find_tables, open_table, tiers_for, warn_of_useless
 from diode_lut.errors import HardwareError, TableError
 from diode_lut.problem import Hardware
 
@@ -103,15 +103,26 @@ def test_empty_tiers_say_why(shipped: Path) -> None:
 
 
 def test_users_table_for_other_hardware(shipped: Path, table_file: Write, caplog: pytest.LogCaptureFixture) -> None:
-    """It is left out with one warning, however often it is met; the user's other tables keep their order."""
+    """It is left out, and the reason says why; the user's other tables keep their order."""
     other = table_file("other.json", ATEN, hardware=A100)
     first, last = table_file("z.json", ATEN), table_file("a.json", ATEN, hardware=H100._asdict())
     mine = [str(first), str(other), str(last)]
-    tiers = [tiers_for(H200, mine)[0] for _ in range(2)]
-    assert [table.path for table in tiers[0].tables] == [first, last]
+    tier, *_ = tiers_for(H200, mine)
+    assert [table.path for table in tier.tables] == [first, last]
     reason = f"{other}: hardware: it is for NVIDIA A100-SXM4-80GB (sm_80, 108 SMs), not for {H200}"
-    assert tiers[0].left_out == tiers[1].left_out == (f"left out: {reason}",)
-    assert caplog.messages == [f"table left out: {reason}"]
+    assert tier.left_out == (f"left out: {reason}",)
+    assert caplog.messages == []
+
+
+def test_a_table_for_no_device_here(table_file: Write, caplog: pytest.LogCaptureFixture) -> None:
+    """A user's table that no device of the machine can use is named in one warning; one for some device is not."""
+    a100, mine = table_file("a100.json", ATEN, hardware=A100), table_file("mine.json", ATEN)
+    cpu = Hardware("A CPU", "cpu-avx2", 8)
+    for _ in range(2):
+        warn_of_useless([str(a100), str(mine)], [cpu, H200])
+    assert caplog.messages == [
+        f"{a100}: is for NVIDIA A100-SXM4-80GB (sm_80, 108 SMs), so it is of no use on {cpu}, {H200}"
+    ]
 
 
 def test_missing_and_bad_files_never_raise(shipped: Path, table_file: Write, caplog: pytest.LogCaptureFixture) -> None:
