@@ -1,4 +1,4 @@
-"""Building: from datasets to the smallest table that keeps a promise."""
+"""Building: from datasets to a small table that keeps a promise."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def build(
     noise: float = NOISE,
     progress: Callable[[Dataset], Iterable[Record]] = iter,
 ) -> BuildResult:
-    """The smallest table with which every measured problem gets a config that is good enough.
+    """A small table with which every measured problem gets a config that is good enough.
 
     Good enough means: within ``epsilon`` of the best time measured for the problem, and not slower than aten by more
     than ``noise``, where aten was measured. Where a problem has timings of the final stage, no others of it count.

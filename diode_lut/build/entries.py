@@ -8,10 +8,8 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
-from diode_lut.build.boxes import boxed_rows
-from diode_lut.build.cover import Group
 from diode_lut.build.measurements import Measurements
-from diode_lut.build.merge import MergedRow, merged_rows
+from diode_lut.build.rows import Group, Row, few_rows
 from diode_lut.problem import ATEN
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.table.entry import BATCHED
@@ -26,7 +24,7 @@ _Times = Sequence[Mapping[int, float]]
 
 
 def entries_of(measurements: Measurements, previous: Table | None, epsilon: float, noise: float) -> Iterator[Entry]:
-    """The fewest rows that keep the promise of ``build``, in no particular order."""
+    """Few rows that keep the promise of ``build``, in no particular order."""
     problems = measurements.problems
     allowed = measurements.within(epsilon, noise)
     near = _times(measurements, allowed | (measurements.relative <= NEAR))
@@ -34,8 +32,7 @@ def entries_of(measurements: Measurements, previous: Table | None, epsilon: floa
     costs = _costs(measurements, times, previous, noise)
     sizes = [problem[4:] for problem in problems]
     for _, numbers in groupby(range(len(problems)), key=lambda number: problems[number][:4]):
-        group = Group(list(numbers), sizes, times, len(measurements.configs))
-        for row in merged_rows(boxed_rows(group), group, costs):
+        for row in few_rows(Group(list(numbers), sizes, times), costs):
             yield _entry(row, measurements, near)
 
 
@@ -56,7 +53,7 @@ def _costs(measurements: Measurements, allowed: _Times, previous: Table | None, 
     return costs
 
 
-def _entry(row: MergedRow, measurements: Measurements, near: _Times) -> Entry:
+def _entry(row: Row, measurements: Measurements, near: _Times) -> Entry:
     op, dtype, layout, align = measurements.problems[row.problems[0]][:4]
     b, m, n, k = row.box
     candidates = []
@@ -68,14 +65,14 @@ def _entry(row: MergedRow, measurements: Measurements, near: _Times) -> Entry:
     return Entry(op, dtype, layout, align, b if op in BATCHED else None, m, n, k, tuple(candidates))
 
 
-def _ranking(row: MergedRow, near: _Times) -> list[int]:
+def _ranking(row: Row, near: _Times) -> list[int]:
     """The row's config, then the runners-up: those near the best on all its problems, the least summed time first."""
     common = set.intersection(*(set(near[problem]) for problem in row.problems)) - {row.config}
     sums = {config: sum(near[problem][config] for problem in row.problems) for config in common}
     return [row.config, *sorted(sums, key=lambda config: (sums[config], config))[:RUNNERS_UP]]
 
 
-def _gain(row: MergedRow, number: int, measurements: Measurements, near: _Times) -> int | None:
+def _gain(row: Row, number: int, measurements: Measurements, near: _Times) -> int | None:
     """Geometric mean of aten's time over the config's, in thousandths; None if aten was not measured, or is meant."""
     aten = measurements.aten[row.problems]
     if np.isnan(aten).any() or measurements.configs[number] == ATEN:

@@ -1,16 +1,17 @@
-"""Fewer rows than a tree of boxes allows: rows of different branches become one where no measured problem minds.
+"""Few rows that give every measured problem a config that is allowed for it.
 
-The two rows whose common box is the least extended are merged, then the next two, as long as the smallest box around
-every measured problem has a config that is allowed for it. So boxes may overlap. A merged row takes over what wider
-rows answered for in its box, and leaves to smaller boxes what lies in them. Which rows there are depends on what is
-allowed where, and on nothing else; only then each gets the config with the least sum of costs.
+At first each problem has a row of its own. The two rows whose common box is the least extended become one, then the
+next two, as long as the smallest box around every measured problem has a config that is allowed for it. So boxes may
+overlap. A merged row takes over what wider rows answered for in its box, and leaves to smaller boxes what lies in them.
+Which rows there are depends on what is allowed where, and on nothing else; only then each gets the config with the
+least sum of costs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import prod
 from operator import and_
 from typing import Any, NamedTuple
@@ -18,20 +19,42 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diode_lut.build.boxes import Box, BoxedRow
-from diode_lut.build.cover import Group
+from diode_lut.table import Range
 
 _Array = npt.NDArray[Any]
 
-MOST_EXTENT = 64
-"""How many times as large as the smallest the largest sizes of a merged box may be, all axes together. Of what is
-further apart little can be merged, and trying takes long."""
+Sizes = tuple[int, int, int, int]
+"""b, m, n and k."""
+
+Box = tuple[Range, ...]
+"""The ranges of b, m, n and k."""
+
+REACH = 8
+"""How many times as large as the smallest the largest sizes of a box may be, all axes together: M, N and K may double.
+Between measured problems that are further apart, nothing is known, and no row claims it. Where a fifth of the problems
+of real models on an H200 was left out, rows for Triton kernels with this reach answered for a ninth of these, and were
+slower than ``aten`` by over 3 % on one of fourteen; with a reach of 64 on one of eight."""
+
+_STRIDE = 256
+"""So many problems are compared with all others at a time, which bounds the memory that takes."""
 
 _SAME = 1e-9
 """Volumes that differ by a smaller fraction may be the same: as floating-point numbers they are not exact."""
 
 
-class MergedRow(NamedTuple):
+class Group(NamedTuple):
+    """Problems that rows may have in common, as numbers into ``sizes`` and ``costs``; no two have the same sizes.
+
+    ``costs`` has, for each problem, the numbers of the configs that are allowed for it, at least one, and what they
+    cost.
+    """
+
+    problems: Sequence[int]
+    sizes: Sequence[Sizes]
+    costs: Sequence[Mapping[int, float]]
+
+
+class Row(NamedTuple):
     """A config, the problems that it answers for, both as numbers, and the ranges of b, m, n and k."""
 
     config: int
@@ -44,12 +67,12 @@ class MergedRow(NamedTuple):
         return prod(high - low + 1 for low, high in self.box)
 
 
-def merged_rows(rows: Sequence[BoxedRow], group: Group, costs: Sequence[Mapping[int, float]]) -> list[MergedRow]:
-    """The rows of the group after merging, each with the config that has the least sum of ``costs``, one a problem."""
-    merger = _Merger(rows, group)
+def few_rows(group: Group, costs: Sequence[Mapping[int, float]]) -> list[Row]:
+    """The rows of the group, each with the config that has the least sum of ``costs``, one mapping a problem."""
+    merger = _Merger(group)
     merger.merge()
-    merged = [MergedRow(_cheapest(problems, costs), problems, box) for problems, box in merger.rows()]
-    return _needed(sorted(merged, key=lambda row: row.volume, reverse=True), group)
+    rows = [Row(_cheapest(problems, costs), problems, box) for problems, box in merger.rows()]
+    return _needed(sorted(rows, key=lambda row: row.volume, reverse=True), group)
 
 
 def _cheapest(problems: Sequence[int], costs: Sequence[Mapping[int, float]]) -> int:
@@ -57,35 +80,36 @@ def _cheapest(problems: Sequence[int], costs: Sequence[Mapping[int, float]]) -> 
     return min(common, key=lambda config: (sum(costs[problem][config] for problem in problems), config))
 
 
-def _needed(rows: Sequence[MergedRow], group: Group) -> list[MergedRow]:
+def _needed(rows: Sequence[Row], group: Group) -> list[Row]:
     """The rows without those whose problems all fall to wider rows that serve them; the widest must come first.
 
     Whether a row is superfluous depends on wider rows only, and these only become more needed by what they take over.
     """
-    needed: list[MergedRow] = []
-    for row in rows:
-        heirs = _heirs(row, needed, group)
-        if heirs:
+    covering = _covering(rows, group)
+    kept = np.zeros(len(rows), np.bool_)
+    for number, row in enumerate(rows):
+        heirs = [_last(covering[problem] & kept) for problem in row.problems]
+        kept[number] = any(
+            heir is None or rows[heir].config not in group.costs[problem]
+            for problem, heir in zip(row.problems, heirs, strict=True)
+        )
+        if not kept[number]:
             for problem, heir in zip(row.problems, heirs, strict=True):
-                heir.problems.append(problem)
-        else:
-            needed.append(row)
-    return needed
+                assert heir is not None
+                rows[heir].problems.append(problem)
+    return [row for row, needed in zip(rows, kept, strict=True) if needed]
 
 
-def _heirs(row: MergedRow, wider: Sequence[MergedRow], group: Group) -> list[MergedRow]:
-    """The rows that the row's problems would fall to; none at all if any of these would not serve its problem."""
-    heirs = []
-    for problem in row.problems:
-        heir = next((each for each in reversed(wider) if _covers(each.box, group.sizes[problem])), None)
-        if heir is None or heir.config not in group.costs[problem]:
-            return []
-        heirs.append(heir)
-    return heirs
+def _covering(rows: Sequence[Row], group: Group) -> dict[int, _Array]:
+    """For each problem, which rows have a box around it."""
+    points = np.array([group.sizes[problem] for problem in group.problems], np.int64).T
+    low, high = np.array([row.box for row in rows], np.int64).T
+    return dict(zip(group.problems, _within(points[:, :, None], low[:, None], high[:, None]), strict=True))
 
 
-def _covers(box: Box, sizes: Sequence[int]) -> bool:
-    return all(low <= size <= high for size, (low, high) in zip(sizes, box, strict=True))
+def _last(mask: _Array) -> int | None:
+    places = np.flatnonzero(mask)
+    return int(places[-1]) if len(places) else None
 
 
 class _Merger:
@@ -94,23 +118,31 @@ class _Merger:
     ``serving`` says which configs are allowed for all problems of a row.
     """
 
-    def __init__(self, rows: Sequence[BoxedRow], group: Group) -> None:
-        problems = list(group.problems)
-        self._problems = problems
-        self._points = np.array([group.sizes[problem] for problem in problems], np.int64).T.copy()
-        self._allowed = _allowed(problems, group)
-        room = 2 * len(rows)
+    def __init__(self, group: Group) -> None:
+        self._problems = list(group.problems)
+        self._points = np.array([group.sizes[problem] for problem in self._problems], np.int64).T.copy()
+        self._allowed = _allowed(self._problems, group)
+        self._count = count = len(self._problems)
+        room = 2 * count
         self._low, self._high = np.zeros((2, 4, room), np.int64)
-        self._volume = np.zeros(room)
+        self._low[:, :count] = self._high[:, :count] = self._points
+        self._volume = np.ones(room)
         self._serving = np.zeros((room, self._allowed.shape[1]), np.bool_)
-        self._alive = np.zeros(room, np.bool_)
-        self._owner = np.zeros(len(problems), np.int64)
-        self._count = 0
-        self._pairs: list[tuple[float, int, int]] = []
-        places = {problem: place for place, problem in enumerate(problems)}
-        for row in rows:
-            low, high = np.array(row.box, np.int64).T
-            self._add(low, high, np.array([places[problem] for problem in row.problems]))
+        self._serving[:count] = self._allowed
+        self._alive = np.arange(room) < count
+        self._owner = np.arange(count)
+        self._pairs = [pair for start in range(0, count, _STRIDE) for pair in self._first_pairs(start)]
+        heapify(self._pairs)
+
+    def _first_pairs(self, start: int) -> Iterator[tuple[float, int, int]]:
+        """The pairs of the problems from ``start`` on, _STRIDE at most, with those before them."""
+        end = min(start + _STRIDE, self._count)
+        some, before = self._points[:, start:end, None], self._points[:, None, :end]
+        extents = _extent(np.minimum(some, before), np.maximum(some, before))
+        alike = np.matmul(self._allowed[start:end], self._allowed[:end].T)
+        close = np.tril((extents <= REACH) & alike, start - 1)
+        places, partners = np.nonzero(close)
+        return zip(extents[close].tolist(), (places + start).tolist(), partners.tolist(), strict=True)
 
     def rows(self) -> Iterator[tuple[list[int], Box]]:
         """The problems and the box of each row."""
@@ -132,14 +164,11 @@ class _Merger:
         self._low[:, row], self._high[:, row], self._volume[row] = low, high, _volume(low, high)
         self._owner[places] = row
         self._serving[row] = self._allowed[places].all(axis=0)
-        partners = np.flatnonzero(self._alive[:row])
-        partners = partners[self._serving[np.ix_(partners, np.flatnonzero(self._serving[row]))].any(axis=1)]
+        extents = _extent(np.minimum(self._low[:, :row], low[:, None]), np.maximum(self._high[:, :row], high[:, None]))
+        near = np.flatnonzero((extents <= REACH) & self._alive[:row])
+        alike = near[(self._serving[near] & self._serving[row]).any(axis=1)]
         self._alive[row] = True
-        lows = np.minimum(self._low[:, partners], low[:, None])
-        highs = np.maximum(self._high[:, partners], high[:, None])
-        extents = _extent(lows, highs)
-        close = extents <= MOST_EXTENT
-        for extent, partner in zip(extents[close].tolist(), partners[close].tolist(), strict=True):
+        for extent, partner in zip(extents[alike].tolist(), alike.tolist(), strict=True):
             heappush(self._pairs, (extent, row, partner))
 
     def _try(self, one: int, other: int) -> None:

@@ -1,4 +1,4 @@
-"""Merged rows: what lookup will find in them is checked for every problem."""
+"""Rows: what lookup will find in them is checked for every problem."""
 
 from __future__ import annotations
 
@@ -7,36 +7,34 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.build.boxes import boxed_rows
-from diode_lut.build.cover import Group, Sizes
-from diode_lut.build.merge import MOST_EXTENT, MergedRow, merged_rows
+from diode_lut.build.rows import REACH, Group, Row, Sizes, few_rows
 
 CONFIGS = 5
 costs = st.dictionaries(st.integers(0, CONFIGS - 1), st.floats(0.99, 1.02), min_size=1, max_size=2)
 size = st.integers(1, 12) | st.sampled_from((64, 65, 128, 2**31 - 1))
 groups = st.dictionaries(st.tuples(st.sampled_from((1, 8)), size, size, size), costs, min_size=1, max_size=20).map(
-    lambda problems: Group(range(len(problems)), list(problems), list(problems.values()), CONFIGS)
+    lambda problems: Group(range(len(problems)), list(problems), list(problems.values()))
 )
 
 
-def merged(group: Group) -> list[MergedRow]:
-    return merged_rows(boxed_rows(group), group, group.costs)
+def rows_of(group: Group) -> list[Row]:
+    return few_rows(group, group.costs)
 
 
 def line(*allowed: set[int], first: int) -> Group:
     """Problems along m, with the configs that are allowed for each, all at the same cost."""
     sizes: list[Sizes] = [(1, first + number, 8, 8) for number in range(len(allowed))]
-    return Group(range(len(sizes)), sizes, [dict.fromkeys(configs, 1.0) for configs in allowed], CONFIGS)
+    return Group(range(len(sizes)), sizes, [dict.fromkeys(configs, 1.0) for configs in allowed])
 
 
-def covers(row: MergedRow, sizes: Sizes) -> bool:
+def covers(row: Row, sizes: Sizes) -> bool:
     return all(low <= size <= high for size, (low, high) in zip(sizes, row.box, strict=True))
 
 
 @given(groups)
 def test_the_smallest_box_is_the_owner(group: Group) -> None:
     """One box around each problem is smaller than all others around it: that of the row that it belongs to."""
-    rows = merged(group)
+    rows = rows_of(group)
     assert sorted(problem for row in rows for problem in row.problems) == list(group.problems)
     for owner in rows:
         for problem in owner.problems:
@@ -49,7 +47,7 @@ def test_the_smallest_box_is_the_owner(group: Group) -> None:
 @given(groups)
 def test_boxes_of_the_same_volume_are_apart(group: Group) -> None:
     """No two rows contradict each other anywhere, measured or not."""
-    rows = merged(group)
+    rows = rows_of(group)
     for number, one in enumerate(rows):
         for other in rows[:number]:
             pairs = list(zip(one.box, other.box, strict=True))
@@ -58,15 +56,9 @@ def test_boxes_of_the_same_volume_are_apart(group: Group) -> None:
 
 
 @given(groups)
-def test_there_are_never_more_rows(group: Group) -> None:
-    """Merging leaves at most the rows that the tree needs."""
-    assert len(merged(group)) <= len(boxed_rows(group))
-
-
-@given(groups)
 def test_every_box_ends_at_measurements(group: Group) -> None:
     """Each end of each range is the size of some measured problem inside the box."""
-    for row in merged(group):
+    for row in rows_of(group):
         inside = [sizes for sizes in group.sizes if covers(row, sizes)]
         assert row.box == tuple((min(axis), max(axis)) for axis in zip(*inside, strict=True))
 
@@ -76,27 +68,38 @@ def test_costs_choose_configs_not_rows(group: Group, data: st.DataObject) -> Non
     """Other costs for the same configs change which config a row has, not which rows there are before they fall in."""
     least = data.draw(st.integers(0, CONFIGS - 1))
     cheaper = [{config: 0.5 if config == least else 1.0 for config in each} for each in group.costs]
-    for row in merged_rows(boxed_rows(group), group, cheaper):
+    for row in few_rows(group, cheaper):
         if all(least in group.costs[problem] for problem in row.problems):
             assert row.config == least
 
 
 @given(groups)
 def test_what_is_far_apart_is_not_merged(group: Group) -> None:
-    """A box extends over at most MOST_EXTENT, unless the tree has it so."""
-    boxes = {row.box for row in boxed_rows(group)}
-    for row in merged(group):
-        assert row.box in boxes or prod(high / low for low, high in row.box) <= MOST_EXTENT
+    """No box extends over more than REACH."""
+    for row in rows_of(group):
+        assert prod(high / low for low, high in row.box) <= REACH
 
 
-def test_rows_across_cuts_become_one() -> None:
-    """Runs of problems with one config are one row each, wherever the tree is cut."""
+def test_neighbours_with_a_config_in_common_share_a_row() -> None:
+    """Runs of problems with one config are one row each."""
     group = line({0}, {1}, {1}, {2}, {2}, {3}, {3}, {4}, first=9)
-    assert len(boxed_rows(group)) > 5
-    assert sorted((row.box[1], row.config) for row in merged(group)) == [
+    assert sorted((row.box[1], row.config) for row in rows_of(group)) == [
         ((9, 9), 0),
         ((10, 11), 1),
         ((12, 13), 2),
         ((14, 15), 3),
         ((16, 16), 4),
     ]
+
+
+def test_a_narrow_row_lies_in_a_wide_one() -> None:
+    """One problem that needs something else does not part those around it."""
+    group = line({0}, {0}, {1}, {0}, {0}, first=9)
+    assert sorted((row.box[1], row.config) for row in rows_of(group)) == [((9, 13), 0), ((11, 11), 1)]
+
+
+def test_the_cheaper_of_equally_good_configs_is_taken() -> None:
+    """Where several configs serve all problems of a row, the least sum of costs decides, then the lower number."""
+    sizes: list[Sizes] = [(1, 8, 8, 8), (1, 9, 8, 8)]
+    assert rows_of(Group([0, 1], sizes, [{0: 1.0, 2: 1.0}, {0: 1.015, 2: 1.0}]))[0].config == 2
+    assert rows_of(Group([0, 1], sizes, [{1: 1.0, 2: 1.0}, {1: 1.0, 2: 1.0}]))[0].config == 1
