@@ -17,6 +17,7 @@ COMMANDS = {
     "build": "diode_lut.cli.build:build_command",
     "check": "diode_lut.cli.check:check_command",
     "collect": "diode_lut.cli.collect:collect_command",
+    "diff": "diode_lut.cli.diff:diff_command",
     "evaluate": "diode_lut.cli.evaluate:evaluate_command",
     "explain": "diode_lut.cli.explain:explain_command",
     "pack": "diode_lut.cli.pack:pack_command",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from diode_lut.errors import DatasetError, SettingError
+from diode_lut.errors import SettingError
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset
@@ -46,13 +46,12 @@ def evaluate_command(
     from rich.progress import Progress
 
     from diode_lut.catalog import open_table
-    from diode_lut.dataset import read_dataset
+    from diode_lut.cli.datasets import read_datasets_for
     from diode_lut.evaluate import answers_of, evaluate
     from diode_lut.evaluate.as_text import AsText
 
     table = open_table(table_file)
-    datasets = [read_dataset(path, hardware=table.hardware) for path in inputs]
-    _check_hardware(table, datasets)
+    datasets = read_datasets_for(table, inputs)
     if picture is not None:
         _check_picture(picture)
     console = Console(stderr=True)
@@ -66,13 +65,6 @@ def evaluate_command(
         from diode_lut.evaluate.as_picture import save_picture
 
         save_picture(evaluation, picture, f"{table_file.name} on {', '.join(each.path.name for each in datasets)}")
-
-
-def _check_hardware(table: Table, datasets: Sequence[Dataset]) -> None:
-    for dataset in datasets:
-        found = dataset.header.hardware
-        if not found.same_device(table.hardware):
-            raise DatasetError(f"{dataset.path}: measured on {found}, but {table.path} is for {table.hardware}")
 
 
 def _check_picture(path: Path) -> None:

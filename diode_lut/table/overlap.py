@@ -26,9 +26,31 @@ Sharing = Callable[[Entry], int]
 """The mask of the rows of a block that share a value of one field with an entry."""
 
 
+class Neighbours:
+    """Finds which of ``rows`` share a problem with an entry."""
+
+    def __init__(self, rows: Sequence[Entry]) -> None:
+        self._blocks = [
+            (start, _sharings(rows[start : start + BLOCK_ROWS])) for start in range(0, len(rows), BLOCK_ROWS)
+        ]
+
+    def of(self, entry: Entry, stop: int) -> Iterator[int]:
+        """The numbers of the rows before ``stop`` that share a problem with the entry, upwards."""
+        for start, sharings in self._blocks:
+            if start >= stop:
+                break
+            mask = (1 << min(stop - start, BLOCK_ROWS)) - 1
+            for sharing in sharings:
+                mask = mask and mask & sharing(entry)
+            while mask:
+                lowest = mask & -mask
+                yield start + lowest.bit_length() - 1
+                mask ^= lowest
+
+
 def coverage(entry: Entry) -> tuple[object, ...]:
     """The key in full: the same for all entries that cover the same problems, as an op without a batch makes them."""
-    return (*entry[:4], *_box(entry))
+    return (*entry[:4], *box(entry))
 
 
 def repeats(entries: Mapping[int, Entry]) -> Iterator[tuple[int, int]]:
@@ -50,7 +72,7 @@ def overlaps(entries: Mapping[int, Entry]) -> Iterator[tuple[int, int]]:
     for number in sorted(first.values()):
         volumes[entries[number].volume].append(number)
     for volume, numbers in volumes.items():
-        if volume > 1:
+        if volume > 1 and len(numbers) > 1:
             for later, earlier in _pairs([entries[number] for number in numbers]):
                 yield numbers[later], numbers[earlier]
 
@@ -74,7 +96,7 @@ def shared_problem(one: Entry, other: Entry) -> Problem:
     return next(problem for problem in problems if one.covers(problem) and other.covers(problem))
 
 
-def _box(entry: Entry) -> tuple[Range, ...]:
+def box(entry: Entry) -> tuple[Range, ...]:
     """The sizes that the entry covers along b, m, n and k."""
     unbatched = entry.op is not None and entry.op not in BATCHED
     return (_NO_BATCH if unbatched else entry.b or _ANY, entry.m or _ANY, entry.n or _ANY, entry.k or _ANY)
@@ -82,16 +104,11 @@ def _box(entry: Entry) -> tuple[Range, ...]:
 
 def _pairs(rows: Sequence[Entry]) -> Iterator[tuple[int, int]]:
     """The number of each row that shares a problem with an earlier one, and the number of the first of these."""
-    done: set[int] = set()
-    for start in range(0, len(rows), BLOCK_ROWS):
-        sharings = _sharings(rows[start : start + BLOCK_ROWS])
-        for number in range(start + 1, len(rows)):
-            mask = (1 << min(number - start, BLOCK_ROWS)) - 1
-            for sharing in sharings:
-                mask &= sharing(rows[number])
-            if mask and number not in done:
-                done.add(number)
-                yield number, start + (mask & -mask).bit_length() - 1
+    neighbours = Neighbours(rows)
+    for number, row in enumerate(rows):
+        first = next(neighbours.of(row, number), None)
+        if first is not None:
+            yield number, first
 
 
 def _sharings(block: Sequence[Entry]) -> list[Sharing]:
@@ -109,7 +126,7 @@ def _same_kind(block: Sequence[Entry], field: int) -> Sharing:
 
 def _same_size(block: Sequence[Entry], axis: int) -> Sharing:
     """Two ranges share a size if each begins before the other ends."""
-    ranges = [_box(entry)[axis] for entry in block]
+    ranges = [box(entry)[axis] for entry in block]
     by_low = sorted(range(len(block)), key=lambda number: ranges[number][0])
     by_high = sorted(range(len(block)), key=lambda number: -ranges[number][1])
     lows = [ranges[number][0] for number in by_low]
@@ -118,7 +135,7 @@ def _same_size(block: Sequence[Entry], axis: int) -> Sharing:
     not_over = list(accumulate((1 << number for number in by_high), or_, initial=0))
 
     def sharing(entry: Entry) -> int:
-        low, high = _box(entry)[axis]
+        low, high = box(entry)[axis]
         return begun[bisect_right(lows, high)] & not_over[bisect_right(highs, -low)]
 
     return sharing

@@ -67,3 +67,15 @@ def test_overlaps_agree_with_comparing_all_pairs(block_rows: int, data: st.DataO
         assert Problem.checked(*problem) == problem
         assert entries[number].covers(problem)
         assert entries[earlier].covers(problem)
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_rows_that_share_a_problem_are_found(data: st.DataObject, draw_from: Any) -> None:
+    """All rows that share a problem with an entry are found, and no others, however many rows a mask speaks of."""
+    rows = data.draw(st.lists(draw_from.entries.filter(lambda row: row.volume > 0), max_size=6))
+    entry = data.draw(draw_from.entries.filter(lambda row: row.volume > 0))
+    expected = [number for number, row in enumerate(rows) if _shares(row, entry)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overlap, "BLOCK_ROWS", 2)
+        assert list(overlap.Neighbours(rows).of(entry, len(rows))) == expected

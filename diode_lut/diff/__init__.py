@@ -1,0 +1,8 @@
+"""Comparing tables: which rows came, went and changed, and what that does to time."""
+
+from __future__ import annotations
+
+from diode_lut.diff.change import Change, HeaderChange
+from diode_lut.diff.compare import Diff, compare
+
+__all__ = ["Change", "Diff", "HeaderChange", "compare"]

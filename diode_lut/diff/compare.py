@@ -1,0 +1,118 @@
+"""From two tables to the changes between them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from diode_lut.diff.change import KINDS, Change, HeaderChange, Kind
+from diode_lut.table import Entry, Table
+from diode_lut.table.canonical import canonical_order
+from diode_lut.table.overlap import Neighbours, coverage
+
+Coverage = tuple[Any, ...]
+"""What ``coverage`` says of a row: four kinds, four ranges of sizes."""
+
+
+class Diff(NamedTuple):
+    """All that is different between two tables; ``changes`` are in canonical order of the rows."""
+
+    header: tuple[HeaderChange, ...]
+    changes: tuple[Change, ...]
+
+    @property
+    def counts(self) -> dict[Kind, int]:
+        """How many changes there are of each kind that there is."""
+        counts = Counter(change.kind for change in self.changes)
+        return {kind: counts[kind] for kind in KINDS if counts[kind]}
+
+    def __bool__(self) -> bool:
+        return bool(self.header or self.changes)
+
+
+def compare(old: Table, new: Table) -> Diff:
+    """What is different; nothing, and so false, if the tables say the same, in whatever order."""
+    changed, removed, added = _by_key(old.entries, new.entries)
+    changes = [*changed, *_resized(removed, added)]
+    return Diff(tuple(_header_changes(old, new)), tuple(sorted(changes, key=lambda each: canonical_order(each.row))))
+
+
+def _by_key(old: Iterable[Entry], new: Iterable[Entry]) -> tuple[list[Change], list[Entry], list[Entry]]:
+    """The rows whose key is in both tables and that differ, those whose key is only in the old, only in the new."""
+    changed: list[Change] = []
+    removed: list[Entry] = []
+    added: list[Entry] = []
+    before, after = _grouped(old), _grouped(new)
+    for key in dict.fromkeys((*before, *after)):
+        for was, row in zip_longest(before.get(key, ()), after.get(key, ())):
+            if was is None:
+                added.append(row)
+            elif row is None:
+                removed.append(was)
+            elif was != row:
+                changed.append(Change(was, row))
+    return changed, removed, added
+
+
+def _grouped(entries: Iterable[Entry]) -> dict[object, list[Entry]]:
+    """The rows by what they cover. A good table has one for each key."""
+    groups: dict[object, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        groups[coverage(entry)].append(entry)
+    return {key: sorted(rows, key=canonical_order) if len(rows) > 1 else rows for key, rows in groups.items()}
+
+
+def _resized(removed: Sequence[Entry], added: Sequence[Entry]) -> Iterator[Change]:
+    """Rows that are gone and new, paired where one of the two lies inside the other.
+
+    Where there are several ways, rows with the same winner go together first, then those of the most similar size.
+    """
+    neighbours = Neighbours(removed)
+    keys = [coverage(row) for row in removed]
+    pairs = [
+        (_likeness(removed[number], row), number, place)
+        for place, row in enumerate(added)
+        for key in [coverage(row)]
+        for number in neighbours.of(row, len(removed))
+        if _inside(keys[number], key) or _inside(key, keys[number])
+    ]
+    partners: dict[int, int] = {}
+    taken: set[int] = set()
+    for _, number, place in sorted(pairs):
+        if number not in partners and place not in taken:
+            partners[number] = place
+            taken.add(place)
+    for number, entry in enumerate(removed):
+        place_or_none = partners.get(number)
+        yield Change(entry, None if place_or_none is None else added[place_or_none])
+    yield from (Change(None, row) for place, row in enumerate(added) if place not in taken)
+
+
+def _likeness(one: Entry, other: Entry) -> tuple[bool, float]:
+    """Sorts the most similar pairs first."""
+    small, large = sorted((one.volume, other.volume))
+    return one.configs[0] != other.configs[0], -small / max(large, 1)
+
+
+def _inside(inner: Coverage, outer: Coverage) -> bool:
+    """Whether the outer one holds all that the inner one does."""
+    for narrow, wide in zip(inner[4:], outer[4:], strict=True):
+        if narrow[0] < wide[0] or narrow[1] > wide[1]:
+            return False
+    return all(wide in (None, narrow) for narrow, wide in zip(inner[:4], outer[:4], strict=True))
+
+
+def _header_changes(old: Table, new: Table) -> Iterator[HeaderChange]:
+    before, after = _header(old), _header(new)
+    for field in dict.fromkeys((*before, *after)):
+        if before.get(field) != after.get(field):
+            yield HeaderChange(field, before.get(field), after.get(field))
+
+
+def _header(table: Table) -> dict[str, object]:
+    return {
+        **{f"hardware.{name}": value for name, value in table.hardware._asdict().items()},
+        **{f"provenance.{name}": value for name, value in table.provenance.items()},
+    }
