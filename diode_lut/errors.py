@@ -26,14 +26,22 @@ class DiodeLutError(Exception):
 class TableError(DiodeLutError):
     """A table file, or one row of it, is not valid.
 
-    ``path`` is the file, ``line`` its line (counted from 1; None if the file as a whole is meant), ``where`` the JSON
-    path inside it (``entries[17].configs[0].block_m``; empty for the whole document) and ``reason`` what was found
-    and what is allowed.
+    ``path`` is the file, ``line`` and ``column`` the place in it (counted from 1, in characters; None if the file as
+    a whole is meant), ``where`` the JSON path inside it (``entries[17].configs[0].block_m``; empty for the whole
+    document) and ``reason`` what was found and what is allowed.
     """
 
-    def __init__(self, reason: str, *, path: Path | None = None, line: int | None = None, where: str = "") -> None:
-        self.path, self.line, self.where, self.reason = path, line, where, reason
-        position = ":".join(str(part) for part in (path, line) if part is not None)
+    def __init__(
+        self,
+        reason: str,
+        *,
+        path: Path | None = None,
+        line: int | None = None,
+        column: int | None = None,
+        where: str = "",
+    ) -> None:
+        self.path, self.line, self.column, self.where, self.reason = path, line, column, where, reason
+        position = ":".join(str(part) for part in (path, line, column) if part is not None)
         super().__init__(": ".join(part for part in (position, where, reason) if part))
 
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from diode_lut import config, resources
+from diode_lut.errors import TableError
+from diode_lut.table import read_table, write_table
 
 
 @pytest.fixture
 def table_file(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a table file, by default for the H200, and gives its path; ``fields`` replace top-level ones."""
+    """Writes a table file, by default for the H200, and gives its path; ``fields`` replace top-level ones.
+
+    It is in canonical form if it is valid.
+    """
 
     def write(name: str, *entries: dict[str, Any], **fields: Any) -> Path:
         document = {
@@ -27,6 +33,10 @@ def table_file(tmp_path: Path) -> Callable[..., Path]:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(document, indent=1), encoding="utf-8")
+        with suppress(TableError):
+            table = read_table(path)
+            if not table.errors:
+                write_table(table, path)
         return path
 
     return write

@@ -137,11 +137,11 @@ class TestCheck:
         ids=lambda value: value if isinstance(value, str) else "",
     )
     def test_wrong_rows(self, table_file: Write, entries: list[Any], where: str, found: str) -> None:
-        """A wrong row is one line that begins with file, line and JSON path, and says what was found."""
+        """A wrong row is one line that begins with file, line, column and JSON path, and says what was found."""
         path = table_file("mine.json", *entries)
         result = call("check", path)
-        (line,) = result.stdout.splitlines()
-        file, number, rest = line.removeprefix(f"{path.parent}/").split(":", 2)
+        (line,) = (line for line in result.stdout.splitlines() if "canonical form" not in line)
+        file, number, _, rest = line.removeprefix(f"{path.parent}/").split(":", 3)
         assert (result.exit_code, file) == (1, "mine.json")
         assert 1 < int(number) <= len(path.read_text().splitlines())
         assert where in rest
@@ -281,7 +281,7 @@ class TestExplain:
         (tmp_path / "mine.json").write_text("{")
         result = call("explain", "mm", 8, 8, 8, "--hardware", "h200", "--table", tmp_path / "mine.json")
         assert result.exit_code == 1
-        assert result.stderr.startswith(f"error: {tmp_path / 'mine.json'}:1: not JSON")
+        assert result.stderr.startswith(f"error: {tmp_path / 'mine.json'}:1:2: not JSON")
 
 
 def test_tables(table_file: Write) -> None:

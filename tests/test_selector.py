@@ -119,7 +119,7 @@ def test_explain_names_file_line_configs_and_gains(table_file: Callable[..., Pat
         {"op": "mm", "configs": [aten]},
     )
     lines = path.read_text().splitlines()
-    first, second = (number for number, line in enumerate(lines, start=1) if line == "  {")
+    first, second = (number for number, line in enumerate(lines, start=1) if line.startswith('{"op"'))
     decision = selector(device=(read_table(path),)).select(MM)
     assert decision.where == f"{path}:{first}"
     assert decision.explain().splitlines() == [

@@ -24,11 +24,9 @@ from torch._inductor.template_heuristics.triton import GemmConfig
 from torch._inductor.utils import use_triton_template, use_triton_tma_template
 from torch._inductor.virtualized import V
 
+from diode_lut.architecture import REGISTERS, accumulator_registers
 from diode_lut.inductor.templates import UIDS
 from diode_lut.problem import Config
-
-_REGISTERS = 255
-"""Registers of one thread; an accumulator that needs more spills on every architecture that Triton supports."""
 
 _SPLITS_BATCH = hasattr(bmm, "get_max_y_grid")
 """Whether ``triton::bmm`` cuts a large batch over two dimensions of the grid; torch 2.11 does not."""
@@ -71,7 +69,7 @@ def _batch_fits_grid(inputs: MMKernelInputs) -> bool:
 
 def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> ir.ChoiceCaller | None:
     block_m, block_n, block_k, group_m, num_stages, num_warps = config.params
-    if block_m * block_n > _REGISTERS * 32 * num_warps:
+    if accumulator_registers(config) > REGISTERS:
         return None
     inputs = _with_fixed_layouts(inputs, op)
     if template is persistent_tma_mm_template and not _tma_legal(inputs):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, Hardware
-from diode_lut.table.entry import Entry
+from diode_lut.table.entry import Candidate, Entry
 
 SCHEMA_VERSION = 1
 SCHEMA = "../schemas/table.v1.schema.json"
@@ -49,13 +50,18 @@ def canonical_bytes(
 
 
 def _entry(entry: Entry) -> str:
-    fields = entry.to_json()
-    note = fields.pop("note", None)
-    configs = ",\n".join(f"  {_json(config)}" for config in fields.pop("configs"))
-    head = "".join(f"{_json(name)}: {_json(value)}, " for name, value in fields.items())
-    tail = "" if note is None else f', "note": {_json(note)}'
+    fields = entry._replace(candidates=(), note=None).to_json()
+    del fields["configs"]
+    configs = ",\n".join(f"  {_candidate(candidate)}" for candidate in entry.candidates)
+    head = f"{_json(fields)[1:-1]}, " if fields else ""
+    tail = "" if entry.note is None else f', "note": {_json(entry.note)}'
     return f'{{{head}"configs": [\n{configs}\n]{tail}}}'
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+@lru_cache(1 << 14)
+def _candidate(candidate: Candidate) -> str:
+    """Many rows have the same ones."""
+    return _json(candidate.to_json())
+
+
+_json = json.JSONEncoder(ensure_ascii=False).encode

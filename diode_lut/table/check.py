@@ -1,26 +1,22 @@
-"""Finding everything that is wrong with a table file: first what its JSON Schema says, then what only meaning shows."""
+"""Finding everything that is wrong with a table file: what its JSON Schema says, what only meaning shows, its form."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import cache
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import orjson
+from typing import Any
 
 from diode_lut.errors import TableError
-from diode_lut.resources import schemas_directory
-from diode_lut.table.decode import ENTRY, decode_version
+from diode_lut.table.canonical import canonical_bytes
+from diode_lut.table.decode import ENTRY, decode_header, decode_version
 from diode_lut.table.duplicates import repeated_fields
 from diode_lut.table.entry import Entry
-from diode_lut.table.fault import Fault, missing_field, shown, unknown_field
-from diode_lut.table.read import located, parse, read_bytes
+from diode_lut.table.fault import Fault
+from diode_lut.table.read import decode_rows, located, parse, read_bytes
 from diode_lut.table.rules import contradictions, useless
-
-if TYPE_CHECKING:
-    from jsonschema import Draft202012Validator, ValidationError
+from diode_lut.table.schema import broken_rules
 
 
 def check_file(path: Path) -> list[TableError]:
@@ -28,51 +24,61 @@ def check_file(path: Path) -> list[TableError]:
     try:
         data = read_bytes(path)
         document = parse(path, data)
+        decode_version(document)
+        rows = document.get("entries")
+        entries, broken = decode_rows(path, [(data, rows)]) if isinstance(rows, list) else ([], {})
+        of_schema = _of_schema(document, list(broken))
+        of_meaning = list(_of_meaning(document, _numbered(entries, broken), list(broken)))
     except TableError as error:
         return [error]
-    errors = located(path, data, _faults(data, document))
-    return sorted(errors, key=lambda error: error.line or 0)
-
-
-@cache
-def table_validator() -> Draft202012Validator:
-    """What checks a parsed table against the JSON Schema."""
-    from jsonschema import Draft202012Validator
-
-    return Draft202012Validator(orjson.loads((schemas_directory() / "table.v1.schema.json").read_bytes()))
-
-
-def _faults(data: bytes, document: Any) -> list[Fault]:
-    """All that is wrong with a parsed table; only its version, if that is not ours."""
-    try:
-        decode_version(document)
-        faults = [fault for error in table_validator().iter_errors(document) for fault in _of_schema(error)]
     except Fault as fault:
-        return [fault]
+        return located(path, data, [fault])
     except RecursionError:
-        return [Fault("is nested too deeply to be a table")]
+        return located(path, data, [Fault("is nested too deeply to be a table")])
+    said = {fault.path[:3] for fault in of_schema}
+    more = [fault for fault in of_meaning if fault.path[:3] not in said]
+    errors = located(path, data, [*of_schema, *more, *_repeated(data)])
+    if not broken:
+        errors += _of_form(path, data, document, entries)
+    return sorted(errors, key=lambda error: (error.line or 0, error.column or 0))
+
+
+def _numbered(entries: list[Entry], broken: Mapping[int, Fault]) -> dict[int, Entry]:
+    """The good rows by their numbers in the file, where others stand between them."""
+    count = len(entries) + len(broken)
+    return dict(zip((number for number in range(count) if number not in broken), entries, strict=True))
+
+
+def _of_schema(document: dict[str, Any], broken: list[int]) -> list[Fault]:
+    """What the schema says. The rows that were decoded keep to it, so that only the others are held against it."""
     rows = document.get("entries")
-    if isinstance(rows, list):
-        faults += _of_meaning(rows, faults)
-    with suppress(RecursionError):
-        faults += [Fault("is written twice (only the last one counts)", *path) for path in repeated_fields(data)]
-    return faults
+    if not isinstance(rows, list):
+        return broken_rules(document)
+    faults = broken_rules({**document, "entries": [rows[number] for number in broken]})
+    return [_renumbered(fault, broken) for fault in faults]
 
 
-def _of_meaning(rows: list[Any], of_schema: list[Fault]) -> list[Fault]:
-    """What is wrong with the rows, where the schema finds nothing."""
-    wrong_fields = {fault.path[:3] for fault in of_schema}
-    wrong_rows = {fault.path[:2] for fault in of_schema}
-    faults: list[Fault] = []
-    good: dict[int, Entry] = {}
-    for number, row in enumerate(rows):
+def _renumbered(fault: Fault, numbers: list[int]) -> Fault:
+    """The fault of a row, with its number in the file instead of that in ``numbers``."""
+    if fault.path[:1] != ("entries",):
+        return fault
+    number = numbers[int(fault.path[1])]
+    return Fault(fault.reason, "entries", number, *fault.path[2:])
+
+
+def _of_meaning(document: dict[str, Any], good: dict[int, Entry], broken: list[int]) -> Iterator[Fault]:
+    """What is wrong with the rows beyond the schema; of broken ones, as far as their fields can be read."""
+    hardware = document.get("hardware")
+    arch = hardware.get("arch") if isinstance(hardware, dict) else None
+    arch = arch if isinstance(arch, str) else None
+    for number in broken:
+        row = document["entries"][number]
         if isinstance(row, dict):
-            entry, broken = _readable(row)
-            found = [fault.inside("entries", number) for fault in (*broken, *useless(entry))]
-            faults += [fault for fault in found if fault.path[:3] not in wrong_fields]
-            if not broken and ("entries", number) not in wrong_rows:
-                good[number] = entry
-    return [*faults, *contradictions(good)]
+            entry, faults = _readable(row)
+            yield from (fault.inside("entries", number) for fault in (*faults, *useless(entry, arch)))
+    for number, entry in good.items():
+        yield from (fault.inside("entries", number) for fault in useless(entry, arch))
+    yield from contradictions(good)
 
 
 def _readable(row: dict[str, Any]) -> tuple[Entry, list[Fault]]:
@@ -87,28 +93,21 @@ def _readable(row: dict[str, Any]) -> tuple[Entry, list[Fault]]:
     return Entry._make(map(fields.get, ENTRY)), faults
 
 
-def _of_schema(error: ValidationError) -> Iterator[Fault]:
-    """What jsonschema found, in our words. A field that is missing or unknown is a fault of that field."""
-    path, found, expected = error.absolute_path, error.instance, error.validator_value
-    if error.validator == "required":
-        # jsonschema reports each missing field on its own, and names it only in the message.
-        names = [name for name in expected if error.message.startswith(repr(name))]
-        yield from (Fault(missing_field(expected), *path, name) for name in names)
-    elif error.validator == "additionalProperties":
-        known = error.schema["properties"]
-        yield from (Fault(unknown_field(known), *path, name) for name in found if name not in known)
-    else:
-        yield Fault(_REASONS[str(error.validator)](found, expected), *path)
+def _repeated(data: bytes) -> list[Fault]:
+    with suppress(RecursionError):
+        return [Fault("is written twice (only the last one counts)", *field) for field in repeated_fields(data)]
+    return []
 
 
-_REASONS: dict[str, Callable[[Any, Any], str]] = {
-    "const": lambda found, expected: f"expected {expected}, found {shown(found)}",
-    "enum": lambda found, expected: f"{shown(found)} is not allowed (allowed: {', '.join(map(str, expected))})",
-    "type": lambda found, expected: f"{shown(found)} is not of type {expected}",
-    "minimum": lambda found, expected: f"{shown(found)} is too small (allowed: from {expected})",
-    "maximum": lambda found, expected: f"{shown(found)} is too large (allowed: up to {expected})",
-    "minItems": lambda found, expected: f"{shown(found)} has too few elements (allowed: from {expected})",
-    "maxItems": lambda found, expected: f"{shown(found)} has too many elements (allowed: up to {expected})",
-    "minLength": lambda found, expected: f"{shown(found)} is too short (allowed: from {expected} characters)",
-}
-"""What to say, for each keyword of the schema, about a value that breaks it."""
+def _of_form(path: Path, data: bytes, document: object, entries: list[Entry]) -> list[TableError]:
+    """That the file is not in canonical form, with the first line that is not."""
+    try:
+        header = decode_header(document)
+    except Fault:
+        return []
+    canonical = canonical_bytes(*header, entries)
+    if canonical == data:
+        return []
+    lines = zip_longest(data.split(b"\n"), canonical.split(b"\n"))
+    line = next(number for number, (found, wanted) in enumerate(lines, start=1) if found != wanted)
+    return [TableError("is not in canonical form (fmt writes it so)", path=path, line=line, column=1)]

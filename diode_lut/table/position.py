@@ -1,4 +1,4 @@
-"""Which line of a JSON file something is on. Slow next to parsing, and only wanted when there is something to say."""
+"""Where in a JSON file something is. Slow next to parsing, and only wanted when there is something to say."""
 
 from __future__ import annotations
 
@@ -35,23 +35,37 @@ class Inside(NamedTuple):
     end: int
 
 
+class Place(NamedTuple):
+    """A line, and a column in characters, both counted from 1."""
+
+    line: int
+    column: int
+
+
+def place_at(data: bytes, offset: int) -> Place:
+    """Where the byte at ``offset`` is, before which all is UTF-8."""
+    start = data.rfind(b"\n", 0, offset) + 1
+    return Place(data.count(b"\n", 0, offset) + 1, len(data[start:offset].decode()) + 1)
+
+
 class Positions:
     """Finds JSON paths in a file that is valid JSON in UTF-8."""
 
     def __init__(self, data: bytes) -> None:
         self._text = data.decode()
-        self._newlines = [newline.start() for newline in re.finditer("\n", self._text)]
+        self._lines = [0, *(newline.end() for newline in re.finditer("\n", self._text))]
         self._known: dict[int, Inside] = {}
 
-    def line(self, path: JsonPath) -> int:
-        """The line, counted from 1, where the value begins; of the innermost value around it if it is not there."""
+    def place(self, path: JsonPath) -> Place:
+        """Where the value begins; or the innermost value around it, if it is not there."""
         at = self._blank(0)
         for step in path:
             inner = self._inside(at).starts.get(step)
             if inner is None:
                 break
             at = inner
-        return bisect_right(self._newlines, at) + 1
+        line = bisect_right(self._lines, at)
+        return Place(line, at - self._lines[line - 1] + 1)
 
     def _inside(self, at: int) -> Inside:
         """What is in the value at ``at``, found once."""

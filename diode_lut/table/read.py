@@ -22,7 +22,7 @@ from diode_lut.problem import Hardware
 from diode_lut.table.decode import Header, decode_entry, decode_header
 from diode_lut.table.entry import Entry
 from diode_lut.table.fault import Fault
-from diode_lut.table.position import Positions, dotted
+from diode_lut.table.position import Positions, dotted, place_at
 from diode_lut.table.recall import Recall
 from diode_lut.table.table import Table
 
@@ -92,16 +92,16 @@ def parse(path: Path, data: bytes) -> Any:
         try:
             data.decode()
         except UnicodeDecodeError as wrong:
-            line = data.count(b"\n", 0, wrong.start) + 1
-            raise TableError(f"byte 0x{data[wrong.start]:02x} is not UTF-8", path=path, line=line) from None
-        raise TableError(f"not JSON: {error.msg} (column {error.colno})", path=path, line=error.lineno) from None
+            place = place_at(data, wrong.start)
+            raise TableError(f"byte 0x{data[wrong.start]:02x} is not UTF-8", path=path, **place._asdict()) from None
+        raise TableError(f"not JSON: {error.msg}", path=path, line=error.lineno, column=error.colno) from None
 
 
 def located(path: Path, data: bytes, faults: Iterable[Fault]) -> list[TableError]:
-    """The faults of a document, as errors that name the lines in the file it was parsed from."""
+    """The faults of a document, as errors that name the places in the file it was parsed from."""
     positions = Positions(data)
     return [
-        TableError(fault.reason, path=path, line=positions.line(fault.path), where=dotted(fault.path))
+        TableError(fault.reason, path=path, where=dotted(fault.path), **positions.place(fault.path)._asdict())
         for fault in faults
     ]
 
@@ -130,7 +130,8 @@ def _pieces(data: bytes, opening: int) -> Iterator[Piece]:
         start = end + 1
 
 
-def _table(path: Path, data: bytes, header: Header, pieces: Iterable[Piece]) -> Table:
+def decode_rows(path: Path, pieces: Iterable[Piece]) -> tuple[list[Entry], dict[int, Fault]]:
+    """The rows of the file that are good, and what is wrong with the others, by number; TableError if too many."""
     recall = Recall()
     entries: list[Entry] = []
     faults: dict[int, Fault] = {}
@@ -145,6 +146,11 @@ def _table(path: Path, data: bytes, header: Header, pieces: Iterable[Piece]) -> 
                 faults[number] = fault.inside("entries", number)
         if len(entries) + len(faults) > MAX_ENTRIES:
             raise TableError(f"too many (allowed: {MAX_ENTRIES})", path=path, where="entries")
+    return entries, faults
+
+
+def _table(path: Path, data: bytes, header: Header, pieces: Iterable[Piece]) -> Table:
+    entries, faults = decode_rows(path, pieces)
     return Table(
         header.hardware,
         entries,

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from diode_lut.problem import OPS
 from diode_lut.table.entry import BATCHED, Candidate, Entry, Range
 from diode_lut.table.fault import Fault
+from diode_lut.table.launchable import unlaunchable
 from diode_lut.table.overlap import overlaps, repeats, shared_problem
+from diode_lut.table.unreachable import unreachable
 
 TEMPLATE_OPS = {
     "triton_mm": ("mm", "addmm"),
@@ -37,15 +39,19 @@ def repeated(candidates: Sequence[Candidate]) -> int | None:
 # Rules for a table that is read: rows that break them do no harm, but no good either.
 
 
-def useless(entry: Entry) -> Iterator[Fault]:
-    """What makes a row, or one of its configs, one that is never used."""
-    yield from _unreachable(entry)
+def useless(entry: Entry, arch: str | None) -> Iterator[Fault]:
+    """What makes a row, or one of its configs, one that is never used; ``arch`` is what the table is for, if known."""
+    yield from _never_asked(entry)
     yield from _unusable(entry)
+    if arch is not None:
+        yield from unlaunchable(entry, arch)
 
 
 def contradictions(entries: Mapping[int, Entry]) -> Iterator[Fault]:
-    """Which rows, given with their numbers, say something for the same problems as specifically as another row."""
+    """Which rows, given with their numbers, are never asked, or as specific as another row on the same problem."""
     reachable = {number: entry for number, entry in entries.items() if entry.volume > 0}
+    for number in unreachable(reachable):
+        yield Fault("is never used: more specific rows cover all of its problems", "entries", number)
     for number, first in repeats(reachable):
         yield Fault(f"has the same key as entries[{first}]", "entries", number)
     for number, other in overlaps(reachable):
@@ -54,7 +60,7 @@ def contradictions(entries: Mapping[int, Entry]) -> Iterator[Fault]:
         yield Fault(reason, "entries", number)
 
 
-def _unreachable(entry: Entry) -> Iterator[Fault]:
+def _never_asked(entry: Entry) -> Iterator[Fault]:
     if entry.op is not None and entry.volume == 0:
         yield Fault(f"{entry.op} has no batch, so that only a range from 1 is ever asked for", "b")
 

@@ -76,7 +76,7 @@ class Table:
         row = self.entries.index(entry)
         for skipped in self._skipped:
             row += skipped <= row
-        return Positions(data).line(("entries", row))
+        return Positions(data).place(("entries", row)).line
 
     @cached_property
     def _index(self) -> Index:

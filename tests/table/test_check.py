@@ -20,9 +20,16 @@ ATEN = {"template": "aten"}
 TRITON = {"block_m": 64, "block_n": 64, "block_k": 32, "group_m": 8, "num_stages": 3, "num_warps": 4}
 
 
+def _gemm(template: str = "triton_mm", **params: int) -> dict[str, Any]:
+    """A config of 64x64x32 in 4 stages and 4 warps, unless ``params`` say otherwise."""
+    sizes = {"block_m": 64, "block_n": 64, "block_k": 32, "group_m": 8, "num_stages": 4, "num_warps": 4}
+    return {"template": template, **sizes, **params}
+
+
 def _check(save: Save, good: str, *rows: Any, **header: Any) -> list[str]:
     document = {**json.loads(good), "entries": list(rows), **header}
-    return [f"{error.where}: {error.reason}" for error in check_file(save(json.dumps(document, indent=1)))]
+    errors = check_file(save(json.dumps(document, indent=1)))
+    return [f"{error.where}: {error.reason}" for error in errors if "canonical form" not in error.reason]
 
 
 def test_a_good_table_has_no_errors(good: str, save: Save) -> None:
@@ -36,11 +43,11 @@ def test_everything_is_reported_at_once(good: str, save: Save) -> None:
     text = text.replace('{"template": "aten"}\n], "note"', '{"template": "aten", "block_m": 96}\n], "nota"')
     path = save(text)
     assert [str(error).removeprefix(f"{path}:") for error in check_file(path)] == [
-        "4: hardware.arch: 90 is not of type string",
-        "7: entries[0].m: [1024, 513] ends before it begins (allowed: [lowest, highest])",
-        '11: entries[1].dtype: "half" is not allowed (allowed: float16, bfloat16, float32, tf32)',
-        "12: entries[1].configs[0].block_m: unknown field (known: template, gain_permille)",
-        "13: entries[1].nota: unknown field (known: op, dtype, layout, align, b, m, n, k, problems, configs, note)",
+        "4:45: hardware.arch: 90 is not of type string",
+        "7:72: entries[0].m: [1024, 513] ends before it begins (allowed: [lowest, highest])",
+        '11:24: entries[1].dtype: "half" is not allowed (allowed: float16, bfloat16, float32, tf32)',
+        "12:35: entries[1].configs[0].block_m: unknown field (known: template, gain_permille)",
+        "13:12: entries[1].nota: unknown field (known: op, dtype, layout, align, b, m, n, k, problems, configs, note)",
     ]
 
 
@@ -104,10 +111,10 @@ def test_fields_that_are_written_twice_are_reported(good: str, save: Save) -> No
     path = save(text)
     reason = "is written twice (only the last one counts)"
     assert [str(error).removeprefix(f"{path}:") for error in check_file(path)] == [
-        f"4: hardware.name: {reason}",
-        "8: entries[0].m: [1024, 513] ends before it begins (allowed: [lowest, highest])",
-        f"8: entries[0].m: {reason}",
-        f"10: entries[0].configs[1].template: {reason}",
+        f"4:45: hardware.name: {reason}",
+        "8:6: entries[0].m: [1024, 513] ends before it begins (allowed: [lowest, highest])",
+        f"8:6: entries[0].m: {reason}",
+        f"10:36: entries[0].configs[1].template: {reason}",
     ]
 
 
@@ -177,5 +184,98 @@ def test_tables_that_are_written_are_valid(data: st.DataObject, draw_from: Any, 
     path = tmp_path_factory.getbasetemp() / "check.json"
     write_table(table, path)
     entries: dict[int, Entry] = dict(enumerate(read_table(path).entries))
-    expected = [*contradictions(entries), *(fault for entry in entries.values() for fault in useless(entry))]
+    expected = [
+        *contradictions(entries),
+        *(fault for entry in entries.values() for fault in useless(entry, table.hardware.arch)),
+    ]
     assert len(check_file(path)) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("arch", "row", "expected"),
+    [
+        (
+            "sm_90",
+            {"op": "mm", "dtype": "float32", "configs": [_gemm(block_m=128, block_n=128, block_k=64, num_stages=4)]},
+            "configs[0]: triton_mm 128x128x64 g8 s4 w4 needs 262272 bytes of shared memory (sm_90 has 232448)",
+        ),
+        (
+            "sm_89",
+            {"op": "bmm", "configs": [_gemm("triton_bmm", block_m=128, block_n=128, block_k=64)]},
+            "configs[0]: triton_bmm 128x128x64 g8 s4 w4 needs 131200 bytes of shared memory (sm_89 has 101376)",
+        ),
+        (
+            "sm_90",
+            {"op": "mm", "configs": [ATEN, _gemm(block_m=256, block_n=128, num_warps=2)]},
+            "configs[1].num_warps: 2 are too few for a block of 256x128: 512 registers a thread (allowed: 255)",
+        ),
+        (
+            "sm_86",
+            {"op": "mm", "configs": [{"template": "cpp_gemm"}]},
+            "configs[0].template: cpp_gemm does not run on sm_86 (what does: aten, triton_mm, triton_bmm, decompose_k)",
+        ),
+        (
+            "cpu-avx512",
+            {"op": "mm", "configs": [_gemm()]},
+            "configs[0].template: triton_mm does not run on cpu-avx512 (what does: aten, cpp_gemm)",
+        ),
+        (
+            "sm_90",
+            {"op": "mm", "configs": [_gemm("triton_mm_persistent_tma", num_warps=2)]},
+            "configs[0].num_warps: Inductor makes no kernels with TMA and 2 warps",
+        ),
+        (
+            "sm_90",
+            {"op": "mm", "align": 2, "configs": [_gemm("triton_mm_persistent_tma")]},
+            "configs[0].template: triton_mm_persistent_tma needs an align of 16",
+        ),
+        (
+            "sm_90",
+            {"op": "mm", "k": [1000, 1023], "configs": [{"template": "decompose_k", "k_split": 64}]},
+            "configs[0].k_split: 64 divides no k of the row (1000 to 1023)",
+        ),
+    ],
+)
+def test_configs_that_cannot_be_launched_are_reported(
+    arch: str, row: dict[str, Any], expected: str, good: str, save: Save
+) -> None:
+    """What the hook would pass over on the table's architecture is named, with what is needed and what there is."""
+    hardware = {"name": "GPU", "arch": arch, "sm_count": 1}
+    assert _check(save, good, row, hardware=hardware) == [f"entries[0].{expected}"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"op": "mm", "configs": [_gemm(block_m=128, block_n=128, block_k=64, num_stages=4)]},
+        {"op": "mm", "align": 16, "configs": [_gemm("triton_mm_persistent_tma")]},
+        {"op": "mm", "k": [1000, 1024], "configs": [{"template": "decompose_k", "k_split": 64}]},
+    ],
+)
+def test_configs_that_can_be_launched_for_some_problem_are_good(row: dict[str, Any], good: str, save: Save) -> None:
+    """A row that leaves the dtype or the sizes open is held against the easiest of its problems."""
+    assert _check(save, good, row) == []
+
+
+def test_architectures_without_known_limits_are_not_judged(good: str, save: Save) -> None:
+    """Where it is not known how much shared memory there is, nothing is said about it."""
+    row = {"op": "mm", "configs": [_gemm(block_m=256, block_n=256, block_k=256, num_stages=8, num_warps=16)]}
+    assert _check(save, good, row, hardware={"name": "GPU", "arch": "gfx942", "sm_count": 1}) == []
+
+
+def test_rows_that_narrower_rows_leave_nothing_are_reported(good: str, save: Save) -> None:
+    """A range is of no use where exact rows answer for all of it."""
+    row = {"op": "mm", "dtype": "tf32", "layout": "nt", "align": 16, "n": [9, 9], "k": [5, 5], "configs": [ATEN]}
+    rows = [{**row, "m": [1, 2]}, {**row, "m": [1, 1]}, {**row, "m": [2, 2]}]
+    reason = "is never used: more specific rows cover all of its problems"
+    assert _check(save, good, *rows) == [f"entries[0]: {reason}"]
+
+
+def test_another_form_is_reported_with_its_first_line(good: str, save: Save) -> None:
+    """A file that says the same in another form is named, with the first line that fmt would change."""
+    path = save(good.replace('"sm_count": 132, ', '"sm_count":132, '))
+    assert [str(error) for error in check_file(path)] == [f"{path}:4:1: is not in canonical form (fmt writes it so)"]
+    assert [error.line for error in check_file(save(good + " "))] == [len(good.splitlines()) + 1]
+    row = {"op": "mm", "m": [9, 2], "configs": [ATEN]}
+    (error,) = check_file(save(json.dumps({**json.loads(good), "entries": [row]})))
+    assert "ends before it begins" in error.reason

@@ -1,4 +1,4 @@
-"""Lines of values in JSON files, however the files are laid out."""
+"""Places of values in JSON files, however the files are laid out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.table.position import JsonPath, Positions, dotted
+from diode_lut.table.position import JsonPath, Place, Positions, dotted, place_at
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampled_from(['"', "\\", "{", "],", ":\n"])
 DOCUMENTS = st.recursive(
@@ -21,33 +21,43 @@ DOCUMENTS = st.recursive(
 BLANKS = st.text(" \t\r\n", max_size=3)
 
 
-def _layout(value: Any, blank: Any, path: JsonPath, lines: dict[JsonPath, int], before: str) -> str:
-    """JSON text with blanks wherever they may be; notes the line on which each value begins, after ``before``."""
+def _layout(value: Any, blank: Any, path: JsonPath, places: dict[JsonPath, Place], before: str) -> str:
+    """JSON text with blanks wherever they may be; notes the place where each value begins, after ``before``."""
     text = blank()
-    lines[path] = (before + text).count("\n") + 1
+    *above, line = (before + text).split("\n")
+    places[path] = Place(len(above) + 1, len(line) + 1)
     if isinstance(value, dict):
-        steps = [(name, inner, f"{json.dumps(name)}{blank()}:") for name, inner in value.items()]
+        steps = [(name, inner, f"{_json(name)}{blank()}:") for name, inner in value.items()]
     elif isinstance(value, list):
         steps = [(number, inner, "") for number, inner in enumerate(value)]
     else:
-        return f"{text}{json.dumps(value)}{blank()}"
+        return f"{text}{_json(value)}{blank()}"
     opening, closing = "{}" if isinstance(value, dict) else "[]"
     text += opening
     for number, (step, inner, name) in enumerate(steps):
         text += ("," if number else "") + blank() + name
-        text += _layout(inner, blank, (*path, step), lines, before + text)
+        text += _layout(inner, blank, (*path, step), places, before + text)
     return f"{text}{blank()}{closing}{blank()}"
 
 
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 @given(data=st.data())
-def test_lines_are_right_in_any_layout(data: st.DataObject) -> None:
-    """For every value of any document, the line on which it begins is found."""
+def test_places_are_right_in_any_layout(data: st.DataObject) -> None:
+    """For every value of any document, the line and the column at which it begins are found."""
     document = data.draw(DOCUMENTS)
-    lines: dict[JsonPath, int] = {}
-    text = _layout(document, lambda: data.draw(BLANKS), (), lines, "")
+    places: dict[JsonPath, Place] = {}
+    text = _layout(document, lambda: data.draw(BLANKS), (), places, "")
     assert json.loads(text) == document
     positions = Positions(text.encode())
-    assert {path: positions.line(path) for path in lines} == lines
+    assert {path: positions.place(path) for path in places} == places
+
+
+def test_columns_count_characters() -> None:
+    """A byte's place is the number of characters before it on its line, whatever these take in UTF-8."""
+    assert place_at("ä\nöü{".encode(), 7) == Place(2, 3)
 
 
 @pytest.mark.parametrize(
@@ -56,18 +66,18 @@ def test_lines_are_right_in_any_layout(data: st.DataObject) -> None:
 )
 def test_what_is_missing_is_where_it_should_be(path: JsonPath, line: int) -> None:
     """The line of a value that is not there is that of the innermost value around it."""
-    assert Positions(b'{\n"a": {\n"b": 1},\n\n"d": [1, 2]}').line(path) == line
+    assert Positions(b'{\n"a": {\n"b": 1},\n\n"d": [1, 2]}').place(path).line == line
 
 
 def test_the_last_of_equal_names_counts() -> None:
     """As in parsing, a field that comes twice is the later one."""
-    assert Positions(b'{"a": [1],\n"a": [\n2]}').line(("a", 0)) == 3
+    assert Positions(b'{"a": [1],\n"a": [\n2]}').place(("a", 0)) == (3, 1)
 
 
 @pytest.mark.parametrize("deep", ["[" * 5000 + '"]"' + "]" * 5000, '{"a":' * 5000 + "1" + "}" * 5000])
 def test_deep_values_are_passed_over(deep: str) -> None:
     """Values after one that is nested deeper than Python can recurse are still found."""
-    assert Positions(f'[\n{deep},\n{{"x": {deep},\n"y": 1}}]'.encode()).line((1, "y")) == 4
+    assert Positions(f'[\n{deep},\n{{"x": {deep},\n"y": 1}}]'.encode()).place((1, "y")) == (4, 6)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +105,7 @@ def _paths(value: Any, path: JsonPath = ()) -> Iterator[JsonPath]:
 def test_each_path_in_a_table_has_its_line(good: str) -> None:
     """In a file in canonical form heads of rows and configs are found on their own lines."""
     positions = Positions(good.encode())
-    lines = {dotted(path): positions.line(path) for path in _paths(json.loads(good))}
+    lines = {dotted(path): positions.place(path).line for path in _paths(json.loads(good))}
     assert lines["hardware.sm_count"] == 4
     assert (lines["entries[0]"], lines["entries[0].configs[0]"], lines["entries[0].configs[1].template"]) == (7, 8, 9)
     assert (lines["entries[1].dtype"], lines["entries[1].note"]) == (11, 13)

@@ -18,7 +18,7 @@ from diode_lut.errors import TableError
 from diode_lut.problem import MAX_SIZE, TEMPLATES
 from diode_lut.table import check_file, read_table, to_bytes
 from diode_lut.table import read as read_module
-from diode_lut.table.check import table_validator
+from diode_lut.table.schema import table_validator
 
 SCHEMA = table_validator().schema
 ROW = Draft202012Validator({"$ref": "#/$defs/entry", "$defs": SCHEMA["$defs"]})
