@@ -38,6 +38,7 @@ LAYERS = (
     "selector",
     "evaluate",
     "diff",
+    "merge",
     "catalog",
     "statistics",
     "runtime",

@@ -20,6 +20,7 @@ COMMANDS = {
     "diff": "diode_lut.cli.diff:diff_command",
     "evaluate": "diode_lut.cli.evaluate:evaluate_command",
     "explain": "diode_lut.cli.explain:explain_command",
+    "merge": "diode_lut.cli.merge:merge_command",
     "pack": "diode_lut.cli.pack:pack_command",
     "tables": "diode_lut.cli.tables:tables_command",
 }

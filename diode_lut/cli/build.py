@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.errors import TableError
+from diode_lut.cli.inputs import read_whole_table
 from diode_lut.problem import LAYOUTS, Hardware
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ def build_command(
 
     if not output.parent.is_dir():
         raise click.UsageError(f"{output.parent}: no such directory to write the table to")
-    table = _previous_table(previous or (output if output.exists() else None))
+    before = previous or (output if output.exists() else None)
+    table = read_whole_table(before, "correct it first, or build to another file") if before else None
     device = _hardware(hardware) if hardware is not None else None
     known = device or (table.hardware if table else None)
     datasets = [read_dataset(path, hardware=known, layout=layout) for path in inputs]
@@ -80,18 +81,6 @@ def build_command(
         )
     write_table(result.table, output)
     click.echo("\n".join(_summary(result, table, output)))
-
-
-def _previous_table(path: Path | None) -> Table | None:
-    """The table in the file; TableError if any row of it is invalid, because a new table would lose that row."""
-    from diode_lut.table import read_table
-
-    if path is None:
-        return None
-    table = read_table(path)
-    if table.errors:
-        raise TableError(f"{table.errors[0]} (correct it first, or build to another file)")
-    return table
 
 
 def _hardware(text: str) -> Hardware:

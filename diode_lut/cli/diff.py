@@ -46,7 +46,7 @@ def _effect(old: Table, new: Table, inputs: tuple[Path, ...]) -> Effect:
     from rich.console import Console
     from rich.progress import Progress
 
-    from diode_lut.cli.datasets import read_datasets_for
+    from diode_lut.cli.inputs import read_datasets_for
     from diode_lut.diff.effect import effect_of
 
     datasets = read_datasets_for(new, inputs)

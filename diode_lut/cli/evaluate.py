@@ -46,7 +46,7 @@ def evaluate_command(
     from rich.progress import Progress
 
     from diode_lut.catalog import open_table
-    from diode_lut.cli.datasets import read_datasets_for
+    from diode_lut.cli.inputs import read_datasets_for
     from diode_lut.evaluate import answers_of, evaluate
     from diode_lut.evaluate.as_text import AsText
 

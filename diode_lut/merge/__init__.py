@@ -1,0 +1,8 @@
+"""Merging tables: two people's changes to the same one, or two contributions."""
+
+from __future__ import annotations
+
+from diode_lut.merge.merge import Merged, merge
+from diode_lut.merge.sides import Remark
+
+__all__ = ["Merged", "Remark", "merge"]
