@@ -39,6 +39,8 @@ LAYERS = (
     "evaluate",
     "diff",
     "merge",
+    "git",
+    "safetensors_header",
     "catalog",
     "statistics",
     "runtime",

@@ -20,9 +20,15 @@ COMMANDS = {
     "diff": "diode_lut.cli.diff:diff_command",
     "evaluate": "diode_lut.cli.evaluate:evaluate_command",
     "explain": "diode_lut.cli.explain:explain_command",
+    "fmt": "diode_lut.cli.fmt:fmt_command",
+    "git-setup": "diode_lut.cli.git_setup:git_setup_command",
     "merge": "diode_lut.cli.merge:merge_command",
     "pack": "diode_lut.cli.pack:pack_command",
+    "show": "diode_lut.cli.show:show_command",
+    "query": "diode_lut.cli.query:query_command",
+    "set": "diode_lut.cli.edit:set_command",
     "tables": "diode_lut.cli.tables:tables_command",
+    "unset": "diode_lut.cli.edit:unset_command",
 }
 """Where the commands are; each is imported when it is asked for."""
 

@@ -1,0 +1,62 @@
+"""Teaching git, in one clone, to show and to merge tables."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from diode_lut.errors import SettingError
+
+DRIVER = "diode-lut"
+"""What git calls our way to show and to merge."""
+
+TABLES = ("tables/*.json",)
+"""Where tables usually are, as gitattributes have it."""
+
+MODELS = "*.mlp.safetensors"
+
+
+def set_up(directory: Path, python: str, tables: Iterable[str] = TABLES) -> Path:
+    """Set up the clone that ``directory`` is in, and give the file of its attributes; again changes nothing more.
+
+    ``python`` is the interpreter that is to be used. Only the clone's own configuration and attributes are written,
+    nothing that is committed. SettingError is raised if this is no clone, or git fails.
+    """
+    attributes = directory / _git(directory, "rev-parse", "--git-path", "info/attributes")
+    for name, value in _settings(shlex.quote(python)).items():
+        _git(directory, "config", "--local", name, value)
+    lines = [*(f"{pattern} diff={DRIVER} merge={DRIVER}" for pattern in tables), f"{MODELS} diff={DRIVER}"]
+    present = attributes.read_text(encoding="utf-8").splitlines() if attributes.exists() else []
+    new = [line for line in lines if line not in present]
+    if new:
+        attributes.parent.mkdir(exist_ok=True)
+        attributes.write_text("".join(f"{line}\n" for line in (*present, *new)), encoding="utf-8")
+    return attributes
+
+
+def _settings(python: str) -> dict[str, str]:
+    """What git is to run; a file that is no table is shown as it is."""
+    return {
+        f"diff.{DRIVER}.textconv": f'show() {{ {python} -m diode_lut show "$1" 2>/dev/null || cat "$1"; }}; show',
+        f"diff.{DRIVER}.xfuncname": "^([^ ].*)$",
+        f"merge.{DRIVER}.name": "diode_lut merge",
+        f"merge.{DRIVER}.driver": f"{python} -m diode_lut merge %O %A %B -o %A",
+    }
+
+
+def _git(directory: Path, *arguments: str) -> str:
+    """What git prints, without the line's end."""
+    try:
+        completed = subprocess.run(  # noqa: S603
+            ["git", "-C", str(directory), *arguments],  # noqa: S607
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except FileNotFoundError:
+        raise SettingError("git is not installed") from None
+    except subprocess.CalledProcessError as error:
+        raise SettingError(error.stderr.strip()) from None
+    return completed.stdout.rstrip("\n")
