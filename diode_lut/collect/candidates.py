@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 
+from diode_lut.collect.dropped import read_dropped
 from diode_lut.problem import ATEN, Config, Problem
 
 GROUP_M = 8
@@ -32,12 +34,14 @@ _LONG_K = 8
 _K_SPLITS = (2, 4, 8, 16, 32, 64, 128)
 
 
-def candidates(problem: Problem) -> list[Config]:
+def candidates(problem: Problem, arch: str) -> list[Config]:
     """``aten`` and all kernels that may be the fastest on the problem, as far as can be told without running them.
 
     Left out are tiles far larger than the problem, tiles far too small for a large one, more stages than there are
-    steps along K, and warps with too little or too much to do. What the device cannot launch is not left out here.
+    steps along K, warps with too little or too much to do, and what earlier sweeps on ``arch`` have shown to be
+    hopeless. What the device cannot launch is not left out here.
     """
+    dropped = _dropped().get(arch, frozenset())
     found = [ATEN]
     batched = problem.op in ("bmm", "baddbmm")
     for params in _tiled(problem):
@@ -46,7 +50,10 @@ def candidates(problem: Problem) -> list[Config]:
             found.append(Config("triton_mm_persistent_tma", params))
     if problem.op == "mm":
         found += [Config("decompose_k", (split,)) for split in _K_SPLITS if _suits_split(problem, split)]
-    return found
+    return [config for config in found if config not in dropped]
+
+
+_dropped = cache(read_dropped)
 
 
 def other_groups(problem: Problem, config: Config) -> list[Config]:

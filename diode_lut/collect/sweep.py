@@ -16,6 +16,7 @@ from diode_lut.collect.task import Outcome, Task
 from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.errors import CollectError
+from diode_lut.hardware import detect_hardware
 from diode_lut.inductor.failures import failure_reason
 from diode_lut.inductor.standalone import Kernel, Lowering, Specialization, lowering
 from diode_lut.problem import ATEN, Config, Problem
@@ -33,12 +34,14 @@ Launch = Callable[[], object]
 def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:
     """A Measurer. The problems should be of one family, so that they share kernels; ``search_space`` has no effect."""
     del search_space
+    arch = detect_hardware(device).arch
+    complete = [_with_configs(task, arch) for task in tasks]
     with lowering(torch.device(device, torch.cuda.current_device())) as here, matmul_precision(tasks[0].problem.dtype):
         kernels = Kernels(here)
-        for task in tasks:
-            kernels.order(task.problem, _wanted(task))
+        for task in complete:
+            kernels.order(task.problem, task.configs)
         bench = Bench()
-        for task in tasks:
+        for task in complete:
             yield _outcome(task, device, watch, kernels, bench)
 
 
@@ -73,9 +76,11 @@ def _specialization(problem: Problem, config: Config) -> Specialization | None:
     return Specialization.of(problem, config) if config.template.startswith("triton") else None
 
 
-def _wanted(task: Task) -> list[Config]:
+def _with_configs(task: Task, arch: str) -> Task:
+    """The task with all that is to be tried, without what failed before."""
     failed = {timing.config for timing in task.failed}
-    return [config for config in task.configs or candidates(task.problem) if config not in failed]
+    configs = task.configs or candidates(task.problem, arch)
+    return task._replace(configs=tuple(config for config in configs if config not in failed))
 
 
 def _outcome(task: Task, device: str, watch: Watch, kernels: Kernels, bench: Bench) -> Outcome:
@@ -93,7 +98,7 @@ def _measure(task: Task, device: str, watch: Watch, kernels: Kernels, bench: Ben
     out = torch.empty(shape, dtype=operands[-1].dtype, device=device)
     launches: dict[Config, Launch] = {}
     failures: list[Timing] = []
-    for config in _wanted(task):
+    for config in task.configs:
         launch = _launch(problem, config, operands, out, kernels)
         if isinstance(launch, str):
             failures.append(Timing(config, None, launch))

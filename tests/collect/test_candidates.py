@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diode_lut.collect.candidates import GROUP_M, candidates, other_groups
+from diode_lut.collect.dropped import read_dropped
+from diode_lut.dataset import Record, Timing, read_dataset
 from diode_lut.problem import ATEN, DTYPES, LAYOUTS, OPS, Config, Problem
+from tools.prune_candidates import hopeless
+
+DATASETS = Path(__file__).parents[2] / "tables" / "datasets"
 
 
 def problem(op: str, m: int, n: int, k: int, **others: Any) -> Problem:
@@ -25,18 +31,18 @@ problems = st.builds(
 @given(problems)
 def test_every_problem_has_candidates(problem: Problem) -> None:
     """They are aten and some kernels, each valid, each once, and the same each time."""
-    found = candidates(problem)
+    found = candidates(problem, "sm_90")
     assert found[0] == ATEN
     assert len(found) > 1
     assert len(set(found)) == len(found)
     assert [Config.from_json(config.to_json()) for config in found] == found
-    assert candidates(problem) == found
+    assert candidates(problem, "sm_90") == found
 
 
 @given(problems)
 def test_tiles_fit_the_problem(problem: Problem) -> None:
     """No tile is twice as large as the problem needs along any side, but for the smallest."""
-    for config in candidates(problem):
+    for config in candidates(problem, "sm_90"):
         if config.template.startswith("triton"):
             for block, size in zip(config.params, (problem.m, problem.n, problem.k), strict=False):
                 assert block == 16 or block < 2 * size
@@ -55,7 +61,37 @@ def test_tiles_fit_the_problem(problem: Problem) -> None:
 )
 def test_templates_that_can_compute_it(each: Problem, templates: set[str]) -> None:
     """Only templates for the op, TMA only where it is legal, K cut up only where it is long."""
-    assert {config.template for config in candidates(each)} == templates
+    assert {config.template for config in candidates(each, "sm_90")} == templates
+
+
+def test_what_sweeps_have_shown_to_be_hopeless_is_dropped() -> None:
+    """It is left out on the architecture where that was seen, and tried on any other."""
+    each = problem("mm", 4096, 4096, 4096)
+    left_out = set(candidates(each, "another")) - set(candidates(each, "sm_90"))
+    assert left_out
+    assert left_out <= read_dropped()["sm_90"]
+
+
+def test_what_is_dropped_comes_from_the_shipped_sweep() -> None:
+    """Nothing is on the list that the shipped timings do not show to be hopeless."""
+    (path,) = DATASETS.glob("nvidia-h200-models*")
+    assert read_dropped() == {"sm_90": hopeless(read_dataset(path))}
+
+
+def test_hopeless_is_what_never_came_near() -> None:
+    """A config is dropped if it was far from the best on many problems, and on all."""
+    near, far, rare = (Config("triton_mm", (64, 64, 64, 8, stages, 4)) for stages in (2, 3, 4))
+    records = [
+        Record(
+            problem("mm", 64 + number, 64, 64),
+            (Timing(ATEN, 100), Timing(near, 111 if number else 109), Timing(far, 111), Timing(rare, 200))[
+                : 4 if number else 3
+            ],
+            "sweep",
+        )
+        for number in range(30)
+    ]
+    assert hopeless(records) == {far}
 
 
 def test_other_groups_where_order_matters() -> None:

@@ -1,0 +1,32 @@
+"""Candidates that sweeps have shown to be hopeless, for each architecture; ``tools/prune_candidates.py`` finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import orjson
+
+from diode_lut.files import write_atomically
+from diode_lut.problem import Config
+
+PATH = Path(__file__).with_suffix(".json")
+"""A map from architectures to lists of configs, as tables write them, one a line."""
+
+Dropped = Mapping[str, frozenset[Config]]
+
+
+def read_dropped() -> dict[str, frozenset[Config]]:
+    """The configs not to try, by architecture."""
+    document = orjson.loads(PATH.read_bytes()) if PATH.exists() else {}
+    return {arch: frozenset(map(Config.from_json, configs)) for arch, configs in document.items()}
+
+
+def write_dropped(dropped: Dropped) -> None:
+    """Replace the file."""
+    parts = [f"{orjson.dumps(arch).decode()}: [\n{_lines(configs)}\n]" for arch, configs in sorted(dropped.items())]
+    write_atomically(PATH, ("{\n" + ",\n".join(parts) + "\n}\n").encode())
+
+
+def _lines(configs: frozenset[Config]) -> str:
+    return ",\n".join(orjson.dumps(config.to_json()).decode() for config in sorted(configs))
