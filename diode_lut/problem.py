@@ -150,6 +150,20 @@ class Config(NamedTuple):
                 raise ProblemError(f"{parameter.name}: {value!r} is not allowed (allowed: {parameter.allowed})")
         return cls(template, tuple(fields[parameter.name] for parameter in parameters))
 
+    @classmethod
+    def parse(cls, text: str) -> Config:
+        """The config that ``str(config)`` writes as ``text``, with any blanks; ProblemError says what is expected."""
+        template, *values = text.split() or [""]
+        if template not in TEMPLATES:
+            raise ProblemError(f"template: {template!r} is not one of {_one_of(tuple(TEMPLATES))}")
+        parameters = TEMPLATES[template]
+        found = re.fullmatch("".join(rf"{parameter.letter}(\d+)" for parameter in parameters), " ".join(values))
+        if found is None:
+            expected = "".join(parameter.letter + parameter.name.upper() for parameter in parameters)
+            raise ProblemError(f"{text!r} is not a config (expected: {f'{template} {expected}'.rstrip()})")
+        names = (parameter.name for parameter in parameters)
+        return cls.from_json({"template": template, **dict(zip(names, map(int, found.groups()), strict=True))})
+
     def to_json(self) -> dict[str, Any]:
         """The fields that ``from_json`` takes, in canonical order."""
         names = (parameter.name for parameter in TEMPLATES[self.template])

@@ -185,6 +185,22 @@ class TestCheck:
         assert f"{missing}: cannot be read" in result.stdout
         assert result.stderr == "3 files, 4 problems\n"
 
+    def test_json(self, table_file: Write) -> None:
+        """As JSON there is one list, with the parts of each message apart; it is empty if all is well."""
+        path = table_file("mine.json", {"op": "mn", "configs": [ATEN]})
+        (problem, *_) = json.loads(call("check", "--format", "json", path).stdout)
+        assert problem.pop("reason").startswith('"mn" is not allowed')
+        assert problem == {"path": str(path), "line": 14, "column": 10, "where": "entries[0].op"}
+        assert json.loads(call("check", "--format", "json", table_file("good.json", ROW)).stdout) == []
+
+    def test_github(self, table_file: Write, tmp_path: Path) -> None:
+        """For GitHub each problem is an annotation, in which nothing but the message's own text can be read."""
+        path = table_file("50%,a:b.json", {"op": "100%\n", "configs": [ATEN]})
+        first, second = call("check", "--format", "github", path, tmp_path / "gone.json").stdout.splitlines()
+        assert first.startswith(f"::error file={tmp_path}/50%25%2Ca%3Ab.json,line=14,col=10::entries[0].op: ")
+        assert '"100%25\\n" is not allowed' in first
+        assert second == f"::error file={tmp_path}/gone.json::cannot be read: No such file or directory"
+
     def test_unreadable(self, tmp_path: Path) -> None:
         """Files that cannot be opened exit with 2."""
         assert call("check", tmp_path / "missing.json").exit_code == 2

@@ -14,12 +14,18 @@ if TYPE_CHECKING:
 
 
 def read_whole_table(path: Path, remedy: str) -> Table:
-    """The table; TableError, which gives the remedy, if a row is invalid: what is written from it would lose it."""
+    """The table; TableError, which gives the remedy, if what is written from it would lose something.
+
+    That is an invalid row, or the first of two fields with the same name.
+    """
     from diode_lut.table import read_table
+    from diode_lut.table.duplicates import written_twice
+    from diode_lut.table.read import located, read_bytes
 
     table = read_table(path)
-    if table.errors:
-        raise TableError(f"{table.errors[0]} ({remedy})")
+    data = read_bytes(path)
+    for error in table.errors or located(path, data, written_twice(data)):
+        raise TableError(f"{error} ({remedy})")
     return table
 
 

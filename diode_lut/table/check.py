@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from diode_lut.errors import TableError
 from diode_lut.table.canonical import canonical_bytes
 from diode_lut.table.decode import ENTRY, decode_header, decode_version
-from diode_lut.table.duplicates import repeated_fields
+from diode_lut.table.duplicates import written_twice
 from diode_lut.table.entry import Entry
 from diode_lut.table.fault import Fault
 from diode_lut.table.read import decode_rows, located, parse, read_bytes
@@ -37,7 +36,7 @@ def check_file(path: Path) -> list[TableError]:
         return located(path, data, [Fault("is nested too deeply to be a table")])
     said = {fault.path[:3] for fault in of_schema}
     more = [fault for fault in of_meaning if fault.path[:3] not in said]
-    errors = located(path, data, [*of_schema, *more, *_repeated(data)])
+    errors = located(path, data, [*of_schema, *more, *written_twice(data)])
     if not broken:
         errors += _of_form(path, data, document, entries)
     return sorted(errors, key=lambda error: (error.line or 0, error.column or 0))
@@ -91,12 +90,6 @@ def _readable(row: dict[str, Any]) -> tuple[Entry, list[Fault]]:
         except Fault as fault:  # noqa: PERF203 (each field is tried)
             faults.append(fault.inside(name))
     return Entry._make(map(fields.get, ENTRY)), faults
-
-
-def _repeated(data: bytes) -> list[Fault]:
-    with suppress(RecursionError):
-        return [Fault("is written twice (only the last one counts)", *field) for field in repeated_fields(data)]
-    return []
 
 
 def _of_form(path: Path, data: bytes, document: object, entries: list[Entry]) -> list[TableError]:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
+from diode_lut.table.fault import Fault
 from diode_lut.table.position import JsonPath
 
 
-def repeated_fields(data: bytes) -> Iterator[JsonPath]:
-    """The path to each field that comes more than once, in a file that is valid JSON in UTF-8.
+def written_twice(data: bytes) -> list[Fault]:
+    """Each field that comes more than once, in a file that is valid JSON in UTF-8; none if it is nested too deeply."""
+    with suppress(RecursionError):
+        return [Fault("is written twice (only the last one counts)", *path) for path in _repeated_fields(data)]
+    return []
 
-    RecursionError if it is nested too deeply for Python.
-    """
+
+def _repeated_fields(data: bytes) -> Iterator[JsonPath]:
     objects: list[_Object] = []
 
     def remember(pairs: list[tuple[str, Any]]) -> _Object:

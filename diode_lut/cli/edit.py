@@ -1,0 +1,138 @@
+"""``set`` and ``unset``: one row of a table, by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from diode_lut.errors import ProblemError
+from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, OPS, Config, contiguous_align
+
+if TYPE_CHECKING:
+    from diode_lut.table import Entry
+    from diode_lut.table.edit import Edit
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_REMEDY = "correct it first"
+_ANY = "any"
+
+
+def _sizes(ctx: click.Context, param: click.Parameter, value: str | None) -> list[int] | None:
+    """``1024`` or ``513-1024``, as the range that a row has."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", value)
+    if found is None:
+        raise click.BadParameter(f"{value!r} is neither a size nor a range like 513-1024", ctx, param)
+    return [int(found[1]), int(found[2] or found[1])]
+
+
+def _key_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The arguments and options that make the key of a row; what is left out matches anything."""
+    sizes: dict[str, Any] = {"callback": _sizes, "metavar": "SIZES"}
+    decorators = (
+        click.argument("table_file", metavar="TABLE", type=_FILE),
+        click.argument("op", type=click.Choice((*OPS, _ANY))),
+        click.option("--b", **sizes, help="The batch of a bmm or baddbmm, as for --m."),
+        click.option("--m", **sizes, help="Rows of A: 1024, or a range like 513-1024.  [default: any]"),
+        click.option("--n", **sizes, help="Columns of B, as for --m."),
+        click.option("--k", **sizes, help="Columns of A, as for --m."),
+        click.option("--dtype", type=click.Choice(DTYPES), help="Type of the inputs.  [default: any]"),
+        click.option("--layout", type=click.Choice(LAYOUTS), help="Of A and B.  [default: any]"),
+        click.option(
+            "--align",
+            type=click.Choice((*map(str, ALIGNS), _ANY)),
+            help="16 if every row of A and B starts on a 16-byte boundary, else 2.  "
+            "[default: as packed matrices have it, if all else is exact; otherwise any]",
+        ),
+    )
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+@click.command("set")
+@_key_options
+@click.option(
+    "--config",
+    "configs",
+    metavar="CONFIG",
+    multiple=True,
+    required=True,
+    help="What to answer, as explain writes it: 'triton_mm 128x128x64 g8 s4 w8'. Several times: best first.",
+)
+@click.option("--note", required=True, help="Why. Rows with a note are kept when the table is built anew.")
+def set_command(table_file: Path, configs: tuple[str, ...], note: str, **key: Any) -> None:
+    """Add a row to a table, or replace the row that has the same key.
+
+    Nothing is written if the row could not answer, or contradicts another one: a good table stays one.
+    """
+    from diode_lut.cli.inputs import read_whole_table
+    from diode_lut.table import write_table
+    from diode_lut.table.edit import set_row
+
+    row = {"configs": [Config.parse(config).to_json() for config in configs], "note": note}
+    edit = set_row(read_whole_table(table_file, _REMEDY), _entry({**_key(**key), **row}))
+    write_table(edit.table, table_file)
+    click.echo("\n".join(_summary(edit)))
+
+
+@click.command("unset")
+@_key_options
+def unset_command(table_file: Path, **key: Any) -> None:
+    """Remove the row that has this key from a table."""
+    from diode_lut.cli.inputs import read_whole_table
+    from diode_lut.table import write_table
+    from diode_lut.table.edit import unset_row
+
+    anything = {"configs": [Config("aten").to_json()]}
+    edit = unset_row(read_whole_table(table_file, _REMEDY), _entry({**_key(**key), **anything}))
+    write_table(edit.table, table_file)
+    click.echo("\n".join(_summary(edit)))
+
+
+def _key(op: str, align: str | None, **fields: Any) -> dict[str, Any]:
+    """The key as a table file has it."""
+    key = {name: value for name, value in {"op": op, **fields}.items() if value not in (None, _ANY)}
+    if align is None:
+        return {**key, **_packed_align(**{"op": _ANY, "b": [1, 1], **key})}
+    return key if align == _ANY else {**key, "align": int(align)}
+
+
+def _packed_align(op: str, dtype: str = "", layout: str = "", **sizes: list[int]) -> dict[str, int]:
+    """The field ``align`` of packed matrices, if the rest of the key is for one problem."""
+    exact = {name: low for name, (low, high) in sizes.items() if low == high}
+    if op == _ANY or not dtype or not layout or exact.keys() != set("bmnk"):
+        return {}
+    return {"align": contiguous_align(dtype, layout, **exact)}
+
+
+def _entry(row: dict[str, Any]) -> Entry:
+    from diode_lut.table.decode import decode_entry
+    from diode_lut.table.fault import Fault
+    from diode_lut.table.position import dotted
+
+    try:
+        return decode_entry(row)
+    except Fault as fault:
+        raise ProblemError(f"{dotted(fault.path)}: {fault.reason}") from None
+
+
+def _summary(edit: Edit) -> list[str]:
+    from diode_lut.table.words import candidate_in_words, key_in_words
+
+    def shown(entry: Entry) -> str:
+        return f"{key_in_words(entry)}: {', '.join(map(candidate_in_words, entry.candidates))}"
+
+    lines = [f"{sign} {shown(entry)}" for sign, entry in (("-", edit.gone), ("+", edit.new)) if entry is not None]
+    if edit.narrower:
+        lines.append(f"more specific rows go on answering some of it: {len(edit.narrower)}")
+        lines += [f"  {shown(entry)}" for entry in edit.narrower[:3]]
+    if edit.wider and edit.gone is None:
+        lines.append("until now it was answered by")
+        lines.append(f"  {shown(edit.wider[0])}")
+    return lines

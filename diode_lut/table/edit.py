@@ -1,0 +1,93 @@
+"""Changing single rows of a table, so that the table stays as good as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from diode_lut.errors import TableError
+from diode_lut.table.canonical import canonical_order
+from diode_lut.table.entry import Entry
+from diode_lut.table.overlap import Neighbours, coverage, shared_problem
+from diode_lut.table.position import dotted
+from diode_lut.table.rules import useless
+from diode_lut.table.table import Table
+from diode_lut.table.unreachable import unreachable
+from diode_lut.table.words import key_in_words
+
+
+class Edit(NamedTuple):
+    """A changed table: the row that is ``gone``, the one that is ``new``, and others about the same problems.
+
+    Of these, the ``narrower`` ones go on answering some of the new row's problems, the ``wider`` ones no longer do.
+    """
+
+    table: Table
+    gone: Entry | None
+    new: Entry | None
+    narrower: tuple[Entry, ...] = ()
+    wider: tuple[Entry, ...] = ()
+
+
+def set_row(table: Table, entry: Entry) -> Edit:
+    """The table with ``entry`` in place of the row with the same key, if there is one.
+
+    TableError if the row could never answer with one of its configs, contradicts another row, or leaves another one
+    nothing to answer: the table would no longer pass ``check``.
+    """
+    for fault in useless(entry, table.hardware.arch):
+        raise TableError(fault.reason, path=table.path, where=dotted(fault.path))
+    gone = _same_key(table, entry)
+    others = [row for row in table.entries if row is not gone]
+    near = _near(others, entry)
+    for row in near:
+        if row.volume == entry.volume:
+            shared = shared_problem(row, entry)
+            reason = f"it would cover {shared} with the same specificity as {key_in_words(row)} (change that instead)"
+            raise TableError(reason, path=table.path)
+    for reason in _left_without_problems(others, entry):
+        raise TableError(reason, path=table.path)
+    return Edit(
+        _with_entries(table, [*others, entry]),
+        gone,
+        entry,
+        tuple(row for row in near if row.volume < entry.volume),
+        tuple(row for row in near if row.volume > entry.volume),
+    )
+
+
+def unset_row(table: Table, key: Entry) -> Edit:
+    """The table without the row that has the same key; TableError if there is none."""
+    gone = _same_key(table, key)
+    if gone is None:
+        near = _near(table.entries, key)
+        closest = f"the closest: {key_in_words(near[0])}" if near else "nor covers any of it"
+        raise TableError(f"no row has the key {key_in_words(key)} ({closest})", path=table.path)
+    others = [row for row in table.entries if row is not gone]
+    return Edit(_with_entries(table, others), gone, None)
+
+
+def _near(rows: Sequence[Entry], entry: Entry) -> list[Entry]:
+    """The rows that cover some of the same problems, the most specific first."""
+    sharing = [rows[number] for number in Neighbours(rows).of(entry, len(rows))]
+    return sorted(sharing, key=lambda row: (row.volume, canonical_order(row)))
+
+
+def _same_key(table: Table, entry: Entry) -> Entry | None:
+    wanted = coverage(entry)
+    return next((row for row in table.entries if coverage(row) == wanted), None)
+
+
+def _left_without_problems(others: Sequence[Entry], entry: Entry) -> Iterator[str]:
+    """What to say if ``entry`` or, because of it, one of the other rows has nothing to answer."""
+    rows = {number: row for number, row in enumerate((*others, entry)) if row.volume > 0}
+    after = set(unreachable(rows))
+    del rows[len(others)]
+    if len(others) in after:
+        yield "it would never be used: more specific rows cover all of its problems"
+    for number in after.intersection(rows).difference(unreachable(rows)):
+        yield f"it would leave nothing to answer to {key_in_words(rows[number])} (unset that first)"
+
+
+def _with_entries(table: Table, entries: list[Entry]) -> Table:
+    return Table(table.hardware, entries, table.provenance, schema=table.schema, path=table.path)

@@ -1,0 +1,178 @@
+"""The commands fmt, query, set and unset."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from diode_lut.table import check_file
+from tests.commands import call
+
+Write = Callable[..., Path]
+
+ATEN = {"template": "aten"}
+EXACT = {"op": "mm", "dtype": "bfloat16", "layout": "nt", "align": 16, "m": [64, 64], "n": [8, 8], "k": [8, 8]}
+ROW = {"op": "bmm", "dtype": "float16", "m": [1, 32], "configs": [ATEN]}
+KEY = ("mm", "--m", 64, "--n", 8, "--k", 8, "--dtype", "bfloat16", "--layout", "nt")
+
+
+class TestFmt:
+    """``fmt``."""
+
+    @pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq")
+    @pytest.mark.parametrize("options", [["."], ["--sort-keys", "."], ["--compact-output", "."], ["--tab", "."]])
+    def test_it_undoes_what_jq_does_to_the_form(self, table_file: Write, options: list[str]) -> None:
+        """Whatever jq makes of a file, after fmt it has the bytes that it had."""
+        path = table_file("mine.json", {**EXACT, "configs": [ATEN], "note": "déjà vu ☂"}, ROW)
+        written = path.read_bytes()
+        path.write_bytes(subprocess.run(["jq", *options], input=written, capture_output=True, check=True).stdout)
+        assert path.read_bytes() != written
+        result = call("fmt", path)
+        assert (result.exit_code, result.output, path.read_bytes()) == (0, f"{path}\n", written)
+
+    def test_nothing_is_written_twice(self, table_file: Write) -> None:
+        """A file in canonical form is left alone, and not named."""
+        path = table_file("mine.json", ROW)
+        before = path.stat()
+        assert call("fmt", path).output == ""
+        assert path.stat().st_ino == before.st_ino
+
+    def test_check_changes_nothing(self, table_file: Write) -> None:
+        """With --check, files in another form are named, exit with 1, and stay."""
+        good, other = table_file("good.json", ROW), table_file("other.json", ROW)
+        other.write_text(other.read_text() + "\n")
+        written = other.read_bytes()
+        result = call("fmt", "--check", good, other)
+        assert (result.exit_code, result.output, other.read_bytes()) == (1, f"{other}\n", written)
+        assert call("fmt", "--check", good).exit_code == 0
+
+    def test_what_would_be_lost_is_an_error(self, table_file: Write, tmp_path: Path) -> None:
+        """Files with invalid rows or fields written twice are left as they are; the others are formatted."""
+        bad = table_file("bad.json", {"op": "mn", "configs": [ATEN]}, ROW)
+        twice = table_file("twice.json", ROW)
+        twice.write_text(twice.read_text().replace('"m": [1, 32]', '"m": [1, 16], "m": [1, 32]'))
+        other = table_file("other.json", ROW)
+        other.write_text(other.read_text() + "\n")
+        before = bad.read_bytes(), twice.read_bytes()
+        result = call("fmt", bad, tmp_path / "missing.json", twice, other)
+        assert result.exit_code == 2
+        assert result.stdout == f"{other}\n"
+        assert f"error: {bad}:" in result.stderr
+        assert "entries[0].m: is written twice (only the last one counts) (correct it first)" in result.stderr
+        assert (bad.read_bytes(), twice.read_bytes()) == before
+
+
+class TestQuery:
+    """``query``."""
+
+    def test_formats(self, table_file: Write) -> None:
+        """What is found comes as a document, as a line for each element, or in columns."""
+        path = table_file("mine.json", {**EXACT, "configs": [ATEN]}, ROW)
+        expression = 'entries[?op==`"bmm"` && m[1] < `64`].{op: op, m: m}'
+        found = {"op": "bmm", "m": [1, 32]}
+        assert json.loads(call("query", path, expression).output) == [found]
+        assert call("query", path, expression, "--format", "lines").output == '{"op":"bmm","m":[1,32]}\n'
+        lines = call("query", path, expression, "--format", "table").output.splitlines()
+        assert [line.split() for line in lines] == [["op", "m"], ["bmm", "[1,32]"]]
+
+    @pytest.mark.parametrize(
+        ("expression", "lines"),
+        [("hardware.sm_count", ["132"]), ("gone", []), ("entries[].op", ['"mm"', '"bmm"']), ("entries[?m]", None)],
+    )
+    def test_anything_can_be_found(self, table_file: Write, expression: str, lines: list[str] | None) -> None:
+        """Values, lists and nothing are shown in every format."""
+        path = table_file("mine.json", {**EXACT, "configs": [ATEN]}, ROW)
+        if lines is not None:
+            assert call("query", path, expression, "--format", "lines").output.splitlines() == lines
+        assert call("query", path, expression, "--format", "table").exit_code == 0
+        json.loads(call("query", path, expression).output)
+
+    @pytest.mark.parametrize("expression", ["entries[?", "unknown(entries)", "length(`1`)", ""])
+    def test_wrong_expressions(self, table_file: Write, expression: str) -> None:
+        """An expression that is none is wrong usage."""
+        result = call("query", table_file("mine.json", ROW), expression)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "Invalid value for JMESPATH" in result.stderr
+
+
+class TestSet:
+    """``set`` and ``unset``."""
+
+    def test_a_row_comes_and_goes(self, table_file: Write) -> None:
+        """What is set is in the file with its note, says what answered before, and unset takes it away again."""
+        wide = {**EXACT, "m": [1, 64], "configs": [ATEN]}
+        path = table_file("mine.json", wide, ROW)
+        before = path.read_bytes()
+        result = call("set", path, *KEY, "--config", "triton_mm 128x128x64 g8 s4 w8", "--config", "aten", "--note", "x")
+        assert result.exit_code == 0, result.output
+        assert result.output.splitlines() == [
+            "+ mm bfloat16 nt align 16 m 64 n 8 k 8: triton_mm 128x128x64 g8 s4 w8, aten",
+            "until now it was answered by",
+            "  mm bfloat16 nt align 16 m 1-64 n 8 k 8: aten",
+        ]
+        assert check_file(path) == []
+        (row,) = json.loads(call("query", path, "entries[?note]").output)
+        assert (row["m"], row["align"], row["note"]) == ([64, 64], 16, "x")
+        assert [config["template"] for config in row["configs"]] == ["triton_mm", "aten"]
+        assert call("unset", path, *KEY).exit_code == 0
+        assert path.read_bytes() == before
+
+    def test_a_row_is_replaced(self, table_file: Write) -> None:
+        """The row with the same key goes; what it said is shown."""
+        path = table_file("mine.json", {**EXACT, "configs": [{**ATEN, "gain_permille": 1000}]})
+        result = call("set", path, *KEY, "--config", "triton_mm 64x64x32 g8 s3 w4", "--note", "x")
+        assert [line[0] for line in result.output.splitlines()] == ["-", "+"]
+        assert "aten (1.000)" in result.output
+        assert call("query", path, "length(entries)").output == "1\n"
+
+    def test_ranges_and_any(self, table_file: Write) -> None:
+        """Sizes may be ranges, the op any; what is left out is not in the row, and narrower rows are named."""
+        path = table_file("mine.json", {**EXACT, "configs": [ATEN]})
+        result = call("set", path, "any", "--m", "1-100", "--align", "any", "--config", "aten", "--note", "x")
+        assert "more specific rows go on answering some of it: 1" in result.output
+        (row,) = json.loads(call("query", path, "entries[?note]").output)
+        assert row == {"m": [1, 100], "configs": [ATEN], "note": "x"}
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "message"),
+        [
+            (("mm", "--m", "8..9", "--config", "aten", "--note", ""), 2, "'8..9' is neither a size nor a range like"),
+            (("mm", "--m", "9-8", "--config", "aten", "--note", ""), 2, "error: m: [9, 8] ends before it begins"),
+            (("mm", "--m", "0", "--config", "aten", "--note", ""), 2, "error: m: 0 is not an integer from 1 to"),
+            (("mm", "--config", "triton_mm 128", "--note", ""), 2, "error: 'triton_mm 128' is not a config (expected:"),
+            (
+                ("mm", "--config", "aten", "--config", "aten", "--note", ""),
+                2,
+                "error: configs[1]: aten is listed twice",
+            ),
+            (("mm", "--config", "aten"), 2, "Missing option '--note'"),
+            (("mm", "--config", "triton_bmm 64x64x32 g8 s3 w4", "--note", ""), 1, "triton_bmm cannot do mm"),
+        ],
+    )
+    def test_wrong_rows_are_not_written(
+        self, table_file: Write, arguments: tuple[str, ...], code: int, message: str
+    ) -> None:
+        """What cannot be asked for exits with 2, what would make the table wrong with 1, and the file stays."""
+        path = table_file("mine.json", {**EXACT, "configs": [ATEN]})
+        before = path.read_bytes()
+        result = call("set", path, *arguments)
+        assert result.exit_code == code
+        assert message in result.stderr
+        assert path.read_bytes() == before
+
+    def test_tables_with_invalid_rows_are_left_alone(self, table_file: Write) -> None:
+        """Rows that cannot be read would be lost."""
+        path = table_file("mine.json", {"op": "mn", "configs": [ATEN]})
+        before = path.read_bytes()
+        for result in (
+            call("set", path, *KEY, "--config", "aten", "--note", "x"),
+            call("unset", path, *KEY),
+        ):
+            assert result.exit_code == 1
+            assert "entries[0].op" in result.stderr
+        assert path.read_bytes() == before
