@@ -122,7 +122,7 @@ def _measure(prepared: _Prepared, device: str, watch: Watch, bench: Bench) -> Ou
 
 def _timings(prepared: _Prepared, operands: tuple[torch.Tensor, ...], watch: Watch, bench: Bench) -> tuple[Timing, ...]:
     problem = prepared.task.problem
-    check = _Check(problem, operands)
+    check = Check(problem, operands)
     launches: dict[Config, Launch] = {ATEN: aten_launch(problem, operands, check.out)}
     failures: list[Timing] = []
     for config, kernel in prepared.kernels.items():
@@ -138,7 +138,7 @@ def _timings(prepared: _Prepared, operands: tuple[torch.Tensor, ...], watch: Wat
     return (*(Timing.of(config, round(ns)) for config, ns in zip(launches, medians, strict=True)), *failures)
 
 
-def _failure(problem: Problem, config: Config, launch: Launch, check: _Check, watch: Watch) -> str | None:
+def _failure(problem: Problem, config: Config, launch: Launch, check: Check, watch: Watch) -> str | None:
     try:
         with watch(problem, config):
             right = check.passes(launch)
@@ -147,7 +147,7 @@ def _failure(problem: Problem, config: Config, launch: Launch, check: _Check, wa
     return None if right else "wrong_result"
 
 
-class _Check:
+class Check:
     """Whether a kernel computes the product, compared with float64 element by element."""
 
     def __init__(self, problem: Problem, operands: tuple[torch.Tensor, ...]) -> None:

@@ -1,0 +1,36 @@
+"""A measurer for tests whose kernel, on one problem, reads where there is no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from diode_lut.collect.product import make_operands
+from diode_lut.collect.sweep import aten_launch
+from diode_lut.collect.task import Outcome, Task
+from diode_lut.collect.watch import Watch
+from diode_lut.dataset import Record, Timing
+from diode_lut.problem import ATEN, Config
+
+BAD = Config("triton_mm", (64, 64, 64, 8, 3, 4))
+FAULTS = 96
+"""The M of the problem on which BAD faults."""
+
+
+def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:
+    """A Measurer: ``aten`` is run once; times are made up."""
+    for task in tasks:
+        operands = make_operands(task.problem, device)
+        out = torch.empty(task.problem.m, task.problem.n, dtype=operands[0].dtype, device=device)
+        timings = [Timing(ATEN, 1.0)]
+        for config in {BAD} - {timing.config for timing in task.failed}:
+            with watch(task.problem, config):
+                if task.problem.m == FAULTS:
+                    operands[0][torch.full((1,), 2**20, device=device)].sum()  # a device-side assertion
+                torch.cuda.synchronize()
+            timings.append(Timing(config, 2.0))
+        with watch(task.problem, ATEN):
+            aten_launch(task.problem, operands, out)()
+            torch.cuda.synchronize()
+        yield Outcome(task.problem, "measured", Record(task.problem, tuple(timings)))

@@ -1,0 +1,116 @@
+"""Collecting on a real GPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from diode_lut.collect import stages
+from diode_lut.collect.collector import collect
+from diode_lut.collect.final import Check
+from diode_lut.collect.product import make_operands
+from diode_lut.collect.task import Outcome
+from diode_lut.dataset import Timing, read_dataset
+from diode_lut.problem import ATEN, Problem
+from tests.gpu.measurers import BAD, FAULTS
+
+pytestmark = pytest.mark.gpu
+
+PROBLEMS = [
+    Problem.of("mm", 512, 768, 1024, dtype="bfloat16", layout="nt"),
+    Problem.of("mm", 100, 77, 51, dtype="float16", layout="nn"),
+    Problem.of("addmm", 64, 1000, 2048, dtype="float16", layout="nt"),
+    Problem.of("bmm", 128, 64, 80, dtype="float16", layout="nn", b=12),
+    Problem.of("baddbmm", 33, 64, 64, dtype="float32", layout="nn", b=3),
+    Problem.of("mm", 64, 64, 8192, dtype="tf32", layout="tn"),
+]
+
+
+def problem(m: int) -> Problem:
+    return Problem.of("mm", m, 64, 64, dtype="float16", layout="nn")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset that the command has made of PROBLEMS."""
+    directory = tmp_path_factory.mktemp("collect")
+    fields = [
+        {key.upper() if len(key) == 1 else key: value for key, value in each._asdict().items()} for each in PROBLEMS
+    ]
+    (directory / "problems.json").write_text(json.dumps(fields))
+    files = ["--problems", str(directory / "problems.json"), "--out", str(directory / "timings.msgpack")]
+    command = [sys.executable, "-m", "diode_lut", "collect", "--device", "cuda", *files]
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return directory / "timings.msgpack"
+
+
+def test_each_problem_is_swept_and_finished(path: Path) -> None:
+    """Each is in the dataset once at each stage; the sweep tried many configs, and none computed anything wrong."""
+    records = {(record.problem, record.stage): record for record in read_dataset(path)}
+    assert set(records) == {(problem, stage) for problem in PROBLEMS for stage in ("sweep", "final")}
+    assert len(records) == len(list(read_dataset(path)))
+    for (_, stage), record in records.items():
+        times = {timing.config: timing.ns for timing in record.timings}
+        assert times[ATEN] is not None
+        assert "wrong_result" not in {timing.reason for timing in record.timings}
+        assert stage == "final" or len(times) > 20
+
+
+def test_final_configs_were_swept(path: Path) -> None:
+    """Apart from other values of group_m, what is timed with care was in the sweep."""
+    swept = {record.problem: record for record in read_dataset(path) if record.stage == "sweep"}
+    for record in read_dataset(path):
+        if record.stage == "final":
+            tried = {_ungrouped(timing) for timing in swept[record.problem].timings}
+            assert {_ungrouped(timing) for timing in record.timings} <= tried
+
+
+def _ungrouped(timing: Timing) -> tuple[str, tuple[int, ...]]:
+    template, params = timing.config
+    return template, params[:3] + params[4:]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_wrong_results_do_not_pass(problem: Problem) -> None:
+    """The product passes the check; a product with one element wrong, or one not written, does not."""
+    operands = make_operands(problem, "cuda")
+    product = getattr(torch, problem.op)
+    check = Check(problem, operands)
+    assert check.passes(lambda: product(*operands, out=check.out))
+    wrong = product(*operands)
+    wrong.view(-1)[-1] += problem.k**0.5
+    assert not check.passes(lambda: check.out.copy_(wrong))
+    assert not check.passes(lambda: [check.out[..., 1:].copy_(product(*operands)[..., 1:])])
+
+
+def test_a_kernel_that_faults_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that it leaves unusable is replaced, the config recorded, and every problem measured."""
+    pytest.importorskip("distributed")
+    monkeypatch.setitem(stages.MEASURERS, "autotune", "tests.gpu.measurers:measure")
+    problems = [problem(m) for m in (64, FAULTS, 128)]
+    path = tmp_path / "timings.msgpack"
+    outcomes: list[Outcome] = []
+    for each in collect(problems, path, device="cuda", method="autotune"):
+        outcomes += each.outcomes
+    assert sorted(outcome.problem for outcome in outcomes) == sorted(problems)
+    reasons = {(r.problem.m, timing.config): timing.reason for r in read_dataset(path) for timing in r.timings}
+    assert reasons[FAULTS, BAD] == "launch"
+    assert {key for key, reason in reasons.items() if reason} == {(FAULTS, BAD)}
+    assert torch.ones(1, device="cuda").item() == 1
+
+
+def test_a_problem_too_large_is_skipped(tmp_path: Path) -> None:
+    """It costs itself, with a reason, and the next one is measured."""
+    size = 2**19
+    too_large = Problem.of("mm", size, size, 64, dtype="float16", layout="nn")
+    outcomes: list[Outcome] = []
+    for each in collect([too_large, problem(64)], tmp_path / "timings.msgpack", device="cuda"):
+        outcomes += each.outcomes
+    status = {(outcome.problem, outcome.status) for outcome in outcomes}
+    assert status == {(too_large, "skipped"), (problem(64), "measured")}
