@@ -94,6 +94,13 @@ _STOPPED = 130
 @click.option(
     "--budget", type=click.FloatRange(min=0, min_open=True), metavar="MINUTES", help="Begin no problem after this."
 )
+@click.option(
+    "--table",
+    "table_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Time only what this table answers, and aten, as carefully as the final stage of a sweep does: `evaluate` "
+    "then tells what the table is worth here.",
+)
 @click.pass_context
 def collect_command(
     context: click.Context,
@@ -106,6 +113,7 @@ def collect_command(
     device: str | None,
     scheduler: str | None,
     budget: float | None,
+    table_file: Path | None,
     **drawing: Any,
 ) -> None:
     """Time the kernels that Inductor knows for each problem, into a dataset.
@@ -116,24 +124,34 @@ def collect_command(
     problems = _problems(context, problem_file, count, drawing)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run removes its temporary caches, too
     from diode_lut.collect.collector import collect
+    from diode_lut.table import read_table
 
-    budget_s = math.inf if budget is None else budget * 60
     passes = collect(
-        problems, path, device=device, method=method, search_space=search_space, scheduler=scheduler, budget_s=budget_s
+        problems,
+        path,
+        device=device,
+        method=method,
+        search_space=search_space,
+        scheduler=scheduler,
+        budget_s=math.inf if budget is None else budget * 60,
+        table=None if table_file is None else read_table(table_file),
     )
-    tally: Counter[str] = Counter()
+    tallies: list[Counter[str]] = []
     try:
         with closing(passes):
             for each in passes:
-                _show(each, tally)
+                tallies.append(Counter())
+                _show(each, tallies[-1])
+                click.echo(_summary(path, each.stage, tallies[-1]))
     except KeyboardInterrupt:
-        click.echo(_summary(path, tally))
+        if tallies and tallies[-1]["left"]:
+            click.echo(_summary(path, each.stage, tallies[-1]))
         click.echo("stopped: run the same command again to go on", err=True)
         context.exit(_STOPPED)
-    click.echo(_summary(path, tally))
-    if tally["left"]:
-        click.echo(f"{tally['left']} problems left: run the same command again to go on", err=True)
-    elif not tally["measured"] + tally["present"]:
+    left = sum(tally["left"] for tally in tallies)
+    if left:
+        click.echo(f"{left} problems left: run the same command again to go on", err=True)
+    elif not any(tally["measured"] + tally["present"] for tally in tallies):
         raise CollectError("none of the problems could be measured")
 
 
@@ -163,18 +181,17 @@ def _show(each: Pass, tally: Counter[str]) -> None:
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     rate = TextColumn("{task.fields[timings]} timings, {task.fields[per_minute]:.0f} a minute, left")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
-    begin, before = time.monotonic(), tally["timings"]
+    begin = time.monotonic()
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(each.stage, total=each.total, timings=0, per_minute=0.0)
-        tally["left"] += each.total
+        tally["left"] = each.total
         for outcome in each.outcomes:
             tally["left"] -= 1
             _count(outcome, tally)
             if outcome.status == "skipped":
                 console.print(f"skipped {outcome.problem}: {outcome.reason}")
-            timings = tally["timings"] - before
-            per_minute = 60 * timings / (time.monotonic() - begin)
-            progress.update(task, advance=1, timings=timings, per_minute=per_minute)
+            per_minute = 60 * tally["timings"] / (time.monotonic() - begin)
+            progress.update(task, advance=1, timings=tally["timings"], per_minute=per_minute)
 
 
 def _count(outcome: Outcome, tally: Counter[str]) -> None:
@@ -185,9 +202,9 @@ def _count(outcome: Outcome, tally: Counter[str]) -> None:
     tally["ignored"] += outcome.ignored
 
 
-def _summary(path: Path, tally: Counter[str]) -> str:
+def _summary(path: Path, stage: str, tally: Counter[str]) -> str:
     return (
-        f"{path}: {tally['measured']} problems measured, {tally['present']} there before, {tally['skipped']} skipped; "
-        f"{tally['timings']} configs tried, {tally['failed']} of them failed; "
+        f"{path}: {stage}: {tally['measured']} problems measured, {tally['present']} there before, "
+        f"{tally['skipped']} skipped; {tally['timings']} configs tried, {tally['failed']} of them failed; "
         f"{tally['ignored']} candidates ignored that no config can express"
     )

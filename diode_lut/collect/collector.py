@@ -17,7 +17,8 @@ from diode_lut.collect.task import Outcome, Task
 from diode_lut.collect.workplace import Workplace, open_workplace
 from diode_lut.dataset import DatasetWriter, Record, read_dataset
 from diode_lut.errors import CollectError
-from diode_lut.problem import Problem
+from diode_lut.problem import ATEN, Problem
+from diode_lut.table import Table
 
 
 class Pass(NamedTuple):
@@ -37,12 +38,14 @@ def collect(
     search_space: str = "default",
     scheduler: str | None = None,
     budget_s: float = math.inf,
+    table: Table | None = None,
 ) -> Generator[Pass]:
     """Measure what the dataset at ``path`` does not hold yet; each pass must be gone through before the next.
 
     ``device`` is ``cpu``, ``cuda`` or ``all`` (see open_workplace); by default CUDA where there is any. ``method`` is
     one of METHODS; by default ``sweep`` on CUDA. ``scheduler`` is the address of a Dask scheduler whose workers
-    measure. After ``budget_s`` seconds no problem is begun. Problems that cannot be measured are skipped.
+    measure. After ``budget_s`` seconds no problem is begun. Problems that cannot be measured are skipped. With a
+    ``table``, only what it answers and ``aten`` are timed, at the stage ``final``; what it does not cover is left out.
 
     HardwareError without such a device, DatasetError if the file holds other hardware's timings or other software's,
     CollectError if measuring cannot start or go on, or the disk is full, DeviceLostError if a kernel made the device
@@ -51,9 +54,11 @@ def collect(
     deadline = time.monotonic() + budget_s
     with open_workplace(device, scheduler) as workplace:
         setup = workplace.find_setup(device, method, search_space)
+        if table is not None:
+            _require_fit(table, setup)
         with DatasetWriter(path, setup.header) as writer:
-            for stage in METHODS[setup.method]:
-                tasks = _tasks(stage, problems, path)
+            for stage in METHODS[setup.method] if table is None else ("final",):
+                tasks = _tasks(stage, problems, path) if table is None else _answers(table, problems)
                 with closing(_outcomes(stage, tasks, writer, workplace, setup, deadline)) as outcomes:
                     yield Pass(stage, len(tasks), outcomes)
 
@@ -65,6 +70,21 @@ def _tasks(stage: str, problems: Sequence[Problem], path: Path) -> list[Task]:
     records = (record for record in _records(path, "sweep") if record.problem in wanted)
     tasks: list[Task] = resolve_name(FINALISTS)(records)
     return tasks
+
+
+def _require_fit(table: Table, setup: Setup) -> None:
+    if "final" not in METHODS[setup.method]:
+        raise CollectError(
+            f"what a table answers is timed at the stage final, which method {setup.method} does not have"
+        )
+    if not table.hardware.kin(setup.header.hardware):
+        raise CollectError(f"{table.path}: it is for {table.hardware}, this is {setup.header.hardware}")
+
+
+def _answers(table: Table, problems: Sequence[Problem]) -> list[Task]:
+    """For each problem that the table covers, its answer and aten."""
+    entries = ((problem, table.lookup(problem)) for problem in problems)
+    return [Task(problem, tuple(dict.fromkeys((ATEN, entry.configs[0])))) for problem, entry in entries if entry]
 
 
 def _outcomes(

@@ -18,7 +18,9 @@ from diode_lut.collect.setup import find_setup
 from diode_lut.collect.stages import METHODS
 from diode_lut.dataset import DatasetWriter, Timing
 from diode_lut.errors import CollectError, DatasetError
+from diode_lut.hardware import detect_hardware
 from diode_lut.problem import ATEN, Hardware
+from diode_lut.table import Candidate, Entry, Table
 from tests.collect.collection import Collection
 from tests.collect.measurers import FAULTS, HANGS, KILLS, KILLS_ONCE, SKIPPED, SLOW, SPLIT, problem
 
@@ -77,6 +79,29 @@ def test_present_problems_are_skipped_at_each_stage(cluster: SpecCluster, collec
     outcomes = list(collection.run([first, second], scheduler=address))
     assert [each.status for each in outcomes] == ["present", "measured"] * 2
     assert set(collection.begun("sweep").values()) == set(collection.begun("final").values()) == {1}
+
+
+@pytest.mark.usefixtures("two_passes")
+def test_only_what_a_table_answers(cluster: SpecCluster, collection: Collection) -> None:
+    """With a table one stage times its answers and aten, for the problems that it covers."""
+    covered, not_covered = problem(1, 8), problem(1, 16)
+    rows = [Entry("bmm", "float32", "nn", None, None, None, (8, 8), None, (Candidate(SPLIT), Candidate(ATEN)))]
+    table = Table(detect_hardware("cpu"), rows)
+    list(collection.run([covered, not_covered], scheduler=cluster.scheduler_address, table=table))
+    (timings,) = collection.timings("final").values()
+    assert {timing.config for timing in timings} == {ATEN, SPLIT}
+    assert collection.timings("sweep") == {}
+
+
+def test_a_table_that_does_not_fit_is_refused(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table for other hardware, or a method without a final stage, is an error before anything is measured."""
+    other = Table(Hardware("Another GPU", "sm_90", 1), [])
+    with pytest.raises(CollectError, match="stage final, which method autotune does not have"):
+        list(collection.run([problem(1)], device="cpu", table=other))
+    monkeypatch.setitem(METHODS, "autotune", METHODS["sweep"])
+    with pytest.raises(CollectError, match=r"it is for Another GPU .*, this is"):
+        list(collection.run([problem(1)], device="cpu", table=other))
+    assert not collection.path.exists()
 
 
 def test_worker_killed_from_outside_costs_nothing(cluster: SpecCluster, collection: Collection) -> None:
