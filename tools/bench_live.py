@@ -1,0 +1,87 @@
+"""What the hook is worth on this GPU: products compiled in default mode with and without it, timed side by side.
+
+Run with ``python tools/bench_live.py PROBLEMS.json``. Both are compiled with empty caches. Times are medians of
+interleaved rounds with a cold L2 cache; gains are times without over times with the hook.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+import numpy as np
+import torch
+from torch._inductor.utils import fresh_cache
+
+import diode_lut
+from diode_lut.collect.bench import Bench
+from diode_lut.collect.problem_file import read_problems
+from diode_lut.collect.product import make_operands, matmul_precision
+from diode_lut.problem import Problem
+
+ROUNDS = 40
+SLOWER = 0.97
+
+
+def main() -> None:
+    """Measure a sample, a line for each problem as it is done, and a summary."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("problems", type=Path)
+    parser.add_argument("--sample", type=int, metavar="N", help="draw so many of the problems")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    problems = read_problems(options.problems)
+    if options.sample:
+        problems = random.Random(options.seed).sample(problems, min(options.sample, len(problems)))
+    bench = Bench()
+    gains: list[float] = []
+    tiers: Counter[str] = Counter()
+    for problem in problems:
+        gain, tier = measure(problem, bench)
+        gains.append(gain)
+        tiers[tier] += 1
+        print(f"{gain:6.3f}  {tier:8} {problem}", flush=True)
+    slower = sum(gain < SLOWER for gain in gains)
+    print(f"{len(gains)} problems, {dict(tiers)}: gain {geometric_mean(gains):.3f}, least {min(gains):.3f}")
+    print(f"slower by over {1 - SLOWER:.0%}: {slower}")
+
+
+def measure(problem: Problem, bench: Bench) -> tuple[float, str]:
+    """The gain, and the tier that answered; AssertionError if the two results differ by more than the type allows."""
+    operands = make_operands(problem, "cuda")
+    with matmul_precision(problem.dtype):
+        with diode_lut.config.patch(policy="off"):
+            without = compiled(problem, operands)
+        with diode_lut.profile_predictions() as counts:
+            with_hook = compiled(problem, operands)
+        tolerance = {"float32": 1e-4, "tf32": 2e-3}.get(problem.dtype, 1e-2)
+        expected = without(*operands)
+        assert (with_hook(*operands) - expected).norm() <= tolerance * expected.norm(), problem
+        calls = [lambda: without(*operands), lambda: with_hook(*operands)]
+        before, after = np.median(bench.rounds(calls, ROUNDS), axis=0).tolist()
+    tier = next((name for name, count in counts.hits.items() if count), "abstain")
+    return before / after, tier
+
+
+def compiled(problem: Problem, operands: tuple[torch.Tensor, ...]) -> Callable[..., torch.Tensor]:
+    """The product as default mode compiles it, with empty caches."""
+    product: Any = getattr(torch, problem.op)
+
+    class Product(torch.nn.Module):
+        def forward(self, *tensors: torch.Tensor) -> Any:
+            return product(*tensors)
+
+    exported = torch.export.export(Product(), operands).module()
+    with fresh_cache(), torch.no_grad():
+        function: Callable[..., torch.Tensor] = torch._inductor.compile(exported, list(operands))
+        function(*operands)
+    return function
+
+
+if __name__ == "__main__":
+    main()
