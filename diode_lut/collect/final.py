@@ -114,7 +114,7 @@ def _measure(prepared: _Prepared, device: str, watch: Watch, bench: Bench) -> Ou
     problem = prepared.task.problem
     try:
         timings = _timings(prepared, make_operands(problem, device), watch, bench)
-    except (CollectError, torch.OutOfMemoryError) as error:
+    except (CollectError, RuntimeError) as error:  # such as too little memory
         torch.cuda.empty_cache()
         return Outcome(problem, "skipped", reason=str(error).splitlines()[0])
     return Outcome(problem, "measured", Record(problem, timings, "final"))

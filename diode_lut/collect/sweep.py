@@ -18,7 +18,7 @@ from diode_lut.dataset import Record, Timing
 from diode_lut.errors import CollectError
 from diode_lut.hardware import detect_hardware
 from diode_lut.inductor.failures import failure_reason
-from diode_lut.inductor.standalone import Kernel, Lowering, Specialization, lowering
+from diode_lut.inductor.standalone import Kernel, Lowering, Specialization, lowering, shares_kernels
 from diode_lut.problem import ATEN, Config, Problem
 
 _SLOW_NS = 1_000_000
@@ -35,7 +35,10 @@ def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str)
     """A Measurer. The problems should be of one family, so that they share kernels; ``search_space`` has no effect."""
     del search_space
     arch = detect_hardware(device).arch
-    complete = [_with_configs(task, arch) for task in tasks]
+    complete = [_with_configs(task, arch) for task in tasks if shares_kernels(task.problem)]
+    for task in tasks:
+        if not shares_kernels(task.problem):
+            yield Outcome(task.problem, "skipped", reason="too large for a sweep, or not packed: use --method autotune")
     with lowering(torch.device(device, torch.cuda.current_device())) as here, matmul_precision(tasks[0].problem.dtype):
         kernels = Kernels(here)
         for task in complete:
@@ -52,28 +55,24 @@ class Kernels:
         self._here = here
 
     def order(self, problem: Problem, configs: Sequence[Config]) -> None:
-        """Start compiling what is not compiled yet."""
+        """Start compiling those of Triton that are not compiled yet."""
         for config in configs:
-            specialization = _specialization(problem, config)
-            if specialization is None or (specialization, config) in _kernels:
+            if not config.template.startswith("triton"):
                 continue
-            kernel = _kernels[specialization, config] = self._here.specialized(specialization, config)
-            if kernel is not None:
-                kernel.compile()
+            specialization = Specialization.of(problem, config)
+            if (specialization, config) not in _kernels:
+                kernel = _kernels[specialization, config] = self._here.specialized(specialization, config)
+                if kernel is not None:
+                    kernel.compile()
 
     def get(self, problem: Problem, config: Config) -> Kernel | str | None:
         """The kernel, ready to run; or the reason why it failed; or None if there is no such kernel."""
-        specialization = _specialization(problem, config)
-        kernel = None if specialization is None else _kernels[specialization, config]
+        kernel = _kernels[Specialization.of(problem, config), config]
         return kernel and (kernel.load() or kernel)
 
 
 _kernels: dict[tuple[Specialization, Config], Kernel | None] = {}
 """The kernels of this process, which measures one shard after another."""
-
-
-def _specialization(problem: Problem, config: Config) -> Specialization | None:
-    return Specialization.of(problem, config) if config.template.startswith("triton") else None
 
 
 def _with_configs(task: Task, arch: str) -> Task:
@@ -86,7 +85,7 @@ def _with_configs(task: Task, arch: str) -> Task:
 def _outcome(task: Task, device: str, watch: Watch, kernels: Kernels, bench: Bench) -> Outcome:
     try:
         return _measure(task, device, watch, kernels, bench)
-    except (CollectError, torch.OutOfMemoryError) as error:
+    except (CollectError, RuntimeError) as error:  # such as too little memory
         torch.cuda.empty_cache()
         return Outcome(task.problem, "skipped", reason=str(error).splitlines()[0])
 

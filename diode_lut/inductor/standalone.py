@@ -46,6 +46,9 @@ _HINTS = (7, 1009, 101, 13)
 _MOST_STEPS = 2**24 - 1
 """How large M, N and K may be in steps, so that they fit in 32 bits, as TMA needs to know."""
 
+_MOST_ELEMENTS = 2**31 - 1
+"""Of a tensor, so that kernels made for small hints, with 32-bit indices, reach all of it."""
+
 
 class Specialization(NamedTuple):
     """What a compiler must know of a problem whose operands are packed; problems that agree in it share kernels.
@@ -61,11 +64,8 @@ class Specialization(NamedTuple):
     even_k: int
 
     @classmethod
-    def of(cls, problem: Problem, config: Config) -> Specialization | None:
-        """How ``config``, of a Triton template, is compiled for ``problem``; None where nothing can be shared."""
-        packed = contiguous_align(problem.dtype, problem.layout, problem.m, problem.n, problem.k, problem.b)
-        if problem.align != packed or problem.b > MAX_BATCH:
-            return None
+    def of(cls, problem: Problem, config: Config) -> Specialization:
+        """How ``config``, of a Triton template, is compiled for ``problem``, which must be able to share kernels."""
         vector = 16 // ITEMSIZES[problem.dtype]
         m, n, k = (vector if size % vector == 0 else 1 for size in (problem.m, problem.n, problem.k))
         block_k = config.params[2]
@@ -77,6 +77,13 @@ class Specialization(NamedTuple):
         """What B, M, N and K are multiples of."""
         m, n, k = self.units
         return 1, m, n, max(k, self.even_k)
+
+
+def shares_kernels(problem: Problem) -> bool:
+    """Whether kernels with sizes as arguments can compute it: operands packed, and neither many nor large."""
+    _, dtype, layout, align, b, m, n, k = problem
+    packed = align == contiguous_align(dtype, layout, m, n, k, b)
+    return packed and b <= MAX_BATCH and b * max(m * k, k * n, m * n) <= _MOST_ELEMENTS
 
 
 class Kernel:

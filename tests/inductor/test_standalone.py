@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from diode_lut.collect.product import make_operands
-from diode_lut.inductor.standalone import Kernel, Lowering, Specialization, lowering
+from diode_lut.inductor.standalone import Kernel, Lowering, Specialization, lowering, shares_kernels
 from diode_lut.problem import Config, Problem
 from tests.fake_cuda import compile_triton, fake_cuda
 
@@ -39,9 +39,7 @@ def here() -> Iterator[Lowering]:
 
 
 def shared(here: Lowering, problem: Problem, config: Config) -> Kernel:
-    specialization = Specialization.of(problem, config)
-    assert specialization is not None
-    kernel = here.specialized(specialization, config)
+    kernel = here.specialized(Specialization.of(problem, config), config)
     assert kernel is not None
     return kernel
 
@@ -87,7 +85,7 @@ def test_size_arguments_are_the_problems(here: Lowering, kind: str) -> None:
 def test_problems_that_differ_in_size_share_a_kernel(here: Lowering) -> None:
     """Only what the compiler must know tells specializations apart."""
 
-    def specialization(m: int, n: int, k: int, layout: str = "nn", block_k: int = 64) -> Specialization | None:
+    def specialization(m: int, n: int, k: int, layout: str = "nn", block_k: int = 64) -> Specialization:
         config = Config("triton_mm", (64, 64, block_k, 8, 3, 4))
         return Specialization.of(Problem.of("mm", m, n, k, dtype="float16", layout=layout), config)
 
@@ -98,12 +96,19 @@ def test_problems_that_differ_in_size_share_a_kernel(here: Lowering) -> None:
     assert specialization(512, 1024, 768) != specialization(512, 1001, 768)
 
 
-def test_nothing_is_shared_by_what_is_not_packed() -> None:
-    """Padded operands and enormous batches have kernels of their own only."""
-    padded = Problem.of("mm", 512, 1024, 768, dtype="float16", layout="nn", align=2)
-    batch = Problem.of("bmm", 4, 4, 4, dtype="float16", layout="nn", b=65536)
-    assert Specialization.of(padded, MM) is None
-    assert Specialization.of(batch, BMM) is None
+@pytest.mark.parametrize(
+    ("problem", "shares"),
+    [
+        (Problem.of("mm", 512, 1024, 768, dtype="float16", layout="nn"), True),
+        (Problem.of("mm", 512, 1024, 768, dtype="float16", layout="nn", align=2), False),
+        (Problem.of("bmm", 4, 4, 4, dtype="float16", layout="nn", b=65535), True),
+        (Problem.of("bmm", 4, 4, 4, dtype="float16", layout="nn", b=65536), False),
+        (Problem.of("mm", 2**16, 2**15, 8, dtype="float16", layout="nn"), False),
+    ],
+)
+def test_what_can_share_kernels(problem: Problem, shares: bool) -> None:
+    """Padded operands, enormous batches and tensors beyond 32-bit indices have kernels of their own only."""
+    assert shares_kernels(problem) is shares
 
 
 def test_what_cannot_be_launched_is_not_made(here: Lowering) -> None:
@@ -113,9 +118,7 @@ def test_what_cannot_be_launched_is_not_made(here: Lowering) -> None:
     too_large = Config("triton_mm", (256, 128, 128, 8, 5, 8))
     assert here.for_problem(problem, too_large, make_operands(problem, "meta")) is None
     for each, config in ((problem, too_large), (odd, TMA)):
-        specialization = Specialization.of(each, config)
-        assert specialization is not None
-        assert here.specialized(specialization, config) is None
+        assert here.specialized(Specialization.of(each, config), config) is None
 
 
 @pytest.mark.parametrize("kind", ["K left over", "bmm", "TMA"])
