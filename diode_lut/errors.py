@@ -5,6 +5,8 @@
     DiodeLutError              everything that diode_lut raises on purpose
     ├── TableError             a table file, or one row of it
     ├── DatasetError           a dataset file, or one record of it
+    ├── ModelError             a weights file, or what one was to be trained on
+    ├── ExchangeError          another tool's file, or what it would need to be read
     ├── ProblemError           a problem, config or hardware that cannot exist
     ├── HardwareError          no device, or not the one that was asked for
     ├── SettingError           a setting with a value that it cannot have
@@ -47,6 +49,14 @@ class TableError(DiodeLutError):
 
 class DatasetError(DiodeLutError):
     """A dataset file, or one record of it, cannot be used."""
+
+
+class ModelError(DiodeLutError):
+    """A weights file cannot be used, or there is too little to train a model on."""
+
+
+class ExchangeError(DiodeLutError):
+    """A file of another tool is not what it should be, or does not say enough."""
 
 
 class ProblemError(DiodeLutError, ValueError):

@@ -41,7 +41,7 @@ def test_every_setting_is_explained(name: str) -> None:
 
 def test_links_lead_somewhere() -> None:
     """Links to files of the repository are right, in all of its documents."""
-    for document in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "tables/README.md", "docs/reviewing.md"):
-        text = (ROOT / document).read_text(encoding="utf-8")
-        for target in re.findall(r"\]\(([^)]+)\)", text):
-            assert target.startswith("https://") or (ROOT / document).parent.joinpath(target).exists(), target
+    documents = (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "tables" / "README.md")
+    for document in documents:
+        for target in re.findall(r"\]\(([^)]+)\)", document.read_text(encoding="utf-8")):
+            assert target.startswith("https://") or document.parent.joinpath(target).exists(), target

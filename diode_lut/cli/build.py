@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.inputs import read_whole_table
-from diode_lut.problem import LAYOUTS, Hardware
+from diode_lut.cli.inputs import hardware_of, read_whole_table
+from diode_lut.problem import LAYOUTS
 
 if TYPE_CHECKING:
     from diode_lut.build import BuildResult
@@ -67,7 +67,7 @@ def build_command(
         raise click.UsageError(f"{output.parent}: no such directory to write the table to")
     before = previous or (output if output.exists() else None)
     table = read_whole_table(before, "correct it first, or build to another file") if before else None
-    device = _hardware(hardware) if hardware is not None else None
+    device = hardware_of(hardware) if hardware is not None else None
     known = device or (table.hardware if table else None)
     datasets = [read_dataset(path, hardware=known, layout=layout) for path in inputs]
     console = Console(stderr=True)
@@ -81,18 +81,6 @@ def build_command(
         )
     write_table(result.table, output)
     click.echo("\n".join(_summary(result, table, output)))
-
-
-def _hardware(text: str) -> Hardware:
-    name, *rest = (part.strip() for part in text.split(","))
-    if not rest:
-        from diode_lut.catalog import find_hardware
-        from diode_lut.settings import config
-
-        return find_hardware(name, config.tables)
-    arch, sm_count, *aliases = (*rest, "")
-    fields = {"name": name, "arch": arch, "sm_count": int(sm_count) if sm_count.isdecimal() else sm_count}
-    return Hardware.from_json({**fields, "aliases": list(filter(None, aliases))})
 
 
 def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[str]:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diode_lut.errors import DatasetError, TableError
+from diode_lut.problem import Hardware
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset
+    from diode_lut.model.ranking import Model
     from diode_lut.table import Table
 
 
@@ -29,8 +31,8 @@ def read_whole_table(path: Path, remedy: str) -> Table:
     return table
 
 
-def read_datasets_for(table: Table, inputs: Iterable[Path]) -> list[Dataset]:
-    """The datasets, or DatasetError if one of them was measured on another device than the table is for."""
+def read_datasets_for(table: Table | Model, inputs: Iterable[Path]) -> list[Dataset]:
+    """The datasets, or DatasetError if one of them was measured on another device than the table or model is for."""
     from diode_lut.dataset import read_dataset
 
     datasets = [read_dataset(path, hardware=table.hardware) for path in inputs]
@@ -39,3 +41,16 @@ def read_datasets_for(table: Table, inputs: Iterable[Path]) -> list[Dataset]:
         if not found.same_device(table.hardware):
             raise DatasetError(f"{dataset.path}: measured on {found}, but {table.path} is for {table.hardware}")
     return datasets
+
+
+def hardware_of(text: str) -> Hardware:
+    """What the option --hardware names: a table's hardware, or NAME,ARCH,SMS[,ALIAS...]; HardwareError if neither."""
+    name, *rest = (part.strip() for part in text.split(","))
+    if not rest:
+        from diode_lut.catalog import find_hardware
+        from diode_lut.settings import config
+
+        return find_hardware(name, config.tables)
+    arch, sm_count, *aliases = (*rest, "")
+    fields = {"name": name, "arch": arch, "sm_count": int(sm_count) if sm_count.isdecimal() else sm_count}
+    return Hardware.from_json({**fields, "aliases": list(filter(None, aliases))})

@@ -1,0 +1,127 @@
+"""``import`` and ``export``: tables and timings of other tools."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from diode_lut.cli.inputs import hardware_of, read_whole_table
+from diode_lut.errors import ExchangeError
+from diode_lut.exchange.formats import FORMATS, Facts, read, write_table, write_timings
+from diode_lut.files import write_atomically
+from diode_lut.problem import DTYPES, LAYOUTS, OPS
+
+if TYPE_CHECKING:
+    from diode_lut.exchange.formats import Timings
+    from diode_lut.table import Table
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_LIST = "\n".join(f"  {name}: {each.description} ({each.holds})" for name, each in FORMATS.items())
+_EXPORTED = tuple(name for name, each in FORMATS.items() if each.exported)
+_LAYOUT = click.option(
+    "--layout", type=click.Choice(LAYOUTS), help="Of A and B, where the file cannot say it.  [default: nn]"
+)
+
+
+@click.command("import", epilog=f"\b\nFormats:\n{_LIST}")
+@click.argument("name", metavar="FORMAT", type=click.Choice(tuple(FORMATS)))
+@click.argument("path", metavar="IN", type=click.Path(exists=True, path_type=Path))
+@click.option("-o", "--output", metavar="OUT", required=True, type=_FILE, help="The table or dataset to write.")
+@click.option(
+    "--hardware", metavar="NAME", help="What it was measured on: a table's name or its GPU's, or NAME,ARCH,SMS."
+)
+@click.option("--op", type=click.Choice(OPS), help="Of the products, where the file does not say it.")
+@click.option(
+    "--dtype", type=click.Choice(DTYPES), help="Of the inputs, where the file does not say it, or tf32 for float32."
+)
+@_LAYOUT
+def import_command(
+    name: str, path: Path, output: Path, hardware: str | None, op: str | None, dtype: str | None, layout: str | None
+) -> None:
+    """Take over a table or timings of another tool, and say what could not be taken and why.
+
+    Timings become a dataset, from which the build command makes a table.
+    """
+    facts = Facts(hardware_of(hardware) if hardware is not None else None, op, dtype, layout)
+    content, skipped = read(name, path, facts)
+    _say(skipped)
+    taken = _save_timings(content, output) if isinstance(content, tuple) else _save_table(content, output)
+    click.echo(f"{output}: {taken}")
+
+
+@click.command("export", epilog=f"\b\nFormats:\n{_LIST}")
+@click.argument("name", metavar="FORMAT", type=click.Choice(_EXPORTED))
+@click.argument("path", metavar="IN", type=_FILE)
+@click.option("-o", "--output", metavar="OUT", required=True, type=_FILE, help="The file to write.")
+@click.option(
+    "--problems",
+    type=_FILE,
+    help="Of a table: these problems, as collect takes them.  [default: those with a row of their own]",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(DTYPES),
+    help="Of a table: tf32 exports this instead of float32, where the file cannot say which.",
+)
+@_LAYOUT
+def export_command(
+    name: str, path: Path, output: Path, problems: Path | None, dtype: str | None, layout: str | None
+) -> None:
+    """Give a table, or a dataset, to another tool, and say what could not be given and why.
+
+    Other tools have no ranges: so of a table, what it answers for single problems is exported.
+    """
+    skipped: Counter[str] = Counter()
+    if FORMATS[name].holds == "timings":
+        from diode_lut.dataset import read_dataset
+
+        data = write_timings(name, read_dataset(path))
+    else:
+        data, skipped = _table_bytes(name, path, problems, Facts(dtype=dtype, layout=layout))
+    write_atomically(output, data)
+    click.echo(f"{output}: {len(data)} bytes")
+    _say(skipped)
+
+
+def _save_timings(timings: Timings, output: Path) -> str:
+    """Write a dataset; how much it holds, in words."""
+    from diode_lut.dataset import DatasetWriter
+
+    count = sum(len(record.timings) for record in timings.records)
+    if not count:
+        raise ExchangeError("nothing that could be taken over")
+    if output.exists():
+        raise ExchangeError(f"{output}: exists already, and an import is not appended: name another file")
+    with DatasetWriter(output, timings.header) as writer:
+        for record in timings.records:
+            writer.append(record)
+    return f"{count} timings of {len({record.problem for record in timings.records})} problems"
+
+
+def _save_table(table: Table, output: Path) -> str:
+    """Write a table; how much it holds, in words."""
+    from diode_lut.table import write_table as save
+
+    if not table.entries:
+        raise ExchangeError("nothing that could be taken over")
+    save(table, output)
+    return f"{len(table.entries)} rows"
+
+
+def _table_bytes(name: str, path: Path, problems: Path | None, facts: Facts) -> tuple[bytes, Counter[str]]:
+    from diode_lut.collect.problem_file import read_problems
+    from diode_lut.exchange.exact import exact_problems
+
+    table = read_whole_table(path, "correct it first")
+    left_out: Counter[str] = Counter()
+    wanted = exact_problems(table, left_out) if problems is None else read_problems(problems)
+    data, skipped = write_table(name, table, wanted, facts)
+    return data, left_out + skipped
+
+
+def _say(skipped: Counter[str]) -> None:
+    for reason, count in sorted(skipped.items()):
+        click.echo(f"  skipped: {count}: {reason}", err=True)

@@ -1,0 +1,143 @@
+"""The timings that Inductor keeps in its cache directory, so that nobody pays for them twice.
+
+Files ``cache/HASH`` hold ``{"system": {...}, "cache": {OP: {OPERANDS: {PRECISION: {CHOICE: milliseconds}}}}}``.
+OPERANDS is the repr of ``[(device type, dtype, *sizes, *strides, offset), ...]``; 2.15 appends how it was benchmarked.
+A Triton CHOICE is ``triton_mm-KEY``, and its config is in ``KEY[1:3]/KEY.py``, which therefore must still be there.
+Others are the ATen function's name, and ``decompose_k_mm_SPLIT_split``, followed by more. Source: codecache.py
+(PersistentCache) and select_algorithm.py (hash_key) of torch 2.11, 2.13 and 2.15; files that 2.13 had written.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from diode_lut.dataset import Header, Record, Timing
+from diode_lut.errors import ExchangeError, ProblemError
+from diode_lut.exchange.documents import known_hardware, read_json
+from diode_lut.exchange.formats import Facts, Skipped, Timings, counting
+from diode_lut.exchange.operands import Operand, problem_of
+from diode_lut.inductor.templates import TEMPLATE_OF_UID, UIDS
+from diode_lut.problem import ATEN, OPS, TEMPLATES, Config, Hardware, Problem
+
+NANOSECONDS = 1e6
+"""In one of Inductor's milliseconds."""
+
+_BENCHMARKER = "Inductor's cache"
+_OPERANDS = re.compile(r"(\[.*\])(:benchmark_policy=\w+)?")
+_TRITON = re.compile(r"triton_(\w+)-(\w+)")
+_SPLIT = re.compile(r"decompose_k_mm_(\d+)_split\b")
+_TUNABLE = re.compile(r"'?(BLOCK_M|BLOCK_N|BLOCK_K|GROUP_M|num_stages|num_warps)'?[:=] ?(\d+)")
+
+
+def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
+    """The timings of the hardware that was named; what another device, or other software, took is skipped."""
+    hardware = known_hardware(facts, path)
+    files = sorted(file for file in path.glob("cache/*") if file.is_file())
+    if not files:
+        raise ExchangeError(f"{path}: not Inductor's cache directory, or without timings: it has no file in cache/")
+    documents = [read_json(file, dict, "a file of Inductor's timings") for file in files]
+    headers = [_header(document, hardware) for document in documents]
+    header = max(filter(None, headers), key=lambda header: (header.triton, header.cuda), default=None)
+    if header is None:
+        names = sorted({str(_system(document, "device", "name") or "no GPU") for document in documents})
+        raise ExchangeError(f"{path}: no timings of {hardware.name}: they are of {', '.join(names)}")
+    records: list[Record] = []
+    for document, found in zip(documents, headers, strict=True):
+        if found == header:
+            records += _Reader(path, skipped).records(document)
+        else:
+            skipped["timings of another device, or of other software"] += 1
+    return Timings(header, records)
+
+
+def _header(document: Any, hardware: Hardware) -> Header | None:
+    """What the timings were taken on and with; None if that was another device."""
+    if not hardware.called(str(_system(document, "device", "name"))):
+        return None
+    # The key is Triton's version and, without anything between them, hashes of its files.
+    triton = re.match(r"\d+\.\d+\.\d", str(_system(document, "version", "triton")))
+    cuda = _system(document, "version", "cuda")
+    return Header(hardware, triton=triton[0] if triton else "", cuda=str(cuda or ""), benchmarker=_BENCHMARKER)
+
+
+def _system(document: Any, *names: str) -> Any:
+    value = document.get("system")
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+class _Reader:
+    """Makes records, and counts what it cannot make any of."""
+
+    def __init__(self, directory: Path, skipped: Skipped) -> None:
+        self._directory = directory
+        self._skipped = skipped
+
+    def records(self, document: Any) -> Iterator[Record]:
+        """One record for each product; other things that Inductor caches in the same file are not timings."""
+        for op, products in document.get("cache", {}).items():
+            for operands, precisions in products.items() if op in OPS else ():
+                for precision, choices in precisions.items():
+                    with counting(self._skipped, len(choices)):
+                        problem = _problem(op, operands, precision)
+                        yield Record(problem, tuple(self._timings(op, choices)))
+
+    def _timings(self, op: str, choices: dict[str, Any]) -> Iterator[Timing]:
+        for choice, milliseconds in choices.items():
+            with counting(self._skipped):
+                yield Timing.of(self._config(op, choice), milliseconds * NANOSECONDS)
+
+    def _config(self, op: str, choice: str) -> Config:
+        if triton := _TRITON.fullmatch(choice):
+            return self._triton(op, *triton.groups())
+        if split := _SPLIT.match(choice):
+            return Config.from_json({"template": "decompose_k", "k_split": int(split[1])})
+        name = choice.partition("-")[0]
+        if f"aten::{name}" in UIDS["aten"][op]:
+            return ATEN
+        raise ProblemError(f"kernel {name}")
+
+    def _triton(self, op: str, name: str, key: str) -> Config:
+        template = TEMPLATE_OF_UID.get(f"triton::{name}")
+        if template is None or op not in UIDS[template]:
+            raise ProblemError(f"template {name}")
+        file = self._directory / key[1:3] / f"{key}.py"
+        if not file.is_file():
+            raise ProblemError("kernels whose source is not in the directory any more")
+        head = file.read_text(encoding="utf-8").partition("\ndef ")[0]
+        values = {name.lower(): int(value) for name, value in _TUNABLE.findall(head)}
+        return Config.from_json({"template": template, **{p.name: values.get(p.name) for p in TEMPLATES[template]}})
+
+
+def _problem(op: str, text: str, precision: str) -> Problem:
+    match = _OPERANDS.fullmatch(text)
+    if match is None:
+        raise ProblemError("sizes that are only hints")
+    *_, a, b = ast.literal_eval(match[1])
+    if a[0] != "cuda" or b[0] != "cuda":
+        raise ProblemError(f"device type {a[0]}")
+    dtypes = {a[1].removeprefix("torch."), b[1].removeprefix("torch.")}
+    if len(dtypes) > 1:
+        raise ProblemError(f"a mix of {' and '.join(sorted(dtypes))}")
+    (dtype,) = dtypes
+    return problem_of(op, _with_precision(dtype, precision), _operand(a), _operand(b))
+
+
+def _with_precision(dtype: str, precision: str) -> str:
+    """Float32 under the precision that ``torch.set_float32_matmul_precision`` was given."""
+    if dtype != "float32":
+        return dtype
+    known = {"highest": "float32", "high": "tf32"}.get(precision)
+    if known is None:
+        raise ProblemError(f"float32 with precision {precision!r}")
+    return known
+
+
+def _operand(key: tuple[Any, ...]) -> Operand:
+    dimensions = (len(key) - 3) // 2
+    return Operand(key[2 : 2 + dimensions], key[2 + dimensions : -1], key[-1])

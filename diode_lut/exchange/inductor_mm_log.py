@@ -1,0 +1,74 @@
+"""What Inductor logs with ``TORCHINDUCTOR_MM_LOGGING_FILE``.
+
+A list of ``{"(M, K, N)": [{"type": "triton", "time": milliseconds, "BLOCK_M": 64, ...}, {"type": "cublas", "time":
+...}], "kernel_type": "mm"}``. 2.11 does not say the op (``kernel_type``); no version says the type and the layout of
+the inputs, the template, or GROUP_M, which is 8 in all of Inductor's lists. Of batched products it logs B, M and N: K
+is lost. Source: select_algorithm.py (maybe_log_mm_results) of torch 2.11 and 2.13; a file that 2.13 had written.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from diode_lut.dataset import Header, Record, Timing
+from diode_lut.errors import ExchangeError, ProblemError
+from diode_lut.exchange.documents import known_hardware, read_json
+from diode_lut.exchange.formats import Facts, Skipped, Timings, counting
+from diode_lut.problem import ATEN, TEMPLATES, Config, Problem
+from diode_lut.table.entry import BATCHED
+
+NANOSECONDS = 1e6
+"""In one of Inductor's milliseconds."""
+
+_GROUP_M = 8
+
+
+def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
+    """The timings, all of inputs with the type and the layout (by default ``nn``) that ``facts`` names."""
+    header = Header(known_hardware(facts, path), benchmarker="Inductor's log")
+    if facts.dtype is None:
+        raise ExchangeError(f"{path}: the log does not say the type of the inputs: give --dtype")
+    log = read_json(path, list, "Inductor's log of matrix products, a list")
+    return Timings(header, [record for each in log for record in _records(each, facts, skipped)])
+
+
+def _records(entry: Any, facts: Facts, skipped: Skipped) -> Iterator[Record]:
+    """One record for each problem in an entry; entries that only say what was asked for have none."""
+    products = {key: rows for key, rows in entry.items() if key.startswith("(")} if isinstance(entry, dict) else {}
+    for sizes, rows in products.items():
+        with counting(skipped, len(rows)):
+            problem = _problem(entry.get("kernel_type", facts.op), sizes, facts)
+            yield Record(problem, tuple(_timings(rows, skipped)))
+
+
+def _problem(op: str | None, sizes: str, facts: Facts) -> Problem:
+    if op is None:
+        raise ProblemError("an op that the log does not say (give --op)")
+    if op in BATCHED:
+        raise ProblemError(f"{op}, of which the log does not say K")
+    m, k, n = ast.literal_eval(sizes)
+    return Problem.of(op, m, n, k, dtype=str(facts.dtype), layout=facts.layout or "nn")
+
+
+def _timings(rows: list[Any], skipped: Skipped) -> Iterator[Timing]:
+    """The best time of each config: two that the log does not tell apart are the same config here."""
+    best: dict[Config, float] = {}
+    for row in rows:
+        with counting(skipped):
+            config = _config(row)
+            best[config] = min(best.get(config, row["time"]), row["time"])
+    yield from (Timing.of(config, milliseconds * NANOSECONDS) for config, milliseconds in best.items())
+
+
+def _config(row: Any) -> Config:
+    kind = row.get("type") if isinstance(row, dict) else None
+    if kind == "cublas":
+        return ATEN
+    if kind != "triton":
+        raise ProblemError("kernels that the log does not describe")
+    values = {name.lower(): value for name, value in row.items()}
+    fields = {parameter.name: values.get(parameter.name) for parameter in TEMPLATES["triton_mm"]}
+    return Config.from_json({**fields, "template": "triton_mm", "group_m": _GROUP_M})

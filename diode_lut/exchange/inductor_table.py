@@ -1,0 +1,151 @@
+"""PyTorch Inductor's lookup table: ``torch._inductor.config.lookup_table.table``, as a JSON object.
+
+A key is ``DEVICE+((torch.bfloat16, [M, K], [strides]), (torch.bfloat16, [K, N], [strides]))+mm``; DEVICE and a plus
+sign may be left out; addmm and baddbmm have their bias first, and ``alpha=1&beta=1+`` before the op. A value is a list
+of ``{"template_id": "triton::mm", "BLOCK_M": 64, ...}``. Source: torch/_inductor/lookup_table/choices.py of torch 2.11
+and 2.13. In 2.11 an entry replaces all keyword arguments of the template, in 2.13 those that it names; so it has all.
+
+addmm's bias is a vector when ATen is asked for in 2.13, and expanded to (M, N) otherwise: so there are two keys.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from diode_lut.errors import ExchangeError, ProblemError
+from diode_lut.exchange.documents import known_hardware, read_json
+from diode_lut.exchange.exact import answers, exact_table
+from diode_lut.exchange.formats import Facts, Skipped, counting
+from diode_lut.exchange.operands import Operand, packed_operands, problem_of
+from diode_lut.inductor.templates import KWARGS, TEMPLATE_OF_UID, UIDS
+from diode_lut.problem import TEMPLATES, Config, Hardware, Problem
+from diode_lut.table import Table
+
+_KEY = re.compile(r"(?:(?P<device>.*?)\+)?(?P<operands>\(\(torch\..*\)\))(?:\+(?P<scalars>[^+]*))?\+(?P<op>[\w-]+)")
+_DTYPE = re.compile(r"torch\.(\w+)")
+_SCALARS = "alpha=1&beta=1"
+_TMA = {
+    "TMA_SIZE": 128,
+    "TMA_EXPERIMENTAL_API": False,
+    "tma_store": False,
+    "transpose_discontiguous_tensor_descriptors_override": True,
+}
+"""What the template for tensor descriptors takes besides, with Triton 3.4 or later and Inductor's default settings."""
+
+
+def read(path: Path, facts: Facts, skipped: Skipped) -> Table:
+    """The table; what is for another device, or cannot be said by a config, is skipped."""
+    hardware = known_hardware(facts, path)
+    found: dict[Problem, list[Config]] = {}
+    document = read_json(path, dict, "Inductor's lookup table, an object")
+    for key, rows in sorted(document.items(), key=lambda item: _speaks_of_aten_only(item[0])):
+        if not isinstance(rows, list):
+            raise ExchangeError(f"{path}: {key}: {type(rows).__name__} instead of a list")
+        with counting(skipped, len(rows)):
+            configs = found.setdefault(_problem(key, hardware, tf32=facts.dtype == "tf32"), [])
+            configs += (config for config in _configs(rows, skipped) if config not in configs)
+    return exact_table(hardware, found)
+
+
+def write(table: Table, problems: Iterable[Problem], facts: Facts, skipped: Skipped) -> bytes:
+    """The dictionary, for packed matrices on the table's device. Sizes must not be dynamic: EVEN_K is for just them.
+
+    Keys call float32 and tf32 the same: so there is only the one that ``facts`` names, without that float32.
+    """
+    document: dict[str, list[dict[str, Any]]] = {}
+    for problem, entry in answers(table, problems, skipped):
+        with counting(skipped):
+            if problem.dtype == ("float32" if facts.dtype == "tf32" else "tf32"):
+                raise ProblemError(f"{problem.dtype}, which keys do not tell from its sister (--dtype says which)")
+            rows = [row for config in entry.configs for row in _rows(config, problem, table.hardware)]
+            document |= {key: rows for key, rows in _keyed(problem, table.hardware, rows).items() if rows}
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def _problem(text: str, hardware: Hardware, *, tf32: bool) -> Problem:
+    key = _KEY.fullmatch(text)
+    if key is None:
+        raise ProblemError("keys that are not Inductor's")
+    if key["device"] and not hardware.called(key["device"]):
+        raise ProblemError(f"device {key['device']!r}")
+    if any(float(value) != 1 for value in re.findall(r"=([^&]+)", key["scalars"] or "")):
+        raise ProblemError("alpha or beta that is not 1")
+    dtypes = set(_DTYPE.findall(key["operands"]))
+    if len(dtypes) > 1:
+        raise ProblemError(f"a mix of {' and '.join(sorted(dtypes))}")
+    (dtype,) = dtypes
+    *_, a, b = (Operand(tuple(sizes), tuple(strides)) for _, sizes, strides in _literal(key["operands"]))
+    return problem_of(key["op"], "tf32" if tf32 and dtype == "float32" else dtype, a, b)
+
+
+def _literal(operands: str) -> Any:
+    try:
+        return ast.literal_eval(_DTYPE.sub(r"'\1'", operands))
+    except (ValueError, SyntaxError):
+        raise ProblemError("keys that are not Inductor's") from None
+
+
+def _configs(rows: Iterable[Any], skipped: Skipped) -> Iterator[Config]:
+    for row in rows:
+        with counting(skipped):
+            yield _config(row["template_id"], row)
+
+
+def _config(uid: str, row: dict[str, Any]) -> Config:
+    template = TEMPLATE_OF_UID.get(uid)
+    if template is None:
+        raise ProblemError(f"template {uid!r}")
+    names = (parameter.name for parameter in TEMPLATES[template])
+    fields = {name: row.get(kwarg) for name, kwarg in zip(names, KWARGS[template], strict=True)}
+    return Config.from_json({"template": template, **fields})
+
+
+def _rows(config: Config, problem: Problem, hardware: Hardware) -> Iterator[dict[str, Any]]:
+    """The config with all that the template takes; nothing if the template cannot do the op."""
+    for uid in UIDS[config.template].get(problem.op, ())[:1]:
+        row: dict[str, Any] = {"template_id": uid, **dict(zip(KWARGS[config.template], config.params, strict=True))}
+        if "BLOCK_K" in row:
+            even_k = problem.k % row["BLOCK_K"] == 0
+            row |= {"EVEN_K": even_k, "ACC_TYPE": "tl.float32", "USE_FAST_ACCUM": False, "hint_override": None}
+        if config.template == "triton_mm_persistent_tma":
+            row |= {
+                "A_ROW_MAJOR": problem.layout[0] == "n",
+                "B_ROW_MAJOR": problem.layout[1] == "n",
+                "NUM_SMS": hardware.sm_count,
+                **_TMA,
+            }
+        yield row
+
+
+def _keyed(problem: Problem, hardware: Hardware, rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The rows under each key that they are looked up by."""
+    a, b = packed_operands(problem)
+    if not rows:
+        raise ProblemError("configs that Inductor's table has no name for")
+    sizes = (problem.m, problem.n)
+    if problem.op == "addmm":
+        expanded, vector = Operand(sizes, (0, 1)), Operand(sizes[1:], (1,))
+        of_aten = [row for row in rows if row["template_id"].startswith("aten::")]
+        return {_key(problem, hardware, expanded, a, b): rows, _key(problem, hardware, vector, a, b): of_aten}
+    if problem.op == "baddbmm":
+        bias = Operand((problem.b, *sizes), (problem.m * problem.n, problem.n, 1))
+        return {_key(problem, hardware, bias, a, b): rows}
+    return {_key(problem, hardware, a, b): rows}
+
+
+def _key(problem: Problem, hardware: Hardware, *operands: Operand) -> str:
+    dtype = "float32" if problem.dtype == "tf32" else problem.dtype
+    matrices = ", ".join(f"(torch.{dtype}, {list(each.sizes)}, {list(each.strides)})" for each in operands)
+    scalars = [_SCALARS] if len(operands) > 2 else []
+    return "+".join([hardware.name, f"({matrices})", *scalars, problem.op])
+
+
+def _speaks_of_aten_only(key: str) -> bool:
+    """Whether the bias is a vector: such a key comes after the one of the same problem that speaks of all templates."""
+    return re.search(r"\(\(torch\.\w+, \[\d+\],", key) is not None

@@ -1,0 +1,65 @@
+"""A product as other tools write it, by the shapes and strides of its matrices, and as a Problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from diode_lut.errors import ProblemError
+from diode_lut.problem import ITEMSIZES, Problem
+from diode_lut.table.entry import BATCHED
+
+
+class Operand(NamedTuple):
+    """A matrix, or a batch of them: sizes, strides and offset count elements."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+
+def problem_of(op: str, dtype: str, a: Operand, b: Operand) -> Problem:
+    """The problem of multiplying two matrices, or batches; ProblemError if it is none that tables know."""
+    if not len(a.sizes) == len(b.sizes) == len(a.strides) == len(b.strides) == (3 if op in BATCHED else 2):
+        raise ProblemError(f"{op} of operands with {len(a.sizes)} and {len(b.sizes)} dimensions")
+    if a.sizes[-1] != b.sizes[-2]:
+        raise ProblemError("operands whose sizes do not match")
+    m, k, n = a.sizes[-2], a.sizes[-1], b.sizes[-1]
+    layout = _letter(a.strides) + _letter(b.strides)
+    problem = Problem.checked(op, dtype, layout, 16, a.sizes[0] if op in BATCHED else 1, m, n, k)
+    aligned = all(_aligned(operand, ITEMSIZES[dtype]) for operand in (a, b))
+    return problem._replace(align=16 if aligned else 2)
+
+
+def packed_operands(problem: Problem) -> tuple[Operand, Operand]:
+    """A and B without gaps; ProblemError if such matrices would be another problem, because of layout or ``align``.
+
+    A single row or column is row-major, whatever the layout says: nobody can see the difference.
+    """
+    op, dtype, layout, align, b, m, n, k = problem
+    batch = b if op in BATCHED else None
+    operands = _packed(layout[0], m, k, batch), _packed(layout[1], k, n, batch)
+    if problem_of(op, dtype, *operands) != problem:
+        raise ProblemError(f"{layout} align {align}, which packed matrices of these sizes are not")
+    return operands
+
+
+def _packed(letter: str, rows: int, columns: int, batch: int | None) -> Operand:
+    strides = (columns, 1) if letter == "n" else (1, rows)
+    if batch is None:
+        return Operand((rows, columns), strides)
+    return Operand((batch, rows, columns), (rows * columns, *strides))
+
+
+def _letter(strides: Sequence[int]) -> str:
+    if strides[-1] == 1:
+        return "n"
+    if strides[-2] == 1:
+        return "t"
+    raise ProblemError("a matrix in which neither rows nor columns are without gaps")
+
+
+def _aligned(operand: Operand, itemsize: int) -> bool:
+    """Whether every row (column, where column-major) starts on a 16-byte boundary."""
+    steps = [step for size, step in zip(operand.sizes, operand.strides, strict=True) if step != 1 and size != 1]
+    return all(step * itemsize % 16 == 0 for step in (*steps, operand.offset))

@@ -1,0 +1,60 @@
+"""Problems with packed matrices, and tables of them, for hypothesis to draw."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from diode_lut.exchange.exact import exact_table
+from diode_lut.problem import DTYPES, LAYOUTS, OPS, TEMPLATES, Config, Hardware, Problem
+from diode_lut.table import Table
+from diode_lut.table.entry import BATCHED
+
+H200 = Hardware("NVIDIA H200", "sm_90", 132)
+
+_sizes = st.integers(1, 300) | st.sampled_from([512, 4096, 2**20])
+
+
+def _problem(op: str, dtype: str, layout: str, b: int, m: int, n: int, k: int) -> Problem:
+    return Problem.of(op, m, n, k, dtype=dtype, layout=layout, b=b if op in BATCHED else 1)
+
+
+def _visible(problem: Problem) -> bool:
+    """Whether the layout shows in the strides: for neither matrix a single row or column is called column-major."""
+    return (problem.layout[0] == "n" or problem.m > 1) and (problem.layout[1] == "n" or problem.k > 1)
+
+
+PACKED: SearchStrategy[Problem] = st.builds(
+    _problem, st.sampled_from(OPS), st.sampled_from(DTYPES), st.sampled_from(LAYOUTS), _sizes, _sizes, _sizes, _sizes
+).filter(_visible)
+"""Problems of packed matrices."""
+
+
+def configs(*templates: str) -> SearchStrategy[Config]:
+    """Configs of these templates."""
+
+    def of(template: str) -> SearchStrategy[Config]:
+        values = st.tuples(*(st.sampled_from(parameter.values) for parameter in TEMPLATES[template]))
+        return values.map(lambda params: Config(template, params))
+
+    return st.sampled_from(templates).flatmap(of)
+
+
+TEMPLATES_OF = {
+    "mm": ("aten", "triton_mm", "triton_mm_persistent_tma", "decompose_k"),
+    "addmm": ("aten", "triton_mm", "triton_mm_persistent_tma"),
+    "bmm": ("aten", "triton_bmm"),
+    "baddbmm": ("aten", "triton_bmm"),
+}
+"""What Inductor's lookup can say, for each op."""
+
+
+def tables(problems: SearchStrategy[Problem], *templates: str) -> SearchStrategy[Table]:
+    """Tables of single problems; by default with all that Inductor's lookup can say."""
+
+    def row(problem: Problem) -> SearchStrategy[tuple[Problem, list[Config]]]:
+        known = [template for template in TEMPLATES_OF[problem.op] if not templates or template in templates]
+        return st.tuples(st.just(problem), st.lists(configs(*known), min_size=1, max_size=3, unique=True))
+
+    rows = st.lists(problems.flatmap(row), max_size=5)
+    return rows.map(lambda pairs: exact_table(H200, dict(pairs)))

@@ -1,0 +1,55 @@
+"""Shapes and strides, and the problems that they are."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from diode_lut.errors import ProblemError
+from diode_lut.exchange.operands import Operand, packed_operands, problem_of
+from diode_lut.problem import Problem
+from tests.exchange.drawing import PACKED
+
+
+@settings(max_examples=200)
+@given(PACKED)
+def test_operands_say_what_the_problem_says(problem: Problem) -> None:
+    """From a packed problem to its operands and back nothing is lost."""
+    a, b = packed_operands(problem)
+    assert problem_of(problem.op, problem.dtype, a, b) == problem
+
+
+@pytest.mark.parametrize(
+    ("a", "align"),
+    [
+        (Operand((64, 32), (32, 1)), 16),
+        (Operand((64, 32), (40, 1)), 16),
+        (Operand((64, 32), (33, 1)), 2),
+        (Operand((64, 32), (32, 1), 8), 16),
+        (Operand((64, 32), (32, 1), 1), 2),
+        (Operand((1, 32), (33, 1)), 16),
+    ],
+)
+def test_gaps_and_offsets_count_for_the_alignment(a: Operand, align: int) -> None:
+    """Rows that begin on a 16-byte boundary are aligned, whatever is between them; one row needs no step."""
+    assert problem_of("mm", "float16", a, Operand((32, 16), (16, 1))).align == align
+
+
+def test_what_no_table_knows_is_refused() -> None:
+    """Neither rows nor columns without gaps, sizes that do not match, and batches of an op that has none."""
+    b = Operand((32, 16), (16, 1))
+    for a in (Operand((64, 32), (64, 2)), Operand((64, 31), (31, 1)), Operand((2, 64, 32), (2048, 32, 1))):
+        with pytest.raises(ProblemError):
+            problem_of("mm", "float16", a, b)
+
+
+def test_a_single_row_is_row_major() -> None:
+    """Its strides are the same either way, so that nobody asks for it by the other name."""
+    with pytest.raises(ProblemError, match="tn align 16"):
+        packed_operands(Problem.of("mm", 1, 64, 64, dtype="float16", layout="tn"))
+
+
+def test_an_alignment_that_packed_matrices_do_not_have_is_refused() -> None:
+    """Nobody knows how far apart the rows of such a problem are."""
+    with pytest.raises(ProblemError, match="align 2"):
+        packed_operands(Problem("mm", "float16", "nn", 2, 1, 64, 64, 64))

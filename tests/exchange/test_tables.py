@@ -1,0 +1,161 @@
+"""Tables of other tools: what is written is read back, and what cannot be taken or given is counted."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from diode_lut.errors import ExchangeError
+from diode_lut.exchange.exact import exact_problems, exact_table
+from diode_lut.exchange.formats import Facts, Skipped, read, write_table
+from diode_lut.problem import ATEN, Config, Hardware, Problem
+from diode_lut.table import Candidate, Entry, Table
+from tests.exchange.drawing import H200, PACKED, tables
+
+A, B = (Config("triton_mm", (64, 64, block_k, 8, 3, 4)) for block_k in (32, 128))
+MM = Problem.of("mm", 256, 512, 96, dtype="float16", layout="nn")
+drawn = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def exported(name: str, table: Table, **facts: Any) -> tuple[Any, Skipped]:
+    left_out = Skipped()
+    data, skipped = write_table(name, table, exact_problems(table, left_out), Facts(**facts))
+    return json.loads(data), skipped + left_out
+
+
+def imported(path: Path, name: str, document: Any, **facts: Any) -> tuple[Table, Skipped]:
+    path.write_text(json.dumps(document), encoding="utf-8")
+    content, skipped = read(name, path, Facts(**{"hardware": H200, **facts}))
+    assert isinstance(content, Table)
+    return content, skipped
+
+
+@drawn
+@given(tables(PACKED.filter(lambda problem: problem.dtype != "tf32")))
+def test_inductors_table_round_trips(tmp_path: Path, table: Table) -> None:
+    """Every packed problem, with every config that Inductor's lookup can name, survives."""
+    document, skipped = exported("inductor-table", table)
+    assert not skipped
+    assert imported(tmp_path / "x", "inductor-table", document) == (table, {})
+
+
+@drawn
+@given(tables(PACKED.filter(lambda problem: problem.layout == "nt"), "triton_mm", "triton_bmm"))
+def test_torch_diodes_table_round_trips(tmp_path: Path, table: Table) -> None:
+    """Every packed problem of one layout, with plain Triton configs, survives, TF32 included."""
+    document, skipped = exported("torch-diode-table", table, layout="nt")
+    assert not skipped
+    assert imported(tmp_path / "x", "torch-diode-table", document, layout="nt") == (table, {})
+
+
+@pytest.mark.parametrize("name", ["inductor-table", "torch-diode-table"])
+def test_even_k_is_that_of_the_problem(name: str) -> None:
+    """96 is a multiple of 32 and not of 128: a wrong EVEN_K would read beyond the matrices."""
+    document, _ = exported(name, exact_table(H200, {MM: [A, B]}))
+    assert [row["EVEN_K"] for row in found(document, "EVEN_K")] == [True, False]
+
+
+def found(document: Any, field: str) -> list[Any]:
+    """All objects that have the field."""
+    if isinstance(document, dict):
+        here = [document] if field in document else []
+        return here + [each for value in document.values() for each in found(value, field)]
+    return [each for value in document for each in found(value, field)] if isinstance(document, list) else []
+
+
+def test_ranges_are_asked_for_given_problems() -> None:
+    """A range has no key of its own; what it answers for a problem has. Problems without an answer are counted."""
+    row = Entry("mm", "float16", "nn", 16, None, (1, 300), None, None, (Candidate(A),))
+    table = Table(H200, [row])
+    assert exported("inductor-table", table) == (
+        {},
+        {"rows for more than one problem (say which problems: --problems)": 1},
+    )
+    data, skipped = write_table("inductor-table", table, [MM, MM._replace(m=301)], Facts())
+    (key,) = json.loads(data)
+    assert key == "NVIDIA H200+((torch.float16, [256, 96], [96, 1]), (torch.float16, [96, 512], [512, 1]))+mm"
+    assert skipped == {"problems that the table does not cover": 1}
+
+
+def test_keys_without_a_device_are_for_every_device(tmp_path: Path) -> None:
+    """Inductor looks a product up without the device, too; a key of another device is skipped."""
+    key = "((torch.float16, [256, 96], [96, 1]), (torch.float16, [96, 512], [512, 1]))+mm"
+    rows = [{"template_id": "aten::mm"}]
+    document = {key: rows, f"NVIDIA B200+{key}": rows, "nonsense": rows}
+    table, skipped = imported(tmp_path / "x", "inductor-table", document)
+    assert table == exact_table(H200, {MM: [ATEN]})
+    assert skipped == {"device 'NVIDIA B200'": 1, "keys that are not Inductor's": 1}
+
+
+def test_templates_that_no_config_names_are_skipped(tmp_path: Path) -> None:
+    """The other rows of the same product are taken."""
+    document, _ = exported("inductor-table", exact_table(H200, {MM: [A]}))
+    (rows,) = document.values()
+    rows[:0] = [{"template_id": "triton::blackwell", "BLOCK_M": 1}, {**rows[0], "BLOCK_M": 96}]
+    table, skipped = imported(tmp_path / "x", "inductor-table", document)
+    assert table == exact_table(H200, {MM: [A]})
+    assert len(skipped) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "config", "reason"),
+    [
+        ("inductor-table", MM._replace(align=2), A, "nn align 2"),
+        ("inductor-table", MM._replace(dtype="tf32"), A, "tf32"),
+        ("inductor-table", MM, Config("cpp_gemm"), "configs that Inductor's table has no name for"),
+        ("torch-diode-table", MM._replace(layout="nt"), A, "layout nt"),
+        ("torch-diode-table", MM, ATEN, "aten"),
+        ("torch-diode-table", MM._replace(align=2), A, "align 2"),
+    ],
+)
+def test_what_a_format_cannot_say_is_counted(name: str, problem: Problem, config: Config, reason: str) -> None:
+    """Nothing is exported under a key that would mean something else."""
+    document, skipped = exported(name, exact_table(H200, {problem: [config]}))
+    assert not found(document, "EVEN_K")
+    assert [count for text, count in skipped.items() if text.startswith(reason)] == [1]
+
+
+def test_tf32_takes_the_place_of_float32_if_that_is_wanted(tmp_path: Path) -> None:
+    """Inductor's keys call both float32, so that a file has one of them."""
+    float32, tf32 = (MM._replace(dtype=dtype) for dtype in ("float32", "tf32"))
+    document, _ = exported("inductor-table", exact_table(H200, {float32: [A], tf32: [B]}), dtype="tf32")
+    table, _ = imported(tmp_path / "x", "inductor-table", document, dtype="tf32")
+    assert table == exact_table(H200, {tf32: [B]})
+
+
+def test_torch_diodes_other_hardware_is_skipped(tmp_path: Path) -> None:
+    """Only what the hardware in question can use is taken."""
+    document, _ = exported("torch-diode-table", exact_table(Hardware("NVIDIA B200", "sm_100", 148), {MM: [A, B]}))
+    table, skipped = imported(tmp_path / "x", "torch-diode-table", document)
+    assert (table.entries, skipped) == ((), {"hardware 'NVIDIA B200'": 2})
+
+
+@pytest.mark.parametrize("name", ["inductor-table", "torch-diode-table"])
+@pytest.mark.parametrize("document", [[], {"hardware": 1}, {"hardware": {"a": {"operation": []}}}, {"x": 1}])
+def test_another_document_is_an_error(tmp_path: Path, name: str, document: Any) -> None:
+    """The message names the file."""
+    with pytest.raises(ExchangeError, match=r"x: "):
+        imported(tmp_path / "x", name, document)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=20))
+def test_damaged_files_are_errors(tmp_path: Path, data: bytes) -> None:
+    """Whatever is in the file, there is a message or a table."""
+    path = tmp_path / "x"
+    path.write_bytes(data)
+    for name in ("inductor-table", "torch-diode-table", "t4"):
+        with suppress(ExchangeError):
+            read(name, path, Facts(H200))
+
+
+def test_the_hardware_must_be_named(tmp_path: Path) -> None:
+    """Inductor's keys have a name at most, a table needs the architecture."""
+    with pytest.raises(ExchangeError, match="give --hardware"):
+        imported(tmp_path / "x", "inductor-table", {}, hardware=None)

@@ -1,0 +1,138 @@
+"""Timings of other tools become records; T4 takes them, too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
+from diode_lut.dataset.record import REASONS, STAGES
+from diode_lut.errors import ExchangeError
+from diode_lut.exchange.formats import Facts, Skipped, Timings, read, write_timings
+from diode_lut.problem import ATEN, Config, Problem
+from tests.exchange.drawing import H200, PACKED, configs
+
+HEADER = Header(H200, torch="2.13.0", benchmarker="tests", measured_on="2026-11-21")
+MM = Problem.of("mm", 256, 300, 512, dtype="bfloat16", layout="nn")
+A = Config("triton_mm", (64, 32, 16, 8, 3, 4))
+
+
+def taken(name: str, path: Path, **facts: Any) -> tuple[Timings, Skipped]:
+    content, skipped = read(name, path, Facts(**{"hardware": H200, **facts}))
+    assert isinstance(content, Timings)
+    return content, skipped
+
+
+_timings = st.builds(Timing, configs("aten", "triton_mm"), st.floats(0.1, 1e9), st.none()) | st.builds(
+    Timing, configs("aten", "triton_bmm", "decompose_k"), st.none(), st.sampled_from(REASONS)
+)
+_records = st.builds(Record, PACKED, st.lists(_timings, min_size=1, max_size=3).map(tuple), st.sampled_from(STAGES))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(_records, max_size=4))
+def test_t4_round_trips(tmp_path: Path, records: list[Record]) -> None:
+    """Every timing survives, with its stage, its reason and the header; times to the last few bits."""
+    dataset = tmp_path / "d"
+    dataset.unlink(missing_ok=True)
+    with DatasetWriter(dataset, HEADER) as writer:
+        for record in records:
+            writer.append(record)
+    path = tmp_path / "t4.json"
+    path.write_bytes(write_timings("t4", read_dataset(dataset)))
+    content, skipped = taken("t4", path, hardware=None)
+    assert (content.header, skipped) == (HEADER, {})
+    written = [(record.problem, record.stage, timing) for record in records for timing in record.timings]
+    back = [(record.problem, record.stage, timing) for record in content.records for timing in record.timings]
+    assert [(problem, stage, timing.config, timing.reason) for problem, stage, timing in back] == [
+        (problem, stage, timing.config, timing.reason) for problem, stage, timing in written
+    ]
+    assert [timing.ns for *_, timing in back] == [
+        timing.ns if timing.ns is None else pytest.approx(timing.ns) for *_, timing in written
+    ]
+
+
+def test_what_other_tuners_write_as_t4(tmp_path: Path) -> None:
+    """Kernel Tuner's own words for failures are known; a configuration without our problem's fields is skipped."""
+    configuration = {**MM._asdict(), **A.to_json()}
+
+    def result(invalidity: str, value: Any) -> dict[str, Any]:
+        measurements = [{"name": "time", "value": value, "unit": "ms"}]
+        return {"configuration": configuration, "invalidity": invalidity, "measurements": measurements}
+
+    results = [
+        result("correct", 0.5),
+        result("compile", "CompilationFailedConfig"),
+        result("runtime", "RuntimeFailedConfig"),
+        result("correct", "none"),
+        {"configuration": {"block_size_x": 32}, "invalidity": "correct"},
+    ]
+    path = tmp_path / "t4.json"
+    path.write_text(json.dumps({"schema_version": "1.0.0", "results": results}), encoding="utf-8")
+    content, skipped = taken("t4", path)
+    timings = [record.timings[0] for record in content.records]
+    assert [(timing.ns, timing.reason) for timing in timings] == [
+        (500_000, None),
+        (None, "compile"),
+        (None, "launch"),
+        (None, "invalid_time"),
+    ]
+    assert list(skipped) == ["configurations that do not say op, dtype, layout, align, b, m, n, k, template"]
+    with pytest.raises(ExchangeError, match="give --hardware"):
+        taken("t4", path, hardware=None)
+
+
+TRITON = {"type": "triton", "BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_K": 16, "num_stages": 3, "num_warps": 4}
+
+
+def log(path: Path, *entries: Any) -> Path:
+    path.write_text(json.dumps(entries), encoding="utf-8")
+    return path
+
+
+def test_the_log_of_matrix_products(tmp_path: Path) -> None:
+    """M, K and N come in this order; a config that is there twice counts with its best time; infinity is a failure."""
+    rows = [
+        {"type": "cublas", "time": 0.25},
+        {**TRITON, "time": 0.75},
+        {**TRITON, "time": 0.5},
+        {**TRITON, "BLOCK_M": 128, "time": float("inf")},
+        None,
+    ]
+    entries = ({"invoke": "(256, 512, 300)"}, {"(256, 512, 300)": rows, "kernel_type": "mm"})
+    content, skipped = taken("inductor-mm-log", log(tmp_path / "log", *entries), dtype="bfloat16")
+    slow = Config("triton_mm", (128, 32, 16, 8, 3, 4))
+    timings = (Timing(ATEN, 250_000), Timing(A, 500_000), Timing(slow, None, "invalid_time"))
+    assert content.records == [Record(MM, timings)]
+    assert skipped == {"kernels that the log does not describe": 1}
+
+
+def test_what_the_log_does_not_say_must_be_given(tmp_path: Path) -> None:
+    """The type always; the op, which 2.11 leaves out; and batched products have lost their K."""
+    product = {"(256, 512, 300)": [{"type": "cublas", "time": 0.25}]}
+    path = log(tmp_path / "log", product, {**product, "kernel_type": "bmm"})
+    with pytest.raises(ExchangeError, match="give --dtype"):
+        taken("inductor-mm-log", path)
+    content, skipped = taken("inductor-mm-log", path, dtype="bfloat16")
+    assert not content.records
+    assert sorted(skipped) == [
+        "an op that the log does not say (give --op)",
+        "bmm, of which the log does not say K",
+    ]
+    content, _ = taken("inductor-mm-log", path, dtype="bfloat16", op="mm")
+    assert content.records == [Record(MM, (Timing(ATEN, 250_000),))]
+
+
+@pytest.mark.parametrize("name", ["t4", "inductor-mm-log"])
+@pytest.mark.parametrize("document", [{"results": 1}, [{"(1, 2)": [{"type": "cublas", "time": 1}]}], "x"])
+def test_another_document_is_an_error(tmp_path: Path, name: str, document: Any) -> None:
+    """The message names the file."""
+    path = tmp_path / "x"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(ExchangeError, match="x: not "):
+        taken(name, path, dtype="float16", op="mm")
