@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from diode_lut import cli
 from diode_lut.cli.reporters import REPORTERS
+from diode_lut.errors import TableError
 
 
 @click.command("check")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--compile",
+    "compiling",
+    is_flag=True,
+    help="Compile every config for the table's architecture as well, with Triton, without a GPU. What Triton has "
+    "compiled it remembers.",
+)
 @click.option(
     "--format",
     "form",
@@ -21,7 +30,7 @@ from diode_lut.cli.reporters import REPORTERS
     help="Lines for people, a JSON list, or annotations for GitHub Actions.",
 )
 @click.pass_context
-def check_command(ctx: click.Context, files: tuple[Path, ...], form: str) -> None:
+def check_command(ctx: click.Context, files: tuple[Path, ...], compiling: bool, form: str) -> None:
     """Find everything that is wrong with tables.
 
     That is what the schema says, rows that contradict each other or can never answer, configs that the architecture
@@ -30,11 +39,24 @@ def check_command(ctx: click.Context, files: tuple[Path, ...], form: str) -> Non
     """
     from diode_lut.table import check_file
 
-    errors = [error for file in files for error in check_file(file)]
+    errors = [error for file in files for error in (*check_file(file), *(_compile(file) if compiling else ()))]
     for line in REPORTERS[form](errors):
         click.echo(line)
     click.echo(f"{_count(len(files), 'file')}, {_count(len(errors), 'problem')}", err=True)
     ctx.exit(max(map(cli.exit_code, errors), default=0))
+
+
+def _compile(file: Path) -> list[TableError]:
+    """What Triton says about the configs of a table; nothing if the file is none, which is said elsewhere."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from diode_lut.compilation import check_compiling
+
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress, suppress(TableError):
+        return check_compiling(file, lambda done, total: progress.track(done, total, description=file.name))
+    return []
 
 
 def _count(number: int, noun: str) -> str:

@@ -73,10 +73,15 @@ class Table:
             return None
         if hashlib.sha256(data).hexdigest() != self.digest:
             return None
-        row = self.entries.index(entry)
-        for skipped in self._skipped:
-            row += skipped <= row
+        row = list(self.numbered)[self.entries.index(entry)]
         return Positions(data).place(("entries", row)).line
+
+    @cached_property
+    def numbered(self) -> Mapping[int, Entry]:
+        """The entries with their numbers in ``path``, upwards; rows that were skipped count too."""
+        skipped = set(self._skipped)
+        numbers = (number for number in range(len(self.entries) + len(skipped)) if number not in skipped)
+        return dict(zip(numbers, self.entries, strict=True))
 
     @cached_property
     def _index(self) -> Index:

@@ -1,0 +1,79 @@
+"""``check --compile``: what Triton says about the configs of a table, without a GPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diode_lut.problem import Config
+from tests.commands import call
+
+Write = Callable[..., Path]
+
+KEY = {"op": "mm", "dtype": "float16", "layout": "nn", "align": 16}
+
+
+def config(text: str) -> dict[str, Any]:
+    return Config.parse(text).to_json()
+
+
+def hardware(arch: str) -> dict[str, Any]:
+    return {"name": "GPU", "arch": arch, "sm_count": 1}
+
+
+def test_configs_that_compile_are_good(table_file: Write) -> None:
+    """A table of which everything compiles for its architecture has no problems; aten needs no compiling."""
+    rows = [
+        {**KEY, "configs": [config("triton_mm 32x32x32 g8 s3 w4"), config("aten")]},
+        {**KEY, "op": "bmm", "configs": [config("triton_bmm 32x32x32 g8 s3 w4")]},
+    ]
+    for arch in ("sm_90", "sm_80", "gfx942"):
+        result = call("check", "--compile", table_file(f"{arch}.json", *rows, hardware=hardware(arch)))
+        assert (result.exit_code, result.stdout) == (0, "")
+
+
+def test_what_does_not_compile_is_reported(table_file: Write) -> None:
+    """Each place with such a config is named, with what Triton says; rows that cannot be read are counted, too."""
+    bad = {**KEY, "m": [1, 64], "configs": [config("aten"), config("triton_mm 32x32x32 g8 s3 w4")]}
+    rows = [{"op": "mn", "configs": [config("aten")]}, {**bad, "m": [1, 32]}, bad]
+    path = table_file("mine.json", *rows, hardware=hardware("sm_20"))
+    lines = [line for line in call("check", "--compile", path).stdout.splitlines() if "does not compile" in line]
+    assert [line.split(": ")[1] for line in lines] == ["entries[1].configs[1]", "entries[2].configs[1]"]
+    assert "triton_mm 32x32x32 g8 s3 w4 for float16 nn align 16 does not compile for sm_20: " in lines[0]
+
+
+def test_what_cannot_be_launched_is_reported_once(table_file: Write) -> None:
+    """A config that check finds fault with anyway is not compiled."""
+    path = table_file("mine.json", {**KEY, "configs": [config("triton_mm 256x256x256 g8 s8 w16")]})
+    (line,) = call("check", "--compile", path).stdout.splitlines()
+    assert "bytes of shared memory (sm_90 has 232448)" in line
+
+
+def test_files_that_are_no_tables_are_reported_once(tmp_path: Path) -> None:
+    """What cannot be read cannot be compiled."""
+    result = call("check", "--compile", tmp_path / "missing.json")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (2, 1)
+
+
+@pytest.mark.parametrize("arch", ["xpu-1", "sm_9x"])
+def test_architectures_that_triton_does_not_know(table_file: Write, arch: str) -> None:
+    """There is no compiling for them, which is an error, but only if there is something to compile."""
+    path = table_file("mine.json", {**KEY, "configs": [config("triton_mm 32x32x32 g8 s3 w4")]}, hardware=hardware(arch))
+    result = call("check", "--compile", path)
+    assert result.exit_code == 2
+    assert f"error: {path}: Triton cannot compile for {arch} (allowed: sm_..., gfx...)" in result.stderr
+    aten = table_file("mine.json", {**KEY, "configs": [config("aten")]}, hardware=hardware(arch))
+    assert call("check", "--compile", aten).exit_code == 0
+
+
+def test_missing_triton_is_a_clear_error(table_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Triton is not installed, the message says what to install."""
+    monkeypatch.setitem(sys.modules, "triton", None)
+    path = table_file("mine.json", {**KEY, "configs": [config("triton_mm 32x32x32 g8 s3 w4")]})
+    result = call("check", "--compile", path)
+    assert result.exit_code == 2
+    assert "error: --compile needs Triton: pip install diode-lut[torch]" in result.stderr
