@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from diode_lut.errors import TableError
+
 if TYPE_CHECKING:
     from diode_lut.diff.effect import Effect
     from diode_lut.table import Table
@@ -27,14 +29,18 @@ _FORMATS = ("text", "json", "markdown")
 def diff_command(ctx: click.Context, old: Path, new: Path, inputs: tuple[Path, ...], style: str) -> None:
     """Show which rows came, went, cover less or more, or name another kernel.
 
-    Exits with 0 if both tables say the same, in whatever order, and with 1 if not. With --dataset, which may be given
+    Exits with 0 if both tables say the same, in whatever order, with 1 if not, with 2 if one is no table. With --dataset, which may be given
     several times: the problems that get another config, and how much faster or slower they are.
     """
     from diode_lut.catalog import open_table
     from diode_lut.diff import compare
     from diode_lut.diff.report import Report
 
-    old_table, new_table = open_table(old), open_table(new)
+    try:
+        old_table, new_table = open_table(old), open_table(new)
+    except TableError as error:  # 1 would say that they are different
+        click.echo(f"error: {error}", err=True)
+        ctx.exit(2)
     diff = compare(old_table, new_table)
     effect = _effect(old_table, new_table, inputs) if inputs else None
     renderer = getattr(import_module(f"diode_lut.diff.as_{style}"), f"as_{style}")

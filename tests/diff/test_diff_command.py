@@ -114,7 +114,11 @@ def test_other_hardware_is_refused(old: Path, new: Path, tmp_path: Path) -> None
     assert "measured on NVIDIA H100" in result.stderr
 
 
-def test_what_cannot_be_read_is_wrong_usage(old: Path, tmp_path: Path) -> None:
-    """A file that is not there is exit code 2, which no difference has."""
-    result = diff(old, tmp_path / "missing.json")
-    assert (result.exit_code, "cannot be read" in result.stderr) == (2, True)
+@pytest.mark.parametrize(("content", "message"), [(None, "cannot be read"), ("{", "not JSON"), ("{}", "not a table")])
+def test_what_is_no_table_is_wrong_usage(old: Path, tmp_path: Path, content: str | None, message: str) -> None:
+    """The exit code is 2, which no difference has, whatever keeps a file from being a table."""
+    other = tmp_path / "other.json"
+    if content is not None:
+        other.write_text(content, encoding="utf-8")
+    result = diff(old, other)
+    assert (result.exit_code, message in result.stderr) == (2, True)
