@@ -21,6 +21,7 @@ demo: $(READY)
 bench: $(READY)
 	$(RUN) tools/bench_engine.py
 	$(RUN) tools/bench_build.py
+	$(RUN) tools/bench_commands.py
 
 lint: $(READY)
 	$(RUN) -m ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import subprocess
@@ -78,6 +79,29 @@ def test_schema_and_version_survive_an_edit(save: Save, good: str) -> None:
     """What ``$schema`` says is kept, because a table elsewhere needs another path."""
     path = save(good.replace("../schemas/", "/opt/schemas/"))
     assert b'"$schema": "/opt/schemas/table.v1.schema.json"' in to_bytes(read_table(path))
+
+
+def _shuffled(value: Any, draw: random.Random) -> Any:
+    """The same JSON with the fields of objects in another order."""
+    if isinstance(value, dict):
+        return {name: _shuffled(value[name], draw) for name in draw.sample(list(value), len(value))}
+    return [_shuffled(inner, draw) for inner in value] if isinstance(value, list) else value
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_any_form_becomes_the_canonical_one(data: st.DataObject, draw_from: Any, tmp_path_factory: Any) -> None:
+    """However fields and rows are ordered, indented and escaped, what is read is the same table, written alike."""
+    table = data.draw(draw_from.tables)
+    written = to_bytes(table)
+    draw = random.Random(data.draw(st.integers()))
+    document = _shuffled(orjson.loads(written), draw)
+    draw.shuffle(document["entries"])
+    path = tmp_path_factory.getbasetemp() / "form.json"
+    path.write_text(json.dumps(document, indent=data.draw(st.sampled_from([None, 0, 3, "\t"]))), encoding="utf-8")
+    again = read_table(path)
+    assert again == table
+    assert to_bytes(again) == written
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq")

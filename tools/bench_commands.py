@@ -1,0 +1,66 @@
+"""Editing and reviewing a table of 10,000 rows: prints how long each command takes, with start-up, beside the target.
+
+Run with ``make bench``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench_engine import RUNS, show, table
+
+from diode_lut.problem import ATEN, Config
+from diode_lut.table import Candidate, Entry, Table, write_table
+from diode_lut.table.entry import BATCHED
+
+ROWS = 10_000
+GEMM = (128, 64, 32, 8, 4, 8)
+
+
+def main() -> None:
+    """Time each command on a table in which all is well, the fastest of some runs."""
+    print(f"{'':58} {'measured':>13} {'target':>12}")
+    with tempfile.TemporaryDirectory() as directory:
+        good, other, indented = (Path(directory) / name for name in ("good.json", "other.json", "indented.json"))
+        rows = [_launchable(row) for row in table(ROWS).entries]
+        write_table(Table(table(1).hardware, rows), good)
+        write_table(Table(table(1).hardware, rows[: ROWS // 2] + [_with_aten(row) for row in rows[ROWS // 2 :]]), other)
+        indented.write_text(json.dumps(json.loads(good.read_bytes()), indent=2))
+        bench("start-up", 0.15, "--version")
+        bench("fmt --check", 1.5, "fmt", "--check", indented, expected=1)
+        bench("check", 1.5, "check", good)
+        bench("diff, 5,000 rows with another winner", 2, "diff", good, other, expected=1)
+        bench("query", 0.5, "query", good, 'entries[?op==`"bmm"` && m[1] < `64`].configs[0]')
+        bench("explain", 0.5, "explain", "mm", 300, 300, 300, "--hardware", "H200", "--table", good, expected=None)
+
+
+def bench(what: str, target: float, *arguments: object, expected: int | None = 0) -> None:
+    """A line of the report, for a command that exits with ``expected``, or anyhow."""
+    show(f"{what}, {ROWS:,} rows", min(_seconds(arguments, expected) for _ in range(RUNS)), "s", target)
+
+
+def _seconds(arguments: tuple[object, ...], expected: int | None) -> float:
+    command = [sys.executable, "-m", "diode_lut", *map(str, arguments)]
+    started = time.perf_counter()
+    completed = subprocess.run(command, capture_output=True, check=False)
+    seconds = time.perf_counter() - started
+    assert expected in (None, completed.returncode), completed.stderr.decode()
+    return seconds
+
+
+def _launchable(row: Entry) -> Entry:
+    gemm = Config("triton_bmm" if row.op in BATCHED else "triton_mm", GEMM)
+    return row._replace(candidates=(Candidate(gemm, 1063), Candidate(ATEN)))
+
+
+def _with_aten(row: Entry) -> Entry:
+    return row._replace(candidates=(Candidate(ATEN),))
+
+
+if __name__ == "__main__":
+    main()
