@@ -29,8 +29,9 @@ _FORMATS = ("text", "json", "markdown")
 def diff_command(ctx: click.Context, old: Path, new: Path, inputs: tuple[Path, ...], style: str) -> None:
     """Show which rows came, went, cover less or more, or name another kernel.
 
-    Exits with 0 if both tables say the same, in whatever order, with 1 if not, with 2 if one is no table. With --dataset, which may be given
-    several times: the problems that get another config, and how much faster or slower they are.
+    Exits with 0 if both tables say the same, in whatever order, with 1 if not, with 2 if one is no table. With
+    --dataset, which may be given several times: the problems that get another config, and how much faster or slower
+    they are.
     """
     from diode_lut.catalog import open_table
     from diode_lut.diff import compare
