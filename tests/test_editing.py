@@ -28,7 +28,8 @@ class TestFmt:
     @pytest.mark.parametrize("options", [["."], ["--sort-keys", "."], ["--compact-output", "."], ["--tab", "."]])
     def test_it_undoes_what_jq_does_to_the_form(self, table_file: Write, options: list[str]) -> None:
         """Whatever jq makes of a file, after fmt it has the bytes that it had."""
-        path = table_file("mine.json", {**EXACT, "configs": [ATEN], "note": "déjà vu ☂"}, ROW)
+        provenance = {"torch": "2.11.0", "cuda": "13.0", "datasets": ["sha256:00"]}
+        path = table_file("mine.json", {**EXACT, "configs": [ATEN], "note": "déjà vu ☂"}, ROW, provenance=provenance)
         written = path.read_bytes()
         path.write_bytes(subprocess.run(["jq", *options], input=written, capture_output=True, check=True).stdout)
         assert path.read_bytes() != written

@@ -14,6 +14,9 @@ SCHEMA_VERSION = 1
 SCHEMA = "../schemas/table.v1.schema.json"
 """What ``$schema`` says in a table of this repository: editors then check the file while it is typed."""
 
+PROVENANCE = ("torch", "triton", "cuda", "driver", "benchmarker", "measured_on", "datasets", "diode_lut")
+"""What ``provenance`` may say, in the order in which it is written."""
+
 _AFTER_ALL = (MAX_SIZE + 1, MAX_SIZE + 1)
 
 
@@ -43,7 +46,7 @@ def canonical_bytes(
         "$schema": schema,
         "schema_version": SCHEMA_VERSION,
         "hardware": hardware._asdict(),
-        "provenance": dict(provenance),
+        "provenance": {name: provenance[name] for name in sorted(provenance, key=PROVENANCE.index)},
     }
     lines = "".join(f"{_json(name)}: {_json(value)},\n" for name, value in head.items())
     return f'{{\n{lines}"entries": [\n{body}]\n}}\n'.encode()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from diode_lut.errors import ProblemError
 from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, Config, Hardware
-from diode_lut.table.canonical import SCHEMA, SCHEMA_VERSION
+from diode_lut.table.canonical import PROVENANCE, SCHEMA, SCHEMA_VERSION
 from diode_lut.table.entry import Candidate, Entry, Range
 from diode_lut.table.fault import Fault, missing_field, shown, unknown_field
 from diode_lut.table.rules import inverted, repeated
@@ -198,16 +198,7 @@ _HARDWARE: dict[str, Decoder] = {
     "aliases": _strings,
 }
 
-_PROVENANCE: dict[str, Decoder] = {
-    "torch": _string,
-    "triton": _string,
-    "cuda": _string,
-    "driver": _string,
-    "benchmarker": _string,
-    "measured_on": _string,
-    "datasets": _strings,
-    "diode_lut": _string,
-}
+_PROVENANCE: dict[str, Decoder] = {**dict.fromkeys(PROVENANCE, _string), "datasets": _strings}
 
 _HEADER: dict[str, Decoder] = {
     "$schema": _string,
