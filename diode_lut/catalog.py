@@ -1,4 +1,4 @@
-"""Which tables there are, and which of them speak for some hardware.
+"""Which tables and models there are, and which of them speak for some hardware.
 
 Only the heads of the files are read until a table is wanted.
 """
@@ -7,21 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from diode_lut.errors import HardwareError, TableError
+from diode_lut.errors import HardwareError, ModelError, TableError
 from diode_lut.log import warn_once
+from diode_lut.model.head import SUFFIX, read_model_hardware
 from diode_lut.problem import Hardware, slug
 from diode_lut.resources import tables_directory
 from diode_lut.selector import TIERS, Tier
 from diode_lut.table import Table, read_hardware, read_table
+
+if TYPE_CHECKING:
+    from diode_lut.model.ranking import Model
 
 _ROWS_NAMED = 10
 """So many bad rows of a file are named one by one in the log."""
 
 
 class TableFile(NamedTuple):
-    """A table that can be used: its file, the hardware that it is for, and whether it is the user's own or shipped."""
+    """A table or model that can be used: its file, what it is for, and whether it is the user's own or shipped."""
 
     path: Path
     hardware: Hardware
@@ -29,28 +33,28 @@ class TableFile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What to call it: the file's name without ``.json``."""
+        """What to call it: the file's name without ``.json`` or ``.safetensors``."""
         return self.path.stem
 
     def called(self, name: str) -> bool:
-        """Whether ``name`` means this table: by its file, its hardware or an alias of that."""
-        return slug(name) == slug(self.name) or self.hardware.called(name)
+        """Whether ``name`` means this: a table by its file, its hardware or an alias of that; a model by its file."""
+        return slug(name) == slug(self.name) or (not is_model(self.path) and self.hardware.called(name))
 
 
 def find_tables(user_tables: Iterable[str]) -> list[TableFile]:
     """The user's own tables in their order, then the shipped ones by name; bad files are left out with a warning."""
-    return [*_files(user_tables, shipped=False), *_shipped_files()]
+    return [*_files(user_tables, shipped=False), *_shipped_files(), *_shipped_models()]
 
 
 def find_path(name_or_path: str) -> Path:
-    """The table file of a path, or of a shipped table's name; TableError if there is none."""
+    """The file of a path, or of a shipped table's or model's name; TableError if there is none."""
     path = Path(name_or_path)
     try:
         if path.is_file():
             return path
     except OSError as error:
         raise TableError(f"cannot be read: {error.strerror}", path=path) from error
-    shipped = _shipped_files()
+    shipped = [*_shipped_files(), *_shipped_models()]
     for file in shipped:
         if file.called(name_or_path):
             return file.path
@@ -80,28 +84,70 @@ def open_table(path: Path) -> Table:
     return table
 
 
-def tiers_for(hardware: Hardware, user_tables: Iterable[str]) -> tuple[Tier, ...]:
-    """The tiers that answer for ``hardware``: the user's tables, those shipped for it, those shipped for its kin.
+def is_model(path: Path) -> bool:
+    """Whether a file is a model, by its name."""
+    return path.suffix == SUFFIX
 
-    A table that cannot be used is left out with one warning, a table for other hardware without.
+
+def open_model(path: Path) -> Model:
+    """The model in a file; ModelError if it is bad."""
+    from diode_lut.model.weights import read_model
+
+    return read_model(path)
+
+
+def tiers_for(hardware: Hardware, user_tables: Sequence[str]) -> tuple[Tier, ...]:
+    """The tiers that answer for ``hardware``: the user's tables, those shipped for it, those for its kin, models.
+
+    Of models, the user's own come first, whatever they were trained for, then those shipped for this device, then its
+    kin's. What cannot be used is left out with one warning, a table for other hardware without.
     """
+    mine = [name for name in user_tables if not _names_model(name)]
+    models = [name for name in user_tables if _names_model(name)]
     kin = [file for file in _shipped_files() if file.hardware.kin(hardware)]
     same = [file for file in kin if file.hardware.same_device(hardware)]
     others = [file for file in kin if file not in same]
     tables_and_reasons = (
-        (user_tables, "no table of the user's own"),
+        (mine, "no table of the user's own"),
         (_paths(same), f"no shipped table is for {hardware}"),
         (_paths(others), f"no shipped table is for another device with {hardware.arch} and {hardware.sm_count} SMs"),
     )
-    return tuple(
-        _tier(name, hardware, tables, reason) for name, (tables, reason) in zip(TIERS, tables_and_reasons, strict=True)
-    )
+    tiers = [
+        _tier(name, hardware, tables, reason)
+        for name, (tables, reason) in zip(TIERS[:-1], tables_and_reasons, strict=True)
+    ]
+    return (*tiers, _model_tier(TIERS[-1], hardware, models))
+
+
+def _names_model(name: str) -> bool:
+    """Whether a name is a model's; unknown names are none, so that the error about them is a table's."""
+    try:
+        return is_model(find_path(name))
+    except TableError:
+        return False
+
+
+def _model_tier(name: str, hardware: Hardware, mine: Iterable[str]) -> Tier:
+    shipped = [file for file in _shipped_models() if file.hardware.kin(hardware)]
+    shipped.sort(key=lambda file: not file.hardware.same_device(hardware))
+    opened = [_try_model(path) for path in (*map(find_path, mine), *(file.path for file in shipped))]
+    left_out = tuple(f"left out: {found}" for found in opened if isinstance(found, ModelError))
+    models = tuple(found for found in opened if not isinstance(found, ModelError))
+    return Tier(name, (), left_out if opened else (f"no model is for {hardware}",), models)
+
+
+def _try_model(path: Path) -> Model | ModelError:
+    try:
+        return open_model(path)
+    except ModelError as error:
+        warn_once(f"model left out: {error}")
+        return error
 
 
 def warn_of_useless(user_tables: Iterable[str], devices: Sequence[Hardware]) -> None:
-    """Warn once of each of the user's own tables that is for none of these devices."""
+    """Warn once of each of the user's own tables that is for none of these devices; models are of use on any."""
     for file in _files(user_tables, shipped=False):
-        if not any(file.hardware.kin(device) for device in devices):
+        if not is_model(file.path) and not any(file.hardware.kin(device) for device in devices):
             warn_once(f"{file.path}: is for {file.hardware}, so it is of no use on {', '.join(map(str, devices))}")
 
 
@@ -132,6 +178,10 @@ def _shipped_files() -> list[TableFile]:
     return _files((str(path) for path in sorted(tables_directory().glob("*.json"))), shipped=True)
 
 
+def _shipped_models() -> list[TableFile]:
+    return _files((str(path) for path in sorted(tables_directory().glob(f"*{SUFFIX}"))), shipped=True)
+
+
 def _files(tables: Iterable[str], *, shipped: bool) -> list[TableFile]:
     return [file for table in tables if (file := _file(table, shipped)) is not None]
 
@@ -139,8 +189,8 @@ def _files(tables: Iterable[str], *, shipped: bool) -> list[TableFile]:
 def _file(name_or_path: str, shipped: bool) -> TableFile | None:
     try:
         path = find_path(name_or_path)
-        return TableFile(path, read_hardware(path), shipped)
-    except TableError as error:
+        return TableFile(path, read_model_hardware(path) if is_model(path) else read_hardware(path), shipped)
+    except (TableError, ModelError) as error:
         warn_once(f"table left out: {error}")
         return None
 

@@ -9,7 +9,17 @@ from collections.abc import Hashable
 from functools import lru_cache
 
 from diode_lut import __version__
-from diode_lut.catalog import TableFile, find_hardware, find_path, find_tables, open_table, tiers_for, warn_of_useless
+from diode_lut.catalog import (
+    TableFile,
+    find_hardware,
+    find_path,
+    find_tables,
+    is_model,
+    open_model,
+    open_table,
+    tiers_for,
+    warn_of_useless,
+)
 from diode_lut.errors import SettingError
 from diode_lut.hardware import detect_hardware, local_devices
 from diode_lut.problem import Config, Hardware, Problem
@@ -37,12 +47,16 @@ def list_available_tables() -> list[TableFile]:
 
 
 def register_table(name_or_path: str) -> None:
-    """Put a table behind the user's own in ``config.tables``; TableError if it cannot be used.
+    """Put a table or a model behind the user's own in ``config.tables``; TableError or ModelError if it is no use.
 
-    ``name_or_path`` is a file, or the name of a shipped table, of its hardware or an alias of that.
+    ``name_or_path`` is a file, or the name of a shipped table, of its hardware or an alias of that. A model is used on
+    any hardware, whatever it was trained for.
     """
     path = find_path(name_or_path)
-    open_table(path)
+    if is_model(path):
+        open_model(path)
+    else:
+        open_table(path)
     with _lock:
         config.tables = (*config.tables, str(path))
 
@@ -57,7 +71,7 @@ def select(problem: Problem, *, hardware: Hardware | str | None = None) -> Decis
         hardware = get_detected_hardware()
     elif isinstance(hardware, str):
         hardware = find_hardware(hardware, config.tables)
-    return _selector(hardware).select(problem)
+    return _selector(hardware).select(problem, config.confidence_threshold)
 
 
 def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
@@ -69,7 +83,7 @@ def decide(problem: Problem, device: str) -> Decision:
     """The decision for one problem on one of torch's devices, counted in the statistics."""
     start = time.perf_counter()
     decision = select(problem, hardware=detect_hardware(device))
-    count_prediction(decision.tier, time.perf_counter() - start)
+    count_prediction(decision.tier, time.perf_counter() - start, decision.confidence)
     return decision
 
 
@@ -89,8 +103,8 @@ def cache_identity() -> tuple[Hashable, ...]:
     devices = tuple(detect_hardware(device) for device in local_devices())
     _warn_of_useless(config.tables, devices)
     digests = dict.fromkeys(_selector(hardware).digest for hardware in devices)
-    settings = (config.policy, config.default_mode, config.top_k, config.fallback_to_autotune)
-    return (__version__, *settings, *digests)
+    names = ("policy", "default_mode", "top_k", "fallback_to_autotune", "confidence_threshold")
+    return (__version__, *(getattr(config, name) for name in names), *digests)
 
 
 def set_log_level(level: int | str) -> None:
@@ -118,6 +132,7 @@ def _build_selector(hardware: Hardware, user_tables: tuple[str, ...]) -> Selecto
     tables = [
         f"{tier.name}: {table.path} ({len(table.entries)} rows)" for tier in selector.tiers for table in tier.tables
     ]
+    tables += [f"{tier.name}: {model.path}" for tier in selector.tiers for model in tier.models]
     log.info("%s: %s", hardware, ", ".join(tables) or "no tables")
     return selector
 

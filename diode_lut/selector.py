@@ -1,4 +1,4 @@
-"""Which configs a problem gets: tiers of tables, asked in order, and the decision that comes out."""
+"""Which configs a problem gets: tiers of tables, then models, asked in order, and the decision that comes out."""
 
 from __future__ import annotations
 
@@ -6,16 +6,25 @@ import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from diode_lut.problem import Config, Hardware, Problem
 from diode_lut.table import Candidate, Entry, Table
 
-TIERS = ("user", "device", "kin")
-"""Who can answer: the user's own tables, those shipped for this device, those shipped for others like it."""
+if TYPE_CHECKING:
+    from diode_lut.model.ranking import Model, Ranking
+
+TIERS = ("user", "device", "kin", "model")
+"""Who can answer: the user's own tables, those shipped for this device, those shipped for others like it, a model."""
 
 ABSTAIN = "abstain"
 """The tier of a decision that leaves everything to Inductor."""
+
+CONFIDENCE = 0.95
+"""How sure a model must be to answer, unless it is said otherwise."""
+
+_RANKED = 5
+"""So many configs of a model's ranking are shown."""
 
 _KIND_FIELDS = ("op", "dtype", "layout", "align")
 
@@ -35,18 +44,27 @@ class Step(NamedTuple):
 
 
 class Tier(NamedTuple):
-    """Tables of one rank, in the order in which they are asked, and why others of that rank are not."""
+    """Tables or models of one rank, in the order in which they are asked, and why others of that rank are not."""
 
     name: str
     tables: tuple[Table, ...]
     left_out: tuple[str, ...] = ()
+    models: tuple[Model, ...] = ()
+
+
+class Opinion(NamedTuple):
+    """What a model says about a problem, whether or not that is the answer."""
+
+    model: Model
+    ranking: Ranking
 
 
 class Decision(NamedTuple):
     """What ``select`` answers: configs, best first; none means that Inductor does what it would have done anyway.
 
-    ``tier`` is the one of TIERS that answered, or ABSTAIN; ``entry`` and ``table`` say where, and are None when nobody
-    answered. ``tried`` is what was asked before.
+    ``tier`` is the one of TIERS that answered, or ABSTAIN; ``entry`` and ``table`` say where, and are None unless a
+    table answered. ``tried`` is what was asked before. ``opinion`` is that of the last model that was asked and knows
+    the problem: the one that answered, or one that is not sure enough.
     """
 
     problem: Problem
@@ -56,6 +74,7 @@ class Decision(NamedTuple):
     entry: Entry | None
     table: Table | None
     tried: tuple[Step, ...]
+    opinion: Opinion | None = None
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -72,16 +91,27 @@ class Decision(NamedTuple):
                 for entry in self.table.covering(self.problem)
                 if entry is not self.entry
             ]
+        elif self.opinion is not None:
+            lines += _ranking_in_words(self.opinion.ranking)
         return "\n".join(lines)
 
     @property
     def where(self) -> str:
-        """The file and line of the row that answered; empty if none did."""
-        return _where(self.table, self.entry) if self.entry is not None and self.table is not None else ""
+        """The file and line of the row that answered, or the model's file; empty if nothing did."""
+        if self.entry is not None and self.table is not None:
+            return _where(self.table, self.entry)
+        return model_name(self.opinion.model) if self.opinion is not None and self.configs else ""
+
+    @property
+    def confidence(self) -> float | None:
+        """How sure the model is that answered, from 0 to 1; None if none did."""
+        return self.opinion.ranking.confidence if self.opinion is not None and self.configs else None
 
     def _answer(self) -> str:
-        if self.entry is None:
+        if not self.configs:
             return f"{ABSTAIN}: Inductor decides as it would without diode_lut"
+        if self.entry is None:
+            return f"{self.tier}: {self.where}{_trained_for(self)} answers, with confidence {self.confidence:.3f}"
         note = f" ({self.entry.note})" if self.entry.note else ""
         return f"{self.tier}: {self.where} answers{note}"
 
@@ -89,8 +119,9 @@ class Decision(NamedTuple):
 class Selector:
     """Answers for one kind of hardware: walks the tiers and stops at the first table that covers the problem.
 
-    ``digest`` is a SHA-256 in hexadecimal over everything that an answer can depend on: the tables, their order and
-    their tiers. Tables of other hardware have no part in it.
+    Where none does, it asks the models. ``digest`` is a SHA-256 in hexadecimal over everything that an answer can
+    depend on, but for the problem and the confidence asked for: tables and models, their order and their tiers. Tables
+    of other hardware have no part in it.
     """
 
     def __init__(self, hardware: Hardware, tiers: Iterable[Tier]) -> None:
@@ -99,25 +130,49 @@ class Selector:
         self.digest = _digest(self.tiers)
         tried: list[Step] = []
         self._tables: list[tuple[str, Table, tuple[Step, ...]]] = []
+        self._models: list[tuple[str, Model]] = []
         for tier in self.tiers:
             tried += (Step(tier.name, None, reason) for reason in tier.left_out)
             for table in tier.tables:
                 self._tables.append((tier.name, table, tuple(tried)))
                 tried.append(Step(tier.name, table))
+            self._models += ((tier.name, model) for model in tier.models)
         self._tried = tuple(tried)
 
-    def select(self, problem: Problem) -> Decision:
-        """The decision for one problem; the same in every process that has the same tables."""
+    def select(self, problem: Problem, confidence: float = CONFIDENCE) -> Decision:
+        """The decision for one problem; the same in every process that has the same tables and models.
+
+        A model answers only with at least this ``confidence``, from 0 to 1.
+        """
         for tier, table, tried in self._tables:
             entry = table.lookup(problem)
             if entry is not None:
                 return Decision(problem, self.hardware, tier, entry.configs, entry, table, tried)
-        return Decision(problem, self.hardware, ABSTAIN, (), None, None, self._tried)
+        return self._ask_models(problem, confidence)
+
+    def _ask_models(self, problem: Problem, confidence: float) -> Decision:
+        tried, opinion = list(self._tried), None
+        for tier, model in self._models:
+            ranking = model.rank(problem, self.hardware)
+            if ranking is None:
+                tried.append(Step(tier, None, f"{model_name(model)}: {model.unknown(problem)}"))
+                continue
+            opinion = Opinion(model, ranking)
+            if ranking.confidence >= confidence:
+                return Decision(problem, self.hardware, tier, ranking.configs, None, None, tuple(tried), opinion)
+            unsure = f"confidence {ranking.confidence:.3f} is below {confidence:g}"
+            tried.append(Step(tier, None, f"{model_name(model)}: {unsure}"))
+        return Decision(problem, self.hardware, ABSTAIN, (), None, None, tuple(tried), opinion)
 
 
 def table_name(table: Table) -> str:
     """What to call a table in messages: its file, relative to the working directory where it lies below that."""
     return shown(table.path) if table.path else f"table for {table.hardware.name}"
+
+
+def model_name(model: Model) -> str:
+    """What to call a model in messages, in the same way."""
+    return shown(model.path) if model.path else f"model for {model.hardware.name}"
 
 
 def shown(path: Path) -> str:
@@ -126,7 +181,10 @@ def shown(path: Path) -> str:
 
 
 def _digest(tiers: Iterable[Tier]) -> str:
-    lines = (f"{tier.name} {table.digest}\n" for tier in tiers for table in tier.tables)
+    lines: list[str] = []
+    for tier in tiers:
+        digests = [table.digest for table in tier.tables] + [model.digest for model in tier.models]
+        lines += (f"{tier.name} {digest}\n" for digest in digests)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -139,6 +197,20 @@ def _in_words(candidate: Candidate) -> str:
     if candidate.gain_permille is None:
         return str(candidate.config)
     return f"{candidate.config} ({candidate.gain_permille / 1000:.3f} times as fast as aten)"
+
+
+def _ranking_in_words(ranking: Ranking) -> list[str]:
+    shown = [
+        f"    {config} ({1 / time:.3f} times as fast as aten, expected)" for config, time in ranking.ranked[:_RANKED]
+    ]
+    return [*shown, f"    the first is within 5 % of the best with confidence {ranking.confidence:.3f}"]
+
+
+def _trained_for(decision: Decision) -> str:
+    """A remark where the model is another device's."""
+    assert decision.opinion is not None
+    hardware = decision.opinion.model.hardware
+    return "" if hardware.same_device(decision.hardware) else f", trained for {hardware},"
 
 
 def _why_not(table: Table, problem: Problem) -> str:

@@ -36,6 +36,15 @@ def _integer(low: int, high: int) -> _Kind:
     return _Kind(f"an integer from {low} to {high}", check, int)
 
 
+def _fraction() -> _Kind:
+    def check(value: Any) -> float:
+        if type(value) not in (int, float) or not 0 <= value <= 1:
+            raise ValueError
+        return float(value)
+
+    return _Kind("a number from 0 to 1", check, float)
+
+
 def _check_flag(value: Any) -> bool:
     if type(value) is not bool:
         raise ValueError
@@ -66,6 +75,7 @@ _SETTINGS: dict[str, tuple[_Kind, Any]] = {
     "default_mode": (_FLAG, True),
     "top_k": (_integer(1, 32), 1),
     "fallback_to_autotune": (_FLAG, True),
+    "confidence_threshold": (_fraction(), 0.95),
     "tables": (_NAMES, ()),
 }
 """Of each setting what it may be, and its default."""
@@ -85,8 +95,10 @@ class Settings:
     """How many configs Inductor gets to choose from, 1 to 32. With 1 nothing is benchmarked."""
     fallback_to_autotune: bool
     """What abstaining means under max-autotune: Inductor's own list of candidates, or aten alone."""
+    confidence_threshold: float
+    """How sure a model must be that its first config is within 5 % of the best, from 0 to 1, to answer at all."""
     tables: tuple[str, ...]
-    """The user's own tables, as names or paths. They come before the shipped ones, and the first that answers wins."""
+    """Your own tables and models, as names or paths. They come before the shipped ones, the first that answers wins."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         for name, (kind, default) in _SETTINGS.items():

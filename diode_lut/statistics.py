@@ -17,7 +17,7 @@ class Counts:
 
     ``hits`` counts answers per tier, ``fallbacks`` those that were left to Inductor, ``skipped_configs`` the configs
     of answers that could not run and gave way to the next. ``seconds`` is the wall time spent on selecting, the
-    reading of tables at first use included.
+    reading of tables at first use included. ``avg_confidence`` is that of the model's answers, 0 without any.
     """
 
     total_predictions: int = 0
@@ -25,6 +25,7 @@ class Counts:
     fallbacks: int = 0
     skipped_configs: int = 0
     seconds: float = 0.0
+    avg_confidence: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """A copy as plain values, consistent in itself."""
@@ -32,8 +33,8 @@ class Counts:
             return {**vars(self), "hits": dict(self.hits)}
 
 
-def count_prediction(tier: str, seconds: float) -> None:
-    """One decision of ``tier``, which took so many seconds."""
+def count_prediction(tier: str, seconds: float, confidence: float | None = None) -> None:
+    """One decision of ``tier``, which took so many seconds; a model's has a confidence."""
     with _lock:
         for counts in _counting:
             counts.total_predictions += 1
@@ -42,6 +43,8 @@ def count_prediction(tier: str, seconds: float) -> None:
                 counts.fallbacks += 1
             else:
                 counts.hits[tier] += 1
+            if confidence is not None:
+                counts.avg_confidence += (confidence - counts.avg_confidence) / counts.hits[tier]
 
 
 def count_skipped_config() -> None:

@@ -24,7 +24,9 @@ Write = Callable[..., Path]
 def names(hardware: Hardware, *user_tables: str) -> dict[str, list[str]]:
     """The file names of each tier's tables."""
     return {
-        tier.name: [table.path.name for table in tier.tables if table.path] for tier in tiers_for(hardware, user_tables)
+        tier.name: [table.path.name for table in tier.tables if table.path]
+        for tier in tiers_for(hardware, user_tables)
+        if tier.name != "model"
     }
 
 
@@ -99,6 +101,7 @@ def test_empty_tiers_say_why(shipped: Path) -> None:
         ("no table of the user's own",),
         ("no shipped table is for NVIDIA H200 (sm_90, 132 SMs)",),
         ("no shipped table is for another device with sm_90 and 132 SMs",),
+        ("no model is for NVIDIA H200 (sm_90, 132 SMs)",),
     ]
 
 

@@ -19,16 +19,19 @@ def test_profile_counts_what_happens_inside() -> None:
         count_prediction("device", 0.25)
         count_prediction("device", 0.25)
         count_prediction("kin", 0.5)
+        count_prediction("model", 0.0, 0.75)
+        count_prediction("model", 0.0, 1.0)
         count_prediction("abstain", 1.0)
         count_skipped_config()
     count_prediction("user", 1.0)
     count_skipped_config()
     assert counts.as_dict() == {
-        "total_predictions": 4,
-        "hits": {"user": 0, "device": 2, "kin": 1},
+        "total_predictions": 6,
+        "hits": {"user": 0, "device": 2, "kin": 1, "model": 2},
         "fallbacks": 1,
         "skipped_configs": 1,
         "seconds": 2.0,
+        "avg_confidence": 0.875,
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,9 @@ import click
 from diode_lut.errors import SettingError
 
 if TYPE_CHECKING:
-    from diode_lut.dataset import Dataset
-    from diode_lut.evaluate import Evaluation
+    from diode_lut.dataset import Dataset, Record
+    from diode_lut.evaluate import Evaluation, Select
+    from diode_lut.model.ranking import Model
     from diode_lut.table import Table
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -22,8 +23,14 @@ _WIDTH = 120
 
 
 @click.command("evaluate")
-@click.argument("table_file", metavar="TABLE", type=_FILE)
-@click.argument("inputs", metavar="DATASET...", nargs=-1, required=True, type=_FILE)
+@click.argument("files", metavar="[TABLE] DATASET...", nargs=-1, required=True, type=_FILE)
+@click.option(
+    "--model",
+    "model_file",
+    metavar="FILE",
+    type=_FILE,
+    help="Evaluate this model, not a table, on the problems that it was not trained on.",
+)
 @click.option(
     "--against",
     metavar="CONFIG",
@@ -36,38 +43,63 @@ _WIDTH = 120
     "--picture", metavar="FILE", type=_FILE, help="Draw the regrets and gains there: a .png, .svg or .pdf file."
 )
 def evaluate_command(
-    table_file: Path, inputs: tuple[Path, ...], against: str, json_file: Path | None, picture: Path | None
+    files: tuple[Path, ...], model_file: Path | None, against: str, json_file: Path | None, picture: Path | None
 ) -> None:
-    """Show what the table's first choices cost on the problems of datasets.
+    """Show what the first choices of a table, or of a model, cost on the problems of datasets.
 
-    They are compared with aten and with the best config that was measured for each problem.
+    They are compared with aten and with the best config that was measured for each problem. Where a model is less sure
+    than DIODE_LUT_CONFIDENCE_THRESHOLD says, that is a miss.
     """
     from rich.console import Console
     from rich.progress import Progress
 
-    from diode_lut.catalog import open_table
+    from diode_lut.catalog import open_model, open_table
     from diode_lut.cli.inputs import read_datasets_for
-    from diode_lut.evaluate import answers_of, evaluate
+    from diode_lut.evaluate import evaluate
     from diode_lut.evaluate.as_text import AsText
 
-    table = open_table(table_file)
-    datasets = read_datasets_for(table, inputs)
+    chooser_file, *inputs = files if model_file is None else (model_file, *files)
+    if not inputs:
+        raise click.UsageError("Missing argument 'DATASET...'.")
+    chooser = open_table(chooser_file) if model_file is None else open_model(chooser_file)
+    datasets = read_datasets_for(chooser, inputs)
     if picture is not None:
-        _check_picture(picture)
+        check_picture(picture)
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
         records = (record for each in datasets for record in progress.track(each, description=each.path.name))
-        evaluation = evaluate(answers_of(table), records, against)
+        evaluation = evaluate(_answers(chooser), _unseen(chooser, records), against)
     Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False).print(AsText(evaluation))
     if json_file is not None:
-        _write_json(json_file, evaluation, table, datasets)
+        _write_json(json_file, evaluation, chooser, datasets)
     if picture is not None:
         from diode_lut.evaluate.as_picture import save_picture
 
-        save_picture(evaluation, picture, f"{table_file.name} on {', '.join(each.path.name for each in datasets)}")
+        save_picture(evaluation, picture, f"{chooser_file.name} on {', '.join(each.path.name for each in datasets)}")
 
 
-def _check_picture(path: Path) -> None:
+def _answers(chooser: Table | Model) -> Select:
+    from diode_lut.evaluate import answers_of, answers_of_model
+    from diode_lut.settings import config
+    from diode_lut.table import Table
+
+    if isinstance(chooser, Table):
+        return answers_of(chooser)
+    return answers_of_model(chooser, config.confidence_threshold)
+
+
+def _unseen(chooser: Table | Model, records: Iterable[Record]) -> Iterable[Record]:
+    """All records; for a model those of problems for testing, with the times of both stages, as it can choose any."""
+    from diode_lut.dataset.combine import combined
+    from diode_lut.model.split import TRAIN
+    from diode_lut.table import Table
+
+    if isinstance(chooser, Table):
+        return records
+    return combined(record for record in records if chooser.split.group(record.problem) != TRAIN)
+
+
+def check_picture(path: Path) -> None:
     """Before the work is done: SettingError if it could not be drawn."""
     try:
         from matplotlib.figure import Figure
@@ -78,16 +110,18 @@ def _check_picture(path: Path) -> None:
         raise SettingError(f"--picture: {path.name}: its name must end with one of .{', .'.join(sorted(formats))}")
 
 
-def _write_json(path: Path, evaluation: Evaluation, table: Table, datasets: Sequence[Dataset]) -> None:
+def _write_json(path: Path, evaluation: Evaluation, chooser: Table | Model, datasets: Sequence[Dataset]) -> None:
     import orjson
 
     from diode_lut.evaluate.as_json import as_json
     from diode_lut.files import write_atomically
+    from diode_lut.table import Table
 
+    rows = {"rows": len(chooser.entries)} if isinstance(chooser, Table) else {}
     origin: dict[str, Any] = {
-        "table": f"sha256:{table.digest}",
+        "table" if isinstance(chooser, Table) else "model": f"sha256:{chooser.digest}",
         "datasets": [f"sha256:{dataset.digest}" for dataset in datasets],
-        "hardware": str(table.hardware),
-        "rows": len(table.entries),
+        "hardware": str(chooser.hardware),
+        **rows,
     }
     write_atomically(path, orjson.dumps({**origin, **as_json(evaluation)}, option=orjson.OPT_INDENT_2) + b"\n")

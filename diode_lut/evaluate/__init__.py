@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from diode_lut.evaluate.evaluate import evaluate
 from diode_lut.evaluate.evaluation import SLOWER, Case, Evaluation, Outcome, Summary
-from diode_lut.evaluate.select import EXACT, MISS, RANGE, Answer, Select, answers_of
+from diode_lut.evaluate.select import EXACT, MISS, MODEL, RANGE, Answer, Select, answers_of, answers_of_model
 
 __all__ = [
     "EXACT",
     "MISS",
+    "MODEL",
     "RANGE",
     "SLOWER",
     "Answer",
@@ -18,5 +19,6 @@ __all__ = [
     "Select",
     "Summary",
     "answers_of",
+    "answers_of_model",
     "evaluate",
 ]

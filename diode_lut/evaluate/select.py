@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from diode_lut.problem import Config, Problem
 from diode_lut.selector import Selector, Tier
 from diode_lut.table import Table
 
-EXACT, RANGE, MISS = "exact", "range", "miss"
-"""Who answered: a row for this one problem, a row for ranges of sizes, or nobody."""
+if TYPE_CHECKING:
+    from diode_lut.model.ranking import Model
+
+EXACT, RANGE, MODEL, MISS = "exact", "range", "model", "miss"
+"""Who answered: a row for this one problem, a row for ranges of sizes, a model, or nobody."""
 
 
 class Answer(NamedTuple):
@@ -33,5 +36,16 @@ def answers_of(table: Table) -> Select:
         if decision.entry is None:
             return Answer((), MISS)
         return Answer(decision.configs, EXACT if decision.entry.volume == 1 else RANGE)
+
+    return select
+
+
+def answers_of_model(model: Model, confidence: float) -> Select:
+    """What compiling gets from the model alone, where it is at least so sure."""
+    selector = Selector(model.hardware, [Tier("model", (), models=(model,))])
+
+    def select(problem: Problem) -> Answer:
+        decision = selector.select(problem, confidence)
+        return Answer(decision.configs, MODEL if decision.configs else MISS)
 
     return select

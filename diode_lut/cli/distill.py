@@ -1,0 +1,76 @@
+"""``distill``: a model from datasets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from diode_lut.cli.evaluate import check_picture
+from diode_lut.errors import SettingError
+
+if TYPE_CHECKING:
+    from diode_lut.distill import Distilled
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command("distill")
+@click.argument("inputs", metavar="DATASET...", nargs=-1, required=True, type=_FILE)
+@click.option("-o", "--output", metavar="OUT", required=True, type=_FILE, help="The weights file to write.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The same seed, the same model.")
+@click.option(
+    "--test",
+    metavar="FRACTION",
+    type=click.FloatRange(0, 0.9),
+    default=0.2,
+    show_default=True,
+    help="Keep so many of the problems for testing.",
+)
+@click.option(
+    "--leave-out",
+    "families",
+    metavar="FAMILY",
+    multiple=True,
+    help="Keep these for testing, too: for example op=mm,layout=nt,m=1:64. Can be given several times.",
+)
+@click.option("--picture", metavar="FILE", type=_FILE, help="Draw how training went: a .png, .svg or .pdf file.")
+def distill_command(
+    inputs: tuple[Path, ...], output: Path, seed: int, test: float, families: tuple[str, ...], picture: Path | None
+) -> None:
+    """Train a model, which answers for problems that no table covers, and validate it on problems it has not seen.
+
+    It takes minutes on a CPU. Timings of both stages are used.
+    """
+    if not output.parent.is_dir():
+        raise click.UsageError(f"{output.parent}: no such directory to write the model to")
+    if picture is not None:
+        check_picture(picture)
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise SettingError("distill needs torch: pip install diode-lut[torch]") from error
+
+    from diode_lut.dataset import read_dataset
+    from diode_lut.distill import distill
+    from diode_lut.model.split import Split, parse_family
+    from diode_lut.model.weights import write_model
+
+    split = Split(seed, test, tuple(map(parse_family, families)))
+    datasets = [read_dataset(path) for path in inputs]
+    distilled = distill(datasets, split, seed, report=lambda text: click.echo(text, err=True))
+    write_model(distilled.model, output)
+    _print(distilled, output)
+    if picture is not None:
+        from diode_lut.distill.as_picture import save_history
+
+        save_history(distilled.histories, picture, f"{output.name}, trained on {distilled.training_problems} problems")
+
+
+def _print(distilled: Distilled, output: Path) -> None:
+    from diode_lut.distill.as_text import as_text
+
+    for name, validation in distilled.validations.items():
+        click.echo(as_text(name, validation))
+    click.echo(f"{output}: {output.stat().st_size} bytes, {len(distilled.model.candidates)} candidates")

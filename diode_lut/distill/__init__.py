@@ -1,0 +1,7 @@
+"""Distilling: from datasets to a model. This subpackage needs torch."""
+
+from __future__ import annotations
+
+from diode_lut.distill.distill import Distilled, distill
+
+__all__ = ["Distilled", "distill"]

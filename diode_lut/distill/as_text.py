@@ -1,0 +1,50 @@
+"""A validation in words and figures, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diode_lut.distill.validation import SLOW, Choice, Validation
+from diode_lut.model.ranking import GOOD
+from diode_lut.selector import CONFIDENCE
+
+
+def as_text(name: str, validation: Validation) -> str:
+    """All figures of one group of problems, the worst predictions and the slow ones."""
+    return "\n".join(_lines(name, validation))
+
+
+def _lines(name: str, validation: Validation) -> Iterator[str]:
+    count = len(validation.choices)
+    yield f"{name}: {count} problems" + (f", and {validation.unknown} unknown to it" if validation.unknown else "")
+    if not count:
+        return
+    yield f"  RMSE of log time: {validation.rmse:.3f}"
+    tops = ", ".join(f"top {top}: {factor:.4f}" for top, factor in validation.tops.items())
+    yield f"  time over the best measured: {tops}"
+    yield f"  first choice: {_figures(validation)}"
+    sure = validation.sure()
+    if sure.choices:
+        yield f"  with confidence {CONFIDENCE}: {len(sure.choices) / count:.1%} answered, {_figures(sure)}"
+    yield "  worst:"
+    yield from (f"    {_in_words(choice)}" for choice in validation.worst)
+    if validation.slow:
+        yield f"  more than {SLOW} times as long as aten: {len(validation.slow)}, of which with confidence:"
+        yield from (f"    {_in_words(choice)}" for choice in validation.sure().slow)
+
+
+def _figures(validation: Validation) -> str:
+    good = sum(choice.good for choice in validation.choices) / len(validation.choices)
+    worst = max(choice.time for choice in validation.choices)
+    return (
+        f"{good:.1%} within {GOOD:.0%} of the best, gain over aten {validation.gain:.3f}, "
+        f"of the best {validation.best_gain:.3f}, worst {worst:.2f} times as long as aten"
+    )
+
+
+def _in_words(choice: Choice) -> str:
+    return (
+        f"{choice.tops[0] - 1:.1%} on {choice.problem}: {choice.config}, {choice.time:.3f} of aten's time "
+        f"(expected {choice.expected:.3f}, confidence {choice.confidence:.3f}), "
+        f"best {choice.best_config}, {choice.best:.3f}"
+    )

@@ -1,0 +1,54 @@
+"""Calibration: what the regret that a student expects has turned out to mean, on problems that it had not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from diode_lut.distill.examples import Space, examples_of
+from diode_lut.distill.student import train_student
+from diode_lut.distill.targets import Target
+from diode_lut.distill.training import Network, masked
+from diode_lut.model.ranking import GOOD, Calibration
+from diode_lut.model.split import Split
+
+FOLDS = 2
+
+_STEPS = 100
+"""A calibration has about so many steps."""
+
+
+def calibrate(targets: Sequence[Target], space: Space, seed: int) -> Calibration:
+    """The calibration of students: each is asked about a part of the problems after training on the others."""
+    split = Split(seed + 1, 0.0)
+    folds = np.array([int(split.draw(target.problem) * FOLDS) for target in targets])
+    expected, good = [], []
+    for fold in range(FOLDS):
+        training = [target for target, of in zip(targets, folds, strict=True) if of != fold]
+        unseen = [target for target, of in zip(targets, folds, strict=True) if of == fold]
+        student = train_student(training, None, space, seed).student
+        for regret, is_good in zip(*_asked(student, unseen, space), strict=True):
+            expected.append(regret)
+            good.append(is_good)
+    return calibration_of(np.array(expected), np.array(good))
+
+
+@torch.no_grad()
+def _asked(student: Network, targets: Sequence[Target], space: Space) -> tuple[list[float], list[bool]]:
+    """For each problem the logarithm of the regret expected of the first choice, and whether it was good."""
+    examples = examples_of([target.problem for target in targets], space, targets)
+    scores, regrets = student(student.scale.apply(examples)).unbind(-1)
+    choice = masked(scores, examples.applies, torch.inf).argmin(1, keepdim=True)
+    losses = examples.losses.gather(1, choice)[:, 0]
+    return regrets.gather(1, choice)[:, 0].tolist(), (losses <= np.log1p(GOOD)).tolist()
+
+
+def calibration_of(expected: np.ndarray, good: np.ndarray) -> Calibration:
+    """The share of good answers among those with no more than each regret; never rising with it."""
+    order = np.argsort(expected, kind="stable")
+    shares = np.cumsum(good[order]) / np.arange(1, len(good) + 1)
+    shares = np.maximum.accumulate(shares[::-1])[::-1]
+    steps = np.unique(np.linspace(0, len(good) - 1, _STEPS).round().astype(int))
+    return Calibration(tuple(expected[order][steps].round(4).tolist()), tuple(shares[steps].round(4).tolist()))

@@ -1,0 +1,94 @@
+"""From datasets to a model, with what it is worth on problems that it has not seen."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from diode_lut import __version__
+from diode_lut.dataset import Dataset
+from diode_lut.distill.calibrate import calibrate
+from diode_lut.distill.candidates import choose
+from diode_lut.distill.examples import Space, examples_of
+from diode_lut.distill.student import train_student
+from diode_lut.distill.targets import Target, targets_of
+from diode_lut.distill.training import Epoch
+from diode_lut.distill.validation import Validation, validate
+from diode_lut.errors import DatasetError, ModelError
+from diode_lut.model.candidates import families
+from diode_lut.model.kinds import kinds_of
+from diode_lut.model.ranking import Model
+from diode_lut.model.split import TEST, TRAIN, Split
+from diode_lut.problem import Hardware
+
+FEWEST = 60
+"""Problems to train on, at least."""
+
+
+class Distilled(NamedTuple):
+    """A model; for each group of problems that it has not seen what it is worth there; and how training went."""
+
+    model: Model
+    training_problems: int
+    validations: dict[str, Validation]
+    histories: dict[str, list[Epoch]]
+
+
+def distill(
+    datasets: Sequence[Dataset], split: Split, seed: int = 0, report: Callable[[str], None] = lambda _: None
+) -> Distilled:
+    """Train a model on the problems of the datasets, except those that ``split`` keeps for testing.
+
+    The same datasets, split and seed give the same model, on the same machine. ``report`` is told what is being done.
+    DatasetError is raised if the datasets are from different hardware, ModelError if they hold too few problems.
+    """
+    hardware = _common_hardware(datasets)
+    groups = _groups(targets_of(chain.from_iterable(datasets)), split)
+    training = groups.pop(TRAIN, [])
+    kinds = kinds_of(target.problem for target in training)
+    training = [target for target in training if any(kind.key == target.problem[:4] for kind in kinds)]
+    if len(training) < FEWEST:
+        raise ModelError(f"{len(training)} problems to train on: too few (at least {FEWEST}, with aten timed on each)")
+    candidates = choose(training)
+    space = Space.of(*families(candidates), hardware.sm_count)
+    held_out = groups.get(TEST, [])
+    test = examples_of([each.problem for each in held_out], space, held_out) if held_out else None
+    report(f"training on {len(training)} problems, with {len(candidates)} candidates")
+    trained = train_student(training, test, space, seed)
+    report("calibrating its confidence")
+    calibration = calibrate(training, space, seed)
+    weights = trained.student.weights()
+    provenance = _provenance(datasets, seed, len(training))
+    model = Model(hardware, weights, candidates, kinds, calibration, split, provenance)
+    validations = {name: validate(model, group) for name, group in sorted(groups.items())}
+    return Distilled(model, len(training), validations, trained.histories)
+
+
+def _common_hardware(datasets: Sequence[Dataset]) -> Hardware:
+    first = datasets[0].header.hardware
+    for dataset in datasets:
+        found = dataset.header.hardware
+        if not found.same_device(first):
+            raise DatasetError(f"{dataset.path}: {found}, but {datasets[0].path}: {first} (a model is for one of them)")
+    return first
+
+
+def _groups(targets: Sequence[Target], split: Split) -> dict[str, list[Target]]:
+    groups: defaultdict[str, list[Target]] = defaultdict(list)
+    for target in targets:
+        groups[split.group(target.problem)].append(target)
+    return dict(groups)
+
+
+def _provenance(datasets: Sequence[Dataset], seed: int, problems: int) -> dict[str, object]:
+    return {
+        "datasets": sorted(f"sha256:{dataset.digest}" for dataset in datasets),
+        "torch": ", ".join(sorted({dataset.header.torch for dataset in datasets})),
+        "triton": ", ".join(sorted({dataset.header.triton for dataset in datasets})),
+        "measured_on": max(dataset.header.measured_on for dataset in datasets),
+        "diode_lut": __version__,
+        "seed": seed,
+        "problems": problems,
+    }

@@ -1,0 +1,86 @@
+"""Problems as tensors: features, which candidates apply, and what their times are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from diode_lut.distill.targets import Target
+from diode_lut.model.candidates import Candidates, family_of
+from diode_lut.model.features import config_features, problem_features
+from diode_lut.problem import Config, Problem
+
+LOST = 0.5
+"""Logarithm of a time over the best beyond which a config only counts as slow, like one that was not worth timing."""
+
+
+class Space(NamedTuple):
+    """The candidates of both families, padded to the same number, and the features that depend on nothing else."""
+
+    families: tuple[Candidates, Candidates]
+    configs: Tensor
+    sm_count: int
+
+    @classmethod
+    def of(cls, plain: Candidates, batched: Candidates, sm_count: int) -> Space:
+        """The space of two families."""
+        width = max(len(plain.configs), len(batched.configs))
+        columns = [_padded(config_features(family.configs), width) for family in (plain, batched)]
+        return cls((plain, batched), torch.from_numpy(np.stack(columns)).transpose(1, 2).contiguous(), sm_count)
+
+
+class Examples(NamedTuple):
+    """Problems: ``features`` (problems x features), ``family`` (0 without a batch, 1 with one), ``joint`` (problems x
+    candidates x features), ``applies`` (problems x candidates), and ``losses``, logarithms of times over the best.
+    """
+
+    features: Tensor
+    family: Tensor
+    joint: Tensor
+    applies: Tensor
+    losses: Tensor
+
+    def take(self, rows: Tensor) -> Examples:
+        """Some of the problems."""
+        return Examples(*(tensor[rows] for tensor in self))
+
+    @property
+    def size(self) -> int:
+        """The number of problems."""
+        return self.family.shape[0]
+
+
+def examples_of(problems: Sequence[Problem], space: Space, targets: Sequence[Target] = ()) -> Examples:
+    """The problems as tensors; without targets, all losses are 0."""
+    width = space.configs.shape[1]
+    members = [family_of(problem) for problem in problems]
+    joint, applies = [], []
+    for problem, member in zip(problems, members, strict=True):
+        family = space.families[member]
+        joint.append(_padded(family.tiling.features(problem, space.sm_count), width))
+        applies.append(_padded(family.applicable(problem)[None], width)[0])
+    losses = [
+        _losses(target, space.families[member].configs, width) for target, member in zip(targets, members, strict=False)
+    ]
+    return Examples(
+        torch.from_numpy(np.hstack([problem_features(problem, space.sm_count) for problem in problems]).T.copy()),
+        torch.tensor(members),
+        torch.from_numpy(np.stack(joint)).transpose(1, 2).contiguous(),
+        torch.from_numpy(np.stack(applies)),
+        torch.from_numpy(np.stack(losses)) if losses else torch.zeros(len(problems), width),
+    )
+
+
+def _losses(target: Target, configs: Sequence[Config], width: int) -> npt.NDArray[np.float32]:
+    losses = [target.times.get(config, np.inf) - target.best for config in configs]
+    return np.minimum([*losses, *[LOST] * (width - len(losses))], LOST).astype(np.float32)
+
+
+def _padded(columns: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
+    """The same with columns of zeros behind."""
+    return np.pad(columns, ((0, 0), (0, width - columns.shape[1])))

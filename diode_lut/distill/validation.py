@@ -1,0 +1,118 @@
+"""What a model is worth on measured problems: its errors, its first choices, its best of the first few."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from diode_lut.distill.targets import Target
+from diode_lut.model.ranking import GOOD, Model
+from diode_lut.problem import Config, Problem
+from diode_lut.selector import CONFIDENCE
+
+TOPS = (1, 2, 3, 5, 10)
+"""So many of the first configs are compared with the best."""
+
+SLOW = 1.1
+"""First choices that take so many times as long as aten, or longer, are listed."""
+
+_WORST = 10
+_UNTIMED = math.log(1.5)
+"""The logarithm of the time over aten's that counts for a choice that was not timed, because it could only lose."""
+
+
+class Choice(NamedTuple):
+    """The first choice on one problem: times over aten's, of the choice, as expected and of the best; how sure it was.
+
+    ``tops`` has, for each of TOPS, the time of the best of so many first configs over the best, and ``errors`` the
+    differences of logarithms of expected times from those measured.
+    """
+
+    problem: Problem
+    config: Config
+    best_config: Config
+    time: float
+    expected: float
+    best: float
+    confidence: float
+    tops: tuple[float, ...]
+    errors: tuple[float, ...]
+
+    @property
+    def good(self) -> bool:
+        """Whether the choice is as near the best as confidence says."""
+        return self.tops[0] <= 1 + GOOD
+
+
+class Validation(NamedTuple):
+    """The choices on the problems that the model knows, the worst first; ``unknown`` counts the others."""
+
+    choices: tuple[Choice, ...]
+    unknown: int
+
+    @property
+    def rmse(self) -> float:
+        """Root mean squared error of the logarithms of times over aten's, among the configs that were ranked."""
+        errors = [error for choice in self.choices for error in choice.errors]
+        return math.sqrt(fmean(error * error for error in errors)) if errors else math.nan
+
+    @property
+    def tops(self) -> dict[int, float]:
+        """Geometric mean of the best time among the first few over the best time, for each of TOPS."""
+        return {top: _geometric_mean([each.tops[place] for each in self.choices]) for place, top in enumerate(TOPS)}
+
+    @property
+    def gain(self) -> float:
+        """Geometric mean of aten's times over those of the choices."""
+        return _geometric_mean([1 / choice.time for choice in self.choices])
+
+    @property
+    def best_gain(self) -> float:
+        """Geometric mean of aten's times over the best."""
+        return _geometric_mean([1 / choice.best for choice in self.choices])
+
+    @property
+    def slow(self) -> list[Choice]:
+        """The choices that are much slower than aten."""
+        return [choice for choice in self.choices if choice.time > SLOW]
+
+    @property
+    def worst(self) -> tuple[Choice, ...]:
+        """The choices with the largest regret."""
+        return self.choices[:_WORST]
+
+    def sure(self, confidence: float = CONFIDENCE) -> Validation:
+        """The same of those choices only that are at least so sure."""
+        return Validation(tuple(choice for choice in self.choices if choice.confidence >= confidence), self.unknown)
+
+
+def validate(model: Model, targets: Sequence[Target]) -> Validation:
+    """What the model's rankings are worth on the problems that it knows."""
+    choices = [choice for target in targets if (choice := _choice(model, target)) is not None]
+    choices.sort(key=lambda choice: (-choice.tops[0], choice.problem))
+    return Validation(tuple(choices), len(targets) - len(choices))
+
+
+def _choice(model: Model, target: Target) -> Choice | None:
+    ranking = model.rank(target.problem)
+    if ranking is None:
+        return None
+    times = [target.times.get(config, _UNTIMED) for config in ranking.configs]
+    pairs = ((target.times.get(each.config), each.time) for each in ranking.ranked)
+    return Choice(
+        problem=target.problem,
+        config=ranking.configs[0],
+        best_config=min(target.times, key=target.times.__getitem__),
+        time=math.exp(times[0]),
+        expected=ranking.ranked[0].time,
+        best=math.exp(target.best),
+        confidence=ranking.confidence,
+        tops=tuple(math.exp(min(times[:top]) - target.best) for top in TOPS),
+        errors=tuple(math.log(expected) - measured for measured, expected in pairs if measured is not None),
+    )
+
+
+def _geometric_mean(factors: Sequence[float]) -> float:
+    return math.exp(fmean(map(math.log, factors))) if factors else math.nan

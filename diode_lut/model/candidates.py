@@ -1,0 +1,85 @@
+"""The configs that a model chooses from, and which of them apply to a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from diode_lut.model.features import SHARED_MEMORY, Tiling, is_tiled
+from diode_lut.problem import ATEN, ITEMSIZES, Config, Problem
+from diode_lut.table.entry import BATCHED
+
+_BATCHED_TEMPLATES = ("triton_bmm",)
+_TMA = "triton_mm_persistent_tma"
+_PLAIN_TEMPLATES = ("triton_mm", _TMA, "decompose_k")
+
+_SMALLEST_TILE = 16
+"""Elements along a side of a tile: it may be any size that fits."""
+
+_LONG_K, _LEAST_PART = 8, 128
+"""K is cut where it is so many times M and N, into parts no shorter than the second."""
+
+_TMA_ROWS = 64
+"""Tensor descriptors are for products with so many rows, at least."""
+
+Flags = npt.NDArray[np.bool_]
+
+
+class Candidates:
+    """Those for products with a batch, or those for products without; ``aten`` is number ``aten`` among them.
+
+    Tiles far larger than a problem are no candidates for it, nor what needs more shared memory than there is.
+    """
+
+    def __init__(self, configs: Sequence[Config]) -> None:
+        self.configs = tuple(configs)
+        self.aten = self.configs.index(ATEN)
+        self.tiling = Tiling(configs)
+        self._least = np.array([_least(config) for config in configs], np.int64).T
+        self._tma = np.array([config.template == _TMA for config in configs])
+        self._k_splits = np.array([_k_split(config) for config in configs], np.int64)
+        self._for_any_op = self._k_splits == 1
+        self._fitting = {itemsize: self._fits(itemsize) for itemsize in set(ITEMSIZES.values())}
+
+    def _fits(self, itemsize: int) -> Flags:
+        """Which of them have what they need in shared memory."""
+        fits = np.ones(len(self.configs), np.bool_)
+        fits[: self.tiling.count] = self.tiling.held * itemsize <= SHARED_MEMORY
+        return fits
+
+    def applicable(self, problem: Problem) -> Flags:
+        """Which of them can run, and are not out of all proportion."""
+        fits: Flags = self._fitting[ITEMSIZES[problem.dtype]] & (problem.k % self._k_splits == 0)
+        fits &= (np.array(problem[5:])[:, None] >= self._least).all(axis=0)
+        if problem.op != "mm" or problem.k < _LONG_K * max(problem.m, problem.n):
+            fits &= self._for_any_op
+        if problem.align != 16 or problem.m < _TMA_ROWS:
+            fits &= ~self._tma
+        return fits
+
+
+def families(configs: Sequence[Config]) -> tuple[Candidates, Candidates]:
+    """The candidates for products without a batch, and those for products with one."""
+    return _without(_BATCHED_TEMPLATES, configs), _without(_PLAIN_TEMPLATES, configs)
+
+
+def family_of(problem: Problem) -> int:
+    """Which of the two a problem needs."""
+    return int(problem.op in BATCHED)
+
+
+def _without(templates: tuple[str, ...], configs: Sequence[Config]) -> Candidates:
+    return Candidates([config for config in configs if config.template not in templates])
+
+
+def _k_split(config: Config) -> int:
+    return config.params[0] if config.template == "decompose_k" else 1
+
+
+def _least(config: Config) -> list[int]:
+    """The least m, n and k: tiles are less than twice as large."""
+    if not is_tiled(config):
+        return [1, 1, _LEAST_PART * _k_split(config) if _k_split(config) > 1 else 1]
+    return [1 if block <= _SMALLEST_TILE else block // 2 + 1 for block in config.params[:3]]

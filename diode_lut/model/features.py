@@ -1,0 +1,142 @@
+"""What the network sees of a problem and of each candidate config: one definition for training and for inference.
+
+Sizes enter as logarithms to base 2. Arrays have a row for each feature and a column for each candidate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from diode_lut.problem import ITEMSIZES, TEMPLATES, Config, Problem
+
+Floats = npt.NDArray[np.float32]
+
+VERSION = 1
+"""Of the features' meaning; their names are compared, too."""
+
+_LIBRARY_TILES = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
+"""Tiles of the library's own kernels: how well a problem divides into them says how fast it is there."""
+
+PROBLEM_FEATURES = (
+    *("log_b", "log_m", "log_n", "log_k", "log_flops", "log_bytes", "log_intensity"),
+    *("log_outputs", "log_shorter", "log_longer", "bias", "batched", "float16", "float32", "tf32"),
+    *("a_transposed", "b_transposed", "aligned"),
+    *(f"{size}_multiple_of_{unit}" for size in "mnk" for unit in (8, 64)),
+    *(f"{name}_{m}x{n}" for m, n in _LIBRARY_TILES for name in ("log_waves", "wave_fill", "tile_fill")),
+)
+CONFIG_FEATURES = (
+    *("aten", "tiled", "tma", "decompose_k", "log_block_m", "log_block_n", "log_block_k", "log_group_m"),
+    *("num_stages", "log_num_warps", "log_tile", "log_tile_per_thread", "log_k_split"),
+)
+JOINT_FEATURES = (
+    *("log_tiles", "log_tile_rows", "log_tile_columns", "log_steps", "log_waves", "log_rounds_times_steps"),
+    *("log_shared_memory", "log_loaded", "log_computed", "log_resident_warps", "log_loaded_in_rounds"),
+    *("wave_fill", "tile_wave_fill", "row_fill", "column_fill", "step_fill", "occupancy", "pipeline_fill", "even_k"),
+)
+
+_LOGARITHMS = 11
+"""So many of the joint features, the first, are logarithms."""
+
+SHARED_MEMORY = 232_448
+"""Bytes of shared memory of one multiprocessor, as sm_90 has them; with the next two, what limits occupancy."""
+_WARPS, _REGISTERS = 64, 65_536
+_OTHER_REGISTERS, _SPILLING = 40, 255
+"""Registers of a thread beside the accumulators, and the most that it can have."""
+
+
+def problem_features(problem: Problem, sm_count: int) -> Floats:
+    """PROBLEM_FEATURES, as a column."""
+    b, m, n, k = problem[4:]
+    flops = 2 * b * m * n * k
+    size = ITEMSIZES[problem.dtype] * b * (m * k + k * n + m * n)
+    values: list[float] = [math.log2(value) for value in (b, m, n, k, flops, size, flops / size)]
+    values += [math.log2(b * m * n), math.log2(min(m, n)), math.log2(max(m, n))]
+    values += [problem.op in ("addmm", "baddbmm"), problem.op in ("bmm", "baddbmm")]
+    values += [problem.dtype == dtype for dtype in ("float16", "float32", "tf32")]
+    values += [problem.layout[0] == "t", problem.layout[1] == "t", problem.align == 16]
+    values += [size % unit == 0 for size in (m, n, k) for unit in (8, 64)]
+    for rows, columns in _LIBRARY_TILES:
+        tiles = -(-m // rows) * -(-n // columns) * b
+        waves = tiles / sm_count
+        values += [math.log2(waves), waves / math.ceil(waves), b * m * n / (tiles * rows * columns)]
+    return np.array(values, np.float32)[:, None]
+
+
+def config_features(configs: Sequence[Config]) -> Floats:
+    """CONFIG_FEATURES of each config."""
+    return np.array([_of_config(config) for config in configs], np.float32).T
+
+
+def _of_config(config: Config) -> list[float]:
+    values = {parameter.name: value for parameter, value in zip(TEMPLATES[config.template], config.params, strict=True)}
+    kinds = [config.template == "aten", is_tiled(config), "tma" in config.template, config.template == "decompose_k"]
+    k_split = math.log2(values.get("k_split", 1))
+    if not is_tiled(config):
+        return [*map(float, kinds), *[0.0] * (len(CONFIG_FEATURES) - len(kinds) - 1), k_split]
+    tile, warps = values["block_m"] * values["block_n"], values["num_warps"]
+    blocks = [math.log2(values[name]) for name in ("block_m", "block_n", "block_k", "group_m")]
+    return [*map(float, kinds), *blocks, values["num_stages"], *map(math.log2, (warps, tile, tile / warps)), k_split]
+
+
+def is_tiled(config: Config) -> bool:
+    """Whether the config has blocks, stages and warps."""
+    return "block_m" in (parameter.name for parameter in TEMPLATES[config.template])
+
+
+class Tiling:
+    """The tiled among candidates, which come first, and what of the joint features does not depend on sizes."""
+
+    def __init__(self, configs: Sequence[Config]) -> None:
+        tiled = [config.params for config in configs if is_tiled(config)]
+        assert all(is_tiled(config) for config in configs[: len(tiled)]), "tiled candidates come first"
+        self.candidates, self.count = len(configs), len(tiled)
+        columns = np.array(tiled, np.float32).reshape(-1, 6).T
+        self.block_m, self.block_n, self.block_k, _, self.stages, self.warps = columns
+        self.tile, self.edges = self.block_m * self.block_n, self.block_m + self.block_n
+        self.held = self.stages * self.edges * self.block_k
+        self.occupancies = {itemsize: self._occupancy(itemsize) for itemsize in set(ITEMSIZES.values())}
+
+    def _occupancy(self, itemsize: int) -> Floats:
+        """How many tiles a multiprocessor works on at once, as far as the config tells."""
+        registers = np.minimum(_SPILLING, _OTHER_REGISTERS + 1.2 * self.tile / (32 * self.warps))
+        by_memory = SHARED_MEMORY // (self.held * itemsize)
+        limits = [by_memory, _WARPS // self.warps, _REGISTERS // (32 * self.warps * registers)]
+        occupancy: Floats = np.maximum(1, np.minimum.reduce(limits)).astype(np.float32)
+        return occupancy
+
+    def features(self, problem: Problem, sm_count: int) -> Floats:
+        """JOINT_FEATURES; zero for candidates that are not tiled."""
+        out = np.zeros((len(JOINT_FEATURES), self.candidates), np.float32)
+        if self.count:
+            self._fill(out[:, : self.count], problem, sm_count)
+        return out
+
+    def _fill(self, out: Floats, problem: Problem, sm_count: int) -> None:
+        b, m, n, k = problem[4:]
+        itemsize = ITEMSIZES[problem.dtype]
+        occupancy = self.occupancies[itemsize]
+        parts = np.array([[m], [n], [k]], np.float32) / (self.block_m, self.block_n, self.block_k)
+        whole = np.ceil(parts)
+        rows, columns, steps = whole
+        tiles = rows * columns * np.float32(b)
+        waves = tiles / np.float32(sm_count)
+        rounds = waves / occupancy
+        whole_waves, whole_rounds = np.ceil(waves), np.ceil(rounds)
+        out[0:4] = tiles, rows, columns, steps
+        out[4] = rounds
+        np.multiply(whole_rounds, steps, out=out[5])
+        np.multiply(self.held, np.float32(itemsize), out=out[6])
+        np.multiply(tiles, self.edges * np.float32(k), out=out[7])
+        np.multiply(whole_waves, self.tile * np.float32(k), out=out[8])
+        np.multiply(np.minimum(occupancy, whole_waves), self.warps, out=out[9])
+        np.multiply(out[5], self.edges * self.block_k * occupancy, out=out[10])
+        np.log2(out[:_LOGARITHMS], out=out[:_LOGARITHMS])
+        out[11], out[12] = rounds / whole_rounds, waves / whole_waves
+        out[13:16] = parts / whole
+        out[16] = occupancy
+        out[17] = np.minimum(steps / self.stages, 2)
+        out[18] = parts[2] == steps

@@ -1,0 +1,82 @@
+"""The network: two hidden layers of rectifiers over the features, as arrays.
+
+What depends only on the candidates is computed once, what depends only on the problem once for all candidates.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from diode_lut.model.candidates import Candidates
+from diode_lut.model.features import (
+    CONFIG_FEATURES,
+    JOINT_FEATURES,
+    PROBLEM_FEATURES,
+    Floats,
+    config_features,
+    problem_features,
+)
+from diode_lut.problem import Problem
+
+MOST_HIDDEN = 256
+"""The most neurons of one layer that a weights file may have."""
+
+OUTPUTS = 2
+"""Of each candidate: its score, and the logarithm of the regret to expect with it."""
+
+
+class Weights(NamedTuple):
+    """Matrices with a row for each output and a column for each input, and biases as columns.
+
+    The first layer is cut by what its inputs depend on. Scaling of the features is part of the weights.
+    """
+
+    problem: Floats
+    config: Floats
+    joint: Floats
+    first_bias: Floats
+    second: Floats
+    second_bias: Floats
+    last: Floats
+    last_bias: Floats
+
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """What the shapes must be, by name, given the sizes of the hidden layers."""
+        first, second = self.second.shape[1], self.second.shape[0]
+        return {
+            "problem": (first, len(PROBLEM_FEATURES)),
+            "config": (first, len(CONFIG_FEATURES)),
+            "joint": (first, len(JOINT_FEATURES)),
+            "first_bias": (first, 1),
+            "second": (second, first),
+            "second_bias": (second, 1),
+            "last": (OUTPUTS, second),
+            "last_bias": (OUTPUTS, 1),
+        }
+
+
+class Scorer:
+    """The network for a fixed list of candidates."""
+
+    def __init__(self, weights: Weights, candidates: Candidates) -> None:
+        self._weights = weights
+        self._tiling = candidates.tiling
+        self._of_configs = weights.config @ config_features(candidates.configs) + weights.first_bias
+
+    def scores(self, problem: Problem, sm_count: int) -> Floats:
+        """A row of scores and one of the logarithms of regrets, with a column for each candidate.
+
+        The difference of two scores is that of the logarithms of their times.
+        """
+        weights = self._weights
+        hidden = weights.joint @ self._tiling.features(problem, sm_count)
+        hidden += self._of_configs
+        hidden += weights.problem @ problem_features(problem, sm_count)
+        np.maximum(hidden, 0, out=hidden)
+        hidden = weights.second @ hidden
+        hidden += weights.second_bias
+        np.maximum(hidden, 0, out=hidden)
+        answer: Floats = weights.last @ hidden + weights.last_bias
+        return answer

@@ -1,0 +1,124 @@
+"""A model: which configs to expect the best times of, for one problem, and how sure that is."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from diode_lut.model.candidates import Candidates, families, family_of
+from diode_lut.model.kinds import Kind, unknown
+from diode_lut.model.network import Scorer, Weights
+from diode_lut.model.split import Split
+from diode_lut.problem import Config, Hardware, Problem
+
+LENGTH = 32
+"""So many configs are ranked at most, which is the most that Inductor is ever given to choose from."""
+
+GOOD = 0.05
+"""Confidence is that the first config is slower than the best by no more than this fraction."""
+
+_DIGITS = 4
+"""Scores that agree in so many digits are equal, so that rounding on another machine changes no order."""
+
+
+class Ranked(NamedTuple):
+    """A config, and the time expected of it, over that of ``aten``."""
+
+    config: Config
+    time: float
+
+
+class Ranking(NamedTuple):
+    """Configs, the fastest first, ``aten`` always among them; ``confidence``, from 0 to 1, is in the first."""
+
+    ranked: tuple[Ranked, ...]
+    confidence: float
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        """The configs, best first."""
+        return tuple(each.config for each in self.ranked)
+
+
+class Calibration(NamedTuple):
+    """What a regret to expect means: the share of answers that were good, among those with no more than that regret.
+
+    ``regrets`` are logarithms, upwards; ``confidences``, downwards, one for each.
+    """
+
+    regrets: tuple[float, ...]
+    confidences: tuple[float, ...]
+
+    def confidence(self, regret: float) -> float:
+        """From 0 to 1; 0 where the regret is larger than all that were seen."""
+        place = bisect_left(self.regrets, regret)
+        return self.confidences[place] if place < len(self.confidences) else 0.0
+
+
+class Model:
+    """Ranks the candidates for a problem; read-only.
+
+    ``candidates`` are what it chooses from, ``kinds`` are the problems that it knows, ``split`` says which it was not
+    trained on. ``path`` is the file that it was read from and ``digest`` the SHA-256 of that file's bytes in
+    hexadecimal; both are empty for one in memory.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        weights: Weights,
+        candidates: Sequence[Config],
+        kinds: Sequence[Kind],
+        calibration: Calibration,
+        split: Split,
+        provenance: Mapping[str, Any] | None = None,
+        *,
+        path: Path | None = None,
+        digest: str = "",
+    ) -> None:
+        self.hardware = hardware
+        self.weights = weights
+        self.candidates = tuple(candidates)
+        self.kinds = tuple(kinds)
+        self.calibration = calibration
+        self.split = split
+        self.provenance = provenance or {}
+        self.path, self.digest = path, digest
+
+    def unknown(self, problem: Problem) -> str:
+        """Why the model has nothing to say about the problem; empty if it has."""
+        return unknown(self.kinds, problem)
+
+    def rank(self, problem: Problem, hardware: Hardware | None = None) -> Ranking | None:
+        """The ranking for a problem on some hardware, by default the model's own; None if the problem is unknown."""
+        if self.unknown(problem):
+            return None
+        family = family_of(problem)
+        candidates = self.families[family]
+        scores, regrets = self._scorers[family].scores(problem, (hardware or self.hardware).sm_count)
+        scores = np.round(scores - scores[candidates.aten], _DIGITS)
+        applicable = np.flatnonzero(candidates.applicable(problem))
+        numbers = applicable[np.argsort(scores[applicable], kind="stable")][:LENGTH].tolist()
+        if candidates.aten not in numbers:
+            numbers[-1] = candidates.aten
+        times = np.exp(scores[numbers]).tolist()
+        ranked = tuple(Ranked(candidates.configs[number], time) for number, time in zip(numbers, times, strict=True))
+        return Ranking(ranked, self.calibration.confidence(float(regrets[numbers[0]])))
+
+    @cached_property
+    def families(self) -> tuple[Candidates, Candidates]:
+        """The candidates for products without a batch, and those for products with one."""
+        return families(self.candidates)
+
+    @cached_property
+    def _scorers(self) -> tuple[Scorer, Scorer]:
+        plain, batched = self.families
+        return Scorer(self.weights, plain), Scorer(self.weights, batched)
+
+    def __repr__(self) -> str:
+        return f"<Model for {self.hardware}: {len(self.candidates)} candidates, {self.path or 'in memory'}>"

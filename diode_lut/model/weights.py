@@ -1,0 +1,120 @@
+"""Weights files: safetensors, with everything that the weights are worth nothing without in the metadata."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from diode_lut.errors import ModelError, ProblemError
+from diode_lut.files import write_atomically
+from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, SHARED_MEMORY, VERSION
+from diode_lut.model.head import KEY, LARGEST, metadata_of, read_bytes
+from diode_lut.model.kinds import Kind
+from diode_lut.model.network import MOST_HIDDEN, Weights
+from diode_lut.model.ranking import Calibration, Model
+from diode_lut.model.split import Split
+from diode_lut.problem import ATEN, Config, Hardware
+
+_FEATURES = {
+    "version": VERSION,
+    "problem": list(PROBLEM_FEATURES),
+    "config": list(CONFIG_FEATURES),
+    "joint": list(JOINT_FEATURES),
+    "constants": {"shared_memory": SHARED_MEMORY},
+}
+
+
+def write_model(model: Model, path: Path) -> None:
+    """Write the weights file; the same model gives the same bytes."""
+    metadata = {
+        "features": _FEATURES,
+        "hardware": model.hardware._asdict(),
+        "candidates": [config.to_json() for config in model.candidates],
+        "kinds": [kind._asdict() for kind in model.kinds],
+        "calibration": model.calibration._asdict(),
+        "split": model.split.to_json(),
+        "provenance": dict(model.provenance),
+    }
+    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in model.weights._asdict().items()}
+    data = save(tensors, {KEY: orjson.dumps(metadata).decode()})
+    if len(data) > LARGEST:
+        raise ModelError(f"{path}: {len(data)} bytes would be more than the {LARGEST} that can be read again")
+    write_atomically(path, data)
+
+
+def read_model(path: Path) -> Model:
+    """The model in a file; ModelError if it is not one that these features are right for, or cannot be read."""
+    data = read_bytes(path)
+    metadata = metadata_of(data, path)
+    _check_features(metadata.get("features"), path)
+    try:
+        tensors = load(data)
+    except SafetensorError as error:
+        raise ModelError(f"{path}: damaged: {error}") from error
+    try:
+        return _model(metadata, tensors, path, hashlib.sha256(data).hexdigest())
+    except ProblemError as error:
+        raise ModelError(f"{path}: metadata: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelError(f"{path}: metadata is incomplete or damaged: {type(error).__name__}: {error}") from error
+
+
+def _check_features(found: Any, path: Path) -> None:
+    if not isinstance(found, dict):
+        raise ModelError(f"{path}: does not say which features it is for")
+    for name, expected in _FEATURES.items():
+        if found.get(name) != expected:
+            difference = (
+                f"expected {expected}, found {found.get(name)}" if name == "version" else "other names or values"
+            )
+            raise ModelError(f"{path}: features.{name}: {difference}; distill the model again with this diode_lut")
+
+
+def _model(metadata: Mapping[str, Any], tensors: dict[str, Any], path: Path, digest: str) -> Model:
+    candidates = [Config.from_json(fields) for fields in metadata["candidates"]]
+    if ATEN not in candidates:
+        raise ProblemError("candidates: aten is not among them")
+    weights = _weights(tensors, path)
+    kinds = [Kind.from_json(fields) for fields in metadata["kinds"]]
+    return Model(
+        Hardware.from_json(metadata["hardware"]),
+        weights,
+        candidates,
+        kinds,
+        _calibration(metadata["calibration"]),
+        Split.from_json(metadata["split"]),
+        metadata["provenance"],
+        path=path,
+        digest=digest,
+    )
+
+
+def _calibration(fields: Mapping[str, Any]) -> Calibration:
+    columns = [tuple(map(float, fields[name])) for name in Calibration._fields]
+    regrets, confidences = columns
+    if len(regrets) != len(confidences) or list(regrets) != sorted(regrets):
+        raise ProblemError("calibration: not a confidence for each of some rising regrets")
+    return Calibration(regrets, confidences)
+
+
+def _weights(tensors: Mapping[str, Any], path: Path) -> Weights:
+    """The tensors, or ModelError if one is missing, has another type or shape, or holds what is no number."""
+    if set(tensors) != set(Weights._fields):
+        raise ModelError(f"{path}: tensors {sorted(tensors)}, expected {sorted(Weights._fields)}")
+    weights = Weights(**{name: tensors[name] for name in Weights._fields})
+    if weights.second.ndim != 2 or max(weights.second.shape) > MOST_HIDDEN:
+        raise ModelError(f"{path}: second: shape {weights.second.shape}, expected two sizes up to {MOST_HIDDEN}")
+    for name, shape in weights.shapes().items():
+        tensor = tensors[name]
+        if tensor.dtype != np.float32 or tensor.shape != shape:
+            raise ModelError(f"{path}: {name}: {tensor.dtype} {tensor.shape}, expected float32 {shape}")
+        if not np.isfinite(tensor).all():
+            raise ModelError(f"{path}: {name}: holds NaN or infinity")
+    return weights

@@ -1,0 +1,120 @@
+"""Distilling a device whose times are simple: what is learned, kept apart, written and said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diode_lut.dataset import read_dataset
+from diode_lut.distill import Distilled, distill
+from diode_lut.errors import DatasetError, ModelError
+from diode_lut.model.split import Split, parse_family
+from diode_lut.model.weights import read_model, write_model
+from diode_lut.problem import ATEN
+from tests.commands import call
+from tests.distill.synthetic import problems, time, write
+from tests.model.small import H200, LARGE
+
+SPLIT = Split(0, 0.2, (parse_family("m=4096"),))
+
+
+@pytest.fixture(scope="module")
+def dataset_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("distill") / "x.msgpack", 120)
+
+
+@pytest.fixture(scope="module")
+def distilled(dataset_file: Path) -> Distilled:
+    return distill([read_dataset(dataset_file)], SPLIT)
+
+
+def test_choices_are_good_on_unseen_problems(distilled: Distilled) -> None:
+    """On problems of the test split, first choices are near the best, and nearer than aten alone."""
+    validation = distilled.validations["test"]
+    assert len(validation.choices) >= 10
+    assert validation.tops[1] < 1.1
+    assert validation.tops[5] < 1.02
+    assert validation.gain > 1.1
+    assert validation.rmse < 0.3
+
+
+def test_expected_times_are_those_measured(distilled: Distilled) -> None:
+    """What the model expects of a config it was trained on is about what it takes, relative to aten."""
+    known = next(problem for problem in problems(120) if SPLIT.group(problem) == "train" and problem.m == 1024)
+    ranking = distilled.model.rank(known)
+    assert ranking is not None
+    for config, expected in ranking.ranked[:5]:
+        assert expected == pytest.approx(time(config, known) / time(ATEN, known), rel=0.15)
+
+
+def test_groups_are_kept_apart(distilled: Distilled) -> None:
+    """Problems of the test split and of left-out families are validated, each in their group, and not trained on."""
+    names = [SPLIT.group(problem) for problem in problems(120)]
+    assert set(distilled.validations) == {"test", "m=4096:4096"}
+    assert distilled.training_problems == names.count("train")
+    left_out = distilled.validations["m=4096:4096"]
+    assert (len(left_out.choices), left_out.unknown) == (0, names.count("m=4096:4096")), "beyond the sizes it saw"
+
+
+def test_a_seed_gives_one_model(dataset_file: Path, distilled: Distilled, tmp_path: Path) -> None:
+    """Distilling again gives the same file, byte for byte."""
+    files = [tmp_path / name for name in ("first.safetensors", "second.safetensors")]
+    for path, each in zip(files, (distilled, distill([read_dataset(dataset_file)], SPLIT)), strict=True):
+        write_model(each.model, path)
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_network_is_the_same_without_torch(distilled: Distilled, tmp_path: Path) -> None:
+    """What NumPy computes from the written file is what the trained network said: the confidence is in the file."""
+    path = tmp_path / "x.safetensors"
+    write_model(distilled.model, path)
+    found = read_model(path)
+    for problem in problems(120)[:20]:
+        assert found.rank(problem) == distilled.model.rank(problem)
+
+
+def test_too_few_problems(tmp_path: Path) -> None:
+    """A dataset that nothing can be learned from is an error that says how many problems it takes."""
+    dataset = read_dataset(write(tmp_path / "x.msgpack", 12))
+    with pytest.raises(ModelError, match=r"problems to train on: too few \(at least 60"):
+        distill([dataset], SPLIT)
+
+
+def test_one_device(dataset_file: Path, tmp_path: Path) -> None:
+    """Datasets of different devices are an error that names both."""
+    from diode_lut.dataset import DatasetWriter, Header, Record, Timing
+
+    with DatasetWriter(tmp_path / "y.msgpack", Header(H200._replace(name="A", arch="sm_80"))) as writer:
+        writer.append(Record(problems(1)[0], (Timing(LARGE, 1.0),)))
+    with pytest.raises(DatasetError, match=r"y.msgpack: A \(sm_80, 132 SMs\), but .*x.msgpack: NVIDIA H200"):
+        distill([read_dataset(dataset_file), read_dataset(tmp_path / "y.msgpack")], SPLIT)
+
+
+def test_command(dataset_file: Path, tmp_path: Path) -> None:
+    """The command writes the model and the picture, and prints what it is worth; evaluate asks only unseen problems."""
+    out, picture = tmp_path / "x.mlp.safetensors", tmp_path / "x.png"
+    result = call("distill", dataset_file, "-o", out, "--leave-out", "m=4096", "--picture", picture)
+    assert result.exit_code == 0, result.stderr
+    assert "RMSE of log time: " in result.stdout
+    assert "time over the best measured: top 1: " in result.stdout
+    assert "m=4096:4096: 0 problems" in result.stdout
+    assert read_model(out).split == SPLIT
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    evaluated = call("evaluate", "--model", out, dataset_file)
+    assert evaluated.exit_code == 0, evaluated.stderr
+    unseen = sum(SPLIT.group(problem) != "train" for problem in problems(120))
+    assert evaluated.stdout.splitlines()[1].split()[:2] == ["all", str(unseen)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--leave-out", "m=x"], 2, "not a condition such as"),
+        (["--picture", "x.nothing"], 2, "its name must end with one of"),
+    ],
+)
+def test_bad_arguments(dataset_file: Path, tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
+    """Wrong usage is found before the work begins."""
+    result = call("distill", dataset_file, "-o", tmp_path / "x.safetensors", *arguments)
+    assert (result.exit_code, message in result.stderr) == (code, True)

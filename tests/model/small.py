@@ -1,0 +1,60 @@
+"""Models small enough to know what they answer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES
+from diode_lut.model.kinds import Kind
+from diode_lut.model.network import OUTPUTS, Weights
+from diode_lut.model.ranking import Calibration, Model
+from diode_lut.model.split import Split
+from diode_lut.problem import ATEN, Config, Hardware, Problem
+
+H200 = Hardware("NVIDIA H200", "sm_90", 132)
+LARGE = Config("triton_mm", (128, 128, 64, 8, 4, 8))
+SMALL = Config("triton_mm", (64, 32, 64, 8, 4, 4))
+BATCHED = Config("triton_bmm", (32, 32, 32, 8, 3, 4))
+CUT = Config("decompose_k", (16,))
+CANDIDATES = (SMALL, LARGE, BATCHED, ATEN, CUT)
+
+MM = Problem("mm", "bfloat16", "nt", 16, 1, 1024, 1024, 1024)
+BMM = Problem("bmm", "bfloat16", "nt", 16, 8, 64, 64, 64)
+WIDE = (1, 65536)
+KINDS = tuple(Kind(*problem[:4], 10, (1, 64), WIDE, WIDE, WIDE) for problem in (MM, BMM))
+
+
+def model(
+    advantage: float = 0.5, confidence: float = 0.99, candidates: tuple[Config, ...] = CANDIDATES, **fields: object
+) -> Model:
+    """A model for which a tiled config takes exp(-advantage) of aten's time; it is as sure of that as it is told."""
+    return Model(
+        **{
+            "hardware": H200,
+            "weights": weights(advantage),
+            "candidates": candidates,
+            "kinds": KINDS,
+            "calibration": Calibration((0.0,), (confidence,)),
+            "split": Split(0, 0.2),
+            **fields,
+        }  # type: ignore[arg-type]
+    )
+
+
+def weights(advantage: float) -> Weights:
+    """One neuron that sees whether a config is tiled, or sees nothing else."""
+    config = np.zeros((1, len(CONFIG_FEATURES)), np.float32)
+    config[0, CONFIG_FEATURES.index("tiled")] = 1
+    last = np.zeros((OUTPUTS, 1), np.float32)
+    last[0] = -advantage
+    one, zero = np.ones((1, 1), np.float32), np.zeros((1, 1), np.float32)
+    return Weights(
+        problem=np.zeros((1, len(PROBLEM_FEATURES)), np.float32),
+        config=config,
+        joint=np.zeros((1, len(JOINT_FEATURES)), np.float32),
+        first_bias=zero,
+        second=one,
+        second_bias=zero,
+        last=last,
+        last_bias=np.full((OUTPUTS, 1), -1, np.float32),
+    )

@@ -1,0 +1,86 @@
+"""The features: what they are, and that nothing depends on who else is a candidate."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diode_lut.model.features import (
+    CONFIG_FEATURES,
+    JOINT_FEATURES,
+    PROBLEM_FEATURES,
+    Tiling,
+    config_features,
+    problem_features,
+)
+from diode_lut.problem import ATEN, Config, Problem
+from tests.model.small import CANDIDATES, LARGE, MM, SMALL
+
+sizes = st.integers(1, 10**6)
+problems = st.builds(
+    Problem, st.just("bmm"), st.sampled_from(["float16", "float32"]), st.just("nt"), st.just(16), sizes, sizes, sizes,
+    sizes,
+)  # fmt: skip
+
+
+@given(problem=problems)
+def test_features_are_finite(problem: Problem) -> None:
+    """There is a number for every name, whatever the sizes."""
+    of_problem = problem_features(problem, 132)
+    joint = Tiling(CANDIDATES).features(problem, 132)
+    assert of_problem.shape == (len(PROBLEM_FEATURES), 1)
+    assert joint.shape == (len(JOINT_FEATURES), len(CANDIDATES))
+    assert np.isfinite(of_problem).all()
+    assert np.isfinite(joint).all()
+
+
+@given(problem=problems)
+def test_a_candidate_is_described_alone(problem: Problem) -> None:
+    """The column of a candidate is the same in every list of candidates."""
+    together = Tiling([SMALL, LARGE, ATEN]).features(problem, 132)
+    for column, config in enumerate([SMALL, LARGE, ATEN]):
+        assert (Tiling([config]).features(problem, 132)[:, 0] == together[:, column]).all()
+
+
+def joint(config: Config, problem: Problem = MM) -> dict[str, float]:
+    """The joint features of one config by name."""
+    return dict(zip(JOINT_FEATURES, Tiling([config]).features(problem, 132)[:, 0].tolist(), strict=True))
+
+
+def test_tiles_and_waves() -> None:
+    """1000 x 1030 in tiles of 128 x 128 is 8 x 9 tiles, which are less than a wave, and the last ones partly empty."""
+    found = joint(LARGE, MM._replace(m=1000, n=1030, k=100))
+    assert found["log_tiles"] == pytest.approx(math.log2(72))
+    assert (found["log_tile_rows"], found["log_steps"]) == (3, 1)
+    assert found["row_fill"] == pytest.approx(1000 / 1024)
+    assert found["column_fill"] == pytest.approx(1030 / (9 * 128))
+    assert found["step_fill"] == pytest.approx(100 / 128)
+    assert found["tile_wave_fill"] == pytest.approx(72 / 132)
+    assert (found["even_k"], joint(LARGE)["even_k"]) == (0, 1)
+
+
+def test_stages_take_shared_memory() -> None:
+    """Four stages of 128 x 64 and 64 x 128 two-byte elements are 128 KiB: one tile at a time fits."""
+    found = joint(LARGE)
+    assert (found["log_shared_memory"], found["occupancy"]) == (17, 1)
+    assert joint(SMALL)["occupancy"] > 1
+
+
+def test_what_is_not_tiled_has_no_joint_features() -> None:
+    """For aten they are all zero, and its config features say which it is."""
+    assert set(joint(ATEN).values()) == {0}
+    column = dict(zip(CONFIG_FEATURES, config_features([ATEN])[:, 0].tolist(), strict=True))
+    assert {name for name, value in column.items() if value} == {"aten"}
+
+
+def test_problem_features_by_name() -> None:
+    """Sizes are logarithms; kinds are flags."""
+    problem = Problem("addmm", "float16", "nt", 16, 1, 64, 96, 1024)
+    found = dict(zip(PROBLEM_FEATURES, problem_features(problem, 132)[:, 0].tolist(), strict=True))
+    assert (found["log_m"], found["log_k"], found["log_flops"]) == (6, 10, pytest.approx(math.log2(2 * 64 * 96 * 1024)))
+    flags = ("bias", "batched", "float16", "float32", "a_transposed", "b_transposed", "aligned", "n_multiple_of_64")
+    assert [found[name] for name in flags] == [1, 0, 1, 0, 0, 1, 1, 0]

@@ -1,0 +1,94 @@
+"""What a model answers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from diode_lut.model.ranking import LENGTH, Calibration
+from diode_lut.problem import ATEN, Config
+from tests.model.small import BATCHED, BMM, CUT, LARGE, MM, SMALL, model
+
+
+def test_fastest_comes_first_with_its_time_over_atens() -> None:
+    """Configs are ranked by the time expected, which is relative to aten's; equals keep the candidates' order."""
+    ranking = model(advantage=0.5).rank(MM)
+    assert ranking is not None
+    assert [each.config for each in ranking.ranked] == [SMALL, LARGE, ATEN]
+    assert [each.time for each in ranking.ranked] == pytest.approx([math.exp(-0.5)] * 2 + [1.0], abs=1e-3)
+    assert ranking.confidence == 0.99
+
+
+def test_aten_can_win() -> None:
+    """Where tiles are expected to be slower, aten is first."""
+    ranking = model(advantage=-0.5).rank(MM)
+    assert ranking is not None
+    assert ranking.configs[0] == ATEN
+
+
+def test_products_with_a_batch_have_candidates_of_their_own() -> None:
+    """Templates for a batch are only for those, the others never."""
+    ranking = model().rank(BMM)
+    assert ranking is not None
+    assert ranking.configs == (BATCHED, ATEN)
+
+
+def test_only_candidates_that_fit_are_ranked() -> None:
+    """Tiles twice as large as the problem are left out, and K is cut only where it is long and divides."""
+    small = model().rank(MM._replace(m=64, k=16 * 128 * 8))
+    assert small is not None
+    assert set(small.configs) == {SMALL, CUT, ATEN}
+    odd = model().rank(MM._replace(m=64, k=16 * 128 * 8 + 8))
+    assert odd is not None
+    assert set(odd.configs) == {SMALL, ATEN}
+
+
+def test_tiles_need_shared_memory() -> None:
+    """What cannot be launched, because its stages do not fit, is not ranked."""
+    huge = Config("triton_mm", (256, 128, 128, 8, 5, 8))
+    ranking = model(candidates=(huge, BATCHED, ATEN)).rank(MM)
+    assert ranking is not None
+    assert ranking.configs == (ATEN,)
+
+
+def test_long_rankings_end_with_aten() -> None:
+    """No more than Inductor is ever given are ranked, and aten is one of them."""
+    blocks = (16, 32, 64, 128)
+    many = tuple(Config("triton_mm", (m, n, 32, 8, 3, 4)) for m in blocks for n in blocks)
+    more = tuple(config._replace(params=(*config.params[:4], 4, 4)) for config in many)
+    again = tuple(config._replace(params=(*config.params[:4], 5, 4)) for config in many)
+    ranking = model(candidates=(*many, *more, *again, ATEN)).rank(MM)
+    assert ranking is not None
+    assert len(ranking.configs) == LENGTH
+    assert ranking.configs[-1] == ATEN
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"op": "addmm"}, "not trained for op=addmm"),
+        ({"dtype": "float32"}, "not trained for op=mm dtype=float32"),
+        ({"layout": "tn"}, "not trained for op=mm dtype=bfloat16 layout=tn"),
+        ({"align": 2}, "not trained for op=mm dtype=bfloat16 layout=nt align=2"),
+        ({"m": 70_000}, "not trained for such sizes: m=70000 is outside 1 to 65536"),
+    ],
+)
+def test_unknown_problems_are_not_ranked(changes: dict[str, object], reason: str) -> None:
+    """What the model has not seen the like of, it says nothing about, and says why."""
+    problem = MM._replace(**changes)  # type: ignore[arg-type]
+    assert model().rank(problem) is None
+    assert model().unknown(problem) == reason
+
+
+def test_waves_are_those_of_the_hardware_asked_about() -> None:
+    """The features use the SM count of the device that will run the kernel."""
+    tiling = model().families[0].tiling
+    few, many = (tiling.features(MM, sm_count) for sm_count in (66, 132))
+    assert few[4, : tiling.count] == pytest.approx(many[4, : tiling.count] + 1, abs=1e-5)
+
+
+def test_calibration_steps_down() -> None:
+    """A regret counts as the next larger one that was seen; beyond all of them there is no confidence."""
+    calibration = Calibration((-3.0, -2.0), (1.0, 0.9))
+    assert [calibration.confidence(regret) for regret in (-4, -3, -2.5, -2, -1)] == [1.0, 1.0, 0.9, 0.9, 0.0]

@@ -1,0 +1,67 @@
+"""Which problems are for testing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diode_lut.errors import ProblemError
+from diode_lut.model.split import TEST, TRAIN, Split, belongs, family_name, parse_family
+from diode_lut.problem import Problem
+from tests.model.small import MM
+
+PROBLEMS = [MM._replace(m=m) for m in range(1, 2001)]
+
+
+def test_share_is_kept() -> None:
+    """About the share asked for is for testing."""
+    groups = [Split(0, 0.2).group(problem) for problem in PROBLEMS]
+    assert set(groups) == {TRAIN, TEST}
+    assert groups.count(TEST) / len(groups) == pytest.approx(0.2, abs=0.04)
+
+
+def test_each_problem_is_drawn_alone() -> None:
+    """A seed always draws the same problems, whatever others there are; another seed draws others."""
+    first = Split(0, 0.2)
+    assert [first.group(problem) for problem in PROBLEMS] == [Split(0, 0.2).group(problem) for problem in PROBLEMS]
+    assert [first.draw(problem) for problem in PROBLEMS[:5]] != [
+        Split(1, 0.2).draw(problem) for problem in PROBLEMS[:5]
+    ]
+
+
+def test_families_are_left_out_as_a_whole() -> None:
+    """Whatever belongs to a family is in the group called so, drawn or not."""
+    family = parse_family("layout=nt,m=1:64")
+    split = Split(0, 0.2, (family,))
+    for problem in PROBLEMS:
+        assert (split.group(problem) == "layout=nt,m=1:64") is (problem.m <= 64)
+
+
+families = st.lists(
+    st.sampled_from(["op=mm", "dtype=bfloat16", "layout=tn", "align=2", "b=1", "m=1:64", "n=7", "k=1024:2048"]),
+    min_size=1,
+    unique=True,
+).map(",".join)
+
+
+@given(text=families)
+def test_split_survives_json(text: str) -> None:
+    """What a weights file says about its split is the split."""
+    split = Split(3, 0.1, (parse_family(text),))
+    assert Split.from_json(split.to_json()) == split
+
+
+@pytest.mark.parametrize("text", ["", "op=conv", "size=3", "m=9:3", "m=x", "m", "align=4", "m=0", "op=mm,,"])
+def test_bad_families(text: str) -> None:
+    """A family that no problem can belong to is an error that quotes it."""
+    with pytest.raises(ProblemError, match=text.split(",")[-1] or "condition"):
+        parse_family(text)
+
+
+def test_belonging() -> None:
+    """Sizes are ranges with both ends included; one number means itself."""
+    problem = Problem("mm", "float16", "tn", 2, 1, 64, 7, 9)
+    assert belongs(problem, parse_family("op=mm,layout=tn,align=2,m=1:64,n=7"))
+    assert not belongs(problem, parse_family("m=1:63"))
+    assert family_name(parse_family("n=7,align=2")) == "n=7:7,align=2"

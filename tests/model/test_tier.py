@@ -1,0 +1,145 @@
+"""The model as the last tier: when it answers, what the decision says, and what the hook's caches learn of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import diode_lut
+from diode_lut import catalog, runtime
+from diode_lut.catalog import find_path, find_tables, tiers_for
+from diode_lut.errors import ModelError
+from diode_lut.model.weights import write_model
+from diode_lut.problem import ATEN, Hardware
+from diode_lut.selector import Selector, Tier
+from tests.commands import call
+from tests.model.small import H200, LARGE, MM, SMALL, model
+
+A100 = Hardware("NVIDIA A100-SXM4-80GB", "sm_80", 108)
+FLOAT32 = MM._replace(dtype="float32")
+
+
+def selector(confidence: float = 0.99, hardware: Hardware = H200) -> Selector:
+    return Selector(hardware, [Tier("model", (), models=(model(confidence=confidence),))])
+
+
+@pytest.fixture
+def shipped_model(shipped: Path) -> Iterator[Path]:
+    """A model shipped for the H200, and nothing else."""
+    path = shipped / "nvidia-h200.mlp.safetensors"
+    write_model(model(), path)
+    runtime._build_selector.cache_clear()
+    yield path
+    runtime._build_selector.cache_clear()
+
+
+def test_a_sure_model_answers() -> None:
+    """With enough confidence the ranking is the answer, best first, and aten is in it."""
+    decision = selector(0.96).select(MM)
+    assert (decision.tier, decision.configs) == ("model", (SMALL, LARGE, ATEN))
+    assert (decision.entry, decision.table, decision.confidence) == (None, None, 0.96)
+    assert decision.steps == ("model: model for NVIDIA H200 answers, with confidence 0.960",)
+
+
+def test_an_unsure_model_abstains() -> None:
+    """Below the threshold Inductor decides, and the step says how sure the model was."""
+    decision = selector(0.94).select(MM)
+    assert (decision.tier, decision.configs, decision.confidence) == ("abstain", (), None)
+    assert decision.steps[0] == "model: model for NVIDIA H200: confidence 0.940 is below 0.95"
+    assert selector(0.94).select(MM, 0.9).tier == "model"
+
+
+def test_an_unknown_problem_is_a_step() -> None:
+    """What the model was not trained for it does not guess."""
+    decision = selector().select(FLOAT32)
+    assert decision.steps[0] == "model: model for NVIDIA H200: not trained for op=mm dtype=float32"
+
+
+def test_explain_shows_the_ranking_in_any_case() -> None:
+    """The expected gains and the confidence are shown, whether or not the model answers."""
+    for confidence in (0.94, 0.96):
+        lines = selector(confidence).select(MM).explain().splitlines()
+        assert "    triton_mm 64x32x64 g8 s4 w4 (1.649 times as fast as aten, expected)" in lines
+        assert lines[-1] == f"    the first is within 5 % of the best with confidence {confidence:.3f}"
+
+
+def test_another_devices_model_says_so() -> None:
+    """On hardware that it was not trained for, explain names what it was trained for."""
+    steps = selector(hardware=A100).select(MM).steps
+    assert steps[-1].startswith("model: model for NVIDIA H200, trained for NVIDIA H200 (sm_90, 132 SMs), answers")
+
+
+def test_digest_depends_on_the_model(tmp_path: Path) -> None:
+    """Another model, or none, is another digest."""
+    digests = set()
+    for advantage in (0.5, 0.6):
+        path = tmp_path / "x.mlp.safetensors"
+        write_model(model(advantage), path)
+        digests.add(Selector(H200, tiers_for(H200, (str(path),))).digest)
+    assert len({*digests, Selector(H200, ()).digest}) == 3
+
+
+def test_shipped_models_are_for_their_device_and_its_kin(shipped_model: Path) -> None:
+    """They are listed, found by name, and asked on the same architecture with the same SM count only."""
+    assert [(file.name, file.hardware) for file in find_tables(())] == [("nvidia-h200.mlp", H200)]
+    assert find_path("nvidia-h200.mlp") == shipped_model
+    for hardware, count in ((H200, 1), (H200._replace(name="NVIDIA H100"), 1), (A100, 0)):
+        *_, tier = tiers_for(hardware, ())
+        assert (tier.name, len(tier.models)) == ("model", count)
+
+
+def test_own_models_come_first_on_any_hardware(shipped_model: Path, tmp_path: Path) -> None:
+    """A model that the user registers is used whatever it was trained for, before the shipped ones."""
+    mine = tmp_path / "mine.safetensors"
+    write_model(model(), mine)
+    with diode_lut.config.patch(tables=()):
+        diode_lut.register_table(str(mine))
+        for hardware, paths in ((H200, [mine, shipped_model]), (A100, [mine])):
+            assert [each.path for each in tiers_for(hardware, diode_lut.config.tables)[-1].models] == paths
+        decision = diode_lut.select(MM, hardware=A100)
+    assert (decision.tier, decision.where) == ("model", str(mine))
+
+
+def test_tables_come_before_models(shipped_model: Path, table_file: Callable[..., Path]) -> None:
+    """Where a table covers the problem, no model is asked."""
+    table_file("tables/nvidia-h200.json", {"op": "mm", "configs": [{"template": "aten"}]})
+    with diode_lut.config.patch(tables=()):
+        assert diode_lut.select(MM, hardware=H200).tier == "device"
+        assert diode_lut.select(MM._replace(op="bmm", b=2), hardware=H200).tier == "model"
+
+
+def test_a_bad_model_costs_itself_and_a_warning(shipped_model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """At run time a file that cannot be used leaves the tables; registering it is an error."""
+    shipped_model.write_bytes(shipped_model.read_bytes()[:-4])
+    *_, tier = tiers_for(H200, ())
+    assert tier.models == ()
+    assert tier.left_out[0].startswith(f"left out: {shipped_model}: damaged")
+    assert caplog.messages[0].startswith(f"model left out: {shipped_model}: damaged")
+    with pytest.raises(ModelError):
+        diode_lut.register_table(str(shipped_model))
+
+
+def test_threshold_is_a_setting(shipped_model: Path) -> None:
+    """``confidence_threshold`` decides how sure the model must be, and is part of the caches' keys."""
+    with diode_lut.config.patch(tables=(), confidence_threshold=0.999):
+        assert diode_lut.select(MM, hardware=H200).tier == "abstain"
+        strict = runtime.cache_identity()
+    with diode_lut.config.patch(tables=()):
+        assert diode_lut.select(MM, hardware=H200).tier == "model"
+        assert runtime.cache_identity() != strict
+
+
+def test_models_are_of_use_everywhere(shipped_model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A user's model for other hardware is no mistake."""
+    catalog.warn_of_useless([str(shipped_model)], [A100])
+    assert caplog.messages == []
+
+
+def test_explain_command(shipped_model: Path) -> None:
+    """The command exits with 0 where the model answers, and shows what it expects."""
+    result = call("explain", "mm", 1024, 1024, 1024, "--layout", "nt", "--hardware", "nvidia-h200.mlp")
+    assert result.exit_code == 0
+    assert "answers, with confidence 0.990" in result.stdout
+    assert "(1.649 times as fast as aten, expected)" in result.stdout

@@ -1,0 +1,126 @@
+"""Weights files: what they keep, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from diode_lut.errors import ModelError
+from diode_lut.model.head import KEY, LARGEST, metadata_of, read_model_hardware
+from diode_lut.model.split import Split, parse_family
+from diode_lut.model.weights import read_model, write_model
+from tests.model.small import H200, MM, model
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A sound weights file."""
+    path = tmp_path / "x.mlp.safetensors"
+    write_model(model(split=Split(3, 0.1, (parse_family("op=mm,m=1:64"),)), provenance={"seed": 3}), path)
+    return path
+
+
+def test_everything_is_read_as_it_was_written(path: Path) -> None:
+    """A model answers the same after writing and reading, and still says where it comes from."""
+    written, found = model(), read_model(path)
+    assert found.rank(MM) == written.rank(MM)
+    assert (found.hardware, found.candidates, found.kinds) == (H200, written.candidates, written.kinds)
+    assert (found.split, found.provenance) == (Split(3, 0.1, (parse_family("op=mm,m=1:64"),)), {"seed": 3})
+    assert found.path == path
+    assert read_model_hardware(path) == H200
+
+
+def test_same_model_same_bytes(path: Path, tmp_path: Path) -> None:
+    """Writing what was read gives the same file."""
+    again = tmp_path / "again.safetensors"
+    write_model(read_model(path), again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def altered(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Write the file again with other metadata."""
+    data = path.read_bytes()
+    metadata = metadata_of(data, path)
+    change(metadata)
+    path.write_bytes(save(load(data), {KEY: json.dumps(metadata)}))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: data[:100], "cut off: its header has"),
+        (lambda data: data[:-4], "damaged: "),
+        (lambda data: b"", "not a safetensors file: it begins with b''"),
+        (lambda data: b"PK\x03\x04" + data, "not a safetensors file: it begins with b'PK"),
+        (lambda data: data + bytes(LARGEST), f"more than the {LARGEST} that a weights file may have"),
+        (lambda data: save({"a": np.zeros(1)}), "a safetensors file, but no model of diode_lut's"),
+        (lambda data: save({"a": np.zeros(1)}, {KEY: "[]"}), "metadata 'diode_lut': not an object"),
+        (lambda data: save({"a": np.zeros(1)}, {KEY: "{}"}), "does not say which features it is for"),
+    ],
+)
+def test_files_that_are_no_models(path: Path, change: Callable[[bytes], bytes], message: str) -> None:
+    """A truncated, foreign or oversized file is an error that names it and says what is wrong."""
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(ModelError) as caught:
+        read_model(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_are_numbers(path: Path, value: float) -> None:
+    """One NaN among the weights, or one infinity, is enough to refuse the file."""
+    data = path.read_bytes()
+    tensors = load(data)
+    tensors["joint"][0, 3] = value
+    path.write_bytes(save(tensors, {KEY: json.dumps(metadata_of(data, path))}))
+    with pytest.raises(ModelError, match="joint: holds NaN or infinity"):
+        read_model(path)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (np.zeros((1, 3), np.float32), r"joint: float32 \(1, 3\), expected float32 \(1, 19\)"),
+        (np.zeros((1, 19)), r"joint: float64 \(1, 19\), expected float32"),
+    ],
+)
+def test_shapes_and_types_are_checked(path: Path, tensor: np.ndarray, message: str) -> None:
+    """Tensors that do not go with the features are refused before anything is computed with them."""
+    data = path.read_bytes()
+    path.write_bytes(save({**load(data), "joint": tensor}, {KEY: json.dumps(metadata_of(data, path))}))
+    with pytest.raises(ModelError, match=message):
+        read_model(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda fields: fields["features"].update(version=2), "features.version: expected 1, found 2"),
+        (lambda fields: fields["features"]["joint"].reverse(), "features.joint: other names or values; distill"),
+        (lambda fields: fields["features"]["constants"].update(shared_memory=1), "features.constants: other names"),
+        (lambda fields: fields.pop("kinds"), "metadata is incomplete or damaged: KeyError: 'kinds'"),
+        (lambda fields: fields["candidates"][0].update(block_m=96), "metadata: block_m: 96 is not allowed"),
+        (lambda fields: fields["candidates"].pop(3), "metadata: candidates: aten is not among them"),
+        (lambda fields: fields["calibration"]["regrets"].append(1), "calibration: not a confidence for each"),
+        (lambda fields: fields["hardware"].update(sm_count=0), "metadata: sm_count: 0 is not a positive integer"),
+    ],
+)
+def test_metadata_is_checked(path: Path, change: Callable[[dict[str, Any]], None], message: str) -> None:
+    """Other features, or metadata that is not what it should be, are an error that says which."""
+    altered(path, change)
+    with pytest.raises(ModelError) as caught:
+        read_model(path)
+    assert message in str(caught.value)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    """A file that is not there is an error, not an OSError."""
+    with pytest.raises(ModelError, match="cannot be read: No such file"):
+        read_model(tmp_path / "none.safetensors")
