@@ -60,6 +60,8 @@ def _letter(strides: Sequence[int]) -> str:
 
 
 def _aligned(operand: Operand, itemsize: int) -> bool:
-    """Whether every row (column, where column-major) starts on a 16-byte boundary."""
-    steps = [step for size, step in zip(operand.sizes, operand.strides, strict=True) if step != 1 and size != 1]
+    """Whether every row (column, where column-major) of every matrix starts on a 16-byte boundary."""
+    dimensions = list(zip(operand.sizes, operand.strides, strict=True))
+    batch, matrix = dimensions[:-2], dimensions[-2:]
+    steps = [step for size, step in matrix if size != 1 and step != 1] + [step for size, step in batch if size != 1]
     return all(step * itemsize % 16 == 0 for step in (*steps, operand.offset))

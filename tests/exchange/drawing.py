@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -24,10 +26,10 @@ def _visible(problem: Problem) -> bool:
     return (problem.layout[0] == "n" or problem.m > 1) and (problem.layout[1] == "n" or problem.k > 1)
 
 
-PACKED: SearchStrategy[Problem] = st.builds(
-    _problem, st.sampled_from(OPS), st.sampled_from(DTYPES), st.sampled_from(LAYOUTS), _sizes, _sizes, _sizes, _sizes
-).filter(_visible)
-"""Problems of packed matrices."""
+def packed(*, dtypes: Sequence[str] = DTYPES, layouts: Sequence[str] = LAYOUTS) -> SearchStrategy[Problem]:
+    """Problems of packed matrices."""
+    kinds = (st.sampled_from(OPS), st.sampled_from(dtypes), st.sampled_from(layouts))
+    return st.builds(_problem, *kinds, _sizes, _sizes, _sizes, _sizes).filter(_visible)
 
 
 def configs(*templates: str) -> SearchStrategy[Config]:

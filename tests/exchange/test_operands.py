@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from diode_lut.errors import ProblemError
 from diode_lut.exchange.operands import Operand, packed_operands, problem_of
 from diode_lut.problem import Problem
-from tests.exchange.drawing import PACKED
+from tests.exchange.drawing import packed
 
 
 @settings(max_examples=200)
-@given(PACKED)
+@given(packed())
 def test_operands_say_what_the_problem_says(problem: Problem) -> None:
     """From a packed problem to its operands and back nothing is lost."""
     a, b = packed_operands(problem)
@@ -33,6 +33,12 @@ def test_operands_say_what_the_problem_says(problem: Problem) -> None:
 def test_gaps_and_offsets_count_for_the_alignment(a: Operand, align: int) -> None:
     """Rows that begin on a 16-byte boundary are aligned, whatever is between them; one row needs no step."""
     assert problem_of("mm", "float16", a, Operand((32, 16), (16, 1))).align == align
+
+
+def test_matrices_of_one_element_next_to_each_other_are_not_aligned() -> None:
+    """A batch is packed with a step of one element then, which is no boundary."""
+    one = Operand((2, 1, 1), (1, 1, 1))
+    assert problem_of("bmm", "float16", one, one).align == 2
 
 
 def test_what_no_table_knows_is_refused() -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from diode_lut.errors import ExchangeError
 from diode_lut.exchange.exact import exact_problems, exact_table
 from diode_lut.exchange.formats import Facts, Skipped, read, write_table
-from diode_lut.problem import ATEN, Config, Hardware, Problem
+from diode_lut.problem import ATEN, DTYPES, Config, Hardware, Problem
 from diode_lut.table import Candidate, Entry, Table
-from tests.exchange.drawing import H200, PACKED, tables
+from tests.exchange.drawing import H200, packed, tables
 
 A, B = (Config("triton_mm", (64, 64, block_k, 8, 3, 4)) for block_k in (32, 128))
 MM = Problem.of("mm", 256, 512, 96, dtype="float16", layout="nn")
@@ -37,7 +37,7 @@ def imported(path: Path, name: str, document: Any, **facts: Any) -> tuple[Table,
 
 
 @drawn
-@given(tables(PACKED.filter(lambda problem: problem.dtype != "tf32")))
+@given(tables(packed(dtypes=DTYPES[:3])))
 def test_inductors_table_round_trips(tmp_path: Path, table: Table) -> None:
     """Every packed problem, with every config that Inductor's lookup can name, survives."""
     document, skipped = exported("inductor-table", table)
@@ -46,7 +46,7 @@ def test_inductors_table_round_trips(tmp_path: Path, table: Table) -> None:
 
 
 @drawn
-@given(tables(PACKED.filter(lambda problem: problem.layout == "nt"), "triton_mm", "triton_bmm"))
+@given(tables(packed(layouts=["nt"]), "triton_mm", "triton_bmm"))
 def test_torch_diodes_table_round_trips(tmp_path: Path, table: Table) -> None:
     """Every packed problem of one layout, with plain Triton configs, survives, TF32 included."""
     document, skipped = exported("torch-diode-table", table, layout="nt")

@@ -15,7 +15,7 @@ from diode_lut.dataset.record import REASONS, STAGES
 from diode_lut.errors import ExchangeError
 from diode_lut.exchange.formats import Facts, Skipped, Timings, read, write_timings
 from diode_lut.problem import ATEN, Config, Problem
-from tests.exchange.drawing import H200, PACKED, configs
+from tests.exchange.drawing import H200, configs, packed
 
 HEADER = Header(H200, torch="2.13.0", benchmarker="tests", measured_on="2026-11-21")
 MM = Problem.of("mm", 256, 300, 512, dtype="bfloat16", layout="nn")
@@ -31,7 +31,7 @@ def taken(name: str, path: Path, **facts: Any) -> tuple[Timings, Skipped]:
 _timings = st.builds(Timing, configs("aten", "triton_mm"), st.floats(0.1, 1e9), st.none()) | st.builds(
     Timing, configs("aten", "triton_bmm", "decompose_k"), st.none(), st.sampled_from(REASONS)
 )
-_records = st.builds(Record, PACKED, st.lists(_timings, min_size=1, max_size=3).map(tuple), st.sampled_from(STAGES))
+_records = st.builds(Record, packed(), st.lists(_timings, min_size=1, max_size=3).map(tuple), st.sampled_from(STAGES))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
