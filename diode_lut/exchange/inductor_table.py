@@ -62,7 +62,9 @@ def write(table: Table, problems: Iterable[Problem], facts: Facts, skipped: Skip
     for problem, entry in answers(table, problems, skipped):
         with counting(skipped):
             if problem.dtype == ("float32" if facts.dtype == "tf32" else "tf32"):
-                raise ProblemError(f"{problem.dtype}, which keys do not tell from its sister (--dtype says which)")
+                raise ProblemError(
+                    f"{problem.dtype}: keys do not tell float32 from tf32 (--dtype says which to export)"
+                )
             rows = [row for config in entry.configs for row in _rows(config, problem, table.hardware)]
             document |= {key: rows for key, rows in _keyed(problem, table.hardware, rows).items() if rows}
     return orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n"

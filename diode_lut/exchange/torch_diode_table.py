@@ -3,7 +3,8 @@
 ``{"hardware": {NAME: {"operation": {OP: {"solution": {KEY: {"config": [{"block_m": 64, ...}, ...]}}}}}}}``, where KEY
 is JSON in a string, with B, M, N, K, M_dtype, K_dtype, out_dtype, out_size and out_stride. Source:
 torch_diode/types/matmul_types.py and json_serializable.py of torch-diode 0.1.1. It knows only Inductor's plain Triton
-templates, and no layout: its collector multiplies packed row-major matrices.
+templates, of which those for float32 that allow TF32 stand beside the others, and no layout: its collector multiplies
+packed row-major matrices.
 """
 
 from __future__ import annotations
@@ -38,8 +39,14 @@ def read(path: Path, facts: Facts, skipped: Skipped) -> Table:
             skipped[f"hardware {name!r}"] += len(rows)
             continue
         with counting(skipped, len(rows)):
-            problem = _problem(op, json.loads(key), facts.layout or "nn", tf32=_allows_tf32(rows))
-            found[problem] = list(dict.fromkeys(_config(op, row) for row in rows))
+            problem = _problem(op, json.loads(key), facts.layout or "nn")
+            for row in rows:
+                with counting(skipped):
+                    config = _config(op, row)
+                    tf32 = problem.dtype == "float32" and row.get("ALLOW_TF32") is True
+                    configs = found.setdefault(problem._replace(dtype="tf32") if tf32 else problem, [])
+                    if config not in configs:
+                        configs.append(config)
     return exact_table(hardware, found)
 
 
@@ -51,8 +58,9 @@ def write(table: Table, problems: Iterable[Problem], facts: Facts, skipped: Skip
     operations: dict[str, dict[str, Any]] = {}
     for problem, entry in answers(table, problems, skipped):
         with counting(skipped):
-            key, solution = _key(problem, facts.layout or "nn"), _solution(problem, entry.configs)
-            operations.setdefault(problem.op, {**_VERSION, "solution": {}})["solution"].setdefault(key, solution)
+            key, rows = _key(problem, facts.layout or "nn"), _rows(problem, entry.configs)
+            solutions = operations.setdefault(problem.op, {**_VERSION, "solution": {}})["solution"]
+            solutions.setdefault(key, {**_VERSION, "config": []})["config"].extend(rows)
     hardware = {table.hardware.name: {**_VERSION, "operation": operations}}
     return orjson.dumps({**_VERSION, "hardware": hardware}, option=orjson.OPT_INDENT_2) + b"\n"
 
@@ -69,11 +77,11 @@ def _solutions(path: Path) -> Iterator[tuple[str, str, str, list[Any]]]:
         raise ExchangeError(f"{path}: not {_WHAT}") from None
 
 
-def _problem(op: str, shape: dict[str, Any], layout: str, *, tf32: bool) -> Problem:
+def _problem(op: str, shape: dict[str, Any], layout: str) -> Problem:
     dtypes = sorted({str(shape.get(name)) for name in ("M_dtype", "K_dtype", "out_dtype")})
     if len(dtypes) > 1:
         raise ProblemError(f"a mix of {' and '.join(dtypes)}")
-    dtype = "tf32" if tf32 and dtypes == ["float32"] else dtypes[0]
+    (dtype,) = dtypes
     b, m, n, k = (shape.get(name) for name in "BMNK")
     problem = Problem.checked(op, dtype, layout, 16, b, m, n, k)  # type: ignore[arg-type]  # that is what it checks
     return problem._replace(align=contiguous_align(dtype, layout, problem.m, problem.n, problem.k, problem.b))
@@ -82,10 +90,6 @@ def _problem(op: str, shape: dict[str, Any], layout: str, *, tf32: bool) -> Prob
 def _config(op: str, row: dict[str, Any]) -> Config:
     fields = {name: row.get(name) for name in _TUNABLES}
     return Config.from_json({"template": _template(op), **fields})
-
-
-def _allows_tf32(rows: Sequence[Any]) -> bool:
-    return any(isinstance(row, dict) and row.get("ALLOW_TF32") is True for row in rows)
 
 
 def _template(op: str) -> str:
@@ -103,11 +107,11 @@ def _key(problem: Problem, layout: str) -> str:
     return json.dumps({**key, "out_size": [b, m, n], "out_stride": [m * n, n, 1]})
 
 
-def _solution(problem: Problem, configs: Sequence[Config]) -> dict[str, Any]:
+def _rows(problem: Problem, configs: Sequence[Config]) -> list[dict[str, Any]]:
     sayable = list(takewhile(lambda config: config.template == _template(problem.op), configs))
     if not sayable:
         raise ProblemError(f"{configs[0].template}, which torch-diode's table does not know")
-    return {**_VERSION, "config": [_row(problem, config) for config in sayable]}
+    return [_row(problem, config) for config in sayable]
 
 
 def _row(problem: Problem, config: Config) -> dict[str, Any]:

@@ -129,6 +129,14 @@ def test_tf32_takes_the_place_of_float32_if_that_is_wanted(tmp_path: Path) -> No
     assert table == exact_table(H200, {tf32: [B]})
 
 
+def test_torch_diodes_keys_hold_float32_and_tf32(tmp_path: Path) -> None:
+    """Each config says which of the two it is, so that both are under one key."""
+    both = exact_table(H200, {MM._replace(dtype=dtype): [A, B] for dtype in ("float32", "tf32")})
+    document, _ = exported("torch-diode-table", both)
+    assert len(found(document, "ALLOW_TF32")) == 4
+    assert imported(tmp_path / "x", "torch-diode-table", document) == (both, {})
+
+
 def test_torch_diodes_other_hardware_is_skipped(tmp_path: Path) -> None:
     """Only what the hardware in question can use is taken."""
     document, _ = exported("torch-diode-table", exact_table(Hardware("NVIDIA B200", "sm_100", 148), {MM: [A, B]}))
