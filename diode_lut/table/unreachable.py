@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, product
 from math import prod
 from typing import Any
@@ -57,9 +57,9 @@ def _answering(rows: Sequence[Entry], volumes: Sequence[int]) -> Iterator[int]:
             yield place
 
 
-def _covered(whole: Box, boxes: Sequence[Box]) -> bool:
+def _covered(whole: Box, boxes: Iterable[Box]) -> bool:
     """Whether every point of ``whole`` is in one of the boxes."""
-    parts = [part for other in boxes if (part := _common(whole, other)) is not None]
+    parts = {part for other in boxes if (part := _common(whole, other)) is not None}
     if sum(map(_size, parts)) < _size(whole):
         return False
     largest = max(parts, key=_size)
@@ -67,8 +67,13 @@ def _covered(whole: Box, boxes: Sequence[Box]) -> bool:
 
 
 def _common(one: Box, other: Box) -> Box | None:
-    sides = tuple((max(x[0], y[0]), min(x[1], y[1])) for x, y in zip(one, other, strict=True))
-    return sides if all(low <= high for low, high in sides) else None
+    sides = []
+    for (low, high), (other_low, other_high) in zip(one, other, strict=True):
+        side = (low if low > other_low else other_low, high if high < other_high else other_high)
+        if side[0] > side[1]:
+            return None
+        sides.append(side)
+    return tuple(sides)
 
 
 def _size(sides: Box) -> int:
