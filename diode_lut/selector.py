@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -200,9 +201,8 @@ def _in_words(candidate: Candidate) -> str:
 
 
 def _ranking_in_words(ranking: Ranking) -> list[str]:
-    shown = [
-        f"    {config} ({1 / time:.3f} times as fast as aten, expected)" for config, time in ranking.ranked[:_RANKED]
-    ]
+    best = islice(zip(ranking.configs, ranking.times, strict=True), _RANKED)
+    shown = [f"    {config} ({1 / time:.3f} times as fast as aten, expected)" for config, time in best]
     return [*shown, f"    the first is within 5 % of the best with confidence {ranking.confidence:.3f}"]
 
 

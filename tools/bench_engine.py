@@ -6,15 +6,17 @@ it for an H200 that is not there.
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import diode_lut
@@ -22,11 +24,17 @@ from diode_lut.problem import ATEN, DTYPES, LAYOUTS, OPS, Config, Hardware, Prob
 from diode_lut.table import Candidate, Entry, Range, Table, read_table, write_table
 from diode_lut.table.entry import BATCHED
 
+if TYPE_CHECKING:
+    from diode_lut.model.ranking import Model
+
 HARDWARE = Hardware("NVIDIA H200", "sm_90", 132)
 KINDS = [(op, dtype, layout, 16) for op in OPS for dtype in DTYPES[:2] for layout in LAYOUTS[:2]]
 RUNS = 5
 LOOKUPS = 20_000
 DECISIONS = 2_000
+MODEL = "model"
+HIDDEN = (96, 64)
+"""Neurons of the two layers."""
 IMPORT = """
 import sys, time
 started = time.perf_counter()
@@ -49,6 +57,7 @@ def main() -> None:
         write_table(table(2_000), path)
         bench_loading(path, "2,000 entries", 25)
     bench_lookup(large)
+    bench_model()
 
 
 def show(what: str, measured: float, unit: str, target: float | None = None) -> None:
@@ -84,9 +93,10 @@ def _row(draw: random.Random, configs: list[Config]) -> Entry:
     return Entry(*kind, batch, m, n, k, (best, Candidate(ATEN)), draw.randint(1, 50))
 
 
-def in_new_process(*arguments: str) -> list[float]:
+def in_new_process(*arguments: str, **environment: str) -> list[float]:
     """The numbers that a Python process prints."""
-    answer = subprocess.run([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, check=True).stdout
+    command, environment = [sys.executable, *arguments], {**os.environ, **environment}
+    answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
     return [float(word) for word in answer.split()]
 
 
@@ -153,6 +163,44 @@ def microseconds(call: Callable[[Any], object], arguments: Sequence[Any]) -> flo
     return (median(times) - median(overhead)) / 1e3
 
 
+def bench_model() -> None:
+    """Ranking 250 candidates, all of which apply, with a network of the size that distill makes: in one thread."""
+    (milliseconds,) = in_new_process(
+        __file__, MODEL, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1"
+    )
+    show("model, 250 candidates, one thread, features included", milliseconds, "ms", 0.25)
+
+
+def rank() -> None:
+    """What the new process does."""
+    problem = Problem("mm", "bfloat16", "nt", 16, 1, 1024, 4096, 1024)
+    asked = model(249)
+    ranking = asked.rank(problem)
+    assert ranking is not None
+    print(microseconds(asked.rank, [problem] * DECISIONS) / 1e3)
+
+
+def model(count: int) -> Model:
+    """A model with random weights, with as many tiled candidates, and aten."""
+    import numpy as np
+
+    from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES
+    from diode_lut.model.kinds import Kind
+    from diode_lut.model.network import OUTPUTS, Weights
+    from diode_lut.model.ranking import Calibration, Model
+    from diode_lut.model.split import Split
+
+    first, second = HIDDEN
+    inputs = [(first, len(names)) for names in (PROBLEM_FEATURES, CONFIG_FEATURES, JOINT_FEATURES)]
+    shapes = [*inputs, (first, 1), (second, first), (second, 1), (OUTPUTS, second), (OUTPUTS, 1)]
+    draw = np.random.default_rng(5)
+    weights = Weights(*(draw.normal(scale=0.05, size=shape).astype(np.float32) for shape in shapes))
+    blocks = product((16, 32, 64, 128), (16, 32, 64, 128), (16, 32, 64), (2, 3), (2, 4, 8))
+    configs = [Config("triton_mm", (m, n, k, 8, stages, warps)) for m, n, k, stages, warps in blocks]
+    kind = Kind("mm", "bfloat16", "nt", 16, 1, (1, 1), (1, 8192), (1, 8192), (1, 8192))
+    return Model(HARDWARE, weights, [*configs[:count], ATEN], [kind], Calibration((9.0,), (1.0,)), Split(0, 0.0))
+
+
 def bench_decision(path: Path) -> None:
     """From Inductor's inputs of a product to its config, as the hook does it: for a hit, and for a miss."""
     import torch
@@ -187,7 +235,9 @@ def bench_decision(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if MODEL in sys.argv:
+        rank()
+    elif len(sys.argv) > 1:
         load(Path(sys.argv[1]))
     else:
         main()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple
@@ -10,6 +10,7 @@ from typing import NamedTuple
 from diode_lut import __version__
 from diode_lut.build.entries import entries_of
 from diode_lut.build.measurements import Columns, Measurements
+from diode_lut.build.prune import Choose, needless
 from diode_lut.dataset import SOFTWARE, Dataset, Record
 from diode_lut.errors import DatasetError
 from diode_lut.problem import Hardware
@@ -29,8 +30,8 @@ class BuildResult(NamedTuple):
     stage, ``failures`` those that are no time and ``skipped`` those that could not be represented, by reason.
     ``problems`` counts those that have an answer, ``unsolved`` those on which nothing succeeded, ``without_aten`` those
     that have an answer which nobody compared with aten. ``kept`` are the rows with a note, which were taken over from
-    the previous table. ``regrets``, one for each problem that a built row answers for, are the times of what the table
-    says over the best times, minus one.
+    the previous table, ``pruned`` those that were left to a model. ``regrets``, one for each problem that a built row
+    answers for, are the times of what the table says over the best times, minus one.
     """
 
     table: Table
@@ -42,6 +43,7 @@ class BuildResult(NamedTuple):
     unsolved: int
     without_aten: int
     kept: Sequence[Entry]
+    pruned: Sequence[Entry]
     regrets: Sequence[float]
 
     @property
@@ -72,6 +74,7 @@ def build(
     previous: Table | None = None,
     epsilon: float = EPSILON,
     noise: float = NOISE,
+    prune_with: Choose | None = None,
     progress: Callable[[Dataset], Iterable[Record]] = iter,
 ) -> BuildResult:
     """A small table with which every measured problem gets a config that is good enough.
@@ -84,6 +87,7 @@ def build(
     told apart by what ``previous`` says, then aten wins, then a fixed order decides. Rows of ``previous`` with a note
     are a person's own, and stay. The order of files, records and timings has no influence.
 
+    ``prune_with`` is a model's first choice for a problem: rows are left out whose problems the model serves as well.
     ``hardware`` says what the table is for, by default the hardware of ``previous``, and without that the datasets'.
     ``progress`` passes on the records of a dataset. DatasetError is raised if datasets are from different hardware,
     or hold not one usable timing.
@@ -100,7 +104,10 @@ def build(
         raise DatasetError(_nothing_usable(datasets, columns.failures))
     kept = [entry for entry in previous.entries if entry.note is not None] if previous else []
     built = entries_of(measurements, previous, epsilon, noise)
-    entries, regrets = _answering(built, kept, measurements, device)
+    answered = _answering(built, kept, measurements, device)
+    pruned = needless(answered, kept, measurements, prune_with, epsilon, noise) if prune_with else []
+    left = {row: numbers for row, numbers in answered.items() if row not in set(pruned)}
+    entries = [row._replace(problems=len(numbers)) for row, numbers in left.items()]
     return BuildResult(
         table=Table(device, [*entries, *kept], _provenance(datasets)),
         timings=measurements.timings,
@@ -111,7 +118,12 @@ def build(
         unsolved=len(measurements.unsolved),
         without_aten=measurements.without_aten,
         kept=kept,
-        regrets=regrets,
+        pruned=[row._replace(problems=len(answered[row])) for row in pruned],
+        regrets=[
+            measurements.relative_time(number, entry.configs[0]) - 1
+            for entry, numbers in left.items()
+            for number in numbers
+        ],
     )
 
 
@@ -139,22 +151,20 @@ def _common_hardware(datasets: Iterable[Dataset], hardware: Hardware | None, pre
 
 def _answering(
     built: Iterable[Entry], kept: Sequence[Entry], measurements: Measurements, hardware: Hardware
-) -> tuple[list[Entry], list[float]]:
-    """The built rows with the number of problems that each answers for in the table, and the regret on each problem.
+) -> dict[Entry, list[int]]:
+    """The built rows with the numbers of the problems that each answers for in the table.
 
     A row to which the kept ones leave no problem is left out.
     """
     taken = set(map(coverage, kept))
     table = Table(hardware, [*kept, *(entry for entry in built if coverage(entry) not in taken)])
-    answers: Counter[Entry] = Counter()
-    regrets = []
+    answered: defaultdict[Entry, list[int]] = defaultdict(list)
     for number, problem in enumerate(measurements.problems):
         entry = table.lookup(problem)
         assert entry is not None, f"no row for {problem}"
         if entry.note is None:
-            answers[entry] += 1
-            regrets.append(measurements.relative_time(number, entry.configs[0]) - 1)
-    return [entry._replace(problems=count) for entry, count in answers.items()], regrets
+            answered[entry].append(number)
+    return dict(answered)
 
 
 def _provenance(datasets: Sequence[Dataset]) -> dict[str, str | list[str]]:

@@ -12,6 +12,7 @@ from diode_lut.problem import LAYOUTS
 
 if TYPE_CHECKING:
     from diode_lut.build import BuildResult
+    from diode_lut.build.prune import Choose
     from diode_lut.table import Table
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -48,8 +49,21 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     show_default=True,
     help="Of A and B, in datasets that do not say it (torch-diode's).",
 )
+@click.option(
+    "--prune-with",
+    "model_file",
+    metavar="MODEL",
+    type=_FILE,
+    help="Leave out rows whose problems this model serves as well.",
+)
 def build_command(
-    inputs: tuple[Path, ...], output: Path, previous: Path | None, hardware: str | None, epsilon: float, layout: str
+    inputs: tuple[Path, ...],
+    output: Path,
+    previous: Path | None,
+    hardware: str | None,
+    epsilon: float,
+    layout: str,
+    model_file: Path | None,
 ) -> None:
     """Build the smallest table that gives every problem in the datasets a config which is good enough.
 
@@ -77,10 +91,21 @@ def build_command(
             hardware=device,
             previous=table,
             epsilon=epsilon,
+            prune_with=_first_choice(model_file) if model_file else None,
             progress=lambda dataset: progress.track(dataset, description=dataset.path.name),
         )
     write_table(result.table, output)
     click.echo("\n".join(_summary(result, table, output)))
+
+
+def _first_choice(path: Path) -> Choose:
+    """What the model in a file answers, where it is as sure as the settings ask for."""
+    from diode_lut.evaluate import answers_of_model
+    from diode_lut.model.weights import read_model
+    from diode_lut.settings import config
+
+    select = answers_of_model(read_model(path), config.confidence_threshold)
+    return lambda problem: next(iter(select(problem).configs), None)
 
 
 def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[str]:
@@ -94,8 +119,11 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
         *(f"  skipped, {reason}: {count}" for reason, count in sorted(result.skipped.items())),
         f"{output}: {len(entries)} rows{was}, {result.exact_rows} exact and {result.range_rows} ranges",
     ]
+    served = sum(entry.problems or 0 for entry in result.pruned)
+    if result.pruned:
+        lines.append(f"  rows left to the model: {len(result.pruned)}, of {served} problems")
     if result.kept:
-        others = result.problems - len(result.regrets)
+        others = result.problems - len(result.regrets) - served
         lines.append(f"  rows with a note: {len(result.kept)}, kept; they answer for {others} of the problems")
     if result.unsolved:
         lines.append(f"  problems without a row, because nothing succeeded on them: {result.unsolved}")

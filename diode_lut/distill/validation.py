@@ -100,13 +100,13 @@ def _choice(model: Model, target: Target) -> Choice | None:
     if ranking is None:
         return None
     times = [target.times.get(config, _UNTIMED) for config in ranking.configs]
-    pairs = ((target.times.get(each.config), each.time) for each in ranking.ranked)
+    pairs = ((target.times.get(config), time) for config, time in zip(ranking.configs, ranking.times, strict=True))
     return Choice(
         problem=target.problem,
         config=ranking.configs[0],
         best_config=min(target.times, key=target.times.__getitem__),
         time=math.exp(times[0]),
-        expected=ranking.ranked[0].time,
+        expected=ranking.times[0],
         best=math.exp(target.best),
         confidence=ranking.confidence,
         tops=tuple(math.exp(min(times[:top]) - target.best) for top in TOPS),

@@ -52,7 +52,8 @@ class Candidates:
     def applicable(self, problem: Problem) -> Flags:
         """Which of them can run, and are not out of all proportion."""
         fits: Flags = self._fitting[ITEMSIZES[problem.dtype]] & (problem.k % self._k_splits == 0)
-        fits &= (np.array(problem[5:])[:, None] >= self._least).all(axis=0)
+        for least, size in zip(self._least, problem[5:], strict=True):
+            fits &= least <= size
         if problem.op != "mm" or problem.k < _LONG_K * max(problem.m, problem.n):
             fits &= self._for_any_op
         if problem.align != 16 or problem.m < _TMA_ROWS:

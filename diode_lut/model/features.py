@@ -111,11 +111,12 @@ class Tiling:
     def features(self, problem: Problem, sm_count: int) -> Floats:
         """JOINT_FEATURES; zero for candidates that are not tiled."""
         out = np.zeros((len(JOINT_FEATURES), self.candidates), np.float32)
-        if self.count:
-            self._fill(out[:, : self.count], problem, sm_count)
+        self.fill(out, problem, sm_count)
         return out
 
-    def _fill(self, out: Floats, problem: Problem, sm_count: int) -> None:
+    def fill(self, rows: Floats, problem: Problem, sm_count: int) -> None:
+        """Write JOINT_FEATURES of the tiled candidates into such an array."""
+        out = rows[:, : self.count]
         b, m, n, k = problem[4:]
         itemsize = ITEMSIZES[problem.dtype]
         occupancy = self.occupancies[itemsize]

@@ -63,17 +63,20 @@ class Scorer:
     def __init__(self, weights: Weights, candidates: Candidates) -> None:
         self._weights = weights
         self._tiling = candidates.tiling
-        self._of_configs = weights.config @ config_features(candidates.configs) + weights.first_bias
+        fixed = config_features(candidates.configs)
+        zeros, ones = np.zeros((len(JOINT_FEATURES), fixed.shape[1])), np.ones((1, fixed.shape[1]))
+        self._inputs: Floats = np.vstack((zeros, fixed, ones)).astype(np.float32)
+        self._first = np.hstack((weights.joint, weights.config))
 
     def scores(self, problem: Problem, sm_count: int) -> Floats:
         """A row of scores and one of the logarithms of regrets, with a column for each candidate.
 
         The difference of two scores is that of the logarithms of their times.
         """
-        weights = self._weights
-        hidden = weights.joint @ self._tiling.features(problem, sm_count)
-        hidden += self._of_configs
-        hidden += weights.problem @ problem_features(problem, sm_count)
+        weights, inputs = self._weights, self._inputs.copy()
+        self._tiling.fill(inputs[: len(JOINT_FEATURES)], problem, sm_count)
+        of_problem = weights.problem @ problem_features(problem, sm_count) + weights.first_bias
+        hidden = np.hstack((self._first, of_problem)) @ inputs
         np.maximum(hidden, 0, out=hidden)
         hidden = weights.second @ hidden
         hidden += weights.second_bias

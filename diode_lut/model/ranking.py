@@ -26,23 +26,15 @@ _DIGITS = 4
 """Scores that agree in so many digits are equal, so that rounding on another machine changes no order."""
 
 
-class Ranked(NamedTuple):
-    """A config, and the time expected of it, over that of ``aten``."""
-
-    config: Config
-    time: float
-
-
 class Ranking(NamedTuple):
-    """Configs, the fastest first, ``aten`` always among them; ``confidence``, from 0 to 1, is in the first."""
+    """Configs, the fastest first, ``aten`` always among them, with the times expected of them, over that of ``aten``.
 
-    ranked: tuple[Ranked, ...]
+    ``confidence``, from 0 to 1, is in the first.
+    """
+
+    configs: tuple[Config, ...]
+    times: tuple[float, ...]
     confidence: float
-
-    @property
-    def configs(self) -> tuple[Config, ...]:
-        """The configs, best first."""
-        return tuple(each.config for each in self.ranked)
 
 
 class Calibration(NamedTuple):
@@ -107,8 +99,8 @@ class Model:
         if candidates.aten not in numbers:
             numbers[-1] = candidates.aten
         times = np.exp(scores[numbers]).tolist()
-        ranked = tuple(Ranked(candidates.configs[number], time) for number, time in zip(numbers, times, strict=True))
-        return Ranking(ranked, self.calibration.confidence(float(regrets[numbers[0]])))
+        configs = tuple(map(candidates.configs.__getitem__, numbers))
+        return Ranking(configs, tuple(times), self.calibration.confidence(float(regrets[numbers[0]])))
 
     @cached_property
     def families(self) -> tuple[Candidates, Candidates]:

@@ -15,8 +15,8 @@ def test_fastest_comes_first_with_its_time_over_atens() -> None:
     """Configs are ranked by the time expected, which is relative to aten's; equals keep the candidates' order."""
     ranking = model(advantage=0.5).rank(MM)
     assert ranking is not None
-    assert [each.config for each in ranking.ranked] == [SMALL, LARGE, ATEN]
-    assert [each.time for each in ranking.ranked] == pytest.approx([math.exp(-0.5)] * 2 + [1.0], abs=1e-3)
+    assert ranking.configs == (SMALL, LARGE, ATEN)
+    assert ranking.times == pytest.approx((math.exp(-0.5), math.exp(-0.5), 1.0), abs=1e-3)
     assert ranking.confidence == 0.99
 
 

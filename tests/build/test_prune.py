@@ -1,0 +1,68 @@
+"""Rows that are left to a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from diode_lut.build import BuildResult, build
+from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
+from diode_lut.model.weights import write_model
+from diode_lut.problem import ATEN, Config, Problem
+from diode_lut.table import Candidate, Entry, Table, read_table
+from tests.commands import call
+from tests.model.small import BATCHED, H200, LARGE, MM, SMALL, model
+
+NEAR, FAR = MM, MM._replace(m=8192)
+
+
+def dataset(path: Path) -> Path:
+    """A problem where LARGE is fastest, and one where aten is."""
+    with DatasetWriter(path, Header(H200)) as writer:
+        writer.append(Record(NEAR, (Timing(LARGE, 100.0), Timing(SMALL, 104.0), Timing(ATEN, 200.0))))
+        writer.append(Record(FAR, (Timing(LARGE, 200.0), Timing(SMALL, 210.0), Timing(ATEN, 100.0))))
+    return path
+
+
+def built(path: Path, choices: dict[Problem, Config | None], **options: object) -> BuildResult:
+    return build([read_dataset(dataset(path / "x.msgpack"))], prune_with=choices.get, **options)  # type: ignore[arg-type]
+
+
+def rows(result: BuildResult) -> dict[Problem, Config | None]:
+    found = {problem: result.table.lookup(problem) for problem in (NEAR, FAR)}
+    return {problem: entry.configs[0] if entry else None for problem, entry in found.items()}
+
+
+def test_what_the_model_answers_as_well_is_left_to_it(tmp_path: Path) -> None:
+    """A row goes if the model's choice is within epsilon of the best; others, and their problems, stay."""
+    result = built(tmp_path, {NEAR: LARGE, FAR: LARGE})
+    assert rows(result) == {NEAR: None, FAR: ATEN}
+    assert [(row.m, row.problems) for row in result.pruned] == [((1024, 1024), 1)]
+    assert result.regrets == [0]
+
+
+def test_worse_unknown_and_unsure_choices_prune_nothing(tmp_path: Path) -> None:
+    """A choice beyond epsilon, one that was not timed, or none, leaves the row."""
+    for number, choice in enumerate((SMALL, Config("triton_mm", (16, 16, 16, 8, 3, 4)), None)):
+        (tmp_path / str(number)).mkdir()
+        assert built(tmp_path / str(number), {NEAR: choice}).pruned == []
+
+
+def test_epsilon_is_that_of_the_build(tmp_path: Path) -> None:
+    """With a wider epsilon, a slower choice of the model is good enough."""
+    assert len(built(tmp_path, {NEAR: SMALL}, epsilon=0.05).pruned) == 1
+
+
+def test_a_problem_that_a_kept_row_covers_does_not_go_to_the_model(tmp_path: Path) -> None:
+    """Without its own row it would be answered by the wider one, so it keeps its own."""
+    wide = Entry("mm", None, None, None, None, None, None, None, (Candidate(ATEN),), note="by hand")
+    assert built(tmp_path, {NEAR: LARGE}, previous=Table(H200, [wide])).pruned == []
+
+
+def test_command(tmp_path: Path) -> None:
+    """The command reads the model, and says how many rows it saves."""
+    weights, out = tmp_path / "x.safetensors", tmp_path / "x.json"
+    write_model(model(candidates=(LARGE, BATCHED, ATEN)), weights)
+    result = call("build", dataset(tmp_path / "x.msgpack"), "-o", out, "--prune-with", weights)
+    assert result.exit_code == 0, result.stderr
+    assert "  rows left to the model: 1, of 1 problems" in result.stdout
+    assert [entry.configs[0] for entry in read_table(out).entries] == [ATEN]
