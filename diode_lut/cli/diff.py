@@ -24,7 +24,14 @@ _FORMATS = ("text", "json", "markdown")
 @click.option(
     "--dataset", "inputs", metavar="FILE", multiple=True, type=_FILE, help="Say what it does to time on these."
 )
-@click.option("--format", "style", type=click.Choice(_FORMATS), default="text", show_default=True)
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(_FORMATS),
+    default="text",
+    show_default=True,
+    help="For a terminal, for programs, or for a comment on a pull request.",
+)
 @click.pass_context
 def diff_command(ctx: click.Context, old: Path, new: Path, inputs: tuple[Path, ...], style: str) -> None:
     """Show which rows came, went, cover less or more, or name another kernel.

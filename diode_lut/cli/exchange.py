@@ -10,12 +10,12 @@ import click
 
 from diode_lut.cli.inputs import hardware_of, read_whole_table
 from diode_lut.errors import ExchangeError
-from diode_lut.exchange.formats import FORMATS, Facts, read, write_table, write_timings
+from diode_lut.exchange.registry import FORMATS
 from diode_lut.files import write_atomically
 from diode_lut.problem import DTYPES, LAYOUTS, OPS
 
 if TYPE_CHECKING:
-    from diode_lut.exchange.formats import Timings
+    from diode_lut.exchange.formats import Facts, Timings
     from diode_lut.table import Table
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -45,6 +45,8 @@ def import_command(
 
     Timings become a dataset, from which the build command makes a table.
     """
+    from diode_lut.exchange.formats import Facts, read
+
     facts = Facts(hardware_of(hardware) if hardware is not None else None, op, dtype, layout)
     content, skipped = read(name, path, facts)
     _say(skipped)
@@ -74,6 +76,8 @@ def export_command(
 
     Other tools have no ranges: so of a table, what it answers for single problems is exported.
     """
+    from diode_lut.exchange.formats import Facts, write_timings
+
     skipped: Counter[str] = Counter()
     if FORMATS[name].holds == "timings":
         from diode_lut.dataset import read_dataset
@@ -114,6 +118,7 @@ def _save_table(table: Table, output: Path) -> str:
 def _table_bytes(name: str, path: Path, problems: Path | None, facts: Facts) -> tuple[bytes, Counter[str]]:
     from diode_lut.collect.problem_file import read_problems
     from diode_lut.exchange.exact import exact_problems
+    from diode_lut.exchange.formats import write_table
 
     table = read_whole_table(path, "correct it first")
     left_out: Counter[str] = Counter()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from diode_lut.dataset import read_dataset
-from diode_lut.exchange.formats import FORMATS
+from diode_lut.exchange.registry import FORMATS
 from diode_lut.table import check_file, read_table
 from tests.commands import call
 
