@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 from statistics import fmean
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ class Choice(NamedTuple):
     """The first choice on one problem: times over aten's, of the choice, as expected and of the best; how sure it was.
 
     ``tops`` has, for each of TOPS, the time of the best of so many first configs over the best, and ``errors`` the
-    differences of logarithms of expected times from those measured.
+    differences of logarithms of expected times from those measured, for the first configs.
     """
 
     problem: Problem
@@ -54,7 +55,7 @@ class Validation(NamedTuple):
 
     @property
     def rmse(self) -> float:
-        """Root mean squared error of the logarithms of times over aten's, among the configs that were ranked."""
+        """Root mean squared error of the logarithms of times over aten's, of the first configs of each ranking."""
         errors = [error for choice in self.choices for error in choice.errors]
         return math.sqrt(fmean(error * error for error in errors)) if errors else math.nan
 
@@ -100,7 +101,8 @@ def _choice(model: Model, target: Target) -> Choice | None:
     if ranking is None:
         return None
     times = [target.times.get(config, _UNTIMED) for config in ranking.configs]
-    pairs = ((target.times.get(config), time) for config, time in zip(ranking.configs, ranking.times, strict=True))
+    ranked = islice(zip(ranking.configs, ranking.times, strict=True), TOPS[-1])
+    pairs = ((target.times.get(config), time) for config, time in ranked)
     return Choice(
         problem=target.problem,
         config=ranking.configs[0],

@@ -14,7 +14,11 @@ from torch._inductor import config as inductor_config
 from torch._inductor.virtualized import V
 
 import diode_lut
+from diode_lut.model.kinds import Kind
+from diode_lut.model.weights import write_model
+from diode_lut.problem import Config
 from tests.fake_cuda import H200, Input, Lowered, compile_triton, lower
+from tests.model import small
 
 pytestmark = pytest.mark.usefixtures("h200")
 
@@ -323,3 +327,18 @@ def test_handler_of_another_library_stays_in_force(rows: Rows) -> None:
         lower(torch.bmm, Input((4, 128, 64)), Input((4, 64, 256)))
     assert asked == ["bmm"]
     assert "theirs" in handler.uuid()
+
+
+def test_model_answers_where_no_table_does(mode: str, shipped: Path, tmp_path: Path) -> None:
+    """Without a row, the kernel is the first of the model's ranking, without a benchmark; an unsure model leaves it."""
+    weights = tmp_path / "x.safetensors"
+    best = Config("triton_mm", (64, 128, 32, 8, 3, 4))
+    kind = Kind("mm", "bfloat16", "nn", 16, 10, (1, 1), (1, 4096), (1, 4096), (1, 4096))
+    write_model(small.model(candidates=(best, small.BATCHED, small.ATEN), kinds=(kind,)), weights)
+    inputs = Input((512, 1024)), Input((1024, 2048))
+    with diode_lut.config.patch(tables=(str(weights),)):
+        (kernel,) = lower(mm, *inputs).triton_templates
+        assert blocks(kernel) == [64, 128, 32, 8]
+        if mode == "default":
+            with diode_lut.config.patch(confidence_threshold=1.0):
+                assert uses_aten(lower(mm, *inputs))

@@ -1,0 +1,124 @@
+"""Teachers compared: an ensemble of networks and gradient-boosted trees, on problems that neither has seen.
+
+Needs ``pip install lightgbm``. Run ``python tools/compare_teachers.py DATASET...``; it takes minutes.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diode_lut.dataset import read_dataset
+from diode_lut.distill.candidates import choose
+from diode_lut.distill.examples import LOST, Examples, Space, examples_of
+from diode_lut.distill.student import train_student
+from diode_lut.distill.targets import Target, targets_of
+from diode_lut.distill.training import masked
+from diode_lut.model.candidates import families
+from diode_lut.model.split import TRAIN, Split
+from diode_lut.problem import Hardware
+
+SEED, TEST = 0, 0.2
+TREES = {"objective": "l2", "num_leaves": 63, "learning_rate": 0.05, "min_data_in_leaf": 20, "feature_fraction": 0.5}
+BAGGING = {"bagging_fraction": 0.7, "bagging_freq": 1, "seed": SEED, "verbose": -1}
+ROUNDS = 600
+TOP, REST = 0.15, 0.05
+
+Score = Callable[[Examples], Tensor]
+
+
+def main(paths: Sequence[str]) -> None:
+    """Train each on the training split, and print what the first choices on the test split are worth."""
+    datasets = [read_dataset(Path(path)) for path in paths]
+    split = Split(SEED, TEST)
+    targets = targets_of(chain.from_iterable(datasets))
+    training = [target for target in targets if split.group(target.problem) == TRAIN]
+    unseen = [target for target in targets if split.group(target.problem) != TRAIN]
+    space = _space(training, datasets[0].header.hardware)
+    test = _examples(unseen, space)
+    print(f"{'':10} {'seconds':>8} {'regret':>8} {'<= 5 %':>8} {'gain':>8} {'of best':>8} {'slowest':>8} {'top 5':>8}")
+    for train in (_trees, _networks):
+        started = time.perf_counter()
+        for member, score in train(training, space).items():
+            show(member, time.perf_counter() - started, score(test), test, unseen)
+
+
+def _space(training: Sequence[Target], hardware: Hardware) -> Space:
+    return Space.of(*families(choose(training)), hardware.sm_count)
+
+
+def _examples(targets: Sequence[Target], space: Space) -> Examples:
+    return examples_of([target.problem for target in targets], space, targets)
+
+
+def show(name: str, seconds: float, scores: Tensor, test: Examples, targets: Sequence[Target]) -> None:
+    """A line of the report: regrets and gains as geometric means."""
+    order = masked(scores, test.applies, torch.inf).argsort(1)
+    losses = test.losses.gather(1, order)
+    best = torch.tensor([target.best for target in targets])
+    first, times = losses[:, 0], losses[:, 0] + best
+    print(
+        f"{name:10} {seconds:8.0f} {math.expm1(first.mean()):8.2%} {(first <= math.log(1.05)).float().mean():8.1%} "
+        f"{math.exp(-times.mean()):8.3f} {math.exp(-best.mean()):8.3f} {math.exp(times.max()):8.2f} "
+        f"{math.expm1(losses[:, :5].amin(1).mean()):8.2%}",
+        flush=True,
+    )
+
+
+def _trees(training: Sequence[Target], space: Space) -> dict[str, Score]:
+    import lightgbm
+
+    examples = _examples(training, space)
+    losses = examples.losses[examples.applies].numpy()
+    weights = np.exp(-losses / TOP) + REST
+    best = torch.tensor([target.best for target in training])[:, None].expand_as(examples.losses)
+    data = lightgbm.Dataset(_columns(examples, space), losses + best[examples.applies].numpy(), weight=weights)
+    booster = lightgbm.train({**TREES, **BAGGING}, data, ROUNDS)
+
+    def score(test: Examples) -> Tensor:
+        scores = torch.full(test.applies.shape, LOST * 10)
+        scores[test.applies] = torch.tensor(booster.predict(_columns(test, space)), dtype=torch.float32)
+        return scores
+
+    return {"trees": score}
+
+
+def _columns(examples: Examples, space: Space) -> np.ndarray:
+    """All features of each candidate that applies, a row for each."""
+    width = examples.applies.shape[1]
+    of_problem = examples.features[:, None].expand(-1, width, -1)
+    together = torch.cat([of_problem, space.configs[examples.family], examples.joint], dim=2)
+    columns: np.ndarray = together[examples.applies].numpy()
+    return columns
+
+
+def _networks(training: Sequence[Target], space: Space) -> dict[str, Score]:
+    trained = train_student(training, None, space, SEED)
+    scale = trained.student.scale
+
+    @torch.no_grad()
+    def student(test: Examples) -> Tensor:
+        scores: Tensor = trained.student(scale.apply(test))[..., 0]
+        return scores
+
+    @torch.no_grad()
+    def member(test: Examples) -> Tensor:
+        scores: Tensor = trained.teacher.members[0](scale.apply(test))[..., 0]
+        return scores
+
+    def teacher(test: Examples) -> Tensor:
+        return trained.teacher.teach(scale.apply(test)).examples.losses
+
+    return {"one member": member, "ensemble": teacher, "student": student}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
