@@ -36,7 +36,7 @@ _SIZE = click.IntRange(1, MAX_SIZE)
     "--table",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Ask this table before all others.",
+    help="Ask this table, or model, before all others.",
 )
 @click.pass_context
 def explain_command(
@@ -54,15 +54,18 @@ def explain_command(
 ) -> None:
     """Show which configs the product of an M x K and a K x N matrix gets, and from which row of which table.
 
-    Exits with 1 if no table covers it.
+    Where no table covers it, the model says what it expects. Exits with 1 if nobody answers.
     """
     from diode_lut import runtime
-    from diode_lut.catalog import open_table
+    from diode_lut.catalog import is_model, open_model, open_table
 
     problem = Problem.of(op, m, n, k, b=batch, dtype=dtype, layout=layout, align=int(align) if align else None)
     tables = config.tables
     if table is not None:
-        open_table(table)
+        if is_model(table):
+            open_model(table)
+        else:
+            open_table(table)
         tables = (str(table), *tables)
     with config.patch(tables=tables):
         decision = runtime.select(problem, hardware=hardware)

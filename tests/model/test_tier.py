@@ -143,3 +143,14 @@ def test_explain_command(shipped_model: Path) -> None:
     assert result.exit_code == 0
     assert "answers, with confidence 0.990" in result.stdout
     assert "(1.649 times as fast as aten, expected)" in result.stdout
+
+
+def test_explain_command_asks_a_model_file(shipped: Path, tmp_path: Path) -> None:
+    """``--table`` takes a model as well, also for other hardware; a bad one is an error."""
+    path = tmp_path / "x.safetensors"
+    write_model(model(), path)
+    arguments = ("explain", "mm", 1024, 1024, 1024, "--layout", "nt", "--hardware", "x", "--table", path)
+    assert f"model: {path} answers" in call(*arguments).stdout
+    path.write_bytes(b"nothing")
+    result = call(*arguments)
+    assert (result.exit_code, "not a safetensors file" in result.stderr) == (1, True)
