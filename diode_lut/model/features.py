@@ -21,11 +21,14 @@ VERSION = 1
 _LIBRARY_TILES = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
 """Tiles of the library's own kernels: how well a problem divides into them says how fast it is there."""
 
+_UNITS = (2, 4, 8, 64)
+"""The library has other kernels where rows are aligned to 4, 8 or 16 bytes, and tiles are whole at the last."""
+
 PROBLEM_FEATURES = (
     *("log_b", "log_m", "log_n", "log_k", "log_flops", "log_bytes", "log_intensity"),
     *("log_outputs", "log_shorter", "log_longer", "bias", "batched", "float16", "float32", "tf32"),
     *("a_transposed", "b_transposed", "aligned"),
-    *(f"{size}_multiple_of_{unit}" for size in "mnk" for unit in (8, 64)),
+    *(f"{size}_multiple_of_{unit}" for size in "mnk" for unit in _UNITS),
     *(f"{name}_{m}x{n}" for m, n in _LIBRARY_TILES for name in ("log_waves", "wave_fill", "tile_fill")),
 )
 CONFIG_FEATURES = (
@@ -58,7 +61,7 @@ def problem_features(problem: Problem, sm_count: int) -> Floats:
     values += [problem.op in ("addmm", "baddbmm"), problem.op in ("bmm", "baddbmm")]
     values += [problem.dtype == dtype for dtype in ("float16", "float32", "tf32")]
     values += [problem.layout[0] == "t", problem.layout[1] == "t", problem.align == 16]
-    values += [size % unit == 0 for size in (m, n, k) for unit in (8, 64)]
+    values += [size % unit == 0 for size in (m, n, k) for unit in _UNITS]
     for rows, columns in _LIBRARY_TILES:
         tiles = -(-m // rows) * -(-n // columns) * b
         waves = tiles / sm_count
