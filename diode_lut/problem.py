@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 from diode_lut.errors import ProblemError
 
 OPS = ("mm", "addmm", "bmm", "baddbmm")
+BATCHED = ("bmm", "baddbmm")
+"""The ops with a batch; b is 1 for the others."""
+
 DTYPES = ("float16", "bfloat16", "float32", "tf32")
 LAYOUTS = ("nn", "nt", "tn", "tt")
 ALIGNS = (2, 16)
@@ -52,7 +55,7 @@ class Problem(NamedTuple):
         for name, size in (("b", b), ("m", m), ("n", n), ("k", k)):
             if type(size) is not int or not 1 <= size <= MAX_SIZE:
                 raise ProblemError(f"{name}: {size!r} is not an integer from 1 to {MAX_SIZE}")
-        if b != 1 and op in ("mm", "addmm"):
+        if b != 1 and op not in BATCHED:
             raise ProblemError(f"b: {op} has no batch, so b is 1, not {b}")
         return cls(op, dtype, layout, align, b, m, n, k)
 
@@ -65,7 +68,7 @@ class Problem(NamedTuple):
         return problem._replace(align=contiguous_align(dtype, layout, m, n, k, b)) if align is None else problem
 
     def __str__(self) -> str:
-        batch = f"{self.b}x" if self.op in ("bmm", "baddbmm") else ""
+        batch = f"{self.b}x" if self.op in BATCHED else ""
         return f"{self.op} {batch}{self.m}x{self.n}x{self.k} {self.dtype} {self.layout} align {self.align}"
 
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, TEMPLATES, Config, Hardware, Problem
+from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, TEMPLATES, Config, Hardware, Problem
 from diode_lut.table import Candidate, Entry, Range, Table
-from diode_lut.table.entry import BATCHED
 
 
 @dataclass(repr=False)

@@ -14,9 +14,8 @@ from pathlib import Path
 
 from bench_engine import RUNS, show, table
 
-from diode_lut.problem import ATEN, Config
+from diode_lut.problem import ATEN, BATCHED, Config
 from diode_lut.table import Candidate, Entry, Table, write_table
-from diode_lut.table.entry import BATCHED
 
 ROWS = 10_000
 GEMM = (128, 64, 32, 8, 4, 8)

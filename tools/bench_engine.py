@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import diode_lut
-from diode_lut.problem import ATEN, DTYPES, LAYOUTS, OPS, Config, Hardware, Problem
+from diode_lut.problem import ATEN, BATCHED, DTYPES, LAYOUTS, OPS, Config, Hardware, Problem
 from diode_lut.table import Candidate, Entry, Range, Table, read_table, write_table
-from diode_lut.table.entry import BATCHED
 
 if TYPE_CHECKING:
     from diode_lut.model.ranking import Model

@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from diode_lut.build.measurements import Measurements
 from diode_lut.build.rows import Group, Row, few_rows
-from diode_lut.problem import ATEN
+from diode_lut.problem import ATEN, BATCHED
 from diode_lut.table import Candidate, Entry, Table
-from diode_lut.table.entry import BATCHED
 
 RUNNERS_UP = 2
 """At most so many configs are listed after the winner."""

@@ -7,7 +7,7 @@ from functools import cache
 from itertools import product
 
 from diode_lut.collect.dropped import read_dropped
-from diode_lut.problem import ATEN, Config, Problem
+from diode_lut.problem import ATEN, BATCHED, Config, Problem
 
 GROUP_M = 8
 """The group that a sweep tries; the final stage tries OTHER_GROUPS for the best."""
@@ -43,7 +43,7 @@ def candidates(problem: Problem, arch: str) -> list[Config]:
     """
     dropped = _dropped().get(arch, frozenset())
     found = [ATEN]
-    batched = problem.op in ("bmm", "baddbmm")
+    batched = problem.op in BATCHED
     for params in _tiled(problem):
         found.append(Config("triton_bmm" if batched else "triton_mm", params))
         if not batched and _suits_tma(problem, params):

@@ -10,7 +10,7 @@ import torch
 
 from diode_lut.errors import CollectError
 from diode_lut.inductor.problems import TORCH_DTYPES
-from diode_lut.problem import ITEMSIZES, Problem, contiguous_align
+from diode_lut.problem import BATCHED, ITEMSIZES, Problem, contiguous_align
 
 
 class Product(NamedTuple):
@@ -84,7 +84,7 @@ def _bias(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
 def _matrix(problem: Problem, rows: int, columns: int, letter: str, device: str) -> torch.Tensor:
     """A batch of matrices, without the batch dimension for the ops that have none; ``t`` is stored transposed."""
     lines, length = (rows, columns) if letter == "n" else (columns, rows)
-    batch = (problem.b,) if problem.op in ("bmm", "baddbmm") else ()
+    batch = (problem.b,) if problem.op in BATCHED else ()
     stored = torch.randn((*batch, lines, _pitch(problem, length)), dtype=TORCH_DTYPES[problem.dtype], device=device)
     matrix = stored[..., :length]
     return matrix if letter == "n" else matrix.transpose(-2, -1)

@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 
-from diode_lut.problem import ITEMSIZES, Problem
+from diode_lut.problem import BATCHED, ITEMSIZES, Problem
 
 LOG_NORMAL = {"m": (6.5725, 2.5562), "n": (5.9139, 1.6697), "k": (6.2049, 2.1647)}
 """Mean and standard deviation of the natural logarithm of each size, as products in real models have them."""
@@ -33,7 +33,7 @@ def random_problems(
     problems: dict[Problem, None] = {}
     while len(problems) < count:
         op, dtype, layout = source.choice(ops), source.choice(dtypes), source.choice(layouts)
-        batch = _log_uniform(source, LARGEST_BATCH) if op in ("bmm", "baddbmm") else 1
+        batch = _log_uniform(source, LARGEST_BATCH) if op in BATCHED else 1
         sizes = [_log_normal(source, name) if log_normal else _log_uniform(source, LARGEST_UNIFORM) for name in "mnk"]
         m, n, k = _fitting(batch, sizes, ITEMSIZES[dtype])
         problems[Problem.of(op, m, n, k, dtype=dtype, layout=layout, b=batch)] = None

@@ -27,8 +27,7 @@ from diode_lut.dataset.cursor import Cursor
 from diode_lut.dataset.dataset import Dataset
 from diode_lut.dataset.record import Header, Record, Timing
 from diode_lut.errors import DatasetError, ProblemError
-from diode_lut.problem import TEMPLATES, Config, Hardware, Problem, contiguous_align
-from diode_lut.table.entry import BATCHED
+from diode_lut.problem import BATCHED, TEMPLATES, Config, Hardware, Problem, contiguous_align
 
 NANOSECONDS = 1e6
 """In one of the milliseconds that torch-diode counts in."""

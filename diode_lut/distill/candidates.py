@@ -10,8 +10,7 @@ import numpy.typing as npt
 from diode_lut.build.measurements import config_order
 from diode_lut.distill.targets import Target
 from diode_lut.model.features import is_tiled
-from diode_lut.problem import ATEN, Config
-from diode_lut.table.entry import BATCHED
+from diode_lut.problem import ATEN, BATCHED, Config
 
 MOST = 80
 """Candidates of one kind of product, with a batch or without."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from diode_lut.exchange.formats import Skipped
-from diode_lut.problem import Config, Hardware, Problem
+from diode_lut.problem import BATCHED, Config, Hardware, Problem
 from diode_lut.table import Candidate, Entry, Table
-from diode_lut.table.entry import BATCHED
 
 
 def exact_table(hardware: Hardware, answers: Mapping[Problem, Sequence[Config]]) -> Table:

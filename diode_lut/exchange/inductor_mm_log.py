@@ -17,8 +17,7 @@ from diode_lut.dataset import Header, Record, Timing
 from diode_lut.errors import ExchangeError, ProblemError
 from diode_lut.exchange.documents import known_hardware, read_json
 from diode_lut.exchange.formats import Facts, Skipped, Timings, counting
-from diode_lut.problem import ATEN, TEMPLATES, Config, Problem
-from diode_lut.table.entry import BATCHED
+from diode_lut.problem import ATEN, BATCHED, TEMPLATES, Config, Problem
 
 NANOSECONDS = 1e6
 """In one of Inductor's milliseconds."""

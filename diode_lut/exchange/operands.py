@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from diode_lut.errors import ProblemError
-from diode_lut.problem import ITEMSIZES, Problem
-from diode_lut.table.entry import BATCHED
+from diode_lut.problem import BATCHED, ITEMSIZES, Problem
 
 
 class Operand(NamedTuple):

@@ -21,9 +21,8 @@ from diode_lut.errors import ExchangeError, ProblemError
 from diode_lut.exchange.documents import known_hardware, read_json
 from diode_lut.exchange.exact import answers, exact_table
 from diode_lut.exchange.formats import Facts, Skipped, counting
-from diode_lut.problem import TEMPLATES, Config, Problem, contiguous_align
+from diode_lut.problem import BATCHED, TEMPLATES, Config, Problem, contiguous_align
 from diode_lut.table import Table
-from diode_lut.table.entry import BATCHED
 
 _VERSION = {"version": 1}
 _TUNABLES = tuple(parameter.name for parameter in TEMPLATES["triton_mm"])

@@ -26,7 +26,7 @@ from torch._inductor.virtualized import V
 
 from diode_lut.architecture import REGISTERS, accumulator_registers
 from diode_lut.inductor.templates import UIDS
-from diode_lut.problem import Config
+from diode_lut.problem import BATCHED, Config
 
 _SPLITS_BATCH = hasattr(bmm, "get_max_y_grid")
 """Whether ``triton::bmm`` cuts a large batch over two dimensions of the grid; torch 2.11 does not."""
@@ -57,7 +57,7 @@ def _allowed(inputs: MMKernelInputs, op: str) -> bool:
         return False
     if op in ("addmm", "baddbmm") and inputs.get_scalar("beta") == 0:
         return False  # ATen does not read the bias then; the epilogue would turn its NaN into the result's
-    if op in ("bmm", "baddbmm") and not _SPLITS_BATCH and not _batch_fits_grid(inputs):
+    if op in BATCHED and not _SPLITS_BATCH and not _batch_fits_grid(inputs):
         return False
     return bool(use_triton_template(inputs.output_layout(flexible=False), check_max_autotune=False))
 

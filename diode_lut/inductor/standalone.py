@@ -30,7 +30,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from diode_lut.inductor.callers import caller_of
 from diode_lut.inductor.failures import failure_reason
 from diode_lut.inductor.problems import TORCH_DTYPES
-from diode_lut.problem import ITEMSIZES, Config, Problem, contiguous_align
+from diode_lut.problem import BATCHED, ITEMSIZES, Config, Problem, contiguous_align
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class Kernel:
         sizes = (problem.b, problem.m, problem.n, problem.k)
         choice = self.caller.annotations["ktc"]
         meta = {**choice.params.to_kwargs(), **choice.extra_kwargs}
-        place = sizes[:3] if problem.op in ("bmm", "baddbmm") else sizes[1:3]
+        place = sizes[:3] if problem.op in BATCHED else sizes[1:3]
         grid = choice.template.grid(*place, meta)
         return [*(sizes[each] // self._steps[each] for each in self.arguments), *given[len(self.arguments) : -3], *grid]
 
@@ -178,7 +178,7 @@ Shape = tuple[Sequence[Any], Sequence[Any]]
 
 def _packed(specialization: Specialization, b: Any, m: Any, n: Any, k: Any) -> list[Shape]:
     """The shapes of the bias, if the op has one, of A and of B."""
-    batched, letters = specialization.op in ("bmm", "baddbmm"), specialization.layout
+    batched, letters = specialization.op in BATCHED, specialization.layout
 
     def matrix(rows: Any, columns: Any, letter: str) -> Shape:
         stride = (columns, 1) if letter == "n" else (1, rows)

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diode_lut.model.features import SHARED_MEMORY, Tiling, is_tiled
-from diode_lut.problem import ATEN, ITEMSIZES, Config, Problem
-from diode_lut.table.entry import BATCHED
+from diode_lut.problem import ATEN, BATCHED, ITEMSIZES, Config, Problem
 
 _BATCHED_TEMPLATES = ("triton_bmm",)
 _TMA = "triton_mm_persistent_tma"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from diode_lut.problem import ITEMSIZES, TEMPLATES, Config, Problem
+from diode_lut.problem import BATCHED, ITEMSIZES, TEMPLATES, Config, Problem
 
 Floats = npt.NDArray[np.float32]
 
@@ -58,7 +58,7 @@ def problem_features(problem: Problem, sm_count: int) -> Floats:
     size = ITEMSIZES[problem.dtype] * b * (m * k + k * n + m * n)
     values: list[float] = [math.log2(value) for value in (b, m, n, k, flops, size, flops / size)]
     values += [math.log2(b * m * n), math.log2(min(m, n)), math.log2(max(m, n))]
-    values += [problem.op in ("addmm", "baddbmm"), problem.op in ("bmm", "baddbmm")]
+    values += [problem.op in ("addmm", "baddbmm"), problem.op in BATCHED]
     values += [problem.dtype == dtype for dtype in ("float16", "float32", "tf32")]
     values += [problem.layout[0] == "t", problem.layout[1] == "t", problem.align == 16]
     values += [size % unit == 0 for size in (m, n, k) for unit in _UNITS]

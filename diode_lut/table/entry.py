@@ -5,13 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NamedTuple
 
-from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, Config, Problem
+from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Config, Problem
 
 Range = tuple[int, int]
 """Sizes from the first to the second, both included."""
-
-BATCHED = ("bmm", "baddbmm")
-"""The ops with a batch; b is 1 for the others."""
 
 KEY_FIELDS = ("op", "dtype", "layout", "align", "b", "m", "n", "k")
 """What selects problems, in the order in which rows are sorted. Left out, a field matches anything."""

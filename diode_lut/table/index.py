@@ -25,9 +25,9 @@ from math import prod
 from operator import xor
 from typing import NamedTuple
 
-from diode_lut.problem import Problem
+from diode_lut.problem import BATCHED, Problem
 from diode_lut.table.canonical import canonical_order
-from diode_lut.table.entry import BATCHED, Entry, Range
+from diode_lut.table.entry import Entry, Range
 
 Kind = tuple[str | int | None, ...]
 """op, dtype, layout and align: of a problem, or of an entry, where None matches anything."""

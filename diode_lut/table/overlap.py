@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from operator import or_
 
-from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
-from diode_lut.table.entry import BATCHED, Entry, Range
+from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
+from diode_lut.table.entry import Entry, Range
 
 BLOCK_ROWS = 2048
 """How many rows a mask speaks of: it bounds the memory."""

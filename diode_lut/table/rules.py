@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from diode_lut.problem import OPS
-from diode_lut.table.entry import BATCHED, Candidate, Entry, Range
+from diode_lut.problem import BATCHED, OPS
+from diode_lut.table.entry import Candidate, Entry, Range
 from diode_lut.table.fault import Fault
 from diode_lut.table.launchable import unlaunchable
 from diode_lut.table.overlap import overlaps, repeats, shared_problem

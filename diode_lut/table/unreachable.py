@@ -14,8 +14,8 @@ from itertools import accumulate, product
 from math import prod
 from typing import Any
 
-from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, OPS
-from diode_lut.table.entry import BATCHED, Entry, Range
+from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, OPS
+from diode_lut.table.entry import Entry, Range
 from diode_lut.table.overlap import Neighbours, box
 
 Kind = tuple[Any, ...]

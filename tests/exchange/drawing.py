@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from diode_lut.exchange.exact import exact_table
-from diode_lut.problem import DTYPES, LAYOUTS, OPS, TEMPLATES, Config, Hardware, Problem
+from diode_lut.problem import BATCHED, DTYPES, LAYOUTS, OPS, TEMPLATES, Config, Hardware, Problem
 from diode_lut.table import Table
-from diode_lut.table.entry import BATCHED
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.problem import ALIGNS, ATEN, DTYPES, LAYOUTS, MAX_SIZE, OPS, Config, Problem
+from diode_lut.problem import ALIGNS, ATEN, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Config, Problem
 from diode_lut.table import Candidate, Entry
-from diode_lut.table.entry import BATCHED
 
 ANY = Entry(None, None, None, None, None, None, None, None, (Candidate(ATEN),))
 EXACT = Entry("mm", "float16", "nn", 16, None, (4, 4), (5, 5), (6, 6), (Candidate(ATEN),))

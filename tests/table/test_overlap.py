@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, OPS, Problem
+from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, OPS, Problem
 from diode_lut.table import Entry, overlap
-from diode_lut.table.entry import BATCHED
 
 
 def _shares(one: Entry, other: Entry) -> bool:
