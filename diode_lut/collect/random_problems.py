@@ -17,6 +17,11 @@ LARGEST_UNIFORM = 16384
 LARGEST_BATCH = 512
 """Batches of bmm and baddbmm are between 1 and this, their logarithms uniformly distributed."""
 
+ROUNDED = 0.75
+"""Share of problems whose sizes, from UNIT on, are multiples of UNIT, as most in real models are."""
+
+UNIT = 8
+
 MAX_BYTES = 2**31
 """Most memory for A, B, bias and result of one product. It is the same on every machine, so a seed is too."""
 
@@ -26,8 +31,8 @@ def random_problems(
 ) -> list[Problem]:
     """``count`` different problems with packed operands, the same for the same arguments on every machine.
 
-    Op, dtype and layout are drawn evenly from those given. Sizes are rounded, at least 1, and the largest of M, N and
-    K is halved until everything fits in MAX_BYTES.
+    Op, dtype and layout are drawn evenly from those given. Sizes are integers, at least 1, and the largest of M, N and
+    K is halved until everything fits in MAX_BYTES; then those of ROUNDED problems are rounded.
     """
     source = random.Random(seed)  # noqa: S311 - no secret depends on it
     problems: dict[Problem, None] = {}
@@ -36,6 +41,8 @@ def random_problems(
         batch = _log_uniform(source, LARGEST_BATCH) if op in BATCHED else 1
         sizes = [_log_normal(source, name) if log_normal else _log_uniform(source, LARGEST_UNIFORM) for name in "mnk"]
         m, n, k = _fitting(batch, sizes, ITEMSIZES[dtype])
+        if source.random() < ROUNDED:
+            m, n, k = (size if size < UNIT else size // UNIT * UNIT for size in (m, n, k))
         problems[Problem.of(op, m, n, k, dtype=dtype, layout=layout, b=batch)] = None
     return list(problems)
 

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.collect.random_problems import LARGEST_UNIFORM, LOG_NORMAL, MAX_BYTES, random_problems
+from diode_lut.collect.random_problems import (
+    LARGEST_UNIFORM,
+    LOG_NORMAL,
+    MAX_BYTES,
+    ROUNDED,
+    UNIT,
+    random_problems,
+)
 from diode_lut.problem import DTYPES, ITEMSIZES, LAYOUTS, OPS, Problem, contiguous_align
 
 CHOICES = st.fixed_dictionaries(
@@ -49,7 +56,7 @@ def test_a_seed_draws_the_same_in_every_version() -> None:
     """The problems of a seed are pinned, so that a dataset can be collected again elsewhere."""
     assert random_problems(2, seed=0, log_normal=True, ops=OPS, dtypes=("bfloat16",), layouts=("nn",)) == [
         Problem("baddbmm", "bfloat16", "nn", 2, 5, 777, 1189, 402),
-        Problem("addmm", "bfloat16", "nn", 2, 1, 1161, 521, 3457),
+        Problem("addmm", "bfloat16", "nn", 16, 1, 13512, 1960, 1800),
     ]
 
 
@@ -69,4 +76,12 @@ def test_other_sizes_cover_every_order_of_magnitude() -> None:
     assert all(1 <= size <= LARGEST_UNIFORM for each in problems for size in (each.m, each.n, each.k))
     octaves = [math.log2(each.m) for each in problems]
     assert statistics.fmean(octaves) == pytest.approx(7, abs=0.2)
-    assert statistics.quantiles(octaves, n=4) == pytest.approx([3.5, 7, 10.5], abs=0.3)
+    assert statistics.quantiles(octaves, n=4) == pytest.approx([3.5, 7, 10.5], abs=0.6)
+
+
+def test_most_sizes_are_round_and_some_are_odd() -> None:
+    """As many problems as stated have sizes that are multiples of eight or less than that; odd ones remain."""
+    problems = random_problems(4000, seed=1, log_normal=True, ops=("mm",), dtypes=("bfloat16",), layouts=("nn",))
+    is_round = [all(size < UNIT or size % UNIT == 0 for size in (each.m, each.n, each.k)) for each in problems]
+    assert statistics.fmean(is_round) == pytest.approx(ROUNDED, abs=0.03)
+    assert any(each.m % 2 and each.n % 2 and each.k % 2 for each in problems)
