@@ -5,7 +5,7 @@ Only the heads of the files are read until a table is wanted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,7 +14,8 @@ from diode_lut.log import warn_once
 from diode_lut.model.head import SUFFIX, read_model_hardware
 from diode_lut.problem import Hardware, slug
 from diode_lut.resources import tables_directory
-from diode_lut.selector import TIERS, Tier
+from diode_lut.selector import Tier
+from diode_lut.settings import TIERS
 from diode_lut.table import Table, read_hardware, read_table
 
 if TYPE_CHECKING:
@@ -96,11 +97,12 @@ def open_model(path: Path) -> Model:
     return read_model(path)
 
 
-def tiers_for(hardware: Hardware, user_tables: Sequence[str]) -> tuple[Tier, ...]:
+def tiers_for(hardware: Hardware, user_tables: Sequence[str], allowed: Collection[str] = TIERS) -> tuple[Tier, ...]:
     """The tiers that answer for ``hardware``: the user's tables, those shipped for it, those for its kin, models.
 
     Of models, the user's own come first, whatever they were trained for, then those shipped for this device, then its
-    kin's. What cannot be used is left out with one warning, a table for other hardware without.
+    kin's. What cannot be used is left out with one warning, a table for other hardware without. Of a tier that is not
+    among the ``allowed`` nothing is opened.
     """
     mine = [name for name in user_tables if not _names_model(name)]
     models = [name for name in user_tables if _names_model(name)]
@@ -113,10 +115,15 @@ def tiers_for(hardware: Hardware, user_tables: Sequence[str]) -> tuple[Tier, ...
         (_paths(others), f"no shipped table is for another device with {hardware.arch} and {hardware.sm_count} SMs"),
     )
     tiers = [
-        _tier(name, hardware, tables, reason)
+        _tier(name, hardware, tables, reason) if name in allowed else _switched_off(name)
         for name, (tables, reason) in zip(TIERS[:-1], tables_and_reasons, strict=True)
     ]
-    return (*tiers, _model_tier(TIERS[-1], hardware, models))
+    *_, last = TIERS
+    return (*tiers, _model_tier(last, hardware, models) if last in allowed else _switched_off(last))
+
+
+def _switched_off(name: str) -> Tier:
+    return Tier(name, (), ("switched off by the setting tiers",))
 
 
 def _names_model(name: str) -> bool:

@@ -123,12 +123,12 @@ def set_log_level(level: int | str) -> None:
 
 def _selector(hardware: Hardware) -> Selector:
     with _lock:
-        return _build_selector(hardware, config.tables)
+        return _build_selector(hardware, config.tables, config.tiers)
 
 
 @lru_cache(maxsize=8)
-def _build_selector(hardware: Hardware, user_tables: tuple[str, ...]) -> Selector:
-    selector = Selector(hardware, tiers_for(hardware, user_tables))
+def _build_selector(hardware: Hardware, user_tables: tuple[str, ...], tiers: tuple[str, ...]) -> Selector:
+    selector = Selector(hardware, tiers_for(hardware, user_tables, tiers))
     tables = [
         f"{tier.name}: {table.path} ({len(table.entries)} rows)" for tier in selector.tiers for table in tier.tables
     ]

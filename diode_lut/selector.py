@@ -15,9 +15,6 @@ from diode_lut.table import Candidate, Entry, Table
 if TYPE_CHECKING:
     from diode_lut.model.ranking import Model, Ranking
 
-TIERS = ("user", "device", "kin", "model")
-"""Who can answer: the user's own tables, those shipped for this device, those shipped for others like it, a model."""
-
 ABSTAIN = "abstain"
 """The tier of a decision that leaves everything to Inductor."""
 

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 from diode_lut.errors import SettingError
 
+TIERS = ("user", "device", "kin", "model")
+"""Who can answer: the user's own tables, those shipped for this device, those shipped for others like it, a model."""
+
 
 class _Kind(NamedTuple):
     """What a setting may be: in words, as a check that gives the value to keep, and as an environment variable."""
@@ -61,6 +64,13 @@ def _check_names(value: Any) -> tuple[str, ...]:
     return tuple(os.fspath(name) for name in value)
 
 
+def _check_tiers(value: Any) -> tuple[str, ...]:
+    names = set(_check_names(value))
+    if not names or names - set(TIERS):
+        raise ValueError
+    return tuple(name for name in TIERS if name in names)
+
+
 def _parse_names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(os.pathsep) if name)
 
@@ -68,6 +78,9 @@ def _parse_names(text: str) -> tuple[str, ...]:
 _FLAG = _Kind("True or False; in the environment 1, true, 0 or false", _check_flag, _parse_flag)
 _NAMES = _Kind(
     f"a list of table names and paths; in the environment separated by {os.pathsep!r}", _check_names, _parse_names
+)
+_TIERS = _Kind(
+    f"a list of some of {', '.join(TIERS)}; in the environment separated by {os.pathsep!r}", _check_tiers, _parse_names
 )
 
 _SETTINGS: dict[str, tuple[_Kind, Any]] = {
@@ -77,6 +90,7 @@ _SETTINGS: dict[str, tuple[_Kind, Any]] = {
     "fallback_to_autotune": (_FLAG, True),
     "confidence_threshold": (_fraction(), 0.95),
     "tables": (_NAMES, ()),
+    "tiers": (_TIERS, TIERS),
 }
 """Of each setting what it may be, and its default."""
 
@@ -99,6 +113,8 @@ class Settings:
     """How sure a model must be that its first config is within 5 % of the best, from 0 to 1, to answer at all."""
     tables: tuple[str, ...]
     """Your own tables and models, as names or paths. They come before the shipped ones, the first that answers wins."""
+    tiers: tuple[str, ...]
+    """Who may answer, of TIERS and in their order."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         for name, (kind, default) in _SETTINGS.items():

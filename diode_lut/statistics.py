@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from diode_lut.selector import ABSTAIN, TIERS
+from diode_lut.selector import ABSTAIN
+from diode_lut.settings import TIERS
 
 
 @dataclass(eq=False)

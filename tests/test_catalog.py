@@ -105,6 +105,18 @@ def test_empty_tiers_say_why(shipped: Path) -> None:
     ]
 
 
+def test_only_allowed_tiers_are_opened(shipped: Path, table_file: Write, caplog: pytest.LogCaptureFixture) -> None:
+    """A tier that the setting switches off has no tables and says so, and whatever is wrong with its files is quiet."""
+    table_file("tables/nvidia-h200.json", ATEN)
+    table_file("tables/h100.json", BAD, hardware=H100._asdict())
+    (shipped / "broken.mlp.safetensors").touch()
+    user, device, kin, model = tiers_for(H200, (str(table_file("mine.json", BAD)),), ("device",))
+    assert [table.path for table in device.tables] == [shipped / "nvidia-h200.json"]
+    for tier in (user, kin, model):
+        assert tier == (tier.name, (), ("switched off by the setting tiers",), ())
+    assert caplog.messages == []
+
+
 def test_users_table_for_other_hardware(shipped: Path, table_file: Write, caplog: pytest.LogCaptureFixture) -> None:
     """It is left out, and the reason says why; the user's other tables keep their order."""
     other = table_file("other.json", ATEN, hardware=A100)

@@ -141,6 +141,19 @@ def test_cache_identity_follows_what_can_answer(cpu: Hardware, table_file: Write
     assert pickle.loads(pickle.dumps(plain)) == plain
 
 
+def test_cache_identity_follows_the_tiers(cpu: Hardware, table_file: Write) -> None:
+    """To switch off a tier that could answer changes it; to switch off one that has nothing to say does not."""
+    mine = table_file("cpu.json", ROW, hardware=cpu._asdict())
+    without_tables = runtime.cache_identity()
+    with diode_lut.config.patch(tables=(mine,)):
+        with_table = runtime.cache_identity()
+        for tiers, identity in (("user", "kin"), with_table), (("device", "model"), without_tables):
+            with diode_lut.config.patch(tiers=tiers):
+                assert runtime.cache_identity() == identity
+                assert diode_lut.select(MM, hardware=cpu).tier == ("user" if "user" in tiers else "abstain")
+    assert with_table != without_tables
+
+
 def test_cache_identity_does_not_depend_on_where_the_table_lies(cpu: Hardware, table_file: Write) -> None:
     """The same rows give the same identity, in whatever directory and under whatever name."""
     identities = set()

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diode_lut.problem import ATEN, Config, Hardware, Problem
-from diode_lut.selector import ABSTAIN, TIERS, Selector, Tier
+from diode_lut.selector import ABSTAIN, Selector, Tier
+from diode_lut.settings import TIERS
 from diode_lut.table import Candidate, Entry, Table, read_table
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)

@@ -26,6 +26,9 @@ WRONG = [
     ("tables", "a.json", "allowed: a list of table names and paths"),
     ("tables", [1], "allowed: a list of table names and paths"),
     ("tables", None, "allowed: a list of table names and paths"),
+    ("tiers", "user", "allowed: a list of some of user, device, kin, model"),
+    ("tiers", [], "allowed: a list of some of user, device, kin, model"),
+    ("tiers", ["user", "abstain"], "allowed: a list of some of user, device, kin, model"),
 ]
 
 
@@ -34,6 +37,7 @@ def test_defaults() -> None:
     settings = Settings({})
     assert (settings.policy, settings.default_mode, settings.top_k) == ("pick", True, 1)
     assert (settings.fallback_to_autotune, settings.tables) == (True, ())
+    assert settings.tiers == ("user", "device", "kin", "model")
 
 
 def test_every_setting_is_declared_with_a_default() -> None:
@@ -50,10 +54,12 @@ def test_environment() -> None:
             "DIODE_LUT_TOP_K": "3",
             "DIODE_LUT_FALLBACK_TO_AUTOTUNE": "False",
             "DIODE_LUT_TABLES": os.pathsep.join(["mine.json", "", "nvidia-h200"]),
+            "DIODE_LUT_TIERS": os.pathsep.join(["model", "user"]),
         }
     )
     assert (settings.policy, settings.default_mode, settings.top_k) == ("verify", False, 3)
     assert (settings.fallback_to_autotune, settings.tables) == (False, ("mine.json", "nvidia-h200"))
+    assert settings.tiers == ("user", "model")
 
 
 @pytest.mark.parametrize(
@@ -63,6 +69,8 @@ def test_environment() -> None:
         ("DIODE_LUT_TOP_K", "many", "an integer from 1 to 32"),
         ("DIODE_LUT_TOP_K", "99", "an integer from 1 to 32"),
         ("DIODE_LUT_DEFAULT_MODE", "maybe", "0 or false"),
+        ("DIODE_LUT_TIERS", "users", "user, device, kin, model"),
+        ("DIODE_LUT_TIERS", "", "user, device, kin, model"),
     ],
 )
 def test_bad_environment_warns_and_is_ignored(
@@ -101,6 +109,13 @@ def test_tables_become_a_tuple_of_strings() -> None:
     settings = Settings({})
     settings.tables = [Path("a.json"), "b"]  # type: ignore[assignment]
     assert settings.tables == ("a.json", "b")
+
+
+def test_tiers_are_in_their_order() -> None:
+    """In whatever order and how often tiers are named, they are asked in the one order that there is."""
+    settings = Settings({})
+    settings.tiers = ["model", "device", "model"]  # type: ignore[assignment]
+    assert settings.tiers == ("device", "model")
 
 
 def test_patch_restores() -> None:
