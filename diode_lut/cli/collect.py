@@ -78,7 +78,8 @@ _STOPPED = 130
     type=click.Choice(("default", "exhaustive")),
     default="default",
     show_default=True,
-    help="How many Triton kernels Inductor's autotuner tries for each problem: about 20, or about 1,500.",
+    help="How many kernels are tried: by autotune about 20, or about 1,500; by a sweep those that were of use before "
+    "on such an architecture, up to 150, or all, up to 700.",
 )
 @click.option(
     "--device",

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import product
 
-from diode_lut.collect.dropped import read_dropped
-from diode_lut.problem import ATEN, BATCHED, Config, Problem
+from diode_lut.collect.useful import read_useful
+from diode_lut.problem import ATEN, BATCHED, ITEMSIZES, Config, Problem
 
 GROUP_M = 8
 """The group that a sweep tries; the final stage tries OTHER_GROUPS for the best."""
@@ -31,29 +31,46 @@ _FULL_GPU = 8 * _MULTIPROCESSORS * 64 * 64
 _LONG_K = 8
 """Where K is so many times M and N, tiles of the result are too few to fill the device, and K is cut."""
 
+_WIDE = 4
+"""Bytes of an element that takes twice the room of the types most sweeps are of."""
+
 _K_SPLITS = (2, 4, 8, 16, 32, 64, 128)
 
 
-def candidates(problem: Problem, arch: str) -> list[Config]:
+def candidates(problem: Problem, arch: str, search_space: str = "default") -> list[Config]:
     """``aten`` and all kernels that may be the fastest on the problem, as far as can be told without running them.
 
     Left out are tiles far larger than the problem, tiles far too small for a large one, more stages than there are
-    steps along K, warps with too little or too much to do, and what earlier sweeps on ``arch`` have shown to be
-    hopeless. What the device cannot launch is not left out here.
+    steps along K, and warps with too little or too much to do. The ``default`` search space holds of these only what
+    earlier sweeps on ``arch`` found useful, unless nothing would be left; ``exhaustive`` holds them all. What the
+    device cannot launch is not left out here.
     """
-    dropped = _dropped().get(arch, frozenset())
-    found = [ATEN]
+    kernels = list(_kernels(problem))
+    if search_space == "default" and arch in _useful():
+        useful = _useful()[arch]
+        kernels = [config for config in kernels if not useful.isdisjoint(_alike(problem, config))] or kernels
+    if problem.op == "mm":
+        kernels += [Config("decompose_k", (split,)) for split in _K_SPLITS if _suits_split(problem, split)]
+    return [ATEN, *kernels]
+
+
+_useful = cache(read_useful)
+
+
+def _kernels(problem: Problem) -> Iterator[Config]:
     batched = problem.op in BATCHED
     for params in _tiled(problem):
-        found.append(Config("triton_bmm" if batched else "triton_mm", params))
+        yield Config("triton_bmm" if batched else "triton_mm", params)
         if not batched and _suits_tma(problem, params):
-            found.append(Config("triton_mm_persistent_tma", params))
-    if problem.op == "mm":
-        found += [Config("decompose_k", (split,)) for split in _K_SPLITS if _suits_split(problem, split)]
-    return [config for config in found if config not in dropped]
+            yield Config("triton_mm_persistent_tma", params)
 
 
-_dropped = cache(read_dropped)
+def _alike(problem: Problem, config: Config) -> Iterator[Config]:
+    """The config, and for elements of four bytes the one whose tiles of two bytes are as wide."""
+    yield config
+    if ITEMSIZES[problem.dtype] == _WIDE:
+        block_m, block_n, block_k, *rest = config.params
+        yield Config(config.template, (block_m, block_n, 2 * block_k, *rest))
 
 
 def other_groups(problem: Problem, config: Config) -> list[Config]:
@@ -73,7 +90,7 @@ _TILED_PARAMS = ("block_m", "block_n", "block_k", "group_m", "num_stages", "num_
 
 def _tiled(problem: Problem) -> Iterator[tuple[int, ...]]:
     large = problem.b * problem.m * problem.n >= _FULL_GPU
-    itemsize = 4 if problem.dtype in ("float32", "tf32") else 2
+    itemsize = ITEMSIZES[problem.dtype]
     for block_m, block_n in product(_sizes(problem.m), _sizes(problem.n)):
         area = block_m * block_n
         if area > _LARGE_AREA or (large and area < 64 * 64 and min(problem.m, problem.n) >= 64):

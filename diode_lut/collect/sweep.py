@@ -32,10 +32,9 @@ Launch = Callable[[], object]
 
 
 def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:
-    """A Measurer. The problems should be of one family, so that they share kernels; ``search_space`` has no effect."""
-    del search_space
+    """A Measurer. The problems should be of one family, so that they share kernels."""
     arch = detect_hardware(device).arch
-    complete = [_with_configs(task, arch) for task in tasks if shares_kernels(task.problem)]
+    complete = [_with_configs(task, arch, search_space) for task in tasks if shares_kernels(task.problem)]
     for task in tasks:
         if not shares_kernels(task.problem):
             yield Outcome(task.problem, "skipped", reason="too large for a sweep, or not packed: use --method autotune")
@@ -75,10 +74,10 @@ _kernels: dict[tuple[Specialization, Config], Kernel | None] = {}
 """The kernels of this process, which measures one shard after another."""
 
 
-def _with_configs(task: Task, arch: str) -> Task:
+def _with_configs(task: Task, arch: str, search_space: str) -> Task:
     """The task with all that is to be tried, without what failed before."""
     failed = {timing.config for timing in task.failed}
-    configs = task.configs or candidates(task.problem, arch)
+    configs = task.configs or candidates(task.problem, arch, search_space)
     return task._replace(configs=tuple(config for config in configs if config not in failed))
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diode_lut.collect.candidates import GROUP_M, candidates, other_groups
-from diode_lut.collect.dropped import read_dropped
-from diode_lut.dataset import Record, Timing, read_dataset
+from diode_lut.collect.useful import read_useful
+from diode_lut.dataset import read_dataset
 from diode_lut.problem import ATEN, DTYPES, LAYOUTS, OPS, Config, Problem
-from tools.prune_candidates import hopeless
+from tools.choose_candidates import NEAR, choose, swept
 
 DATASETS = Path(__file__).parents[2] / "tables" / "datasets"
 
@@ -64,34 +64,45 @@ def test_templates_that_can_compute_it(each: Problem, templates: set[str]) -> No
     assert {config.template for config in candidates(each, "sm_90")} == templates
 
 
-def test_what_sweeps_have_shown_to_be_hopeless_is_dropped() -> None:
-    """It is left out on the architecture where that was seen, and tried on any other."""
+def test_the_default_is_what_sweeps_found_useful() -> None:
+    """On an architecture that was swept before, other kernels are left to an exhaustive search; elsewhere none are."""
     each = problem("mm", 4096, 4096, 4096)
-    left_out = set(candidates(each, "another")) - set(candidates(each, "sm_90"))
-    assert left_out
-    assert left_out <= read_dropped()["sm_90"]
+    everything = set(candidates(each, "sm_90", "exhaustive"))
+    assert set(candidates(each, "another")) == everything
+    assert set(candidates(each, "sm_90")) - {ATEN} == everything & read_useful()["sm_90"]
 
 
-def test_what_is_dropped_comes_from_the_shipped_sweep() -> None:
-    """Nothing is on the list that the shipped timings do not show to be hopeless."""
+def test_wide_types_share_what_is_useful() -> None:
+    """A float32 tile is tried if itself or the tile of a type half as wide with as many bytes was of use."""
+    each = problem("mm", 4096, 4096, 4096, dtype="float32")
+    found = {config.params for config in candidates(each, "sm_90") if config.template == "triton_mm"}
+    everything = {config.params for config in candidates(each, "sm_90", "exhaustive") if config.template == "triton_mm"}
+    useful = {params for template, params in read_useful()["sm_90"] if template == "triton_mm"}
+    assert found == {p for p in everything if p in useful or (*p[:2], 2 * p[2], *p[3:]) in useful}
+    assert found - useful
+
+
+def test_what_is_useful_comes_from_the_shipped_sweep() -> None:
+    """The list is what the tool chooses from the shipped timings."""
     (path,) = DATASETS.glob("nvidia-h200-models*")
-    assert read_dropped() == {"sm_90": hopeless(read_dataset(path))}
+    chosen = (config for kind in swept(read_dataset(path)) for config in choose(kind))
+    assert read_useful() == {"sm_90": frozenset(chosen)}
 
 
-def test_hopeless_is_what_never_came_near() -> None:
-    """A config is dropped if it was far from the best on many problems, and on all."""
-    near, far, rare = (Config("triton_mm", (64, 64, 64, 8, stages, 4)) for stages in (2, 3, 4))
-    records = [
-        Record(
-            problem("mm", 64 + number, 64, 64),
-            (Timing(ATEN, 100), Timing(near, 111 if number else 109), Timing(far, 111), Timing(rare, 200))[
-                : 4 if number else 3
-            ],
-            "sweep",
-        )
-        for number in range(30)
-    ]
-    assert hopeless(records) == {far}
+factors = st.dictionaries(
+    st.builds(lambda stages: Config("triton_mm", (64, 64, 64, 8, stages, 4)), st.integers(1, 8)),
+    st.floats(1, 1.1),
+)
+
+
+@given(st.lists(factors, max_size=20))
+def test_choice_leaves_each_problem_good_ones(problems: list[dict[Config, float]]) -> None:
+    """Of each problem's good configs three are chosen, or all that it has."""
+    chosen = choose(problems)
+    assert len(set(chosen)) == len(chosen)
+    for each in problems:
+        good = {config for config, factor in each.items() if factor <= NEAR}
+        assert len(good & set(chosen)) >= min(3, len(good))
 
 
 def test_other_groups_where_order_matters() -> None:

@@ -1,4 +1,4 @@
-"""Candidates that sweeps have shown to be hopeless, for each architecture; ``tools/prune_candidates.py`` finds them."""
+"""Candidates that sweeps have shown to be enough, for each architecture; ``tools/choose_candidates.py`` finds them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from diode_lut.problem import Config
 PATH = Path(__file__).with_suffix(".json")
 """A map from architectures to lists of configs, as tables write them, one a line."""
 
-Dropped = Mapping[str, frozenset[Config]]
+Useful = Mapping[str, frozenset[Config]]
 
 
-def read_dropped() -> dict[str, frozenset[Config]]:
-    """The configs not to try, by architecture."""
-    document = orjson.loads(PATH.read_bytes()) if PATH.exists() else {}
+def read_useful() -> Useful:
+    """The Triton configs that are worth trying, by architecture."""
+    document = orjson.loads(PATH.read_bytes())
     return {arch: frozenset(map(Config.from_json, configs)) for arch, configs in document.items()}
 
 
-def write_dropped(dropped: Dropped) -> None:
+def write_useful(useful: Useful) -> None:
     """Replace the file."""
-    parts = [f"{orjson.dumps(arch).decode()}: [\n{_lines(configs)}\n]" for arch, configs in sorted(dropped.items())]
+    parts = [f"{orjson.dumps(arch).decode()}: [\n{_lines(configs)}\n]" for arch, configs in sorted(useful.items())]
     write_atomically(PATH, ("{\n" + ",\n".join(parts) + "\n}\n").encode())
 
 

@@ -1,0 +1,90 @@
+"""Chooses the candidates that a sweep tries by default: so few that every problem swept before keeps good ones.
+
+Run with ``python tools/choose_candidates.py tables/datasets/nvidia-h200-*.msgpack.zst``, on exhaustive sweeps. For the
+architecture of these datasets it writes down so many Triton configs that each problem has NEEDED of them (or as many
+as it has at all) within NEAR of its best, in a greedy choice; and prints what that loses on problems that had no part
+in it: half of the problems, with a choice made from the other half.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from diode_lut.collect.useful import PATH, read_useful, write_useful
+from diode_lut.dataset import Record, read_dataset
+from diode_lut.problem import BATCHED, Config
+
+NEAR = 1.02
+NEEDED = 3
+
+Factors = dict[Config, float]
+"""Of one problem: the time of each config over the best's."""
+
+
+def main(paths: list[Path]) -> None:
+    """Replace what was chosen for the architecture."""
+    datasets = [read_dataset(path) for path in paths]
+    (arch,) = {dataset.header.hardware.arch for dataset in datasets}
+    kinds = list(swept(record for dataset in datasets for record in dataset))
+    useful = frozenset(config for kind in kinds for config in choose(kind))
+    write_useful({**read_useful(), arch: useful})
+    print(f"{PATH}: {arch}: {len(useful)} of {len({config for kind in kinds for each in kind for config in each})}")
+    losses = np.log([loss for kind in kinds for loss in unseen_losses(kind)])
+    tail = ", ".join(f"{share:.0%}: {math.exp(np.quantile(losses, share)) - 1:.1%}" for share in (0.95, 0.99, 1))
+    print(f"loss on unseen problems: {math.exp(losses.mean()) - 1:.2%} in geometric mean; {tail}")
+
+
+def swept(records: Iterable[Record]) -> Iterator[list[Factors]]:
+    """The factors of the swept problems without a batch, and of those with one."""
+    kinds: tuple[list[Factors], list[Factors]] = [], []
+    for record in records:
+        times = {config: ns for config, ns, _ in record.timings if ns is not None}
+        if record.stage == "sweep" and times:
+            best = min(times.values())
+            kinds[record.problem.op in BATCHED].append({config: ns / best for config, ns in times.items()})
+    return filter(None, kinds)
+
+
+def choose(problems: Sequence[Factors]) -> list[Config]:
+    """Triton configs, each the one that most problems still lack."""
+    serving = [
+        {config for config, factor in each.items() if factor <= NEAR and _is_compiled(config)} for each in problems
+    ]
+    lacking = {number: min(NEEDED, len(each)) for number, each in enumerate(serving) if each}
+    chosen: list[Config] = []
+    while lacking:
+        counts: dict[Config, int] = {}
+        for number in lacking:
+            for config in serving[number]:
+                counts[config] = counts.get(config, 0) + 1
+        best = min(counts, key=lambda config: (-counts[config], config))
+        chosen.append(best)
+        for number in [number for number in lacking if best in serving[number]]:
+            serving[number].remove(best)
+            lacking[number] -= 1
+            if not lacking[number]:
+                del lacking[number]
+    return chosen
+
+
+def unseen_losses(problems: Sequence[Factors]) -> Iterator[float]:
+    """Of every second problem, in an arbitrary order: what is left to it after a choice made without it."""
+    shuffled = random.Random(0).sample(problems, len(problems))
+    chosen = set(choose(shuffled[::2]))
+    for factors in shuffled[1::2]:
+        yield min(factor for config, factor in factors.items() if config in chosen or not _is_compiled(config))
+
+
+def _is_compiled(config: Config) -> bool:
+    """Whether trying it costs a compile; what does not is always tried."""
+    return config.template.startswith("triton")
+
+
+if __name__ == "__main__":
+    main([Path(argument) for argument in sys.argv[1:]])
