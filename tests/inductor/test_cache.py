@@ -1,4 +1,4 @@
-"""Inductor's caches on disk, across processes: an edited row is never answered from them, an unedited one is."""
+"""Inductor's caches on disk: they never answer after a change that may matter, and always do after one that cannot."""
 
 from __future__ import annotations
 
@@ -12,66 +12,115 @@ from typing import Any
 
 import pytest
 
-import diode_lut
+from diode_lut.hardware import detect_hardware
+from diode_lut.model.kinds import Kind
+from diode_lut.model.weights import write_model
+from diode_lut.problem import ATEN, Config
+from tests.model import small
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "compile_once.py"
+PROGRAM = Path(__file__).parents[1] / "programs" / "compile_often.py"
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-ROWS = {
-    "cpu": ({"template": "aten"}, {"template": "cpp_gemm"}),
-    "cuda": (
-        {"template": "aten"},
-        {
-            "template": "triton_bmm",
-            "block_m": 32,
-            "block_n": 32,
-            "block_k": 32,
-            "group_m": 8,
-            "num_stages": 2,
-            "num_warps": 4,
-        },
-    ),
-}
+KERNELS = {"cpu": Config("cpp_gemm"), "cuda": Config("triton_bmm", (32, 32, 32, 8, 2, 4))}
+KNOWN = Kind("bmm", "float32", "nn", 16, 10, *[(1, 1024)] * 4)
+
+Settings = dict[str, Any]
 
 
-def hardware(**changes: Any) -> dict[str, Any]:
-    found = diode_lut.get_detected_hardware()
-    return {"name": found.name, "arch": found.arch, "sm_count": found.sm_count, **changes}
+class Files:
+    """Tables and models that answer with the library, or with the device's own kernel."""
+
+    def __init__(self, device: str, directory: Path, table_file: Callable[..., Path]) -> None:
+        self._kernel = KERNELS[device]
+        self._directory, self._table_file = directory, table_file
+        self._hardware = detect_hardware(device)
+
+    def table(self, name: str, *, library: bool, **hardware: Any) -> str:
+        """The path of a table for this machine's hardware, but for the fields of ``hardware``."""
+        entry = {"op": "bmm", "configs": [(ATEN if library else self._kernel).to_json()]}
+        fields = {**self._hardware._asdict(), "aliases": [], **hardware}
+        return str(self._table_file(f"{name}.json", entry, hardware=fields))
+
+    def model(self, name: str, *, library: bool) -> str:
+        """The path of a model that knows the product."""
+        path = self._directory / f"{name}.safetensors"
+        weights = small.weights(0.5 if library else -0.5, "aten")
+        candidates = (self._kernel, ATEN)
+        write_model(small.model(candidates=candidates, kinds=[KNOWN], weights=weights), path)
+        return str(path)
 
 
-def run(device: str, directory: Path, **environment: str) -> dict[str, Any]:
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(directory / "cache"), **environment}
-    environment["PYTHONPATH"] = os.pathsep.join([str(PROGRAM.parents[2]), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, str(PROGRAM), device]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert report["error"] < 1e-3
-    return report
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
-def from_cache(report: dict[str, Any]) -> bool:
-    """Whether nothing was compiled: AOTAutograd's cache answered, or at least the one for graphs."""
-    return report["aot"][0] == 1 or report["fx"][0] == 1
+@pytest.fixture
+def files(device: str, tmp_path: Path, table_file: Callable[..., Path]) -> Files:
+    return Files(device, tmp_path, table_file)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_edited_row_is_compiled_anew(device: str, tmp_path: Path, table_file: Callable[..., Path]) -> None:
-    """A new process with a warm cache gets the new row's kernel after an edit, and its old kernel's cache before."""
-    before, after = ROWS[device]
-    table = table_file("own.json", {"op": "bmm", "configs": [before]}, hardware=hardware())
-    other = table_file("other.json", {"op": "bmm", "configs": [before]}, hardware=hardware(arch="sm_10"))
-    tables = os.pathsep.join(map(str, (table, other)))
-    first = run(device, tmp_path, DIODE_LUT_TABLES=tables)
-    assert (from_cache(first), first["hits"]) == (False, 1)
-    assert from_cache(run(device, tmp_path, DIODE_LUT_TABLES=tables))
+@pytest.fixture
+def outcomes(device: str, tmp_path: Path) -> Callable[..., dict[str, set[str]]]:
+    """Compiles with each of these settings in one new process, first without AOTAutograd's cache, then with it.
 
-    table_file("other.json", {"op": "bmm", "configs": [after]}, hardware=hardware(arch="sm_10"))
-    assert from_cache(run(device, tmp_path, DIODE_LUT_TABLES=tables))
+    Says whether the cache in question answered, and whose kernel ran, in all that happened.
+    """
 
-    table_file("own.json", {"op": "bmm", "configs": [after]}, hardware=hardware())
-    edited = run(device, tmp_path, DIODE_LUT_TABLES=tables)
-    assert (from_cache(edited), edited["hits"]) == (False, 1)
-    assert edited["kernels"] != first["kernels"]
+    def run(**settings: Settings) -> dict[str, set[str]]:
+        steps = [{"settings": each, "autograd_cache": on} for on in (False, True) for each in settings.values()]
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+        environment["PYTHONPATH"] = os.pathsep.join([str(PROGRAM.parents[2]), os.environ.get("PYTHONPATH", "")])
+        command = [sys.executable, str(PROGRAM), device, json.dumps(steps)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        reports = json.loads(done.stdout.splitlines()[-1])
+        assert all(report["error"] < 1e-3 for report in reports)
+        return {
+            name: {_outcome(each) for each in reports[place :: len(settings)]} for place, name in enumerate(settings)
+        }
 
-    switched_off = run(device, tmp_path, DIODE_LUT_TABLES=tables, DIODE_LUT_POLICY="off")
-    assert (from_cache(switched_off), switched_off["hits"]) == (False, 0)
+    return run
+
+
+def _outcome(report: dict[str, Any]) -> str:
+    return f"{'cached' if report['cached'] else 'compiled'} {'library' if report['library'] else 'kernel'}"
+
+
+def test_caches_follow_what_the_answers_depend_on(files: Files, outcomes: Callable[..., Any]) -> None:
+    """Neither cache is ever stale, nor cold for no reason.
+
+    A new process with warm caches compiles anew where a row was edited, the model replaced, a setting changed or the
+    table removed. It does not where nothing was, where only rows of other hardware were, or where the same rows are in
+    another file.
+    """
+    own, others = files.table("own", library=False), files.table("others", library=False, arch="sm_10")
+    table, model = {"tables": (own, others)}, {"tables": (files.model("model", library=False),)}
+    assert outcomes(table=table, model=model) == {"table": {"compiled kernel"}, "model": {"compiled kernel"}}
+
+    edited, edited_others = (
+        files.table("edited", library=True),
+        files.table("edited-others", library=True, arch="sm_10"),
+    )
+    assert outcomes(
+        unchanged=table,
+        other_hardware_edited={"tables": (own, edited_others)},
+        row_edited={"tables": (edited, others)},
+        setting_changed={**table, "policy": "off"},
+        table_removed={"tables": ()},
+        model_unchanged=model,
+        model_replaced={"tables": (files.model("other-model", library=True),)},
+    ) == {
+        "unchanged": {"cached kernel"},
+        "other_hardware_edited": {"cached kernel"},
+        "row_edited": {"compiled library"},
+        "setting_changed": {"compiled library"},
+        "table_removed": {"compiled library"},
+        "model_unchanged": {"cached kernel"},
+        "model_replaced": {"compiled library"},
+    }
+
+    Path(edited).replace(own)
+    assert outcomes(edited_in_place=table, file_gone={"tables": (edited,)}) == {
+        "edited_in_place": {"cached library"},
+        "file_gone": {"cached library"},
+    }

@@ -41,10 +41,10 @@ def model(
     )
 
 
-def weights(advantage: float) -> Weights:
+def weights(advantage: float, feature: str = "tiled") -> Weights:
     """One neuron that sees whether a config is tiled, or sees nothing else."""
     config = np.zeros((1, len(CONFIG_FEATURES)), np.float32)
-    config[0, CONFIG_FEATURES.index("tiled")] = 1
+    config[0, CONFIG_FEATURES.index(feature)] = 1
     last = np.zeros((OUTPUTS, 1), np.float32)
     last[0] = -advantage
     one, zero = np.ones((1, 1), np.float32), np.zeros((1, 1), np.float32)
