@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,20 +21,6 @@ ATEN = {"template": "aten"}
 EXACT = {"op": "mm", "dtype": "bfloat16", "layout": "nt", "align": 16, "m": [64, 64], "n": [8, 8], "k": [8, 8]}
 ROW = {"op": "bmm", "dtype": "float16", "m": [1, 32], "configs": [ATEN]}
 KEY = ("mm", "--m", 64, "--n", 8, "--k", 8, "--dtype", "bfloat16", "--layout", "nt")
-
-
-@pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq")
-def test_the_document_works_as_written(tmp_path: Path) -> None:
-    """The commands of docs/editing.md run one after the other, on the shipped table."""
-    text = (ROOT / "docs" / "editing.md").read_text(encoding="utf-8")
-    script = "".join(re.findall(r"^```sh\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL))
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "TABLES": str(ROOT / "tables")}
-    completed = subprocess.run(
-        ["bash", "-euc", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert completed.returncode == 0, completed.stdout + completed.stderr
-    assert "+ mm bfloat16 nt align 16 m 1024 n 4096 k 1024: triton_mm 128x128x64 g8 s4 w8, aten" in completed.stdout
 
 
 class TestFmt:

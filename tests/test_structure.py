@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
-import click
 import pytest
 
-from diode_lut.cli import COMMANDS
 from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, TEMPLATES
 from diode_lut.resources import schemas_directory
 
@@ -139,18 +135,6 @@ def found(document: object, key: str) -> list[object]:
         return []
     here = [document[key]] if key in document else []
     return here + [value for part in document.values() for value in found(part, key)]
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_readme_mentions_every_command_and_option(name: str) -> None:
-    """Whatever can be typed is in README.md."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    module, _, attribute = COMMANDS[name].partition(":")
-    command: click.Command = getattr(import_module(module), attribute)
-    options = [param for param in command.params if isinstance(param, click.Option)]
-    missing = [option.opts[0] for option in options if not re.search(rf"{option.opts[0]}(?![\w-])", readme)]
-    assert re.search(rf"diode_lut[ .]{name}\b", readme)
-    assert missing == []
 
 
 @pytest.mark.parametrize("command", ["ruff check", "ruff format --check", "mypy"])

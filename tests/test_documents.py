@@ -1,0 +1,190 @@
+"""What README.md and the pages of docs/ say is complete, and what they show works."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import diode_lut
+from diode_lut.cli import COMMANDS
+from diode_lut.collect.setup import find_setup
+from diode_lut.collect.stages import METHODS
+from diode_lut.dataset import DatasetWriter, Record, Timing
+from diode_lut.problem import ATEN, Problem
+from diode_lut.settings import _SETTINGS
+from tests.distill import synthetic
+from tests.documents import PAGES, README, ROOT, blocks, sections
+
+NOT_RUN = {"README.md": 1, "collecting.md": 5}
+"""How many blocks of a document are marked as not run: those that need a GPU, distilling, and the targets of make."""
+
+ENVIRONMENT = {
+    **os.environ,
+    "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+    "PYTHONPATH": str(ROOT),
+    "USER": "nobody",
+}
+
+
+def run(script: str, directory: Path) -> str:
+    """What a script for bash prints; it must not fail."""
+    command = ["bash", "-euo", "pipefail", "-c", script]
+    completed = subprocess.run(command, cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed.stdout
+
+
+# What a reader of a page has, who works in a clone.
+
+
+def timings(directory: Path) -> None:
+    """Timings of a GPU; and of the machine at hand, so that ``collect`` has nothing left to compile."""
+    synthetic.write(directory / "x1.msgpack", 120)
+    problem = Problem.of("bmm", 64, 96, 128, b=4, dtype="float32", layout="nn")
+    setup = find_setup(None, None, "default")
+    with DatasetWriter(directory / "timings.msgpack", setup.header) as writer:
+        for stage in METHODS[setup.method]:
+            writer.append(Record(problem, (Timing(ATEN, 1000.0),), stage))
+
+
+def inductors_cache(directory: Path) -> None:
+    """A cache directory with the time of one kernel."""
+    operands = [("cuda", "torch.bfloat16", 256, 512, 512, 1, 0), ("cuda", "torch.bfloat16", 512, 304, 304, 1, 0)]
+    system = {"device": {"name": "NVIDIA H200"}, "version": {"triton": "3.6.0", "cuda": "13.0"}}
+    cache = directory / "torchinductor" / "cache" / "0"
+    cache.parent.mkdir(parents=True)
+    cache.write_text(json.dumps({"system": system, "cache": {"mm": {str(operands): {"highest": {"mm-x": 0.25}}}}}))
+
+
+def tables_to_compare(directory: Path) -> None:
+    """Tables that people have changed, in a clone with another one beside it."""
+    synthetic.write(directory / "timings.msgpack", 120)
+    row = ".m == [128, 256] and .n == [512, 1024] and .k == [1024, 1024]"
+    run(
+        f"""
+        python -m diode_lut build timings.msgpack -o old.json
+        jq '(.entries[] | select({row})).configs = [{{"template": "aten"}}]' old.json > new.json
+        cp old.json base.json && cp old.json ours.json && cp new.json theirs.json
+        git init --quiet . && git init --quiet ../diode_lut && cd ../diode_lut
+        git -c user.name=x -c user.email=x commit --quiet --allow-empty --message x
+        git remote add origin https://git.example/diode_lut
+        """,
+        directory,
+    )
+
+
+def a_table(directory: Path) -> None:
+    """A table for the CPU at hand."""
+    row = {"op": "bmm", "m": [1, 64], "configs": [{"template": "aten"}]}
+    hardware = diode_lut.get_detected_hardware()._asdict()
+    path = directory / "mine.json"
+    path.write_text(json.dumps({"schema_version": 1, "hardware": hardware, "entries": [row]}))
+    run(f"python -m diode_lut fmt {path}", directory)
+
+
+PREPARATIONS: dict[str, Callable[[Path], None]] = {
+    "collecting.md": timings,
+    "exchange.md": inductors_cache,
+    "reviewing.md": tables_to_compare,
+    "troubleshooting.md": a_table,
+}
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="no jq")
+@pytest.mark.parametrize("document", [README, *PAGES], ids=lambda path: path.name)
+def test_blocks_run_as_written(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document's commands and programs run one after the other, and what is shown as output is in theirs."""
+    found = blocks(document)
+    directory = tmp_path / "work"
+    directory.mkdir()
+    shutil.copytree(ROOT / "tables", directory / "tables")
+    if document.name == "exchange.md":
+        monkeypatch.setitem(ENVIRONMENT, "TORCHINDUCTOR_CACHE_DIR", str(directory / "torchinductor"))
+    PREPARATIONS.get(document.name, lambda _: None)(directory)
+    printed = squeezed(run("".join(block.script for block in found), directory))
+    for line in "".join(block.text for block in found if not block.kind).splitlines():
+        assert squeezed(line) in printed
+    if document == README:
+        assert "user: mine.json:" in printed
+        assert re.search(r"total_predictions=1, hits={'user': 1, .*fallbacks=0", printed)
+
+
+def squeezed(text: str) -> str:
+    """Lines without regard to white space."""
+    return "\n".join(" ".join(line.split()) for line in text.splitlines())
+
+
+def test_few_blocks_are_not_run() -> None:
+    """Blocks are marked as not run only where there is no way."""
+    marked = {document.name: sum(block.left_out for block in blocks(document)) for document in (README, *PAGES)}
+    assert {name: count for name, count in marked.items() if count} == NOT_RUN
+
+
+@pytest.mark.parametrize("document", [README, *PAGES], ids=lambda path: path.name)
+def test_blocks_that_are_not_run_can_be_typed(document: Path) -> None:
+    """Commands in these blocks exist and have the options that are given."""
+    lines = "".join(block.text for block in blocks(document) if block.left_out).splitlines()
+    for _, _, module, name, *arguments in (shlex.split(line) for line in lines if "python -m" in line):
+        assert module == "diode_lut"
+        command = command_of(name)
+        command.make_parser(click.Context(command)).parse_args(arguments)
+
+
+def command_of(name: str) -> click.Command:
+    module, _, attribute = COMMANDS[name].partition(":")
+    command = getattr(import_module(module), attribute)
+    assert isinstance(command, click.Command)
+    return command
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_is_explained(name: str) -> None:
+    """README.md has a line for each command, with a link to the section that has all of its options."""
+    link = re.search(rf"^\| \[`{name}`\]\((docs/[\w-]+\.md)#([\w-]+)\) \|", README.read_text(), flags=re.MULTILINE)
+    assert link is not None
+    section = sections(ROOT / link[1])[link[2]]
+    options = [param for param in command_of(name).params if isinstance(param, click.Option)]
+    assert [each.opts[0] for each in options if not re.search(rf"(?<![\w-]){each.opts[0]}(?![\w-])", section)] == []
+
+
+@pytest.mark.parametrize("name", [*_SETTINGS, "autoregister"])
+def test_every_setting_is_explained(name: str) -> None:
+    """Each setting has its line, with the environment variable."""
+    assert f"| `DIODE_LUT_{name.upper()}` |" in sections(ROOT / "docs" / "hook.md")["settings"]
+
+
+def test_every_function_is_explained() -> None:
+    """Each public function has its line."""
+    section = sections(ROOT / "docs" / "hook.md")["from-python"]
+    functions = [name for name in diode_lut.__all__ if callable(getattr(diode_lut, name)) and name.islower()]
+    assert [name for name in functions if f"| `{name}(" not in section] == []
+
+
+@pytest.mark.parametrize("document", [*ROOT.glob("*.md"), *PAGES, ROOT / "tables" / "README.md"], ids=lambda p: p.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    """Links to files and sections of the repository are right."""
+    targets: list[Any] = re.findall(r"\]\(([^)]+)\)", document.read_text(encoding="utf-8"))
+    for target in targets:
+        if not target.startswith("https://"):
+            path, _, anchor = target.partition("#")
+            linked = document.parent / path if path else document
+            assert linked.exists(), target
+            assert not anchor or anchor in sections(linked), target
+
+
+def test_every_page_is_listed() -> None:
+    """README.md links to every page."""
+    readme = README.read_text(encoding="utf-8")
+    assert [page.name for page in PAGES if f"](docs/{page.name})" not in readme] == []
