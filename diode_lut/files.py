@@ -1,38 +1,157 @@
-"""Writing files so that a reader sees the old bytes or the new ones, never half of them."""
+"""Writing files so that a crash, a full disk or another writer leaves the old bytes or the new, never half.
+
+Everything that diode_lut writes is written here. docs/safety.md says what that guarantees.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import secrets
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
+from typing import BinaryIO
+
+from diode_lut.locks import lock, require_unlocked, try_lock
+
+_TOKEN_BYTES = 8
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace the file with ``data``, or create it; the mode of an existing file stays as it is.
+    """Replace the file with ``data``, or create it; when this returns, it is on the disk.
 
-    A symbolic link stays one: the file that it points to is replaced. OSError leaves the old file untouched.
+    Permissions and, where that is allowed, the owner of an existing file stay; a new one obeys the umask. A symbolic
+    link within its directory stays one, and the file that it points to is replaced. OSError leaves the old file
+    untouched: also if the link leads elsewhere, if the path is no regular file (a directory, a device), or if another
+    process is appending to it, which BlockingIOError names.
     """
-    target = path.resolve()
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    with _naming(path):
+        target = _target(path)
+        require_unlocked(target)
+        _remove_stale(target)
+        temporary, file = _create_beside(target)
+        try:
+            with file:
+                _keep_owner_and_mode(target, file.fileno())
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+                temporary.replace(target)
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+        _sync_directory(target.parent)
+
+
+def open_to_append(path: Path) -> FileIO:
+    """The file, made if there is none, ours alone until it is closed; what is written goes to its end.
+
+    BlockingIOError says who else has it; for links and devices the same holds as for ``write_atomically``.
+    """
+    with _naming(path):
+        target = _target(path)
+        while True:
+            file = target.open("a+b", buffering=0)
+            try:
+                lock(file.fileno())
+                if is_at(file, target):
+                    _sync_directory(target.parent)
+                    return file
+            except OSError:
+                file.close()
+                raise
+            file.close()  # somebody replaced it before we had it
+
+
+def append(file: FileIO, data: bytes) -> None:
+    """Write all of ``data`` at the end of the file, to the disk; OSError leaves the file as it was."""
+    end = file.seek(0, os.SEEK_END)
     try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            _keep_mode(target, file.fileno())
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error  # nobody knows the temporary file
-    finally:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[file.write(rest) or 0 :]
+        os.fsync(file.fileno())
+    except OSError:
         with suppress(OSError):
-            temporary.unlink()
+            file.truncate(end)
+        raise
 
 
-def _keep_mode(existing: Path, descriptor: int) -> None:
+def is_at(file: FileIO, path: Path) -> bool:
+    """Whether the open file is still the one at ``path``: it was not removed, nor replaced by another."""
     try:
-        mode = stat.S_IMODE(existing.stat().st_mode)
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Has system errors name the file that was wanted: nobody knows the temporary one."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _target(path: Path) -> Path:
+    """The file to write; OSError if a link leads out of its directory, or something else than a file is there."""
+    directory = path.parent.resolve()
+    target = path.resolve() if path.is_symlink() else directory / path.name
+    if target.parent != directory:
+        raise OSError(errno.ELOOP, f"a symbolic link out of its directory, to {target}: name that file itself")
+    with suppress(FileNotFoundError):
+        mode = target.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "not a regular file, which could be replaced")
+    return target
+
+
+def _create_beside(target: Path) -> tuple[Path, BinaryIO]:
+    """A new file in the same directory, locked as long as it is open, so that nobody takes it for a stale one."""
+    while True:
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(_TOKEN_BYTES)}")
+        file = temporary.open("xb")
+        if try_lock(file.fileno(), shared=True) and os.fstat(file.fileno()).st_nlink:
+            return temporary, file
+        file.close()  # another writer was quicker to clean up
+
+
+def _remove_stale(target: Path) -> None:
+    """Removes what writers of this file left that were killed: only they do not hold its lock any more."""
+    ours = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}")
+    with suppress(OSError):
+        for path in [path for path in target.parent.iterdir() if ours.fullmatch(path.name)]:
+            with suppress(OSError), path.open("rb") as file:
+                if try_lock(file.fileno()):
+                    path.unlink()
+
+
+def _keep_owner_and_mode(existing: Path, descriptor: int) -> None:
+    """Before anything is written: nobody reads the new data who may not read the old."""
+    try:
+        status = existing.stat()
     except FileNotFoundError:
         return
-    os.fchmod(descriptor, mode)
+    new = os.fstat(descriptor)
+    if (status.st_uid, status.st_gid) != (new.st_uid, new.st_gid):
+        with suppress(PermissionError):
+            os.fchown(descriptor, status.st_uid, status.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
+
+
+def _sync_directory(directory: Path) -> None:
+    """Has the names in the directory survive a power cut, where the system can."""
+    if os.name == "posix":
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # not every file system syncs directories
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
 from diode_lut.errors import SettingError
+from diode_lut.files import write_atomically
 
 DRIVER = "diode-lut"
 """What git calls our way to show and to merge."""
@@ -22,8 +24,11 @@ def set_up(directory: Path, python: str, tables: Iterable[str] = TABLES) -> Path
     """Set up the clone that ``directory`` is in, and give the file of its attributes; again changes nothing more.
 
     ``python`` is the interpreter that is to be used. Only the clone's own configuration and attributes are written,
-    nothing that is committed. SettingError is raised if this is no clone, or git fails.
+    nothing that is committed. SettingError is raised if this is no clone, a pattern is
+    none, or git fails.
     """
+    for pattern in tables:
+        _require_pattern(pattern)
     attributes = directory / _git(directory, "rev-parse", "--git-path", "info/attributes")
     for name, value in _settings(shlex.quote(python)).items():
         _git(directory, "config", "--local", name, value)
@@ -32,8 +37,16 @@ def set_up(directory: Path, python: str, tables: Iterable[str] = TABLES) -> Path
     new = [line for line in lines if line not in present]
     if new:
         attributes.parent.mkdir(exist_ok=True)
-        attributes.write_text("".join(f"{line}\n" for line in (*present, *new)), encoding="utf-8")
+        write_atomically(attributes, "".join(f"{line}\n" for line in (*present, *new)).encode())
     return attributes
+
+
+def _require_pattern(pattern: str) -> None:
+    """SettingError unless it is a pattern of paths in the clone, and nothing else that a line of attributes can be."""
+    plain = re.fullmatch(r"[^\s\"\x00-\x1f\x7f]+", pattern) and not pattern.startswith(("#", "!", "[attr]"))
+    if not plain or ".." in pattern.split("/"):
+        allowed = "no blanks, quotes or '..', and not beginning with #, ! or [attr]"
+        raise SettingError(f"pattern {pattern!r} is not one of files in the clone (allowed: {allowed})")
 
 
 def _settings(python: str) -> dict[str, str]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from diode_lut.files import write_atomically
+from diode_lut.files import open_to_append, write_atomically
+from diode_lut.locks import try_lock
 
 
 def test_a_new_file_has_the_usual_mode(tmp_path: Path) -> None:
@@ -61,3 +66,124 @@ def test_an_error_names_the_file_that_was_wanted(tmp_path: Path, parent: str) ->
     path = tmp_path / parent / "table.json"
     with pytest.raises((FileNotFoundError, NotADirectoryError), match=f" directory: '{path}'$"):
         write_atomically(path, b"new")
+
+
+def test_permissions_are_those_of_the_umask(tmp_path: Path) -> None:
+    """A new file is as private as the umask says; one that was private is so again before anything is written."""
+    before = os.umask(0o077)
+    try:
+        write_atomically(tmp_path / "new", b"data")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root may give files away")
+def test_an_existing_file_keeps_its_owner(tmp_path: Path) -> None:
+    """A file that root replaces still belongs to whom it belonged to."""
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    os.chown(path, 1234, 2345)
+    path.chmod(0o640)
+    write_atomically(path, b"new")
+    status = path.stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (1234, 2345, 0o640)
+
+
+@pytest.mark.parametrize(
+    "write", [lambda path: write_atomically(path, b"new"), open_to_append], ids=["write", "append"]
+)
+def test_a_link_out_of_the_directory_is_refused(tmp_path: Path, write: Callable[[Path], object]) -> None:
+    """What somebody else put there as a link leads nowhere: the message names where it would have led."""
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "elsewhere").write_bytes(b"old")
+    link = tmp_path / "inside" / "link"
+    link.symlink_to("../elsewhere")
+    with pytest.raises(OSError, match=f"symbolic link out of its directory, to {tmp_path / 'elsewhere'}: name"):
+        write(link)
+    assert (tmp_path / "elsewhere").read_bytes() == b"old"
+    (tmp_path / "way").symlink_to("inside")
+    write_atomically(tmp_path / "way" / "file", b"new")
+    assert (tmp_path / "inside" / "file").read_bytes() == b"new"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes in the file system")
+def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
+    """A device or a pipe that stands where the file should be stays what it is."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        write_atomically(tmp_path / "pipe", b"new")
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_what_others_are_writing_stays(tmp_path: Path) -> None:
+    """Of the temporary files of one name, those go whose writer is gone; other files are not touched."""
+    names = [".file.0123456789abcdef", ".file.fedcba9876543210", ".file.backup", ".other.0123456789abcdef"]
+    for name in names:
+        (tmp_path / name).touch()
+    with (tmp_path / names[1]).open("rb") as held:
+        assert try_lock(held.fileno(), shared=True)
+        write_atomically(tmp_path / "file", b"new")
+    assert {path.name for path in tmp_path.iterdir()} == {"file", *names[1:]}
+
+
+def test_many_writers_of_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """Processes and threads that write the same file all succeed, and the last one's data is there, whole."""
+    path = tmp_path / "file"
+    code = (
+        "import sys; from pathlib import Path; from diode_lut.files import write_atomically\n"
+        "for _ in range(60): write_atomically(Path(sys.argv[1]), sys.argv[2].encode() * 10_000)"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(path), letter]) for letter in "abc"]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        if path.exists():
+            seen.add(path.read_bytes())
+    assert [writer.returncode for writer in writers] == [0, 0, 0]
+    assert seen | {path.read_bytes()} <= {letter * 10_000 for letter in (b"a", b"b", b"c")}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sizes of files cannot be limited")
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
+    """Where nothing more can be written, replacing and appending fail, and the files are as before."""
+    code = (
+        "import resource, sys; from pathlib import Path; from diode_lut.files import *\n"
+        "replaced, extended = (Path(name) for name in sys.argv[1:])\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "with open_to_append(extended) as file:\n"
+        "    append(file, b'x' * 900)\n"
+        "    for change in (lambda: write_atomically(replaced, b'y' * 1001), lambda: append(file, b'y' * 200)):\n"
+        "        try: change()\n"
+        "        except OSError as error: print(error.strerror)\n"
+        "    append(file, b'z' * 100)"
+    )
+    (tmp_path / "replaced").write_bytes(b"old")
+    command = [sys.executable, "-c", code, str(tmp_path / "replaced"), str(tmp_path / "extended")]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert answer == "File too large\nFile too large\n"
+    assert (tmp_path / "replaced").read_bytes() == b"old"
+    assert (tmp_path / "extended").read_bytes() == b"x" * 900 + b"z" * 100
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="directories cannot be made read-only")
+def test_a_directory_that_may_not_be_written_leaves_the_old_file(tmp_path: Path) -> None:
+    """Somebody who may not write the directory gets an error that names the file, and nothing has changed."""
+    code = (
+        "import os, sys; from pathlib import Path; from diode_lut.files import write_atomically\n"
+        "if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "try: write_atomically(Path(sys.argv[1]), b'new')\n"
+        "except PermissionError as error: print(error)"
+    )
+    with tempfile.TemporaryDirectory() as name:  # others may enter it, unlike pytest's
+        directory = Path(name)
+        (directory / "file").write_bytes(b"old")
+        directory.chmod(0o555)
+        answer = subprocess.run(
+            [sys.executable, "-c", code, directory / "file"], capture_output=True, text=True, check=True
+        ).stdout
+        assert answer == f"[Errno 13] Permission denied: '{directory / 'file'}'\n"
+        assert (directory / "file").read_bytes() == b"old"
+        assert len(list(directory.iterdir())) == 1
+        directory.chmod(0o755)

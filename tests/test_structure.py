@@ -24,7 +24,9 @@ LAYERS = (
     "post_import",
     "settings",
     "resources",
+    "locks",
     "files",
+    "picture",
     "problem",
     "architecture",
     "hardware",
@@ -52,6 +54,17 @@ LAYERS = (
 
 TOUCH_TORCH = ("distill", "inductor", "collect", "compilation")
 """The subpackages that import torch or Triton as soon as they are imported."""
+
+
+WRITING = {"write_text", "write_bytes", "tofile", "savetxt", "save_file", "rename", "mkstemp", "NamedTemporaryFile"}
+"""Methods and functions that write files, besides ``open``; ``savefig`` draws into memory."""
+
+RUNNING = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.load", "np.load", "np.fromfile"}
+RUNNING_MODULES = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "yaml", "code", "codeop"}
+OUR_OWN_PROCESSES = ("diode_lut/collect/dispatch.py", "diode_lut/collect/worker.py")
+"""What passes objects to a Dask worker and back, which run each other's code anyway."""
+
+CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today", "time.localtime", "time.gmtime"}
 
 
 def name_of(path: Path) -> str:
@@ -107,6 +120,38 @@ def test_exceptions_are_caught_by_name(path: Path) -> None:
     caught = [name.id for node in handlers if node.type for name in ast.walk(node.type) if isinstance(name, ast.Name)]
     assert "Exception" not in caught
     assert all(node.type for node in handlers)
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if layer_of(path) != "files"], ids=name_of)
+def test_files_are_written_in_one_place(path: Path) -> None:
+    """Only files.py writes files, so that what it promises holds for all of them."""
+    calls = called(parse(path))
+    assert WRITING.isdisjoint(name.rpartition(".")[2] for name, _ in calls)
+    opened = [argument for name, arguments in calls if name.rpartition(".")[2] == "open" for argument in arguments]
+    assert set(opened) <= {"'rb'", "path", "os.O_RDONLY", "os.devnull", "os.O_WRONLY"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_nothing_that_is_read_is_run(path: Path) -> None:
+    """No module can make code of data: there is no eval, no YAML, no shell, and pickle only between our processes."""
+    tree = parse(path)
+    found = RUNNING_MODULES.intersection(name.split(".")[0] for name in imports(list(ast.walk(tree))))
+    assert found == ({"pickle"} if name_of(path) in OUR_OWN_PROCESSES else set())
+    assert RUNNING.isdisjoint(name for name, _ in called(tree))
+    keywords = {keyword.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for keyword in node.keywords}
+    assert keywords.isdisjoint({"shell", "allow_pickle", "ext_hook", "object_hook"})
+
+
+def test_only_a_header_has_the_date() -> None:
+    """Nothing depends on the system's clock, which may jump or be wrong, but what a dataset says of its day."""
+    using = [(name_of(path), name) for path in MODULES for name, _ in called(parse(path)) if name in CLOCKS]
+    assert using == [("diode_lut/collect/setup.py", "date.today")]
+
+
+def called(tree: ast.Module) -> list[tuple[str, list[str]]]:
+    """What is called, and with which arguments, as they are written."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [(ast.unparse(call.func), list(map(ast.unparse, call.args))) for call in calls]
 
 
 def test_schema_allows_what_the_code_allows() -> None:

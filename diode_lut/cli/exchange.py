@@ -92,16 +92,14 @@ def export_command(
 
 def _save_timings(timings: Timings, output: Path) -> str:
     """Write a dataset; how much it holds, in words."""
-    from diode_lut.dataset import DatasetWriter
+    from diode_lut.dataset.stream import write_stream
 
     count = sum(len(record.timings) for record in timings.records)
     if not count:
         raise ExchangeError("nothing that could be taken over")
     if output.exists():
         raise ExchangeError(f"{output}: exists already, and an import is not appended: name another file")
-    with DatasetWriter(output, timings.header) as writer:
-        for record in timings.records:
-            writer.append(record)
+    write_stream(output, timings.header, timings.records)
     return f"{count} timings of {len({record.problem for record in timings.records})} problems"
 
 

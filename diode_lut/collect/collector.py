@@ -108,5 +108,5 @@ def _append(writer: DatasetWriter, record: Record) -> None:
         writer.append(record)
     except OSError as error:
         raise CollectError(
-            f"{writer.path}: cannot be written: {error.strerror}; what was there is as it was: make room and run again"
+            f"{writer.path}: cannot be written: {error.strerror}; what was there is as it was: mend that and run again"
         ) from error

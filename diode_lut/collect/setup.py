@@ -11,6 +11,9 @@ from diode_lut.dataset import Header
 from diode_lut.errors import HardwareError
 from diode_lut.hardware import detect_hardware
 
+_FIRST_YEAR = 2026
+"""Of this program."""
+
 
 class Setup(NamedTuple):
     """How a collection measures. ``device`` is ``cuda`` or ``cpu``, ``method`` one of METHODS."""
@@ -55,8 +58,14 @@ def _make_header(device: str, method: str, search_space: str) -> Header:
         cuda=(torch.version.cuda or torch.version.hip or "") if on_gpu else "",
         driver=_driver_version() if on_gpu else "",
         benchmarker=f"inductor max_autotune {search_space}" if method == "autotune" else "diode_lut sweep 1",
-        measured_on=date.today().isoformat(),
+        measured_on=today(),
     )
+
+
+def today() -> str:
+    """The date, as a header has it; empty if the clock is plainly wrong, because nothing was measured so early."""
+    day = date.today()
+    return day.isoformat() if day.year >= _FIRST_YEAR else ""
 
 
 def _triton_version() -> str:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections import deque
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
 
 import msgpack
 
-from diode_lut.dataset.codec import RecordDecoder, header_from_wire, header_to_wire, record_to_wire
+from diode_lut.dataset.codec import MAGIC, RecordDecoder, header_from_wire, header_to_wire, record_to_wire
 from diode_lut.dataset.compact import is_compact, read_chunks
 from diode_lut.dataset.dataset import Dataset
 from diode_lut.dataset.record import SOFTWARE, Header, Record
 from diode_lut.errors import DatasetError
-from diode_lut.files import write_atomically
+from diode_lut.files import append, is_at, open_to_append, write_atomically
 
 MAX_RECORD_BYTES = 16 << 20
 """No record is larger: a search over ten thousand configs takes half a megabyte."""
@@ -46,30 +45,55 @@ class DatasetWriter:
         self._decoder = RecordDecoder()
 
     def __enter__(self) -> DatasetWriter:
-        if not self.path.exists() or self.path.stat().st_size == 0:
-            write_atomically(self.path, msgpack.packb(header_to_wire(self.header)))
-        if is_compact(self.path):
-            raise DatasetError(f"{self.path}: a compact dataset, to which nothing can be appended: use another file")
-        self._check_header()
-        self._file = self.path.open("r+b")
-        self._file.truncate(_end(self.path))
-        self._file.seek(0, os.SEEK_END)
+        self._file = self._opened()
+        try:
+            self._begin()
+        except BaseException:
+            self._file.close()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(OSError):  # append flushes: what is left to write is what a full disk did not take
-            self._file.close()
+        self._file.close()
 
     def append(self, record: Record) -> None:
-        """Write the record, or raise DatasetError if a reader would refuse it."""
+        """Write the record, or raise DatasetError if a reader would refuse it, or if the file is not there any more.
+
+        OSError, from a full disk for example, leaves the file as it was.
+        """
         wire = record_to_wire(record)
         if self._decoder.decode(wire) != record:
             raise DatasetError(f"{self.path}: a timing of {record.problem} has a time that is none and no reason")
-        self._file.write(msgpack.packb(wire))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        if not is_at(self._file, self.path):
+            raise DatasetError(f"{self.path}: removed or replaced while it was written: run again")
+        append(self._file, msgpack.packb(wire))
+
+    def _opened(self) -> FileIO:
+        try:
+            if not self.path.exists() or self.path.stat().st_size == 0:
+                write_stream(self.path, self.header, ())  # readers never see a part of it
+            return open_to_append(self.path)
+        except BlockingIOError as error:
+            raise DatasetError(f"{self.path}: {error.strerror}") from error
+
+    def _begin(self) -> None:
+        """Leave a header and whole records; a header that a power cut left unfinished is no more than none."""
+        header: bytes = msgpack.packb(header_to_wire(self.header))
+        if self._ends_in_header(header[: len(MAGIC) + 2]):
+            self._file.truncate(0)
+            append(self._file, header)
+        if is_compact(self.path):
+            raise DatasetError(f"{self.path}: a compact dataset, to which nothing can be appended: use another file")
+        self._check_header()
+        self._file.truncate(_end(self.path))
+
+    def _ends_in_header(self, beginning: bytes) -> bool:
+        """Whether there is nothing in the file but a part of a header, all of which begin alike."""
+        self._file.seek(0)
+        found = self._file.read(len(beginning))
+        return beginning.startswith(found) and (found != beginning or next(iter(_Objects(self.path)), None) is None)
 
     def _check_header(self) -> None:
         found = _read_header(self.path)
@@ -79,6 +103,12 @@ class DatasetWriter:
             was, is_now = getattr(found, name), getattr(self.header, name)
             if was != is_now:
                 raise DatasetError(f"{self.path}: measured with {name} {was!r}, this is {is_now!r}: use another file")
+
+
+def write_stream(path: Path, header: Header, records: Iterable[Record]) -> None:
+    """Write a whole dataset, which replaces an existing file."""
+    wires = (header_to_wire(header), *map(record_to_wire, records))
+    write_atomically(path, b"".join(map(msgpack.packb, wires)))
 
 
 def _records(path: Path) -> Iterator[Record]:

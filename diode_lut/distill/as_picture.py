@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from diode_lut.distill.training import Epoch
+from diode_lut.picture import write_figure
 
 
 def save_history(histories: Mapping[str, list[Epoch]], path: Path, title: str) -> None:
@@ -26,4 +27,4 @@ def save_history(histories: Mapping[str, list[Epoch]], path: Path, title: str) -
     for axes in (loss, regret):
         axes.grid(visible=True, alpha=0.3)
         axes.legend()
-    figure.savefig(path, dpi=120)
+    write_figure(figure, path)

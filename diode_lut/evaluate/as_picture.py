@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter, ScalarFormatter
 
 from diode_lut.evaluate.evaluation import Case, Evaluation
+from diode_lut.picture import write_figure
 from diode_lut.problem import Problem
 
 _COLOURS = ("#0072b2", "#e69f00", "#999999", "#cc79a7")
@@ -24,7 +25,7 @@ def save_picture(evaluation: Evaluation, path: Path, title: str) -> None:
     measured = [case for case in evaluation.cases if case.ns is not None]
     _draw_regret(regret, measured)
     _draw_gain(gain, measured, str(evaluation.against))
-    figure.savefig(path, dpi=120)
+    write_figure(figure, path)
 
 
 def _draw_regret(axes: Axes, cases: list[Case]) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgpack
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from diode_lut.dataset import REASONS, STAGES, DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.dataset.codec import header_to_wire, record_to_wire
+from diode_lut.dataset.stream import write_stream
 from diode_lut.errors import DatasetError
 from diode_lut.problem import ATEN, DTYPES, LAYOUTS, OPS, TEMPLATES, Config, Hardware, Problem
 
@@ -241,3 +243,40 @@ def test_the_digest_is_of_the_bytes(tmp_path: Path) -> None:
     """The digest is SHA-256 as sha256sum computes it."""
     path = written(tmp_path / "d", *RECORDS)
     assert read_dataset(path).digest == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_two_collections_do_not_share_a_file(tmp_path: Path) -> None:
+    """A second writer, in this process or another, and a pack of the file are refused with the first one's number."""
+    path = tmp_path / "d"
+    with DatasetWriter(path, HEADER) as writer:
+        with pytest.raises(DatasetError, match=rf"d: being written by process {os.getpid()}: wait for it"):
+            written(path, RECORDS[0])
+        with pytest.raises(BlockingIOError, match=f"process {os.getpid()}"):
+            write_stream(path, HEADER, RECORDS)
+        writer.append(RECORDS[0])
+    assert tuple(read_dataset(written(path, RECORDS[1]))) == RECORDS[:2]
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda path: path.rename(path.with_name("else"))])
+def test_nothing_is_written_into_a_file_that_is_gone(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    """A dataset that is removed or moved away while it is collected stops the collection at the next record."""
+    with DatasetWriter(tmp_path / "d", HEADER) as writer:
+        change(writer.path)
+        with pytest.raises(DatasetError, match="removed or replaced while it was written: run again"):
+            writer.append(RECORDS[0])
+
+
+@pytest.mark.parametrize("length", [1, 10, 19, 20, 100])
+def test_a_header_that_was_cut_off_is_written_again(tmp_path: Path, length: int) -> None:
+    """A power cut within the header, on another day, leaves nothing that could not be begun anew."""
+    header = msgpack.packb(header_to_wire(HEADER._replace(measured_on="2020-01-01")))
+    (tmp_path / "d").write_bytes(header[:length])
+    assert tuple(read_dataset(written(tmp_path / "d", *RECORDS))) == RECORDS
+
+
+def test_a_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
+    """Something that only looks like the beginning of a header is not taken for one that was cut off."""
+    (tmp_path / "d").write_bytes(b"\x88\xb1diode_lut is great")
+    with pytest.raises(DatasetError, match="ends within its header"):
+        written(tmp_path / "d")
+    assert (tmp_path / "d").read_bytes() == b"\x88\xb1diode_lut is great"

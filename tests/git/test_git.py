@@ -157,3 +157,15 @@ def test_hooks_for_pre_commit_call_commands() -> None:
     for hook in hooks:
         program, command = hook["entry"].split()
         assert (program, command in COMMANDS) == ("diode-lut", True)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["", "a b.json", "x\n* merge=other", "../*.json", "!t.json", "#t", "[attr]x", 'say "t"', "t\0.json"]
+)
+def test_a_pattern_cannot_say_anything_else(clone: Path, pattern: str) -> None:
+    """What would be another line of the attributes, or climbs out of the clone, is refused, and nothing is written."""
+    attributes = clone / ".git" / "info" / "attributes"
+    before = attributes.read_bytes()
+    with pytest.raises(SettingError, match=r"is not one of files in the clone \(allowed: "):
+        set_up(clone, sys.executable, ["good/*.json", pattern])
+    assert attributes.read_bytes() == before

@@ -1,0 +1,59 @@
+"""Who is writing a file: advisory locks, which end with the process that holds them, however it ends.
+
+Where there are none (on Windows, on some network file systems) every file counts as free.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+if sys.platform != "win32":
+    import fcntl
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+def lock(descriptor: int) -> None:
+    """Take the open file until it is closed; BlockingIOError names the process that has it."""
+    if not try_lock(descriptor):
+        raise BlockingIOError(errno.EAGAIN, f"being written by {_holder(descriptor)}: wait for it, or stop it")
+
+
+def require_unlocked(path: Path) -> None:
+    """BlockingIOError if a process has the file, if there is one."""
+    with suppress(FileNotFoundError, PermissionError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            if not try_lock(descriptor, shared=True):
+                raise BlockingIOError(errno.EAGAIN, f"being written by {_holder(descriptor)}: wait for it, or stop it")
+        finally:
+            os.close(descriptor)
+
+
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Whether the open file could be taken; ``shared`` if others may take it so, too."""
+    if sys.platform == "win32":
+        return True
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
+
+
+def _holder(descriptor: int) -> str:
+    """The process that has the file, as Linux lists it: ``1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF``."""
+    inode = str(os.fstat(descriptor).st_ino)
+    with suppress(OSError):
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            fields = line.split()
+            if fields[1] == "FLOCK" and fields[4].isdecimal() and fields[5].rpartition(":")[2] == inode:
+                return f"process {fields[4]}"
+    return "another process"
