@@ -10,9 +10,12 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
 # One compile at a time in each of pytest's processes, and no trials of the C++ compiler, 12 s in each cold process.
 INDUCTOR := TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=1
 
+# Tests of reports open them in it.
+BROWSER := /usr/bin/chromedriver
+
 .PHONY: test demo bench lint format
 
-test: $(READY)
+test: $(READY) $(BROWSER)
 	$(INDUCTOR) $(RUN) -m pytest $(PYTEST_FLAGS)
 
 demo: $(READY)
@@ -40,3 +43,10 @@ $(VENV)/.ready: pyproject.toml requirements/torch.txt requirements/dev.txt
 	$(PIP) --requirement requirements/dev.txt
 	$(PIP) --no-deps --no-build-isolation --editable .
 	touch $@
+
+$(BROWSER):
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+		echo "Installing Chromium, to test reports in (once)"; \
+		{ apt-get update -qq && apt-get install -qq --yes --no-install-recommends chromium chromium-driver > /dev/null; } \
+		|| echo "Chromium could not be installed: tests of reports in a browser are skipped"; \
+	else echo "No Chromium: for tests of reports in a browser, install chromium and chromium-driver"; fi

@@ -48,6 +48,7 @@ LAYERS = (
     "inductor",
     "collect",
     "exchange",
+    "report",
     "cli",
 )
 """The modules and subpackages of diode_lut, from the bottom up: each imports only from those before it."""

@@ -27,6 +27,7 @@ COMMANDS = {
     "import": "diode_lut.cli.exchange:import_command",
     "merge": "diode_lut.cli.merge:merge_command",
     "pack": "diode_lut.cli.pack:pack_command",
+    "report": "diode_lut.cli.report:report_command",
     "show": "diode_lut.cli.show:show_command",
     "query": "diode_lut.cli.query:query_command",
     "set": "diode_lut.cli.edit:set_command",

@@ -65,16 +65,28 @@ class Table:
 
     def line_of(self, entry: Entry) -> int | None:
         """The line where the entry begins in ``path``; None for other entries, and if the file has changed since."""
-        if self.path is None or entry not in self.entries:
+        positions = self._positions() if entry in self.entries else None
+        if positions is None:
+            return None
+        row = list(self.numbered)[self.entries.index(entry)]
+        return positions.place(("entries", row)).line
+
+    def lines(self) -> list[int | None]:
+        """The line of each of the entries, as ``line_of`` says it, but all at once."""
+        positions = self._positions()
+        if positions is None:
+            return [None] * len(self.entries)
+        return [positions.place(("entries", row)).line for row in self.numbered]
+
+    def _positions(self) -> Positions | None:
+        """Of what is in ``path``; None if that is not what the table was read from."""
+        if self.path is None:
             return None
         try:
             data = self.path.read_bytes()
         except OSError:
             return None
-        if hashlib.sha256(data).hexdigest() != self.digest:
-            return None
-        row = list(self.numbered)[self.entries.index(entry)]
-        return Positions(data).place(("entries", row)).line
+        return Positions(data) if hashlib.sha256(data).hexdigest() == self.digest else None
 
     @cached_property
     def numbered(self) -> Mapping[int, Entry]:

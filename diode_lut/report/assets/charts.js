@@ -1,0 +1,93 @@
+// Which template wins, and gain and regret by size of the problem.
+
+const FIT = { type: "fit", contains: "padding" };
+
+// Of a row: the product's operations in the middle of its ranges; null if it has no end.
+function operations(thing, batched) {
+  const middles = ["b", "m", "n", "k"].map((size) => {
+    const range = rangeOf(thing, size) ?? (size === "b" && !batched ? [1, 1] : null);
+    return range === null || range[1] === UNLIMITED ? null : Math.sqrt(range[0] * range[1]);
+  });
+  return middles.includes(null) ? null : 2 * middles.reduce((product, middle) => product * middle, 1);
+}
+
+function pointsOf(data, shown) {
+  const things = data.problems.length ? shown.problems : shown.rows;
+  return things
+    .map((thing) => ({
+      ...idsOf(thing),
+      gain: thing.gain,
+      regret: thing.regret,
+      operations: operations(thing, data.kinds[thing.kinds[0]].op?.includes("bmm")),
+      colour: colourOf("template", SCALES.template.classOf(thing)),
+    }))
+    .filter((point) => point.operations !== null);
+}
+
+function pointSpec(points, y, rule, width) {
+  const format = "~s";
+  return {
+    width,
+    height: 300,
+    autosize: FIT,
+    layer: [
+      { data: { values: [{ rule }] }, mark: { type: "rule", color: style("--muted"), strokeDash: [4, 3] }, encoding: { y: { field: "rule", type: "quantitative" } } },
+      {
+        data: { values: points },
+        mark: { type: "point", filled: true, size: 26, opacity: 0.75 },
+        encoding: {
+          x: { field: "operations", type: "quantitative", scale: { type: "log" }, axis: { title: "floating-point operations, 2·B·M·N·K", format, tickCount: Math.floor(width / 70) } },
+          y,
+          fill: { field: "colour", type: "nominal", scale: null },
+          stroke: chosenOr(style("--text"), style("--surface")),
+          strokeWidth: chosenOr(2.5, 0.3),
+        },
+      },
+    ],
+  };
+}
+
+function gainsSpec(points, width) {
+  const measured = points.filter((point) => point.gain !== null);
+  const scale = { type: "log", base: 2, nice: false, padding: 6 };
+  const y = { field: "gain", type: "quantitative", scale, axis: { title: "times as fast as aten", format: "~g", values: [0.25, 0.5, 0.7, 0.85, 1, 1.2, 1.5, 2, 3, 4, 6, 8, 16] } };
+  return pointSpec(measured, y, 1, width);
+}
+
+function regretsSpec(points, width) {
+  const measured = points.filter((point) => point.regret !== null);
+  const y = { field: "regret", type: "quantitative", axis: { title: "slower than the best measured", format: ".1~%", tickCount: 6 } };
+  return pointSpec(measured, y, 0.02, width);
+}
+
+function winsOf(data, shown) {
+  const things = data.problems.length ? shown.problems : shown.rows;
+  const wins = new Map();
+  for (const thing of things) {
+    for (const kind of thing.kinds.filter((kind) => shown.kinds[kind])) {
+      const key = `${kind} ${thing.template}`;
+      const win = wins.get(key) ?? { kind, name: nameOf(data.kinds[kind]), order: SCALES.template.classOf(thing), count: 0 };
+      wins.set(key, { ...win, count: win.count + 1, colour: colourOf("template", win.order) });
+    }
+  }
+  return [...wins.values()];
+}
+
+function templatesSpec(data, shown, width) {
+  const title = data.problems.length ? "problems" : "rows";
+  const names = data.kinds.map(nameOf);
+  const values = winsOf(data, shown);
+  return {
+    data: { values },
+    width,
+    height: 24 * new Set(values.map(({ name }) => name)).size + 50,
+    autosize: FIT,
+    mark: { type: "bar", cursor: "pointer", height: { band: 0.75 } },
+    encoding: {
+      y: { field: "name", type: "nominal", sort: names, axis: { title: null, labelLimit: 150, ticks: false, domain: false } },
+      x: { field: "count", type: "quantitative", axis: { title, tickMinStep: 1, tickCount: Math.floor(width / 90) } },
+      fill: { field: "colour", type: "nominal", scale: null },
+      order: { field: "order" },
+    },
+  };
+}

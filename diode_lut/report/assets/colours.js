@@ -1,0 +1,33 @@
+// The classes that colours stand for, each with the style sheet's name of its colour. They can be told apart by colour-blind people.
+
+const TEMPLATES = ["aten", "triton_mm", "triton_bmm", "triton_mm_persistent_tma", "decompose_k", "cpp_gemm"];
+
+const below = (limits, value) => (value === null ? limits.length + 1 : limits.filter((limit) => value >= limit).length);
+
+const SCALES = {
+  template: {
+    labels: TEMPLATES,
+    classOf: (thing) => TEMPLATES.indexOf(thing.template),
+  },
+  gain: {
+    labels: ["slower by over 3 %", "as fast as aten", "1.03–1.1", "1.1–1.25", "1.25–1.5", "1.5–2", "over 2", "unknown"],
+    classOf: (thing) => below([1 / 1.03, 1.03, 1.1, 1.25, 1.5, 2], thing.gain),
+  },
+  regret: {
+    labels: ["under 0.5 %", "0.5–1 %", "1–2 %", "2–5 %", "over 5 %", "not measured"],
+    classOf: (thing) => below([0.005, 0.01, 0.02, 0.05], thing.regret),
+  },
+};
+
+const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const colourOf = (scale, number) => style(`--${scale}-${number}`);
+
+function fillLegend(list, scale, things) {
+  const present = new Set(things.map(SCALES[scale].classOf));
+  const item = (label, number) => {
+    const swatch = element("span", { className: "swatch" });
+    swatch.style.background = colourOf(scale, number);
+    return element("li", {}, swatch, label);
+  };
+  list.replaceChildren(...SCALES[scale].labels.map(item).filter((_, number) => present.has(number)));
+}

@@ -1,0 +1,48 @@
+// Which rows and problems are shown.
+
+const KIND_FIELDS = ["op", "dtype", "layout"];
+const SIZES = ["m", "n", "k"];
+
+// Rows and problems get the numbers by which they are found again.
+function numbered(data) {
+  const rows = data.rows.map((row, number) => ({ ...row, row: number, problem: null }));
+  return { ...data, rows, problems: data.problems.map((problem, number) => ({ ...problem, problem: number })) };
+}
+
+const idsOf = ({ row, problem }) => ({ row, problem });
+
+function fillFilters(form, kinds) {
+  for (const field of KIND_FIELDS) {
+    const values = [...new Set(kinds.map((kind) => kind[field]))].filter((value) => value !== null);
+    form.elements[field].append(element("option", { value: "" }, "all"), ...values.map((value) => element("option", { value }, value)));
+  }
+  for (const input of form.querySelectorAll("input")) Object.assign(input, { type: "number", min: 1, step: 1 });
+}
+
+function readFilters(form) {
+  const { elements } = form;
+  const size = (name, otherwise) => elements[name].valueAsNumber || otherwise;
+  return {
+    ...Object.fromEntries(KIND_FIELDS.map((field) => [field, elements[field].value])),
+    ...Object.fromEntries(SIZES.map((name) => [name, [size(`${name}-low`, 1), size(`${name}-high`, Infinity)]])),
+  };
+}
+
+function clearFilters(form) {
+  for (const field of form.querySelectorAll("select, input")) field.value = "";
+}
+
+function chooseKind(form, kind) {
+  for (const field of KIND_FIELDS) form.elements[field].value = kind[field] ?? "";
+}
+
+const overlap = (range, [low, high]) => range === null || (range[0] <= high && low <= range[1]);
+
+// Of a row that is a range, of a problem one number.
+const rangeOf = (thing, size) => (typeof thing[size] === "number" ? [thing[size], thing[size]] : thing[size]);
+
+function matching(data, filters) {
+  const kinds = data.kinds.map((kind) => KIND_FIELDS.every((field) => !filters[field] || [null, filters[field]].includes(kind[field])));
+  const matches = (thing) => thing.kinds.some((kind) => kinds[kind]) && SIZES.every((size) => overlap(rangeOf(thing, size), filters[size]));
+  return { kinds, filters, rows: data.rows.filter(matches), problems: data.problems.filter(matches) };
+}

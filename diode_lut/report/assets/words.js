@@ -1,0 +1,23 @@
+// Numbers in words, and elements whose content is text, whatever it looks like.
+
+const counted = new Intl.NumberFormat("en");
+
+const count = (number) => counted.format(number);
+const factor = (gain) => (gain === null ? "unknown" : gain.toFixed(3));
+const percent = (fraction) => (fraction === null ? "unknown" : `${(100 * fraction).toFixed(2)} %`);
+const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
+
+const nameOf = (kind) => [kind.op ?? "any op", kind.dtype ?? "any type", kind.layout ?? "any layout"].join(" ");
+
+function element(tag, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
+}
+
+function geometricMean(factors) {
+  const logarithms = factors.filter((factor) => factor !== null).map(Math.log);
+  return logarithms.length ? Math.exp(logarithms.reduce((sum, each) => sum + each, 0) / logarithms.length) : null;
+}
+
+const largest = (values) => values.reduce((most, value) => (value !== null && (most === null || value > most) ? value : most), null);

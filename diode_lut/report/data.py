@@ -1,0 +1,106 @@
+"""What the page shows, as plain values for JSON."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from diode_lut.evaluate import MISS, Case, Evaluation
+from diode_lut.problem import ATEN
+from diode_lut.report.kinds import Kind, kind_of, kinds_of
+from diode_lut.table import Candidate, Entry, Table
+from diode_lut.table.words import key_in_words
+
+_DIGITS = 6
+
+Plain = dict[str, Any]
+"""An object as JSON has it."""
+
+
+def as_data(
+    table: Table, evaluation: Evaluation | None = None, *, link: str = "", datasets: Sequence[str] = ()
+) -> Plain:
+    """The table's head, its rows and the problems of the evaluation; ``link`` is where its file can be seen.
+
+    Rows are in the order in which they are drawn, the least specific first; a problem has the number of the row that
+    answers it, None for a miss. ``kinds`` are numbers in the list of that name. Gains are factors, regrets fractions,
+    with six digits, None where they were not measured.
+    """
+    cases = evaluation.cases if evaluation else ()
+    kinds = kinds_of(table.entries, (case.problem for case in cases))
+    lines = dict(zip(table.entries, table.lines(), strict=True))
+    entries = sorted(table.entries, key=lambda entry: -entry.volume)
+    answered = _by_entry(table, cases)
+    numbers = {entry: number for number, entry in enumerate(entries)}
+    return {
+        "name": table.path.name if table.path else str(table.hardware),
+        "link": link,
+        "hardware": str(table.hardware),
+        "provenance": {name: _listed(value) for name, value in table.provenance.items() if name != "datasets"},
+        "datasets": list(datasets),
+        "invalid": len(table.errors),
+        "kinds": [kind._asdict() for kind in kinds],
+        "rows": [_row(entry, lines[entry], kinds, answered[entry]) for entry in entries],
+        "problems": [
+            _problem(case, numbers[entry] if entry else None, kinds)
+            for entry, those in answered.items()
+            for case in those
+        ],
+    }
+
+
+def _by_entry(table: Table, cases: Iterable[Case]) -> Mapping[Entry | None, list[Case]]:
+    """The cases that each row answers; those of None are misses."""
+    answered: dict[Entry | None, list[Case]] = defaultdict(list)
+    for case in cases:
+        answered[None if case.source == MISS else table.lookup(case.problem)].append(case)
+    return answered
+
+
+def _row(entry: Entry, line: int | None, kinds: Sequence[Kind], cases: Sequence[Case]) -> Plain:
+    measured = Evaluation(cases, 0, ATEN).summary
+    return {
+        "line": line,
+        "key": key_in_words(entry),
+        "kinds": [number for number, kind in enumerate(kinds) if kind_of(entry).covers(kind)],
+        **{size: getattr(entry, size) for size in "bmnk"},
+        "configs": [{"config": str(each.config), "gain": _gain(each)} for each in entry.candidates],
+        "template": entry.candidates[0].config.template,
+        "measured": entry.problems,
+        "note": entry.note,
+        "gain": _rounded(_gain(entry.candidates[0]) if measured.gain is None else measured.gain),
+        "regret": _rounded(measured.regret),
+        "worst": _rounded(measured.worst_regret),
+    }
+
+
+def _problem(case: Case, row: int | None, kinds: Sequence[Kind]) -> Plain:
+    problem = case.problem
+    return {
+        "row": row,
+        "name": str(problem),
+        "kinds": [kinds.index(kind_of(problem))],
+        **{size: getattr(problem, size) for size in "bmnk"},
+        "choice": str(case.choice),
+        "template": case.choice.template,
+        "best": str(case.best),
+        "gain": _rounded(case.gain),
+        "best_gain": _rounded(case.best_gain),
+        "regret": None if case.ns is None else _rounded(case.regret),
+    }
+
+
+def _gain(candidate: Candidate) -> float | None:
+    """Over aten; that has none in a table, as it is 1."""
+    if candidate.gain_permille is None:
+        return 1.0 if candidate.config == ATEN else None
+    return candidate.gain_permille / 1000
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _DIGITS)
+
+
+def _listed(value: str | list[str]) -> str:
+    return value if isinstance(value, str) else ", ".join(value)

@@ -1,0 +1,58 @@
+"""A small table, and timings for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from diode_lut.dataset import DatasetWriter, Header, Record, Timing
+from diode_lut.problem import ATEN, Config, Hardware, Problem
+
+H200 = Hardware("NVIDIA H200", "sm_90", 132)
+A, B = (Config("triton_mm", (size, 64, 32, 8, 3, 4)) for size in (16, 64))
+ROWS = (
+    {
+        "op": "mm",
+        "dtype": "float16",
+        "layout": "nn",
+        "m": [64, 256],
+        "n": [64, 256],
+        "k": [1, 512],
+        "problems": 2,
+        "configs": [{**A.to_json(), "gain_permille": 1300}, {"template": "aten"}],
+    },
+    {
+        "op": "addmm",
+        "dtype": "bfloat16",
+        "layout": "nt",
+        "align": 16,
+        "m": [1024, 1024],
+        "n": [4096, 4096],
+        "k": [1024, 1024],
+        "configs": [B.to_json()],
+    },
+    {
+        "op": "mm",
+        "layout": "nn",
+        "configs": [{"template": "aten"}],
+        "note": "</script><img src=x onerror=document.title='hacked'><b>bold</b>",
+    },
+)
+"""A range, an exact row, and one that is open."""
+
+PROBLEMS = (
+    (Problem("mm", "float16", "nn", 16, 1, 64, 64, 64), 100.0, 110.0, 130.0),
+    (Problem("mm", "float16", "nn", 16, 1, 256, 256, 512), 110.0, 100.0, 121.0),
+    (Problem("mm", "float16", "nn", 16, 1, 2048, 64, 64), 100.0, 110.0, 100.0),
+    (Problem("bmm", "float16", "nn", 16, 8, 64, 64, 64), 100.0, 100.0, 100.0),
+    (Problem("addmm", "bfloat16", "nt", 16, 1, 1024, 4096, 1024), 200.0, 100.0, 150.0),
+)
+"""With the nanoseconds of A, B and aten."""
+
+
+def write_dataset(path: Path, hardware: Hardware) -> Path:
+    """The problems, measured on the hardware."""
+    with DatasetWriter(path, Header(hardware)) as writer:
+        for problem, *times in PROBLEMS:
+            timings = tuple(map(Timing, (A, B, ATEN), times))
+            writer.append(Record(problem, timings))
+    return path

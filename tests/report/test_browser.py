@@ -1,0 +1,327 @@
+"""The page in a real browser."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium.webdriver import ActionChains, Chrome, Keys
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.wait import WebDriverWait
+
+from diode_lut.table import Table, write_table
+from diode_lut.table.decode import decode_entry
+from tests.commands import call
+from tests.report.measured import H200, ROWS, write_dataset
+
+ROOT = Path(__file__).parent.parent.parent
+TOOLS = ROOT / "tools"
+TABLES = ROOT / "tables"
+NOTE = str(ROWS[2]["note"])
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the table ``mine.json``, and three pages: ``bare.html``, ``page.html`` with timings, and the H200's."""
+    made = tmp_path_factory.mktemp("report")
+    write_table(Table(H200, map(decode_entry, ROWS)), made / "mine.json")
+    timings = write_dataset(made / "timings.msgpack", H200)
+    for arguments in (("-o", made / "bare.html"), (timings, "-o", made / "page.html")):
+        assert call("report", made / "mine.json", *arguments).exit_code == 0
+    measured = TABLES / "datasets" / "nvidia-h200-models.msgpack.zst"
+    assert call("report", TABLES / "nvidia-h200.json", measured, "-o", made / "h200.html").exit_code == 0
+    return made
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    """A browser; only where none can be installed may the tests be skipped, which continuous integration may not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(TOOLS)
+        from browser import chromium, installed
+    if not installed():
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium: install chromium and chromium-driver")
+    with chromium(tmp_path_factory.mktemp("profile")) as started:
+        yield started
+
+
+class Page:
+    """An open report."""
+
+    def __init__(self, browser: Chrome) -> None:
+        self.browser = browser
+
+    def settle(self) -> Page:
+        """Wait until all is drawn."""
+        drawn = "return document.querySelector('main').ariaBusy === 'false'"
+        WebDriverWait(self.browser, 20, poll_frequency=0.02).until(lambda browser: browser.execute_script(drawn))
+        return self
+
+    def all(self, selector: str) -> list[WebElement]:
+        return self.browser.find_elements(By.CSS_SELECTOR, selector)
+
+    def one(self, selector: str) -> WebElement:
+        return self.browser.find_element(By.CSS_SELECTOR, selector)
+
+    def run(self, script: str, *arguments: object) -> Any:
+        return self.browser.execute_script(script, *arguments)
+
+    def figures(self) -> dict[str, str]:
+        """What stands above the plots, by name."""
+        script = """return [...document.querySelectorAll('#figures div')].map(
+            (figure) => [...figure.children].map((part) => part.textContent))"""
+        return dict(self.run(script))
+
+    def rows(self) -> list[str]:
+        """What the rows in the list cover."""
+        return list(self.run("return [...document.querySelectorAll('#rows .key')].map((key) => key.textContent)"))
+
+    def fill(self, name: str, value: str) -> None:
+        """Type or choose a filter."""
+        self.one(f"#filters [name={name}]").send_keys(value)
+        self.settle()
+
+    def reset(self) -> None:
+        """Show all again."""
+        self.one("#all").click()
+        self.settle()
+
+    def choose(self, value: str) -> None:
+        """Choose how coverage is drawn."""
+        self.one(f"#options [value={value}]").click()
+        self.settle()
+
+    def shapes(self, chart: str, kind: str) -> list[WebElement]:
+        """What is drawn of a kind, ``rect`` or ``symbol``."""
+        return self.all(f"#{chart} .mark-{kind}.role-mark path")
+
+    def point_at(self, shape: WebElement) -> ActionChains:
+        """Move the pointer onto a shape."""
+        self.run("arguments[0].scrollIntoView({block: 'center'})", shape)
+        actions = ActionChains(self.browser).move_to_element(shape)
+        actions.perform()
+        return actions
+
+    def details(self) -> str:
+        """What is said of the row under the pointer."""
+        return self.one("#details").text
+
+    def fits(self, width: int) -> bool:
+        """Whether nothing is wider than the window, or hidden beside it."""
+        script = """return [document.scrollingElement.scrollWidth, ...[...document.querySelectorAll(
+            'main svg, main table, main form, main p')].map((element) => element.getBoundingClientRect().right)]"""
+        return max(self.run(script)) <= width
+
+    def smallest_letters(self) -> float:
+        """The smallest size of any text, in pixels."""
+        script = """return Math.min(...[...document.querySelectorAll('text, td, label, p')].map(
+            (element) => parseFloat(getComputedStyle(element).fontSize)))"""
+        return float(self.run(script))
+
+    def complaints(self) -> list[str]:
+        """What is in the console."""
+        return [entry["message"] for entry in self.browser.get_log("browser")]
+
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture
+def open_page(browser: Chrome, directory: Path) -> Open:
+    """Loads a page in a window of a width, and waits until it is drawn."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(TOOLS)
+        from browser import show
+
+    def load(name: str = "page.html", width: int = 1280, scheme: str = "light") -> Page:
+        browser.get_log("browser")
+        show(browser, directory / name, width=width, height=900, scheme=scheme)
+        return Page(browser).settle()
+
+    return load
+
+
+@pytest.mark.parametrize("name", ["page.html", "bare.html"])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_it_opens_and_fits(open_page: Open, name: str, width: int, scheme: str) -> None:
+    """Nothing is in the console and nothing fetched, all charts are drawn, and nothing is wider than the window."""
+    page = open_page(name, width, scheme)
+    page.choose("regret")
+    page.choose("k")
+    assert page.complaints() == []
+    assert page.run("return performance.getEntriesByType('resource').length") == 0
+    assert len(page.all(".chart svg")) == (4 if name == "page.html" else 3)
+    assert page.fits(width)
+    assert page.smallest_letters() >= 11
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_shipped_table(open_page: Open, width: int) -> None:
+    """The page of the H200's table opens without complaint, fits, and has the README's figures."""
+    page = open_page("h200.html", width)
+    assert page.complaints() == []
+    assert page.fits(width)
+    figures = page.figures()
+    assert (figures["rows"], figures["problems"], figures["not covered"]) == ("813 of 813", "2,360 of 2,360", "0")
+    assert figures["regret over 2 %"] == "0"
+
+
+def test_figures_are_those_of_evaluate(open_page: Open) -> None:
+    """Over all problems the page says what evaluate says."""
+    gain = math.prod([1.3, 1.1, 1.0, 1.0, 1.5]) ** (1 / 5)
+    possible = math.prod([1.3, 1.21, 1.0, 1.0, 1.5]) ** (1 / 5)
+    assert open_page().figures() == {
+        "rows": "3 of 3",
+        "problems": "5 of 5",
+        "not covered": "1",
+        "gain over aten": f"{gain:.3f}",
+        "gain possible": f"{possible:.3f}",
+        "worst regret": "10.00 %",
+        "regret over 2 %": "1",
+    }
+
+
+def test_filters(open_page: Open) -> None:
+    """Each leaves what it should, in figures, list and plots; what a row leaves open passes any; all come back."""
+    page = open_page()
+    for chosen, rows, problems in (
+        ({"op": "addmm"}, 1, 1),
+        ({"op": "bmm"}, 0, 1),
+        ({"dtype": "float16"}, 2, 4),
+        ({"layout": "nt"}, 1, 1),
+        ({"m-low": "1025"}, 1, 1),
+        ({"m-low": "64", "m-high": "64"}, 2, 2),
+        ({"n-high": "256", "op": "mm"}, 2, 3),
+        ({"k-low": "513"}, 2, 1),
+        ({}, 3, 5),
+    ):
+        for name, value in chosen.items():
+            page.fill(name, value)
+        assert page.figures()["rows"] == f"{rows} of 3"
+        assert page.figures()["problems"] == f"{problems} of 5"
+        assert (len(page.rows()), len(page.shapes("gains", "symbol"))) == (rows, problems)
+        page.reset()
+
+
+def test_hovering_shows_the_row(open_page: Open, directory: Path) -> None:
+    """The row under the pointer is shown with all that is known, and with a link to its line; a click keeps it."""
+    page = open_page()
+    smaller = min(page.shapes("coverage", "rect"), key=lambda shape: shape.rect["width"])
+    page.point_at(smaller)
+    text = page.details()
+    for expected in (
+        "mm float16 nn m 64-256 n 64-256 k 1-512",
+        "triton_mm 16x64x32 g8 s3 w4 1.300",
+        "1.196",
+        "4.88 % on average, 10.00 % at worst",
+    ):
+        assert expected in text
+    href = page.one("#details a").get_attribute("href") or ""
+    path, _, line = href.partition("#L")
+    assert path == (directory / "mine.json").as_uri()
+    assert '"m": [64, 256]' in (directory / "mine.json").read_text().splitlines()[int(line) - 1]
+    ActionChains(page.browser).click().move_by_offset(0, -200).perform()
+    page.point_at(page.shapes("gains", "symbol")[0])
+    assert page.details().startswith(text)
+    ActionChains(page.browser).send_keys(Keys.ESCAPE).perform()
+    assert "Point at a shape" in page.details()
+
+
+def test_the_smaller_row_lies_on_top(open_page: Open) -> None:
+    """What is open reaches the edges of the panel, and beside the smaller row the pointer is on it."""
+    page = open_page()
+    shapes = sorted(page.shapes("coverage", "rect"), key=lambda shape: -shape.rect["width"])
+    panel = page.all("#coverage .mark-group.role-scope .background")[0]
+    assert shapes[0].rect["width"] == pytest.approx(panel.rect["width"], abs=4)
+    assert shapes[0].rect["height"] == pytest.approx(panel.rect["height"], abs=4)
+    page.run("arguments[0].scrollIntoView({block: 'center'})", panel)
+    corner = int(panel.rect["width"] / 2 - 5), int(5 - panel.rect["height"] / 2)
+    ActionChains(page.browser).move_to_element_with_offset(panel, *corner).perform()
+    assert "mm nn" in page.details()
+
+
+def test_exact_rows_and_misses_are_points(open_page: Open) -> None:
+    """In coverage, an exact row is a point and so is a problem that no row covers; the latter says so."""
+    page = open_page()
+    said = []
+    for shape in page.shapes("coverage", "symbol"):
+        page.point_at(shape)
+        said.append(page.details())
+    assert len(said) == 2
+    assert any("addmm bfloat16 nt align 16 m 1024 n 4096 k 1024" in text for text in said)
+    assert any("bmm 8x64x64x64" in text and "no row covers it" in text for text in said)
+
+
+def test_regret_shows_problems(open_page: Open) -> None:
+    """Coloured by regret, coverage has a point for each problem, which says what it gets and what would be best."""
+    page = open_page()
+    page.choose("regret")
+    said = []
+    for shape in page.shapes("coverage", "symbol"):
+        page.point_at(shape)
+        said.append(page.details())
+    assert len(said) == 5
+    (worst,) = (text for text in said if "mm 256x256x512" in text)
+    assert "triton_mm 16x64x32 g8 s3 w4" in worst
+    assert "triton_mm 64x64x32 g8 s3 w4" in worst
+    assert "10.00 %" in worst
+
+
+def test_panels_for_each_k(open_page: Open) -> None:
+    """A row is in the panels of all K that it covers; a filter of K leaves only its panels."""
+    page = open_page("bare.html")
+    page.choose("k")
+    assert len(page.shapes("coverage", "rect")) == 6 + 3
+    page.fill("k-high", "64")
+    assert len(page.shapes("coverage", "rect")) == 2
+
+
+def test_a_bar_leads_to_its_part(open_page: Open) -> None:
+    """A click on a bar filters for its op, type and layout."""
+    page = open_page()
+    longest = max(page.shapes("templates", "rect"), key=lambda shape: shape.rect["width"])
+    page.point_at(longest).click().perform()
+    page.settle()
+    chosen = [page.one(f"[name={name}]").get_property("value") for name in ("op", "dtype", "layout")]
+    assert chosen == ["mm", "float16", "nn"]
+    assert page.figures()["rows"] == "2 of 3"
+
+
+def test_notes_are_shown_as_text(open_page: Open) -> None:
+    """A note with HTML in it is shown letter by letter, in the list and with the row, and nothing of it runs."""
+    page = open_page()
+    page.one("#rows td:has(.note) .key").click()
+    assert NOTE in [fact.text for fact in page.all("#details dd")]
+    assert [note.text for note in page.all("#rows .note")] == [NOTE]
+    assert (page.browser.title, page.all("img"), page.all("b")) == ("mine.json", [], [])
+    assert page.complaints() == []
+
+
+def test_it_works_without_a_mouse(open_page: Open) -> None:
+    """With keys alone, one can filter, sort, and see a row, on a phone's width as well."""
+    page = open_page(width=390)
+    page.one("[name=op]").send_keys("addmm")
+    page.settle()
+    key = page.one("#rows .key")
+    page.run("arguments[0].focus()", key)
+    key.send_keys(Keys.ENTER)
+    assert "addmm bfloat16 nt" in page.details()
+    page.one("#details .close").send_keys(Keys.ENTER)
+    assert not page.one("#details").is_displayed()
+
+
+def test_sorting(open_page: Open) -> None:
+    """The list is in the order of the file, or by regret or gain."""
+    page = open_page()
+    in_file = page.rows()
+    page.one("#order").send_keys("regret")
+    page.settle()
+    assert page.rows()[0].startswith("mm float16")
+    page.one("#order").send_keys("line")
+    page.settle()
+    assert page.rows() == in_file

@@ -1,0 +1,77 @@
+"""What the page shows."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diode_lut.dataset import read_dataset
+from diode_lut.evaluate import Evaluation, answers_of, evaluate
+from diode_lut.report import as_data
+from diode_lut.table import Table, read_table
+
+
+@pytest.fixture
+def opened(table: Path) -> Table:
+    return read_table(table)
+
+
+@pytest.fixture
+def evaluation(opened: Table, dataset: Path) -> Evaluation:
+    return evaluate(answers_of(opened), read_dataset(dataset))
+
+
+def by_op(data: dict[str, Any]) -> dict[str, Any]:
+    """The rows; the only one without a dtype is called open."""
+    return {"open" if row["note"] else row["key"].split()[0]: row for row in data["rows"]}
+
+
+def test_rows_are_as_the_table_has_them(opened: Table) -> None:
+    """Without timings, gains are the table's, and aten's is 1; rows come least specific first, with their lines."""
+    data = as_data(opened, link="tables/mine.json")
+    assert [row["key"].split()[0] for row in data["rows"]] == ["mm", "mm", "addmm"]
+    rows = by_op(data)
+    assert (rows["mm"]["gain"], rows["open"]["gain"], rows["addmm"]["gain"]) == (1.3, 1.0, None)
+    assert {row["regret"] for row in rows.values()} == {None}
+    assert (rows["mm"]["m"], rows["open"]["m"], rows["mm"]["measured"]) == ((64, 256), None, 2)
+    lines = opened.path.read_text().splitlines() if opened.path else []
+    assert all('{"op":' in lines[row["line"] - 1] for row in data["rows"])
+    assert '"addmm"' in lines[rows["addmm"]["line"] - 1]
+    assert (data["problems"], data["link"], data["name"]) == ([], "tables/mine.json", "mine.json")
+    json.dumps(data)
+
+
+def test_open_rows_are_in_all_panels_that_they_cover(opened: Table, evaluation: Evaluation) -> None:
+    """The row for any type of mm nn is in the panel of mm float16 nn, and has none of its own."""
+    data = as_data(opened, evaluation)
+    assert [" ".join(kind.values()) for kind in data["kinds"]] == [
+        "mm float16 nn",
+        "addmm bfloat16 nt",
+        "bmm float16 nn",
+    ]
+    assert {name: row["kinds"] for name, row in by_op(data).items()} == {"open": [0], "mm": [0], "addmm": [1]}
+
+
+def test_rows_have_what_was_measured(opened: Table, evaluation: Evaluation) -> None:
+    """With timings, a row's gain and regret are means over the problems that it answers."""
+    rows = by_op(as_data(opened, evaluation))
+    assert rows["mm"]["gain"] == pytest.approx(math.sqrt(1.3 * 1.1), abs=1e-6)
+    assert rows["mm"]["regret"] == pytest.approx(math.sqrt(1.1) - 1, abs=1e-6)
+    assert (rows["mm"]["worst"], rows["open"]["worst"], rows["addmm"]["gain"]) == (0.1, 0.0, 1.5)
+
+
+def test_problems_know_their_row(opened: Table, evaluation: Evaluation) -> None:
+    """A problem has the row that answers it; a miss has none, and counts as aten."""
+    data = as_data(opened, evaluation)
+    answers = {problem["name"]: problem for problem in data["problems"]}
+    assert len(answers) == 5
+    miss = answers["bmm 8x64x64x64 float16 nn align 16"]
+    assert (miss["row"], miss["choice"], miss["gain"], miss["kinds"]) == (None, "aten", 1.0, [2])
+    large = answers["mm 256x256x512 float16 nn align 16"]
+    assert data["rows"][large["row"]]["m"] == (64, 256)
+    assert (large["gain"], large["best_gain"], large["regret"]) == (1.1, 1.21, 0.1)
+    assert data["rows"][answers["mm 2048x64x64 float16 nn align 16"]["row"]]["m"] is None

@@ -1,0 +1,29 @@
+"""The kinds of problems that a page has panels for."""
+
+from __future__ import annotations
+
+from diode_lut.problem import ATEN, Problem
+from diode_lut.report.kinds import Kind, kinds_of
+from diode_lut.table import Candidate, Entry
+
+
+def row(op: str | None, dtype: str | None, layout: str | None) -> Entry:
+    return Entry(op, dtype, layout, None, None, None, None, None, (Candidate(ATEN),))
+
+
+def test_open_rows_belong_to_the_kinds_that_they_cover() -> None:
+    """A row that leaves something open makes a kind of its own only if it covers no other; they are sorted."""
+    rows = [row("bmm", None, None), row("mm", None, "nn"), row("mm", "float16", "nn"), row("mm", "float32", "nt")]
+    problems = [Problem("mm", "bfloat16", "nn", 16, 1, 1, 1, 1)]
+    assert kinds_of(rows, problems) == [
+        Kind("mm", "float16", "nn"),
+        Kind("mm", "bfloat16", "nn"),
+        Kind("mm", "float32", "nt"),
+        Kind("bmm", None, None),
+    ]
+
+
+def test_a_row_for_everything() -> None:
+    """A table with nothing but such a row has one kind; one without rows has none."""
+    assert kinds_of([row(None, None, None)], []) == [Kind(None, None, None)]
+    assert kinds_of([], []) == []
