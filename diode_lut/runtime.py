@@ -21,6 +21,8 @@ from diode_lut.catalog import (
     warn_of_useless,
 )
 from diode_lut.errors import SettingError
+from diode_lut.explanation import Explanation
+from diode_lut.explanation import explain as explanation_of
 from diode_lut.hardware import detect_hardware, local_devices
 from diode_lut.problem import Config, Hardware, Problem
 from diode_lut.selector import Decision, Selector
@@ -67,16 +69,23 @@ def select(problem: Problem, *, hardware: Hardware | str | None = None) -> Decis
     A name stands for the hardware of the table that is called so, or that is for hardware called so. HardwareError if
     there is none, or if torch finds no device.
     """
-    if hardware is None:
-        hardware = get_detected_hardware()
-    elif isinstance(hardware, str):
-        hardware = find_hardware(hardware, config.tables)
-    return _selector(hardware).select(problem, config.confidence_threshold)
+    return _selector(_hardware(hardware)).select(problem, config.confidence_threshold)
 
 
 def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
-    """What ``select`` decides and why, in plain words."""
-    return select(problem, hardware=hardware).explain()
+    """What ``select`` decides and why, in plain words: which rows come next, and what the models say, too."""
+    return str(explanation(problem, hardware=hardware))
+
+
+def explanation(problem: Problem, *, hardware: Hardware | str | None = None) -> Explanation:
+    """What ``explain`` says, in parts."""
+    return explanation_of(_selector(_hardware(hardware)), problem, config.confidence_threshold)
+
+
+def _hardware(hardware: Hardware | str | None) -> Hardware:
+    if hardware is None:
+        return get_detected_hardware()
+    return find_hardware(hardware, config.tables) if isinstance(hardware, str) else hardware
 
 
 def decide(problem: Problem, device: str) -> Decision:

@@ -84,20 +84,15 @@ class Decision(NamedTuple):
         lines = [f"{self.problem} on {self.hardware}", *(f"  {step}" for step in self.steps)]
         if self.entry is not None and self.table is not None:
             lines += [f"    {_in_words(candidate)}" for candidate in self.entry.candidates]
-            lines += [
-                f"  overrides {_where(self.table, entry)}"
-                for entry in self.table.covering(self.problem)
-                if entry is not self.entry
-            ]
         elif self.opinion is not None:
-            lines += _ranking_in_words(self.opinion.ranking)
+            lines += ranking_in_words(self.opinion.ranking)
         return "\n".join(lines)
 
     @property
     def where(self) -> str:
         """The file and line of the row that answered, or the model's file; empty if nothing did."""
         if self.entry is not None and self.table is not None:
-            return _where(self.table, self.entry)
+            return row_name(self.table, self.entry)
         return model_name(self.opinion.model) if self.opinion is not None and self.configs else ""
 
     @property
@@ -146,10 +141,11 @@ class Selector:
             entry = table.lookup(problem)
             if entry is not None:
                 return Decision(problem, self.hardware, tier, entry.configs, entry, table, tried)
-        return self._ask_models(problem, confidence)
+        return self.ask_models(problem, confidence, self._tried)
 
-    def _ask_models(self, problem: Problem, confidence: float) -> Decision:
-        tried, opinion = list(self._tried), None
+    def ask_models(self, problem: Problem, confidence: float, before: Iterable[Step] = ()) -> Decision:
+        """What the models answer, whether or not a table does; ``before`` is what was tried in vain before."""
+        tried, opinion = list(before), None
         for tier, model in self._models:
             ranking = model.rank(problem, self.hardware)
             if ranking is None:
@@ -186,7 +182,8 @@ def _digest(tiers: Iterable[Tier]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _where(table: Table, entry: Entry) -> str:
+def row_name(table: Table, entry: Entry) -> str:
+    """What to call a row in messages: the table and, where that is a file, the line."""
     line = table.line_of(entry)
     return table_name(table) if line is None else f"{table_name(table)}:{line}"
 
@@ -197,7 +194,8 @@ def _in_words(candidate: Candidate) -> str:
     return f"{candidate.config} ({candidate.gain_permille / 1000:.3f} times as fast as aten)"
 
 
-def _ranking_in_words(ranking: Ranking) -> list[str]:
+def ranking_in_words(ranking: Ranking) -> list[str]:
+    """Lines for the best of a ranking, with what is expected of them, and how sure that is."""
     best = islice(zip(ranking.configs, ranking.times, strict=True), _RANKED)
     shown = [f"    {config} ({1 / time:.3f} times as fast as aten, expected)" for config, time in best]
     return [*shown, f"    the first is within 5 % of the best with confidence {ranking.confidence:.3f}"]

@@ -85,20 +85,25 @@ def tables_to_compare(directory: Path) -> None:
     )
 
 
-def a_table(directory: Path) -> None:
-    """A table for the CPU at hand."""
-    row = {"op": "bmm", "m": [1, 64], "configs": [{"template": "aten"}]}
-    hardware = diode_lut.get_detected_hardware()._asdict()
-    path = directory / "mine.json"
-    path.write_text(json.dumps({"schema_version": 1, "hardware": hardware, "entries": [row]}))
-    run(f"python -m diode_lut fmt {path}", directory)
+def two_tables(directory: Path) -> None:
+    """Tables for the device at hand and for the H200, with a row each."""
+    linear = {"op": "mm", "dtype": "bfloat16", "layout": "nt", "align": 16, "m": [513, 1024], "n": [4096, 4096]}
+    rows = {
+        "mine": (diode_lut.get_detected_hardware(), {"op": "bmm", "m": [1, 64]}),
+        "h200": (synthetic.H200, {**linear, "k": [1, 1024]}),
+    }
+    for name, (hardware, key) in rows.items():
+        entries = [{**key, "configs": [{"template": "aten"}]}]
+        table = {"schema_version": 1, "hardware": hardware._asdict(), "entries": entries}
+        (directory / f"{name}.json").write_text(json.dumps(table))
+    run("python -m diode_lut fmt mine.json h200.json", directory)
 
 
 PREPARATIONS: dict[str, Callable[[Path], None]] = {
     "collecting.md": timings,
     "exchange.md": inductors_cache,
     "reviewing.md": tables_to_compare,
-    "troubleshooting.md": a_table,
+    "troubleshooting.md": two_tables,
 }
 
 

@@ -36,6 +36,7 @@ LAYERS = (
     "dataset",
     "build",
     "selector",
+    "explanation",
     "evaluate",
     "distill",
     "diff",

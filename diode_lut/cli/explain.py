@@ -54,7 +54,8 @@ def explain_command(
 ) -> None:
     """Show which configs the product of an M x K and a K x N matrix gets, and from which row of which table.
 
-    Where no table covers it, the model says what it expects. Exits with 1 if nobody answers.
+    Also which rows would have answered next, and why they do not, and what the model expects. Exits with 1 if nobody
+    answers.
     """
     from diode_lut import runtime
     from diode_lut.catalog import is_model, open_model, open_table
@@ -68,6 +69,6 @@ def explain_command(
             open_table(table)
         tables = (str(table), *tables)
     with config.patch(tables=tables):
-        decision = runtime.select(problem, hardware=hardware)
-    click.echo(decision.explain())
-    ctx.exit(0 if decision.configs else 1)
+        explanation = runtime.explanation(problem, hardware=hardware)
+    click.echo(str(explanation))
+    ctx.exit(0 if explanation.decision.configs else 1)
