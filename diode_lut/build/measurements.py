@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import count
 from math import inf
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diode_lut.dataset import Record
+from diode_lut.errors import DatasetError
 from diode_lut.problem import ATEN, TEMPLATES, Config, Problem
 
 _Array = npt.NDArray[Any]
@@ -148,6 +150,17 @@ class Measurements:
             rows = self.config_numbers == self.configs.index(ATEN)
             aten[self.problem_numbers[rows]] = self.relative[rows]
         return aten
+
+
+def measurements_of(records: Iterable[Record]) -> Measurements:
+    """The measurements that count, of all records; DatasetError if nothing was measured successfully."""
+    columns = Columns()
+    for record in records:
+        columns.add(record)
+    measurements = columns.combined()
+    if not measurements.problems:
+        raise DatasetError("no usable timing: nothing to compare with")
+    return measurements
 
 
 def _medians(pairs: _Array, times: _Array) -> tuple[_Array, _Array]:

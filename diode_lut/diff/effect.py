@@ -8,9 +8,8 @@ from functools import cached_property
 from statistics import fmean
 from typing import NamedTuple
 
-from diode_lut.build.measurements import Columns, Measurements
+from diode_lut.build.measurements import Measurements, measurements_of
 from diode_lut.dataset import Record
-from diode_lut.errors import DatasetError
 from diode_lut.evaluate import MISS, answers_of
 from diode_lut.problem import ATEN, Config, Problem
 from diode_lut.table import Table
@@ -60,12 +59,7 @@ def effect_of(old: Table, new: Table, records: Iterable[Record]) -> Effect:
 
     DatasetError is raised if nothing was measured successfully.
     """
-    columns = Columns()
-    for record in records:
-        columns.add(record)
-    measurements = columns.combined()
-    if not measurements.problems:
-        raise DatasetError("no usable timing: nothing to compare with")
+    measurements = measurements_of(records)
     answers = [_first_choices(table, measurements) for table in (old, new)]
     old_covered, new_covered = (sum(choice is not None for choice in choices) for choices in answers)
     choices = enumerate(zip(*([choice or ATEN for choice in choices] for choices in answers), strict=True))

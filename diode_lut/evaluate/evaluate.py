@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from diode_lut.build.measurements import Columns, Measurements
+from diode_lut.build.measurements import Measurements, measurements_of
 from diode_lut.dataset import Record
 from diode_lut.errors import DatasetError
 from diode_lut.evaluate.evaluation import Case, Evaluation, Outcome
@@ -19,12 +19,7 @@ def evaluate(select: Select, records: Iterable[Record], against: str = str(ATEN)
     ``against`` names the baseline as ``str(config)`` does. DatasetError is raised if nothing was measured
     successfully, or the baseline on no problem.
     """
-    columns = Columns()
-    for record in records:
-        columns.add(record)
-    measurements = columns.combined()
-    if not measurements.problems:
-        raise DatasetError("no usable timing: nothing to evaluate with")
+    measurements = measurements_of(records)
     baseline = next((config for config in measurements.configs if str(config) == against), None)
     if baseline is None:
         raise DatasetError(f"{against!r} was measured on none of the problems: nothing to compare with")
