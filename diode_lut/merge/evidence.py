@@ -49,7 +49,7 @@ def settled(verdict: Verdict) -> tuple[Claim, Remark]:
     if reason:
         return winner, Remark.of(winner.entry, f"{facts}: {winner.side.name} stays: {reason}")
     return (
-        winner.with_note(f"merge conflict: {facts}"),
+        winner.in_conflict(facts),
         Remark.of(winner.entry, f"{facts}: {winner.side.name} stays until somebody decides", conflict=True),
     )
 

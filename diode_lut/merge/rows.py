@@ -68,4 +68,4 @@ def _one_sided(before: Entry | None, ours: Claim | None, theirs: Claim | None) -
     if claim.entry == before:
         return None, Remark.of(before, f"not changed by {claim.side.name}, removed by the other side: is gone")
     text = f"changed by {claim.side.name} to {winner_in_words(claim.entry)}, removed by the other side"
-    return claim.with_note(f"merge conflict: {text}"), Remark.of(claim.entry, f"{text}: stays", conflict=True)
+    return claim.in_conflict(text), Remark.of(claim.entry, f"{text}: stays", conflict=True)

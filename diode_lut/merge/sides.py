@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from diode_lut.table import Entry, Table
+from diode_lut.table.rules import CONFLICT
 from diode_lut.table.words import key_in_words
 
 
@@ -32,9 +33,9 @@ class Claim(NamedTuple):
         """The claim, if there is a row."""
         return None if entry is None else cls(side, entry)
 
-    def with_note(self, note: str) -> Claim:
-        """The same, with one more note."""
-        notes = "; ".join(filter(None, (self.entry.note, note)))
+    def in_conflict(self, with_what: str) -> Claim:
+        """The same, with a note that people have to decide."""
+        notes = "; ".join(filter(None, (self.entry.note, f"{CONFLICT}{with_what}")))
         return self._replace(entry=self.entry._replace(note=notes))
 
 

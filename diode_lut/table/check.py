@@ -14,7 +14,7 @@ from diode_lut.table.duplicates import written_twice
 from diode_lut.table.entry import Entry
 from diode_lut.table.fault import Fault
 from diode_lut.table.read import decode_rows, located, parse, read_bytes
-from diode_lut.table.rules import contradictions, useless
+from diode_lut.table.rules import contradictions, undecided, useless
 from diode_lut.table.schema import broken_rules
 
 
@@ -76,7 +76,7 @@ def _of_meaning(document: dict[str, Any], good: dict[int, Entry], broken: list[i
             entry, faults = _readable(row)
             yield from (fault.inside("entries", number) for fault in (*faults, *useless(entry, arch)))
     for number, entry in good.items():
-        yield from (fault.inside("entries", number) for fault in useless(entry, arch))
+        yield from (fault.inside("entries", number) for fault in (*useless(entry, arch), *undecided(entry)))
     yield from contradictions(good)
 
 

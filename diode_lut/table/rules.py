@@ -20,6 +20,9 @@ TEMPLATE_OPS = {
 """The ops that a template can do, where it cannot do all."""
 
 
+CONFLICT = "merge conflict: "
+"""How the part of a note begins that ``merge`` wrote for people to decide."""
+
 # Rules for one row: without them it means nothing, and is skipped when a table is read.
 
 
@@ -45,6 +48,13 @@ def useless(entry: Entry, arch: str | None) -> Iterator[Fault]:
     yield from _unusable(entry)
     if arch is not None:
         yield from unlaunchable(entry, arch)
+
+
+def undecided(entry: Entry) -> Iterator[Fault]:
+    """That two sides of a merge said different things, and nobody has decided yet."""
+    for part in (entry.note or "").split("; "):
+        if part.startswith(CONFLICT):
+            yield Fault(f"{part!r} is not decided (keep or change the row, and take this out of its note)", "note")
 
 
 def contradictions(entries: Mapping[int, Entry]) -> Iterator[Fault]:

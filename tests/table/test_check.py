@@ -271,6 +271,16 @@ def test_rows_that_narrower_rows_leave_nothing_are_reported(good: str, save: Sav
     assert _check(save, good, *rows) == [f"entries[0]: {reason}"]
 
 
+def test_what_a_merge_left_open_is_reported(good: str, save: Save) -> None:
+    """A note that says so is a fault until somebody decides; other notes are not."""
+    note = "mine; merge conflict: ours aten, theirs decompose_k 2"
+    rows = [{"op": "mm", "configs": [ATEN], "note": note}, {"op": "bmm", "configs": [ATEN], "note": "after a merge"}]
+    (found,) = _check(save, good, *rows)
+    assert found.startswith(
+        "entries[0].note: 'merge conflict: ours aten, theirs decompose_k 2' is not decided (keep or"
+    )
+
+
 def test_another_form_is_reported_with_its_first_line(good: str, save: Save) -> None:
     """A file that says the same in another form is named, with the first line that fmt would change."""
     path = save(good.replace('"sm_count": 132, ', '"sm_count":132, '))
