@@ -6,6 +6,8 @@ tables name. The names below are imported when they are first used.
 
 from __future__ import annotations
 
+import atexit
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from diode_lut.settings import autoregister, config
 if TYPE_CHECKING:
     from diode_lut.catalog import TableFile as TableFile
     from diode_lut.errors import DiodeLutError as DiodeLutError
+    from diode_lut.errors import MissError as MissError
     from diode_lut.problem import Config as Config
     from diode_lut.problem import Hardware as Hardware
     from diode_lut.problem import Problem as Problem
@@ -34,6 +37,7 @@ _EXPORTS = {
     "Config": "diode_lut.problem",
     "Decision": "diode_lut.selector",
     "DiodeLutError": "diode_lut.errors",
+    "MissError": "diode_lut.errors",
     "Hardware": "diode_lut.problem",
     "Problem": "diode_lut.problem",
     "TableFile": "diode_lut.catalog",
@@ -61,5 +65,14 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
+def _write_receipt(process: int) -> None:
+    """At exit; ``process`` is the one that imported this."""
+    if config.receipt is not None:
+        from diode_lut.receipt.at_exit import write_receipt
+
+        write_receipt(process)
+
+
+atexit.register(_write_receipt, os.getpid())
 if autoregister():
     when_imported("torch._inductor.config", "diode_lut.inductor.install:install")

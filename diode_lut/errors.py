@@ -10,6 +10,8 @@
     ├── ProblemError           a problem, config or hardware that cannot exist
     ├── HardwareError          no device, or not the one that was asked for
     ├── SettingError           a setting with a value that it cannot have
+    ├── MissError              a product that no table answered for, with the setting strict
+    ├── ReceiptError           a receipt file
     ├── CollectError           measuring could not start or go on
     └── DeviceLostError        a kernel left the device unusable for this process
 
@@ -69,6 +71,14 @@ class HardwareError(DiodeLutError):
 
 class SettingError(DiodeLutError, ValueError):
     """A setting has a value that it cannot have."""
+
+
+class MissError(DiodeLutError):
+    """A product is left to Inductor, and the setting ``strict`` forbids that."""
+
+
+class ReceiptError(DiodeLutError):
+    """A receipt file cannot be used."""
 
 
 class CollectError(DiodeLutError):

@@ -8,7 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 if sys.platform != "win32":
@@ -46,6 +47,19 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
         if error.errno not in _NO_LOCKS:
             raise
     return True
+
+
+@contextmanager
+def alone_in(path: Path) -> Iterator[None]:
+    """Of several processes that come to such a block for a directory, each waits until those before it have left."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if sys.platform != "win32":
+            with suppress(OSError):  # no locks there
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _holder(descriptor: int) -> str:

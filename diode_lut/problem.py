@@ -67,6 +67,11 @@ class Problem(NamedTuple):
         problem = cls.checked(op, dtype, layout, 16 if align is None else align, b, m, n, k)
         return problem._replace(align=contiguous_align(dtype, layout, m, n, k, b)) if align is None else problem
 
+    def to_json(self) -> dict[str, Any]:
+        """The fields that a problem file has, which ``collect`` takes."""
+        op, dtype, layout, align, b, m, n, k = self
+        return {"op": op, "dtype": dtype, "layout": layout, "align": align, "B": b, "M": m, "N": n, "K": k}
+
     def __str__(self) -> str:
         batch = f"{self.b}x" if self.op in BATCHED else ""
         return f"{self.op} {batch}{self.m}x{self.n}x{self.k} {self.dtype} {self.layout} align {self.align}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 from collections.abc import Hashable
 from functools import lru_cache
 
-from diode_lut import __version__
+from diode_lut import __version__, receipt
 from diode_lut.catalog import (
     TableFile,
     find_hardware,
@@ -20,14 +21,14 @@ from diode_lut.catalog import (
     tiers_for,
     warn_of_useless,
 )
-from diode_lut.errors import SettingError
+from diode_lut.errors import MissError, SettingError
 from diode_lut.explanation import Explanation
 from diode_lut.explanation import explain as explanation_of
 from diode_lut.hardware import detect_hardware, local_devices
 from diode_lut.problem import Config, Hardware, Problem
 from diode_lut.selector import Decision, Selector
 from diode_lut.settings import config
-from diode_lut.statistics import count_prediction, count_skipped_config
+from diode_lut.statistics import count_prediction, count_skipped_config, count_unserved
 from diode_lut.table import Entry
 
 log = logging.getLogger(__name__)
@@ -93,18 +94,33 @@ def decide(problem: Problem, device: str) -> Decision:
     start = time.perf_counter()
     decision = select(problem, hardware=detect_hardware(device))
     count_prediction(decision.tier, time.perf_counter() - start, decision.confidence)
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("%s", decision.explain())
     return decision
 
 
-def skipped(decision: Decision, config: Config) -> None:
-    """Count a config of the decision that cannot run after all, and warn if it is the row's first such problem."""
+def skipped(decision: Decision, config: Config, reason: str) -> None:
+    """Note a config of the decision that cannot run after all, and warn if it is the row's first such problem."""
     count_skipped_config()
+    receipt.record_skipped(decision, config, reason)
     key = decision.entry, config
     with _lock:
         if key in _skipped:
             return
         _skipped.add(key)
-    log.warning("%s: %s cannot run %s here, so the next config is taken", decision.where, config, decision.problem)
+    found = f"{config} cannot run {decision.problem} here: {reason}"
+    log.warning("%s: %s; the row's next config is taken, if there is one", decision.where, found)
+
+
+def settle(decision: Decision, served: tuple[Config, ...]) -> None:
+    """Note which of the decision's configs Inductor gets; with none, MissError if the setting ``strict`` is on."""
+    receipt.record(decision, served)
+    if served:
+        return
+    if decision.configs:
+        count_unserved()
+    if config.strict:
+        raise MissError(_missed(decision))
 
 
 def cache_identity() -> tuple[Hashable, ...]:
@@ -112,7 +128,8 @@ def cache_identity() -> tuple[Hashable, ...]:
     devices = tuple(detect_hardware(device) for device in local_devices())
     _warn_of_useless(config.tables, devices)
     digests = dict.fromkeys(_selector(hardware).digest for hardware in devices)
-    names = ("policy", "default_mode", "top_k", "fallback_to_autotune", "confidence_threshold")
+    receipt.record_devices(devices)
+    names = ("policy", "default_mode", "top_k", "fallback_to_autotune", "confidence_threshold", "strict")
     return (__version__, *(getattr(config, name) for name in names), *digests)
 
 
@@ -130,6 +147,16 @@ def set_log_level(level: int | str) -> None:
         logger.addHandler(logging.StreamHandler())
 
 
+def _missed(decision: Decision) -> str:
+    why = f"no config of {decision.where} can run" if decision.configs else "no table and no model answers"
+    command = "python -m diode_lut collect --problems missed.json --out timings.msgpack"
+    problem = json.dumps([decision.problem.to_json()])
+    return (
+        f"{decision.problem} on {decision.hardware}: {why}, which the setting strict forbids; "
+        f"to measure it: echo '{problem}' > missed.json && {command}"
+    )
+
+
 def _selector(hardware: Hardware) -> Selector:
     with _lock:
         return _build_selector(hardware, config.tables, config.tiers)
@@ -143,6 +170,7 @@ def _build_selector(hardware: Hardware, user_tables: tuple[str, ...], tiers: tup
     ]
     tables += [f"{tier.name}: {model.path}" for tier in selector.tiers for model in tier.models]
     log.info("%s: %s", hardware, ", ".join(tables) or "no tables")
+    receipt.record_sources(selector)
     return selector
 
 

@@ -71,6 +71,15 @@ def _check_tiers(value: Any) -> tuple[str, ...]:
     return tuple(name for name in TIERS if name in names)
 
 
+def _check_path(value: Any) -> str | None:
+    if value is None:
+        return None
+    path = os.fspath(value)
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise ValueError
+    return os.path.abspath(path)  # noqa: PTH100 (pathlib takes longer to import than all the rest)
+
+
 def _parse_names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(os.pathsep) if name)
 
@@ -83,6 +92,8 @@ _TIERS = _Kind(
     f"a list of some of {', '.join(TIERS)}; in the environment separated by {os.pathsep!r}", _check_tiers, _parse_names
 )
 
+_PATH = _Kind("a path, or None", _check_path, lambda text: text or None)
+
 _SETTINGS: dict[str, tuple[_Kind, Any]] = {
     "policy": (_choice("pick", "verify", "off"), "pick"),
     "default_mode": (_FLAG, True),
@@ -91,6 +102,8 @@ _SETTINGS: dict[str, tuple[_Kind, Any]] = {
     "confidence_threshold": (_fraction(), 0.95),
     "tables": (_NAMES, ()),
     "tiers": (_TIERS, TIERS),
+    "strict": (_FLAG, False),
+    "receipt": (_PATH, None),
 }
 """Of each setting what it may be, and its default."""
 
@@ -115,6 +128,10 @@ class Settings:
     """Your own tables and models, as names or paths. They come before the shipped ones, the first that answers wins."""
     tiers: tuple[str, ...]
     """Who may answer, of TIERS and in their order."""
+    strict: bool
+    """Whether a product that nobody answers for is an error, MissError, instead of being left to Inductor."""
+    receipt: str | None
+    """The file that says at exit what was asked and answered; None for none."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         for name, (kind, default) in _SETTINGS.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,8 @@ class Counts:
     """Predictions asked for, and how they were answered.
 
     ``hits`` counts answers per tier, ``fallbacks`` those that were left to Inductor, ``skipped_configs`` the configs
-    of answers that could not run and gave way to the next. ``seconds`` is the wall time spent on selecting, the
+    of answers that could not run and gave way to the next, ``unserved`` the answers of which none could run, so that
+    Inductor chose after all. ``seconds`` is the wall time spent on selecting, the
     reading of tables at first use included. ``avg_confidence`` is that of the model's answers, 0 without any.
     """
 
@@ -25,6 +27,7 @@ class Counts:
     hits: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TIERS, 0))
     fallbacks: int = 0
     skipped_configs: int = 0
+    unserved: int = 0
     seconds: float = 0.0
     avg_confidence: float = 0.0
 
@@ -55,6 +58,13 @@ def count_skipped_config() -> None:
             counts.skipped_configs += 1
 
 
+def count_unserved() -> None:
+    """One answer of which no config could run."""
+    with _lock:
+        for counts in _counting:
+            counts.unserved += 1
+
+
 def get_prediction_stats() -> dict[str, Any]:
     """The counts since the process began, by the names of Counts' attributes."""
     return _counting[0].as_dict()
@@ -73,6 +83,15 @@ def profile_predictions() -> Iterator[Counts]:
             _counting.remove(counts)
 
 
+def _begin_anew() -> None:
+    """A forked process counts its own, and nobody holds its lock."""
+    global _lock
+    _lock = threading.Lock()
+    _counting[0] = Counts()
+
+
 _lock = threading.Lock()
 _counting = [Counts()]
 """Everything that counts right now, first of all the process."""
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_begin_anew)

@@ -102,6 +102,7 @@ def two_tables(directory: Path) -> None:
 PREPARATIONS: dict[str, Callable[[Path], None]] = {
     "collecting.md": timings,
     "exchange.md": inductors_cache,
+    "receipts.md": timings,
     "reviewing.md": tables_to_compare,
     "troubleshooting.md": two_tables,
 }

@@ -113,9 +113,11 @@ def test_skipped_config_warns_once(cpu: Hardware, table_file: Write, caplog: pyt
     with diode_lut.profile_predictions() as counts:
         for m in (64, 128):
             decision = runtime.decide(MM._replace(m=m), "cpu")
-            runtime.skipped(decision, ATEN)
+            runtime.skipped(decision, ATEN, "no library")
     assert counts.skipped_configs == 2
-    assert caplog.messages == [f"{decision.where}: aten cannot run {MM} here, so the next config is taken"]
+    assert caplog.messages == [
+        f"{decision.where}: aten cannot run {MM} here: no library; the row's next config is taken, if there is one"
+    ]
     assert decision.where.startswith(f"{path}:")
 
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from diode_lut.statistics import (
     count_prediction,
     count_skipped_config,
+    count_unserved,
     get_prediction_stats,
     profile_predictions,
 )
@@ -23,13 +24,16 @@ def test_profile_counts_what_happens_inside() -> None:
         count_prediction("model", 0.0, 1.0)
         count_prediction("abstain", 1.0)
         count_skipped_config()
+        count_unserved()
     count_prediction("user", 1.0)
     count_skipped_config()
+    count_unserved()
     assert counts.as_dict() == {
         "total_predictions": 6,
         "hits": {"user": 0, "device": 2, "kin": 1, "model": 2},
         "fallbacks": 1,
         "skipped_configs": 1,
+        "unserved": 1,
         "seconds": 2.0,
         "avg_confidence": 0.875,
     }

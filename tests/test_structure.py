@@ -45,6 +45,7 @@ LAYERS = (
     "safetensors_header",
     "catalog",
     "statistics",
+    "receipt",
     "runtime",
     "inductor",
     "collect",

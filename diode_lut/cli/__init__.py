@@ -12,6 +12,7 @@ import click
 
 from diode_lut import __version__
 from diode_lut.errors import DiodeLutError, HardwareError, ProblemError, SettingError
+from diode_lut.settings import config
 
 COMMANDS = {
     "build": "diode_lut.cli.build:build_command",
@@ -29,6 +30,7 @@ COMMANDS = {
     "pack": "diode_lut.cli.pack:pack_command",
     "report": "diode_lut.cli.report:report_command",
     "show": "diode_lut.cli.show:show_command",
+    "receipt": "diode_lut.cli.receipt:receipt_command",
     "query": "diode_lut.cli.query:query_command",
     "set": "diode_lut.cli.edit:set_command",
     "tables": "diode_lut.cli.tables:tables_command",
@@ -72,3 +74,4 @@ def exit_code(error: DiodeLutError | OSError) -> int:
 @click.version_option(__version__, prog_name="diode_lut")
 def main() -> None:
     """Tuned kernels for torch.compile, from tables that people can read."""
+    config.receipt = None  # a command is not what a receipt is to be of

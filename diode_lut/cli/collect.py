@@ -7,6 +7,7 @@ import signal
 import time
 from collections import Counter
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from click.core import ParameterSource
 
 from diode_lut.collect.stages import METHODS
 from diode_lut.errors import CollectError
+from diode_lut.hardware import detect_hardware
 from diode_lut.problem import DTYPES, LAYOUTS, OPS, Problem
 
 if TYPE_CHECKING:
@@ -30,7 +32,8 @@ _STOPPED = 130
     "--problems",
     "problem_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help='JSON list of {"op", "B", "M", "N", "K", "dtype", "layout"}, optionally with "align".',
+    help='JSON list of {"op", "B", "M", "N", "K", "dtype", "layout"}, optionally with "align"; or a receipt, of which '
+    "what was missed on devices like this one is measured.",
 )
 @click.option("--random", "count", type=click.IntRange(min=1), help="Draw this many problems instead.")
 @click.option(
@@ -122,7 +125,7 @@ def collect_command(
     Each problem is on disk once it is measured: after Ctrl-C or a crash, run the same command again. The operands,
     the bias and the result of a problem drawn at random take at most 2 GiB together.
     """
-    problems = _problems(context, problem_file, count, drawing)
+    problems = _problems(context, problem_file, count, drawing, None if scheduler else device or "")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run removes its temporary caches, too
     from diode_lut.collect.collector import collect
     from diode_lut.table import read_table
@@ -157,8 +160,9 @@ def collect_command(
 
 
 def _problems(
-    context: click.Context, problem_file: Path | None, count: int | None, drawing: dict[str, Any]
+    context: click.Context, problem_file: Path | None, count: int | None, drawing: dict[str, Any], device: str | None
 ) -> list[Problem]:
+    """What to measure; ``device`` is what the user said, None if it is on other machines."""
     if (problem_file is None) == (count is None):
         raise click.UsageError("give either --problems or --random")
     if count is not None:
@@ -171,7 +175,8 @@ def _problems(
     from diode_lut.collect.problem_file import read_problems
 
     assert problem_file is not None
-    return read_problems(problem_file)
+    name = {"": None, "all": "cuda"}.get(device or "", device)
+    return read_problems(problem_file, None if device is None else partial(detect_hardware, name))
 
 
 def _show(each: Pass, tally: Counter[str]) -> None:

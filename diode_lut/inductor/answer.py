@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 
 from torch._inductor import config as inductor_config
@@ -16,7 +17,12 @@ from diode_lut.settings import config
 MARK = "diode_lut"
 """The annotation of candidates that Inductor must keep to."""
 
-Build = Callable[[Config], ChoiceCaller | None]
+
+class CannotRun(Exception):  # noqa: N818 (an answer, not an error)
+    """Why a config cannot run on a product here, or must not, in plain words."""
+
+
+Build = Callable[[Config], ChoiceCaller]
 
 
 def autotuning() -> bool:
@@ -32,25 +38,27 @@ def in_force() -> bool:
 def answer(decision: Decision, build: Build) -> list[ChoiceCaller] | None:
     """The candidates for a decision, marked; None if Inductor should choose among its own.
 
-    ``build`` makes the candidate of a config, or says None if that cannot run. Fewer than ``top_k`` of those that can
-    run are taken, best first; with the policy ``verify``, aten as well.
+    ``build`` makes the candidate of a config, or raises CannotRun. Up to ``top_k`` of those that can run are taken,
+    best first; with the policy ``verify``, aten as well. MissError with the setting ``strict`` if there are none.
     """
-    if decision.configs:
-        built = dict(islice(_runnable(decision, build), config.top_k))
-    else:
-        built = {} if config.fallback_to_autotune or not autotuning() else {ATEN: build(ATEN)}
-    if decision.configs and built and config.policy == "verify":
-        built.setdefault(ATEN, build(ATEN))
-    callers = [caller for caller in built.values() if caller is not None]
-    for caller in callers:
+    built = dict(islice(_runnable(decision, build), config.top_k))
+    runtime.settle(decision, tuple(built))
+    if (config.policy == "verify") if built else _only_aten(decision):
+        with suppress(CannotRun):
+            built.setdefault(ATEN, build(ATEN))
+    for caller in built.values():
         caller.annotations[MARK] = True
-    return callers or None
+    return list(built.values()) or None
 
 
-def _runnable(decision: Decision, build: Build) -> Iterator[tuple[Config, ChoiceCaller | None]]:
+def _only_aten(decision: Decision) -> bool:
+    """Whether a product that nobody speaks of is to be aten's, without a benchmark."""
+    return not decision.configs and not config.fallback_to_autotune and autotuning()
+
+
+def _runnable(decision: Decision, build: Build) -> Iterator[tuple[Config, ChoiceCaller]]:
     for candidate in decision.configs:
-        caller = build(candidate)
-        if caller is None:
-            runtime.skipped(decision, candidate)
-        else:
-            yield candidate, caller
+        try:
+            yield candidate, build(candidate)
+        except CannotRun as reason:  # noqa: PERF203 (one config is all that is usually tried)
+            runtime.skipped(decision, candidate, str(reason))

@@ -1,7 +1,7 @@
 """A config as the ChoiceCaller that Inductor runs, with everything derived for the product at hand.
 
-A single choice is compiled and run unseen, so each function here answers None for what cannot be shown to be
-launchable and right, never a guess.
+A single choice is compiled and run unseen, so each function here refuses what cannot be shown to be launchable and
+right, and never guesses.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from torch._inductor.utils import use_triton_template, use_triton_tma_template
 from torch._inductor.virtualized import V
 
 from diode_lut.architecture import REGISTERS, accumulator_registers
+from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.templates import UIDS
 from diode_lut.problem import BATCHED, Config
 
@@ -41,25 +42,27 @@ _TRITON = {
 }
 
 
-def caller_of(config: Config, inputs: MMKernelInputs, op: str) -> ir.ChoiceCaller | None:
-    """The Triton or decompose_k caller of ``config`` for this product; None where it cannot run or must not."""
-    if op not in UIDS[config.template] or not _allowed(inputs, op):
-        return None
+def caller_of(config: Config, inputs: MMKernelInputs, op: str) -> ir.ChoiceCaller:
+    """The Triton or decompose_k caller of ``config`` for this product; CannotRun where it cannot run or must not."""
+    if op not in UIDS[config.template] or config.template not in (*_TRITON, "decompose_k"):
+        raise CannotRun(f"{config.template} is not for {op} on this device")
+    _require_triton(inputs, op)
     if config.template == "decompose_k":
         return _decompose_k(config, inputs)
-    template = _TRITON.get(config.template)
-    return None if template is None else _triton(config, template, inputs, op)
+    return _triton(config, _TRITON[config.template], inputs, op)
 
 
-def _allowed(inputs: MMKernelInputs, op: str) -> bool:
-    """Whether Inductor would consider any Triton kernel for this product at all."""
+def _require_triton(inputs: MMKernelInputs, op: str) -> None:
+    """CannotRun unless Inductor would consider some Triton kernel for this product."""
     if getattr(inductor_config, "batch_invariant", False):  # since torch 2.13
-        return False
+        raise CannotRun("Inductor's setting batch_invariant allows the library only")
     if op in ("addmm", "baddbmm") and inputs.get_scalar("beta") == 0:
-        return False  # ATen does not read the bias then; the epilogue would turn its NaN into the result's
+        # ATen does not read the bias then; the epilogue would turn its NaN into the result's
+        raise CannotRun("with beta=0 the bias must not be read")
     if op in BATCHED and not _SPLITS_BATCH and not _batch_fits_grid(inputs):
-        return False
-    return bool(use_triton_template(inputs.output_layout(flexible=False), check_max_autotune=False))
+        raise CannotRun(f"the batch may exceed {_MAX_GRID_Y}, CUDA's limit on a grid")
+    if not use_triton_template(inputs.output_layout(flexible=False), check_max_autotune=False):
+        raise CannotRun("Inductor allows no Triton kernel for this product on this device")
 
 
 def _batch_fits_grid(inputs: MMKernelInputs) -> bool:
@@ -67,13 +70,13 @@ def _batch_fits_grid(inputs: MMKernelInputs) -> bool:
     return bool(V.graph.sizevars.statically_known_true(batch <= _MAX_GRID_Y))
 
 
-def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> ir.ChoiceCaller | None:
+def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> ir.ChoiceCaller:
     block_m, block_n, block_k, group_m, num_stages, num_warps = config.params
     if accumulator_registers(config) > REGISTERS:
-        return None
+        raise CannotRun(f"its accumulator takes more than {REGISTERS} registers a thread")
     inputs = _with_fixed_layouts(inputs, op)
     if template is persistent_tma_mm_template and not _tma_legal(inputs):
-        return None
+        raise CannotRun("tensor descriptors cannot describe these matrices")
     heuristic: Any = copy.copy(get_template_heuristic(template.uid, str(inputs.device_type), op))
     heuristic.should_scale_configs = False
     gemm = GemmConfig(block_m, block_n, block_k, num_stages, num_warps, group_m=group_m)
@@ -85,14 +88,14 @@ def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> i
     ):
         params = next(iter(heuristic.get_template_configs(inputs, op)), None)
         if params is None:
-            return None
-        choice = KernelTemplateChoice(
+            raise CannotRun("it takes more shared memory than the device has")
+        choice = _choice_of(
             template,
             params,
             heuristic.get_extra_kwargs(inputs, op),
             inputs.output_layout(flexible=False),
             heuristic.adjust_kernel_inputs(inputs, op),
-        ).choice
+        )
     if isinstance(choice, TritonTemplateCaller):
         # Fusing what comes before the product is decided unseen when there is one choice, and no table has timed it.
         choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
@@ -127,14 +130,22 @@ def _order_is_plain(node: Any) -> bool:
     return sizes_count and bool(node.get_stride()[0 if node.get_layout().is_transposed() else 1] == 1)
 
 
-def _decompose_k(config: Config, inputs: MMKernelInputs) -> ir.ChoiceCaller | None:
+def _decompose_k(config: Config, inputs: MMKernelInputs) -> ir.ChoiceCaller:
     """K cut into ``k_split`` equal parts: a batched product and a sum. Neither AOTInductor nor C++ wrappers take it."""
     (k_split,) = config.params
     k = inputs.mnk_symbolic()[2]
-    whole = V.graph.sizevars.statically_known_multiple_of(k, k_split)
-    if not whole or V.graph.aot_mode or V.graph.cpp_wrapper or inputs.device_type == "cpu":
-        return None
+    if not V.graph.sizevars.statically_known_multiple_of(k, k_split):
+        raise CannotRun(f"K cannot be cut into {k_split} equal parts")
+    if V.graph.aot_mode or V.graph.cpp_wrapper or inputs.device_type == "cpu":
+        raise CannotRun("AOTInductor, the C++ wrapper and CPUs do not take decompose_k")
     inputs = _with_fixed_layouts(inputs, "mm")
     params = DictKernelTemplateParams({"k_split": k_split})
     layout = inputs.output_layout(flexible=False)
-    return KernelTemplateChoice(decompose_k_subgraph_template, params, {}, layout, inputs).choice
+    return _choice_of(decompose_k_subgraph_template, params, {}, layout, inputs)
+
+
+def _choice_of(*parts: Any) -> ir.ChoiceCaller:
+    choice = KernelTemplateChoice(*parts).choice
+    if choice is None:
+        raise CannotRun("Inductor makes no kernel of it")
+    return choice

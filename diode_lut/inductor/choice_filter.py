@@ -9,7 +9,8 @@ from __future__ import annotations
 from torch._inductor.ir import ChoiceCaller
 
 from diode_lut import runtime
-from diode_lut.inductor.answer import MARK, answer, in_force
+from diode_lut.errors import MissError
+from diode_lut.inductor.answer import MARK, CannotRun, answer, in_force
 from diode_lut.inductor.cpp import cpp_caller
 from diode_lut.inductor.describe import describe
 from diode_lut.inductor.offers import aten_of, problem_of_aten
@@ -24,6 +25,8 @@ def filter_choices(choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
         return marked or choices
     try:
         return _from_table(choices) or choices
+    except MissError:
+        raise  # as the setting strict has it
     except Exception as error:
         warn_once(f"a product is left to Inductor: {type(error).__name__}: {error}")
         return choices
@@ -38,10 +41,12 @@ def _from_table(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
     if problem is None:
         return None
 
-    def find(config: Config) -> ChoiceCaller | None:
+    def find(config: Config) -> ChoiceCaller:
         offered = next((choice for choice in choices if describe(choice) == config), None)
         if offered is None and config.template == "cpp_gemm":
-            return cpp_caller(aten, problem)
+            offered = cpp_caller(aten, problem)
+        if offered is None:
+            raise CannotRun("Inductor does not offer it here")
         return offered
 
     return answer(runtime.decide(problem, "cpu"), find)

@@ -12,7 +12,8 @@ from torch._inductor.ir import ChoiceCaller
 from torch._inductor.utils import use_aten_gemm_kernels
 
 from diode_lut import runtime
-from diode_lut.inductor.answer import answer, autotuning, in_force
+from diode_lut.errors import MissError
+from diode_lut.inductor.answer import CannotRun, answer, autotuning, in_force
 from diode_lut.inductor.callers import caller_of
 from diode_lut.inductor.install import cache_identity
 from diode_lut.inductor.problems import problem_of
@@ -53,6 +54,8 @@ class DiodeChoices(InductorChoices):
             return ask_base(templates)
         try:
             callers = _Product(kernel_inputs, templates, op_name, ask_base).callers()
+        except MissError:
+            raise  # as the setting strict has it
         except Exception as error:
             warn_once(f"{op_name} is left to Inductor: {type(error).__name__}: {error}")
             callers = None
@@ -108,12 +111,14 @@ class _Product:
         last = getattr(_answered, "inputs", [])
         return bool(last) and all(seen() is node for seen, node in zip(last, nodes, strict=True))
 
-    def _build(self, candidate: Config) -> ChoiceCaller | None:
+    def _build(self, candidate: Config) -> ChoiceCaller:
         if candidate == ATEN:
             return self._aten()
         return caller_of(candidate, self.inputs, self.op)
 
-    def _aten(self) -> ChoiceCaller | None:
+    def _aten(self) -> ChoiceCaller:
         """Aten's caller; of addmm's two, the one that keeps the bias a vector, which cuBLASLt adds on the way."""
         callers = self.ask_base(self.aten) if self.aten else []
-        return next((caller for caller in callers if caller.name == "bias_addmm"), next(iter(callers), None))
+        if not callers:
+            raise CannotRun("Inductor does not offer the library here")
+        return next((caller for caller in callers if caller.name == "bias_addmm"), callers[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch._inductor import config as inductor_config
+from torch._inductor.exc import InductorError
 from torch._inductor.select_algorithm import add_feedback_saver, get_algorithm_selector_cache
 from torch._inductor.utils import fresh_cache, run_and_get_code
 
@@ -121,3 +123,41 @@ def test_other_threads_are_served(own_rows: Rows) -> None:
     thread.start()
     thread.join()
     assert "extern_kernels.bmm" not in codes[0]
+
+
+def test_strict_miss_is_the_users_error(own_rows: Rows) -> None:
+    """With ``strict``, what nobody answers is an error out of torch.compile that says how to have it measured."""
+    own_rows({"op": "mm", "configs": [{"template": "aten"}]})
+    collect = r"""echo '\[\{"op": "bmm", .*"K": 128\}\]' > missed.json && python -m diode_lut collect --problems"""
+    with (
+        diode_lut.config.patch(strict=True),
+        pytest.raises(InductorError, match=rf"^LoweringException: MissError: bmm 4x64x96x128 .*no model.*{collect}"),
+    ):
+        torch.compile(torch.bmm)(A, B)
+
+
+def test_strict_counts_what_cannot_run_as_missed(own_rows: Rows) -> None:
+    """A row of which no config can run is no answer; without ``strict`` Inductor decides, and the receipt says miss."""
+    own_rows({"op": "bmm", "configs": [{"template": "decompose_k", "k_split": 2}]})
+    with diode_lut.profile_predictions() as counts:
+        torch.compile(torch.bmm)(A, B)
+    assert (counts.hits["user"], counts.skipped_configs, counts.unserved) == (1, 1, 1)
+    torch._dynamo.reset()
+    with (
+        diode_lut.config.patch(strict=True),
+        pytest.raises(InductorError, match=r"no config of \S+rows0.json:\d+ can run"),
+    ):
+        torch.compile(torch.bmm)(A, B)
+
+
+def test_strict_gives_way_to_suppressed_errors(own_rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
+    """Where Dynamo is to suppress errors, a miss runs eagerly, with Dynamo's warning, which names it."""
+    own_rows({"op": "mm", "configs": [{"template": "aten"}]})
+    dynamo_log = logging.getLogger("torch._dynamo")
+    dynamo_log.addHandler(caplog.handler)
+    try:
+        with diode_lut.config.patch(strict=True), torch._dynamo.config.patch(suppress_errors=True):
+            torch.testing.assert_close(torch.compile(torch.bmm)(A, B), torch.bmm(A, B))
+    finally:
+        dynamo_log.removeHandler(caplog.handler)
+    assert "MissError: bmm 4x64x96x128 float32" in caplog.text

@@ -1,0 +1,79 @@
+"""A receipt for people: who answered how much, and what the misses may have cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from diode_lut.problem import Hardware
+from diode_lut.receipt.as_json import calls_by_tier
+from diode_lut.receipt.loss import TYPICAL_PERMILLE, Loss, losses
+from diode_lut.receipt.receipt import Device, Receipt, Source, Versions
+
+_SHOWN = 10
+"""So many misses and skipped configs are shown of each device."""
+
+
+def as_text(receipt: Receipt) -> str:
+    """The whole report."""
+    lines = [
+        f"{_count(receipt.processes, 'process', 'processes')}, {receipt.selecting_ns / 1e6:.1f} ms spent on selecting"
+    ]
+    lines += map(_software, sorted(receipt.versions))
+    lost = losses(receipt)
+    for hardware, device in sorted(receipt.devices.items(), key=lambda item: item[0]):
+        lines += ["", *_device(hardware, device, [loss for loss in lost if loss.hardware == hardware])]
+    if not any(device.calls for device in receipt.devices.values()):
+        lines += ["", "nothing was asked: nothing was compiled, or all of it came from Inductor's caches"]
+    return "\n".join(lines)
+
+
+def _software(versions: Versions) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions._asdict().items() if version)
+
+
+def _device(hardware: Hardware, device: Device, lost: list[Loss]) -> Iterator[str]:
+    yield str(hardware)
+    yield from (f"  {_source(source)}" for source in sorted(device.sources))
+    yield from (f"  {reason}" for reason in sorted(device.left_out))
+    if device.calls:
+        answered = device.hits.total()
+        by_tier = ", ".join(f"{tier} {calls}" for tier, calls in calls_by_tier(device).items() if calls)
+        share = f"{answered / device.calls:.1%} answered ({by_tier or 'by nobody'})"
+        yield f"  {_count(device.calls, 'call', 'calls')}, {share}, {device.misses.total()} left to Inductor"
+    yield from _misses(lost)
+    yield from _skipped(device)
+
+
+def _source(source: Source) -> str:
+    rows = f", {source.rows} rows" if source.rows else ""
+    return f"{source.tier}: {source.path or 'in memory'}{rows}, sha256 {source.digest[:12]}"
+
+
+def _misses(lost: list[Loss]) -> Iterator[str]:
+    if lost:
+        typical = TYPICAL_PERMILLE / 1000
+        yield f"  missed, by the time lost if each ran once, as a model expects, or with a gain of {typical:.2f} (~):"
+    for loss in lost[:_SHOWN]:
+        sign = " " if loss.by_model else "~"
+        yield f"  {sign}{loss.nanoseconds / 1e3:>10.2f} us  {_count(loss.calls, 'call', 'calls'):>9}  {loss.problem}"
+    yield from _more(len(lost), "problems; `collect --problems` takes them all from the receipt")
+
+
+def _skipped(device: Device) -> Iterator[str]:
+    reasons = Counter({(skip.config, skip.row or skip.tier, skip.reason): 0 for skip in device.skipped})
+    for skip, calls in device.skipped.items():
+        reasons[skip.config, skip.row or skip.tier, skip.reason] += calls
+    if reasons:
+        yield "  configs that could not run:"
+    for (config, row, reason), calls in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:_SHOWN]:
+        yield f"    {_count(calls, 'call', 'calls'):>9}  {config} of {row}: {reason}"
+    yield from _more(len(reasons), "configs")
+
+
+def _more(count: int, what: str) -> Iterable[str]:
+    return [f"    and {count - _SHOWN} more {what}"] if count > _SHOWN else []
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

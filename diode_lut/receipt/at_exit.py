@@ -1,0 +1,110 @@
+"""When a process writes its receipt, and where.
+
+Alone it writes exactly the file that the setting names. A rank of several (``WORLD_SIZE`` above 1) puts its ``RANK``
+before the suffix; a process that another one forked, or started with multiprocessing, its process number; and so does
+one that finds that somebody else has written the file since it asked for the first time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from diode_lut.files import write_atomically
+from diode_lut.locks import alone_in
+from diode_lut.settings import config
+
+log = logging.getLogger(__name__)
+
+_before: dict[Path, os.stat_result | None] = {}
+"""What lay at the destination when this process asked for the first time."""
+
+
+def arm() -> None:
+    """This process asks for the first time."""
+    if config.receipt is not None:
+        path = _destination(Path(config.receipt), child=_multiprocess_child())
+        _before[path] = _look(path)
+    if _multiprocess_child():
+        from multiprocessing.util import Finalize
+
+        # such a process leaves without Python's atexit, before 3.13
+        Finalize(None, _write_from_child, exitpriority=0)
+
+
+def write_receipt(importer: int) -> None:
+    """Write this process's receipt, if it has one to write; what goes wrong is one warning.
+
+    ``importer`` is the number of the process that imported diode_lut: this one, unless it was forked since.
+    """
+    if importer != os.getpid() or _multiprocess_child():
+        _write_from_child()
+    else:
+        _write(child=False)
+
+
+@cache  # a spawned process ends in both ways
+def _write_from_child() -> None:
+    _write(child=True)
+
+
+def _write(*, child: bool) -> None:
+    if config.receipt is None:
+        return
+    from diode_lut.receipt.encode import receipt_bytes
+    from diode_lut.receipt.recorder import own_receipt
+
+    receipt = own_receipt()
+    path = _destination(Path(config.receipt), child=child)
+    asked = any(device.calls for device in receipt.devices.values())
+    try:
+        if asked or (not child and _wants_empty(path)):
+            with alone_in(path.parent):
+                write_atomically(_free(path), receipt_bytes(receipt))
+    except OSError as error:
+        log.warning("%s: the receipt cannot be written: %s", path, error.strerror)
+
+
+def _destination(path: Path, *, child: bool) -> Path:
+    if os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ:
+        path = _numbered(path, os.environ["RANK"])
+    return _numbered(path, str(os.getpid())) if child else path
+
+
+def _numbered(path: Path, number: str) -> Path:
+    return path.with_name(f"{path.stem}.{number}{path.suffix}")
+
+
+def _free(path: Path) -> Path:
+    """The path, or one with this process's number if somebody else has written it in the meantime."""
+    if path in _before and not _same(_before[path], _look(path)):
+        return _numbered(path, str(os.getpid()))
+    return path
+
+
+def _look(path: Path) -> os.stat_result | None:
+    with suppress(OSError):
+        return path.stat()
+    return None
+
+
+def _same(one: os.stat_result | None, other: os.stat_result | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return (one.st_dev, one.st_ino, one.st_mtime_ns) == (other.st_dev, other.st_ino, other.st_mtime_ns)
+
+
+def _wants_empty(path: Path) -> bool:
+    """Whether a process that asked nothing says so: not over another's receipt, and only if it is about torch."""
+    program = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    inductors_worker = "_inductor" in Path(program).parts
+    return "torch" in sys.modules and not inductors_worker and not path.exists()
+
+
+def _multiprocess_child() -> bool:
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None

@@ -1,0 +1,78 @@
+"""Receipts as JSON, in one form: a line for each answer, so that ``grep`` and ``diff`` are of use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import orjson
+
+from diode_lut.problem import Hardware
+from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions
+
+VERSION = 1
+
+
+def receipt_bytes(receipt: Receipt) -> bytes:
+    """The file's content; the same for equal receipts."""
+    devices = ",\n".join(
+        "{\n" + ",\n".join(_device_fields(hardware, device)) + "\n}"
+        for hardware, device in sorted(receipt.devices.items(), key=lambda item: item[0])
+    )
+    fields = [
+        f'"schema_version": {VERSION}',
+        f'"processes": {receipt.processes}',
+        f'"selecting_ns": {receipt.selecting_ns}',
+        f'"versions": {_lines(map(versions_to_json, sorted(receipt.versions)))}',
+        f'"devices": [{devices}]',
+    ]
+    return ("{\n" + ",\n".join(fields) + "\n}\n").encode()
+
+
+def _device_fields(hardware: Hardware, device: Device) -> Iterator[str]:
+    yield f'"hardware": {_dumps(hardware_to_json(hardware))}'
+    yield f'"sources": {_lines(map(_source, sorted(device.sources)))}'
+    yield f'"left_out": {_lines(sorted(device.left_out))}'
+    yield f'"hits": {_lines(_hit(hit, calls) for hit, calls in sorted(device.hits.items()))}'
+    yield f'"misses": {_lines(misses_to_json(device))}'
+    yield f'"skipped": {_lines(_skip(skip, calls) for skip, calls in sorted(device.skipped.items()))}'
+
+
+def versions_to_json(versions: Versions) -> dict[str, str]:
+    """The fields of the JSON object; software that was not loaded is left out."""
+    return {name: version for name, version in versions._asdict().items() if version}
+
+
+def hardware_to_json(hardware: Hardware) -> dict[str, Any]:
+    """The fields of the JSON object: aliases are a table's, a device has none."""
+    return {"name": hardware.name, "arch": hardware.arch, "sm_count": hardware.sm_count}
+
+
+def misses_to_json(device: Device) -> Iterator[dict[str, Any]]:
+    """Problems as ``collect`` takes them, with their calls, and with the gain that a model expects."""
+    for problem, calls in sorted(device.misses.items()):
+        expected = device.expected_permille.get(problem)
+        yield {**problem.to_json(), "calls": calls, **({} if expected is None else {"expected_permille": expected})}
+
+
+def _source(source: Source) -> dict[str, Any]:
+    return source._asdict()
+
+
+def _hit(hit: Hit, calls: int) -> dict[str, Any]:
+    who = {"tier": hit.tier, "digest": hit.digest, "row": hit.row}
+    return {**hit.problem.to_json(), "calls": calls, **who, "configs": hit.configs}
+
+
+def _skip(skip: Skip, calls: int) -> dict[str, Any]:
+    who = {"tier": skip.tier, "digest": skip.digest, "row": skip.row}
+    return {**skip.problem.to_json(), "calls": calls, **who, "config": skip.config, "reason": skip.reason}
+
+
+def _lines(values: Iterable[Any]) -> str:
+    lines = ",\n".join(map(_dumps, values))
+    return f"[\n{lines}\n]" if lines else "[]"
+
+
+def _dumps(value: Any) -> str:
+    return orjson.dumps(value).decode()

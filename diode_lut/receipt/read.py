@@ -1,0 +1,193 @@
+"""From files to receipts. Nothing of a file that is wrong anywhere is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+
+from diode_lut.errors import ProblemError, ReceiptError
+from diode_lut.problem import MAX_SIZE, Hardware, Problem
+from diode_lut.receipt.encode import VERSION
+from diode_lut.receipt.receipt import MAX_PERMILLE, Device, Hit, Receipt, Skip, Source, Versions, merge_receipts
+from diode_lut.settings import TIERS
+
+MAX_BYTES = 256 * 2**20
+MAX_COUNT = 2**53 - 1
+"""The largest number of calls, processes or nanoseconds: every JSON reader takes it exactly; 100 days."""
+
+_KIND = ("op", "dtype", "layout")
+_NUMBERS = ("align", "B", "M", "N", "K")
+_PROBLEM = (*_KIND, *_NUMBERS)
+_WHO = ("tier", "digest", "row")
+
+T = TypeVar("T")
+
+
+def read_receipt(path: Path) -> Receipt:
+    """The receipt in the file; ReceiptError, with the place inside, if it is none or of another version."""
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ReceiptError(f"{path}: too large for a receipt (allowed: {MAX_BYTES >> 20} MiB)")
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise ReceiptError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
+    return decode_receipt(document, str(path))
+
+
+def decode_receipt(document: Any, path: str) -> Receipt:
+    """The receipt that a JSON document says; ReceiptError, which begins with ``path``, if it is none."""
+    try:
+        return _receipt(document)
+    except _Wrong as wrong:
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in wrong.place)
+        raise ReceiptError(": ".join(filter(None, (path, place.lstrip("."), wrong.reason)))) from None
+
+
+class _Wrong(Exception):  # noqa: N818 (becomes a ReceiptError)
+    """A value is not allowed: why, and where, seen from the document."""
+
+    def __init__(self, reason: str, *place: str | int) -> None:
+        super().__init__(reason)
+        self.reason, self.place = reason, place
+
+
+@contextmanager
+def _inside(*place: str | int) -> Iterator[None]:
+    try:
+        yield
+    except _Wrong as wrong:
+        raise _Wrong(wrong.reason, *place, *wrong.place) from None
+    except ProblemError as error:
+        raise _Wrong(str(error), *place) from None
+
+
+def _receipt(document: Any) -> Receipt:
+    if isinstance(document, dict) and document.get("schema_version", VERSION) != VERSION:
+        found = document["schema_version"]
+        remedy = " (written by a newer diode_lut: upgrade)" if type(found) is int and found > VERSION else ""
+        raise _Wrong(f"expected {VERSION}, found {found!r:.60}{remedy}", "schema_version")
+    fields = _fields(document, ("schema_version", "processes", "selecting_ns", "versions", "devices"))
+    _integer(fields, "schema_version", VERSION)
+    processes = _integer(fields, "processes")
+    selecting_ns = _integer(fields, "selecting_ns", 0)
+    versions = dict.fromkeys(_each(fields, "versions", _versions))
+    merged = merge_receipts(Receipt(0, devices=dict([device])) for device in _each(fields, "devices", _device))
+    return Receipt(processes, versions, selecting_ns, merged.devices)
+
+
+def _versions(value: Any) -> Versions:
+    fields = _fields(value, ("diode_lut", "python"), ("torch", "triton"))
+    return Versions(*(_text(fields, name) if name in fields else "" for name in Versions._fields))
+
+
+def _device(value: Any) -> tuple[Hardware, Device]:
+    fields = _fields(value, ("hardware", "sources", "left_out", "hits", "misses", "skipped"))
+    device = Device(dict.fromkeys(_each(fields, "sources", _source)), dict.fromkeys(_each(fields, "left_out", _string)))
+    for hit, calls in _each(fields, "hits", _hit):
+        device.hits[hit] += calls
+    for skip, calls in _each(fields, "skipped", _skip):
+        device.skipped[skip] += calls
+    for problem, calls, expected in _each(fields, "misses", _miss):
+        device.misses[problem] += calls
+        if expected is not None:
+            device.expect(problem, expected)
+    with _inside("hardware"):
+        return _hardware(fields["hardware"]), device
+
+
+def _hardware(value: Any) -> Hardware:
+    fields = _fields(value, ("name", "arch", "sm_count"))
+    return Hardware.from_json({**fields, "sm_count": _integer(fields, "sm_count", 1, MAX_SIZE)})
+
+
+def _source(value: Any) -> Source:
+    fields = _fields(value, Source._fields)
+    tier, path, digest = _tier(fields), _text(fields, "path"), _text(fields, "digest")
+    return Source(tier, path, digest, _integer(fields, "rows", 0))
+
+
+def _hit(value: Any) -> tuple[Hit, int]:
+    fields = _fields(value, (*_PROBLEM, "calls", *_WHO, "configs"))
+    configs = tuple(_each(fields, "configs", _string))
+    if not configs:
+        raise _Wrong("is empty", "configs")
+    return Hit(_problem(fields), *_who(fields), configs), _integer(fields, "calls")
+
+
+def _miss(value: Any) -> tuple[Problem, int, int | None]:
+    fields = _fields(value, (*_PROBLEM, "calls"), ("expected_permille",))
+    expected = _integer(fields, "expected_permille", 1, MAX_PERMILLE) if "expected_permille" in fields else None
+    return _problem(fields), _integer(fields, "calls"), expected
+
+
+def _skip(value: Any) -> tuple[Skip, int]:
+    fields = _fields(value, (*_PROBLEM, "calls", *_WHO, "config", "reason"))
+    config, reason = _text(fields, "config"), _text(fields, "reason")
+    return Skip(_problem(fields), *_who(fields), config, reason), _integer(fields, "calls")
+
+
+def _problem(fields: dict[str, Any]) -> Problem:
+    op, dtype, layout = (fields[name] for name in _KIND)
+    numbers = [_integer(fields, name, 1, MAX_SIZE) for name in _NUMBERS]
+    with _inside():
+        return Problem.checked(op, dtype, layout, *numbers)
+
+
+def _who(fields: dict[str, Any]) -> tuple[str, str, str]:
+    return _tier(fields), _text(fields, "digest"), _text(fields, "row")
+
+
+def _tier(fields: dict[str, Any]) -> str:
+    if fields["tier"] not in TIERS:
+        raise _Wrong(f"{fields['tier']!r:.60} is not one of {', '.join(TIERS)}", "tier")
+    return str(fields["tier"])
+
+
+def _each(fields: dict[str, Any], name: str, decode: Callable[[Any], T]) -> Iterator[T]:
+    values = fields[name]
+    if not isinstance(values, list):
+        raise _Wrong("is not a list", name)
+    for number, value in enumerate(values):
+        with _inside(name, number):
+            yield decode(value)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _Wrong("is not an object")
+    return value
+
+
+def _fields(value: Any, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
+    fields = _object(value)
+    for name in required:
+        if name not in fields:
+            raise _Wrong(f"is missing (required: {', '.join(required)})", name)
+    for name in fields:
+        if name not in required and name not in optional:
+            raise _Wrong(f"unknown field (known: {', '.join((*required, *optional))})", name)
+    return fields
+
+
+def _integer(fields: dict[str, Any], name: str, low: int = 1, high: int = MAX_COUNT) -> int:
+    value = fields[name]
+    if type(value) not in (int, float) or value != value // 1 or not low <= value <= high:
+        raise _Wrong(f"{value!r:.60} is not an integer from {low} to {high}", name)
+    return int(value)
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _Wrong(f"{value!r:.60} is not text")
+    return value
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    with _inside(name):
+        return _string(fields[name])

@@ -1,0 +1,115 @@
+"""What processes asked and got: one receipt for one process, or for many that were merged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from diode_lut.problem import Hardware, Problem
+
+MAX_PERMILLE = 1_000_000
+"""The largest gain that is noted."""
+
+
+class Versions(NamedTuple):
+    """The software of a process; ``torch`` and ``triton`` are empty where they were not loaded."""
+
+    diode_lut: str
+    python: str
+    torch: str
+    triton: str
+
+
+class Source(NamedTuple):
+    """A table or model that could answer: its tier, its file, the file's SHA-256, its rows (0 for a model)."""
+
+    tier: str
+    path: str
+    digest: str
+    rows: int
+
+
+class Hit(NamedTuple):
+    """An answer that was used: who gave it, as tier, digest of the file and row in words, and what Inductor got.
+
+    ``row`` is empty where a model answered. ``configs`` are in words, best first; with the setting ``top_k`` at 1 it is
+    one.
+    """
+
+    problem: Problem
+    tier: str
+    digest: str
+    row: str
+    configs: tuple[str, ...]
+
+
+class Skip(NamedTuple):
+    """A config that an answer had and that could not run, with the reason in words."""
+
+    problem: Problem
+    tier: str
+    digest: str
+    row: str
+    config: str
+    reason: str
+
+
+@dataclass
+class Device:
+    """What was asked for one kind of hardware. Counters say how often: once for each time that Inductor asked.
+
+    ``left_out`` are the reasons why other tables and models could not answer. ``misses`` were left to Inductor;
+    ``expected_permille`` has, of those that a model knows, how much faster than aten it expects its first config to
+    be, in thousandths.
+    """
+
+    sources: dict[Source, None] = field(default_factory=dict)
+    left_out: dict[str, None] = field(default_factory=dict)
+    hits: Counter[Hit] = field(default_factory=Counter)
+    misses: Counter[Problem] = field(default_factory=Counter)
+    expected_permille: dict[Problem, int] = field(default_factory=dict)
+    skipped: Counter[Skip] = field(default_factory=Counter)
+
+    @property
+    def calls(self) -> int:
+        """How often Inductor asked."""
+        return self.hits.total() + self.misses.total()
+
+    def add(self, other: Device) -> None:
+        """Take in what another process asked for the same hardware."""
+        self.sources.update(other.sources)
+        self.left_out.update(other.left_out)
+        self.hits.update(other.hits)
+        self.misses.update(other.misses)
+        self.skipped.update(other.skipped)
+        for problem, permille in other.expected_permille.items():
+            self.expect(problem, permille)
+
+    def expect(self, problem: Problem, permille: int) -> None:
+        """A model expects so much of a problem; of several, what the most hopeful one does."""
+        highest = max(permille, self.expected_permille.get(problem, 1))
+        self.expected_permille[problem] = min(highest, MAX_PERMILLE)
+
+
+@dataclass
+class Receipt:
+    """What ``processes`` many processes asked, for each hardware; ``selecting_ns`` is the time that answers took."""
+
+    processes: int = 1
+    versions: dict[Versions, None] = field(default_factory=dict)
+    selecting_ns: int = 0
+    devices: dict[Hardware, Device] = field(default_factory=dict)
+
+
+def merge_receipts(receipts: Iterable[Receipt]) -> Receipt:
+    """All of them as one; the same whatever their order, once it is written."""
+    merged = Receipt(0)
+    for receipt in receipts:
+        merged.processes += receipt.processes
+        merged.versions.update(receipt.versions)
+        merged.selecting_ns += receipt.selecting_ns
+        for hardware, device in receipt.devices.items():
+            merged.devices.setdefault(hardware, Device()).add(device)
+    return merged

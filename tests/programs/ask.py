@@ -1,0 +1,69 @@
+"""Asks for products by hand, as the hook does, in this process and in others that it makes; without torch it is quick.
+
+``python ask.py STEP...``, where a step is ``ask`` (once, of the H200 table's hardware), ``torch`` (something by that
+name is imported), ``fork``, ``mp-fork`` or ``mp-spawn`` (another process asks, and its number is printed), ``wait``
+(for a line on the standard input), ``set=PATH``, ``cd=PATH`` or ``exit=CODE``.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+import diode_lut
+from diode_lut import receipt
+
+
+def ask() -> None:
+    problem = diode_lut.Problem.of("bmm", 2, 3, 4, dtype="float32", layout="nn")
+    decision = diode_lut.select(problem, hardware=diode_lut.Hardware("A GPU", "sm_10", 1))
+    receipt.record(decision, decision.configs)
+
+
+def in_another(method: str, work: Any) -> None:
+    process = multiprocessing.get_context(method).Process(target=work)
+    process.start()
+    print(process.pid, flush=True)
+    process.join()
+    assert process.exitcode == 0
+
+
+def forked() -> None:
+    child = os.fork()
+    if child == 0:
+        ask()
+        sys.exit()
+    print(child, flush=True)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def nothing() -> None:
+    """What a worker does that is never needed."""
+
+
+def step(name: str, value: str) -> None:
+    if name == "ask":
+        ask()
+    elif name == "torch":
+        sys.modules["torch"] = ModuleType("torch")
+    elif name == "fork":
+        forked()
+    elif name.startswith("mp-"):
+        in_another(name.removeprefix("mp-"), nothing if value else ask)
+    elif name == "wait":
+        print("ready", flush=True)
+        sys.stdin.readline()
+    elif name == "set":
+        diode_lut.config.receipt = value
+    elif name == "cd":
+        os.chdir(value)
+    elif name == "exit":
+        sys.exit(int(value))
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        step(*argument.partition("=")[::2])

@@ -1,0 +1,49 @@
+"""Receipts that hypothesis draws."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, OPS, Hardware, Problem
+from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions
+from diode_lut.settings import TIERS
+
+counts = st.integers(1, 3)
+sizes = st.integers(1, 2)
+names = st.sampled_from(["a", "b", "ü ✓"])
+tiers = st.sampled_from(TIERS)
+problems = st.builds(
+    lambda op, dtype, layout, align, b, m, n, k: Problem(op, dtype, layout, align, b if op in BATCHED else 1, m, n, k),
+    *map(st.sampled_from, (OPS, DTYPES, LAYOUTS, ALIGNS)),
+    *[sizes] * 4,
+)
+hits = st.builds(Hit, problems, tiers, names, names, st.lists(names, min_size=1, max_size=2).map(tuple))
+skips = st.builds(Skip, problems, tiers, names, names, names, names)
+sources = st.builds(Source, tiers, names, names, st.integers(0, 2))
+
+
+def _sets(values: SearchStrategy[object]) -> SearchStrategy[dict[object, None]]:
+    return st.lists(values, max_size=3).map(dict.fromkeys)
+
+
+def _counters(values: SearchStrategy[object]) -> SearchStrategy[Counter[object]]:
+    return st.dictionaries(values, counts, max_size=3).map(Counter)
+
+
+@st.composite
+def devices(draw: st.DrawFn) -> Device:
+    """A device with a few answers, and for some of the misses with what a model expects."""
+    misses = draw(_counters(problems))
+    expected = {problem: draw(st.integers(1, 2000)) for problem in misses if draw(st.booleans())}
+    parts = draw(_sets(sources)), draw(_sets(names)), draw(_counters(hits)), misses, expected, draw(_counters(skips))
+    return Device(*parts)
+
+
+hardware = st.builds(Hardware, st.just("GPU"), st.sampled_from(["sm_90", "cpu-avx2"]), st.integers(1, 2), st.just(()))
+versions = st.builds(Versions, names, names, st.just("") | names, st.just("") | names)
+receipts = st.builds(
+    Receipt, counts, _sets(versions), st.integers(0, 9), st.dictionaries(hardware, devices(), max_size=2)
+)

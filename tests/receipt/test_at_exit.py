@@ -1,0 +1,128 @@
+"""Which file a process leaves behind, in fresh processes that ask by hand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from diode_lut.receipt.read import read_receipt
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "ask.py"
+Ask = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Ask:
+    """Starts the program, which is to write ``receipt.json`` in the test's directory."""
+
+    def start(*steps: str, **environment: str) -> subprocess.Popen[str]:
+        paths = os.pathsep.join([str(PROGRAM.parents[2]), os.environ.get("PYTHONPATH", "")])
+        variables = {**os.environ, "PYTHONPATH": paths, "DIODE_LUT_RECEIPT": "receipt.json", **environment}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        command = [sys.executable, str(PROGRAM), *steps]
+        return subprocess.Popen(command, cwd=tmp_path, env=variables, text=True, **pipes)  # type: ignore[call-overload, no-any-return]
+
+    return start
+
+
+def end(process: subprocess.Popen[str], code: int = 0) -> list[str]:
+    """The words that the program printed."""
+    out, err = process.communicate("\n", timeout=100)
+    assert (process.returncode, err) == (code, "")
+    return out.split()
+
+
+def calls(directory: Path) -> dict[str, int]:
+    """The files there, each with the calls in it."""
+    return {
+        path.name: sum(device.calls for device in read_receipt(path).devices.values()) for path in directory.iterdir()
+    }
+
+
+def test_a_process_alone_writes_exactly_the_path(ask: Ask, tmp_path: Path) -> None:
+    """Also if it replaces the receipt of an earlier run, and if it ends with an error."""
+    end(ask("ask"))
+    assert calls(tmp_path) == {"receipt.json": 1}
+    end(ask("ask", "ask", "exit=3"), 3)
+    assert calls(tmp_path) == {"receipt.json": 2}
+
+
+@pytest.mark.parametrize(
+    ("rank", "world_size", "name"),
+    [("3", "8", "receipt.3.json"), ("0", "2", "receipt.0.json"), ("0", "1", "receipt.json")],
+)
+def test_a_rank_of_several_adds_its_number(ask: Ask, tmp_path: Path, rank: str, world_size: str, name: str) -> None:
+    """As torchrun numbers them; a world of one is a process alone."""
+    end(ask("ask", RANK=rank, WORLD_SIZE=world_size))
+    assert calls(tmp_path) == {name: 1}
+
+
+@pytest.mark.parametrize("way", ["fork", "mp-fork", "mp-spawn", "mp-forkserver"])
+def test_a_child_adds_its_number(ask: Ask, tmp_path: Path, way: str) -> None:
+    """However it was started; what its parent asked before is not in its receipt."""
+    (number,) = end(ask("ask", "ask", way))
+    assert calls(tmp_path) == {"receipt.json": 2, f"receipt.{number}.json": 1}
+
+
+@pytest.mark.parametrize("way", ["mp-fork=idle", "mp-spawn=idle"])
+def test_an_idle_worker_writes_nothing(ask: Ask, tmp_path: Path, way: str) -> None:
+    """A child that asked nothing has nothing to say, even if it knows torch."""
+    end(ask("torch", way, "ask"))
+    assert calls(tmp_path) == {"receipt.json": 1}
+
+
+def test_a_child_of_a_rank_adds_both_numbers(ask: Ask, tmp_path: Path) -> None:
+    """The rank's, then its own."""
+    (number,) = end(ask("fork", RANK="1", WORLD_SIZE="2"))
+    assert calls(tmp_path) == {f"receipt.1.{number}.json": 1}
+
+
+def test_strangers_at_the_same_time_lose_nothing(ask: Ask, tmp_path: Path) -> None:
+    """Of processes that only have the path in common, those that end later add their numbers."""
+    processes = [ask("ask", "wait") for _ in range(4)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in processes:
+        end(process)
+    found = calls(tmp_path)
+    assert len(found) == sum(found.values()) == 4
+    numbered = {f"receipt.{process.pid}.json" for process in processes}
+    assert set(found) - {"receipt.json"} < numbered
+
+
+def test_nothing_asked(ask: Ask, tmp_path: Path) -> None:
+    """A program with torch that asked nothing says so, but never over a receipt; one without torch writes nothing."""
+    end(ask())
+    assert calls(tmp_path) == {}
+    end(ask("torch"))
+    assert calls(tmp_path) == {"receipt.json": 0}
+    end(ask("ask"))
+    end(ask("torch"))
+    assert calls(tmp_path) == {"receipt.json": 1}
+
+
+def test_the_setting_counts_from_where_it_was_made(ask: Ask, tmp_path: Path) -> None:
+    """A program may set the path itself, after it asked; a relative one does not move with the working directory."""
+    (tmp_path / "elsewhere").mkdir()
+    end(ask("ask", "set=mine", "cd=elsewhere", DIODE_LUT_RECEIPT=""))
+    assert read_receipt(tmp_path / "mine").processes == 1
+
+
+@pytest.mark.parametrize("path", ["missing/receipt.json", "."])
+def test_unwritable_path_is_one_warning(ask: Ask, path: str) -> None:
+    """The program's exit code stays what it is."""
+    process = ask("ask", "exit=5", DIODE_LUT_RECEIPT=path)
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 5
+    (line,) = err.splitlines()
+    assert ": the receipt cannot be written: " in line

@@ -1,0 +1,130 @@
+"""What goes into the receipt of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from diode_lut.problem import ATEN, Config, Problem
+from diode_lut.receipt import recorder
+from diode_lut.receipt.receipt import Device, Hit, Skip, Source
+from diode_lut.selector import Selector, Tier
+from diode_lut.table import Candidate, Entry, Table
+from tests.model.small import H200, MM, SMALL, model
+
+MISSED = MM._replace(op="baddbmm", b=2)
+ROW = Entry("mm", "float16", None, None, None, (1, 2**20), None, None, (Candidate(SMALL), Candidate(ATEN)))
+TABLE = Table(H200, [ROW])
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """Nothing was asked before, and nothing is left behind."""
+    recorder._devices.clear()
+    recorder._present.clear()
+    yield
+    recorder._devices.clear()
+    recorder._present.clear()
+
+
+def selector(confidence: float = 0.0) -> Selector:
+    return Selector(
+        H200, [Tier("user", (TABLE,), ("left out: bad",)), Tier("model", (), (), (model(confidence=confidence),))]
+    )
+
+
+def device() -> Device:
+    (found,) = recorder.own_receipt().devices.values()
+    return found
+
+
+def test_hits_have_the_row() -> None:
+    """An answer that Inductor got is a hit, with tier, digest of the table, the row's key and the configs."""
+    decision = selector().select(MM._replace(dtype="float16"))
+    for _ in range(3):
+        recorder.record(decision, (SMALL,))
+    hit = Hit(decision.problem, "user", TABLE.digest, "mm float16 m 1-1048576", (str(SMALL),))
+    assert (device().hits, device().misses) == ({hit: 3}, {})
+
+
+def test_a_model_has_no_row() -> None:
+    """What a model answered names its file's digest alone."""
+    decision = selector(0.99).select(MM._replace(dtype="bfloat16"))
+    recorder.record(decision, decision.configs[:2])
+    (hit,) = device().hits
+    assert (hit.tier, hit.digest, hit.row, len(hit.configs)) == ("model", "", "", 2)
+
+
+def test_misses_have_what_the_model_expects() -> None:
+    """Abstentions, and answers of which nothing could run, are misses; some with what a model expects of them."""
+    unsure = selector().select(MM._replace(dtype="bfloat16"))
+    assert unsure.opinion is not None
+    unknown = selector().select(MISSED)
+    answered = selector().select(MM._replace(dtype="float16"))
+    for decision in (unsure, unknown, answered):
+        recorder.record(decision, ())
+    assert device().misses == dict.fromkeys((unsure.problem, MISSED, answered.problem), 1)
+    permille = int(1000 / unsure.opinion.ranking.times[0])
+    assert device().expected_permille == {unsure.problem: permille}
+
+
+def test_skipped_configs_have_their_reason() -> None:
+    """A config that could not run is noted for the problem, with its row."""
+    decision = selector().select(MM._replace(dtype="float16"))
+    recorder.record_skipped(decision, Config("decompose_k", (4,)), "no K")
+    skip = Skip(decision.problem, "user", TABLE.digest, "mm float16 m 1-1048576", "decompose_k 4", "no K")
+    assert device().skipped == {skip: 1}
+
+
+def test_sources_are_those_of_this_machine() -> None:
+    """Tables and reasons against others are noted, once the machine turns out to have the hardware."""
+    recorder.record_sources(selector())
+    assert recorder.own_receipt().devices == {}
+    recorder.record_devices([H200])
+    assert list(device().sources) == [Source("user", "", TABLE.digest, 1), Source("model", "", "", 0)]
+    assert list(device().left_out) == ["user: left out: bad"]
+    assert device().calls == 0
+
+
+def test_file_names_need_not_be_text() -> None:
+    """A path that JSON cannot say is written as far as it can be."""
+    recorder.record_devices([H200])
+    recorder.record_sources(Selector(H200, [Tier("user", (), ("left out: \udcff.json",))]))
+    assert list(device().left_out) == ["user: left out: ?.json"]
+
+
+def test_threads_lose_nothing() -> None:
+    """Calls from many threads add up, while others take the receipt."""
+    problems = [MISSED._replace(m=m) for m in range(1, 9)]
+    decisions = [selector().select(problem) for problem in problems]
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(4000):
+            pool.submit(recorder.record, decisions[number % 8], ())
+            if number % 100 == 0:
+                pool.submit(recorder.own_receipt)
+    assert device().misses == dict.fromkeys(problems, 500)
+
+
+def test_a_receipt_does_not_change_any_more() -> None:
+    """What was handed out stays as it was."""
+    decision = selector().select(MISSED)
+    recorder.record(decision, ())
+    before = device()
+    recorder.record(decision, ())
+    assert (before.misses[decision.problem], device().misses[decision.problem]) == (1, 2)
+
+
+def test_problem_json_is_what_collect_takes() -> None:
+    """The fields are those of a problem file."""
+    assert Problem.of("bmm", 2, 3, 4, b=5, dtype="float32", layout="nt").to_json() == {
+        "op": "bmm",
+        "dtype": "float32",
+        "layout": "nt",
+        "align": 16,
+        "B": 5,
+        "M": 2,
+        "N": 3,
+        "K": 4,
+    }

@@ -1,0 +1,98 @@
+"""The JSON Schema of receipts, and what writes and reads them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from diode_lut.errors import ReceiptError
+from diode_lut.problem import MAX_SIZE
+from diode_lut.receipt.encode import receipt_bytes
+from diode_lut.receipt.read import MAX_COUNT, decode_receipt
+from diode_lut.receipt.receipt import MAX_PERMILLE, Receipt, merge_receipts
+from diode_lut.resources import schemas_directory
+from tests.receipt.strategies import receipts
+
+SCHEMA = orjson.loads((schemas_directory() / "receipt.v1.schema.json").read_bytes())
+VALIDATOR = Draft202012Validator(SCHEMA)
+NUMBERS = [0, 1, 2, -1, 1.0, 16.0, 1.5, True, MAX_SIZE, MAX_SIZE + 1, MAX_PERMILLE + 1, MAX_COUNT, MAX_COUNT + 1, 1e300]
+JUNK = st.sampled_from([None, "", "mm", "nn", "user", [], ["a"], [1], {}, *NUMBERS]).map(copy.deepcopy)
+NAMES = st.sampled_from(["torch", "expected_permille", "aliases", "row", "x"])
+
+
+def containers(value: Any) -> Iterator[Any]:
+    if isinstance(value, (dict, list)):
+        yield value
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from containers(inner)
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> Any:
+    """A receipt, parsed, in which up to two values are not what they were."""
+    document = orjson.loads(receipt_bytes(draw(receipts)))
+    for _ in range(draw(st.integers(0, 2))):
+        container = draw(st.sampled_from(list(containers(document))))
+        steps = list(container) if isinstance(container, dict) else list(range(len(container)))
+        action = draw(st.sampled_from(["replace", "remove", "add"])) if steps else "add"
+        if action == "remove":
+            del container[draw(st.sampled_from(steps))]
+        elif action == "replace":
+            container[draw(st.sampled_from(steps))] = draw(JUNK)
+        elif isinstance(container, dict):
+            container[draw(NAMES)] = draw(JUNK)
+        else:
+            container.append(draw(JUNK))
+    return document
+
+
+def is_read(document: Any) -> bool:
+    try:
+        decode_receipt(document, "receipt.json")
+    except ReceiptError:
+        return False
+    return True
+
+
+@settings(deadline=None, max_examples=200)
+@given(document=documents())
+def test_schema_and_reader_accept_the_same(document: Any) -> None:
+    """Of good receipts and of almost good ones, both accept the same."""
+    assert is_read(document) == VALIDATOR.is_valid(document)
+
+
+@settings(deadline=None, max_examples=50)
+@given(receipt=receipts)
+def test_what_is_written_is_read(receipt: Receipt) -> None:
+    """A receipt keeps to the schema and comes back as it was."""
+    document = orjson.loads(receipt_bytes(receipt))
+    VALIDATOR.validate(document)
+    assert decode_receipt(document, "receipt.json") == receipt
+
+
+@settings(deadline=None, max_examples=50)
+@given(parts=st.lists(receipts, max_size=4), data=st.data())
+def test_the_order_of_merging_does_not_matter(parts: list[Receipt], data: st.DataObject) -> None:
+    """Merged in any order, and in any groups, the file has the same bytes, and counts add up."""
+    whole = merge_receipts(parts)
+    assert sum(device.calls for device in whole.devices.values()) == sum(
+        device.calls for part in parts for device in part.devices.values()
+    )
+    shuffled = data.draw(st.permutations(parts))
+    cut = data.draw(st.integers(0, len(parts)))
+    grouped = merge_receipts([merge_receipts(shuffled[:cut]), merge_receipts(shuffled[cut:])])
+    assert receipt_bytes(grouped) == receipt_bytes(whole)
+
+
+def test_the_schema_is_closed() -> None:
+    """It keeps to JSON Schema 2020-12, and no object allows a field that it does not name."""
+    Draft202012Validator.check_schema(SCHEMA)
+    objects = [part for part in containers(SCHEMA) if isinstance(part, dict) and part.get("type") == "object"]
+    assert len(objects) > 5
+    assert all(part["additionalProperties"] is False for part in objects)
