@@ -140,7 +140,8 @@ def _tensor(mode: FakeTensorMode, index: int, spec: Input) -> torch.Tensor:
         if spec.stride is None and not spec.offset:
             return contiguous
         stride = spec.stride or contiguous.stride()
-        extent = sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+        empty = any(size == 0 for size in spec.shape)
+        extent = 0 if empty else sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
         storage = torch.empty(spec.offset + 1 + extent, dtype=spec.dtype, device="cuda:0")
         return storage.as_strided(shape, stride, spec.offset)
 

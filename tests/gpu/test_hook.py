@@ -4,91 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
-from torch._inductor import config as inductor_config
-from torch._inductor.utils import fresh_cache, run_and_get_code
+from torch._inductor.utils import run_and_get_code
 
 import diode_lut
+from tests.gpu.products import ATEN, BMM, MM, TMA, assert_blocks, benchmarks, check, error, random, triton
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cold")]
 
 Rows = Callable[..., None]
-ATEN = {"template": "aten"}
-
-
-def triton(template: str, m: int, n: int, k: int, group: int = 8, stages: int = 3, warps: int = 4) -> dict[str, Any]:
-    blocks = {"block_m": m, "block_n": n, "block_k": k}
-    return {"template": template, **blocks, "group_m": group, "num_stages": stages, "num_warps": warps}
-
-
-MM = triton("triton_mm", 64, 128, 32)
-BMM = triton("triton_bmm", 32, 64, 64, stages=2)
-TMA = triton("triton_mm_persistent_tma", 128, 64, 64)
-
-
-@pytest.fixture
-def rows(table_file: Callable[..., Path]) -> Iterator[Rows]:
-    """Makes rows for this machine's GPU the user's own table."""
-    found = diode_lut.get_detected_hardware()
-    hardware = {"name": found.name, "arch": found.arch, "sm_count": found.sm_count}
-    with diode_lut.config.patch(tables=()):
-
-        def use(*entries: dict[str, Any]) -> None:
-            diode_lut.config.tables = (str(table_file("rows.json", *entries, hardware=hardware)),)
-
-        yield use
-
-
-@pytest.fixture(autouse=True)
-def cold() -> Iterator[None]:
-    torch._dynamo.reset()
-    counters.clear()
-    torch.manual_seed(0)
-    with fresh_cache():
-        yield
-
-
-@pytest.fixture(params=[False, True], ids=["default", "max-autotune"])
-def mode(request: pytest.FixtureRequest) -> Iterator[None]:
-    with inductor_config.patch(max_autotune=request.param, shape_padding=False):
-        yield
-
-
-def benchmarks() -> int:
-    """How many matrix products Inductor benchmarked since the test began."""
-    return int(counters["inductor"]["select_algorithm_autotune"])
-
-
-def random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    return torch.randn(shape, device="cuda", dtype=dtype)
-
-
-def error(result: torch.Tensor, reference: torch.Tensor) -> float:
-    """Relative error in the Frobenius norm; NaN never passes a comparison with it."""
-    return float((result.double() - reference).norm() / reference.norm())
-
-
-TOLERANCE = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-5}
-
-
-def check(function: Callable[..., torch.Tensor], *inputs: torch.Tensor, tolerance: float | None = None) -> str:
-    """Compile, run, compare with float64, and return the generated code."""
-    result, codes = run_and_get_code(torch.compile(function), *inputs)
-    reference = function(*(tensor.double() for tensor in inputs))
-    assert error(result, reference) < (tolerance or TOLERANCE[result.dtype])
-    return "\n".join(codes)
-
-
-def assert_blocks(code: str, config: dict[str, Any]) -> None:
-    for name in ("block_m", "block_n", "block_k", "group_m"):
-        assert f"{name.upper()} : tl.constexpr = {config[name]}\n" in code
-    assert "extern_kernels" not in code.partition("async_compile.wait")[2]
 
 
 def gelu_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,224 @@
+"""What could go wrong between a row and a result on a real GPU, a test each.
+
+The guards that need no GPU are in tests/inductor/test_guards.py, which also says where each one is tested.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.utils import run_and_get_code
+from torch.utils.cpp_extension import CUDA_HOME
+
+import diode_lut
+from tests.gpu.products import ATEN, BMM, MM, TMA, assert_blocks, benchmarks, check, error, random, triton
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cold")]
+
+Rows = Callable[..., None]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def precision() -> Iterator[None]:
+    """Puts float32's precision back."""
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def test_fused_epilogue_has_its_shared_memory(rows: Rows) -> None:
+    """A kernel that nearly fills the shared memory still launches with everything fused that comes after it."""
+    config = triton("triton_mm", 32, 256, 128, stages=3, warps=8)
+    rows({"configs": [config]})
+
+    def function(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.gelu(torch.nn.functional.linear(x, w, bias)) + other
+
+    assert_blocks(check(function, random(512, 1024), random(2048, 1024), random(2048), random(512, 2048)), config)
+
+
+def test_batch_over_65535(rows: Rows) -> None:
+    """A batch that is too large for a dimension of the launch grid is computed all the same."""
+    rows({"configs": [BMM]})
+    check(torch.bmm, random(70_000, 16, 16), random(70_000, 16, 16))
+
+
+@pytest.mark.parametrize("empty", ["b", "m", "n", "k"])
+def test_zero_sizes(empty: str, rows: Rows) -> None:
+    """A product without elements, or of none, is what eager makes of it."""
+    rows({"configs": [BMM]})
+    sizes = {"b": 4, "m": 64, "n": 32, "k": 16, empty: 0}
+    a, b = random(sizes["b"], sizes["m"], sizes["k"]), random(sizes["b"], sizes["k"], sizes["n"])
+    assert torch.equal(torch.compile(torch.bmm)(a, b), torch.bmm(a, b))
+
+
+def test_unbacked_size(rows: Rows) -> None:
+    """A size that only the data tells is left to Inductor."""
+    rows({"configs": [MM]})
+    mask, x, w = torch.arange(512, device="cuda") % 3 == 0, random(512, 256), random(256, 128)
+
+    def function(mask: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x[mask] @ w
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        result = torch.compile(function, fullgraph=True)(mask, x, w)
+    assert error(result, x[mask].double() @ w.double()) < 8e-3
+
+
+def test_tma_of_an_address_that_is_unaligned_later(rows: Rows) -> None:
+    """A tensor descriptor is never made for an address that is no multiple of 16 bytes, whenever it comes."""
+    rows({"configs": [TMA]})
+    compiled = torch.compile(torch.mm)
+    memory, b = random(512 * 1024 + 1), random(1024, 256)
+    for start in (0, 1):
+        a = memory[start : start + 512 * 1024].view(512, 1024)
+        assert error(compiled(a, b), a.double() @ b.double()) < 8e-3
+
+
+def test_tma_of_rows_that_are_unaligned_later(rows: Rows) -> None:
+    """Nor for rows that do not start on such addresses, where a size may change."""
+    rows({"configs": [TMA, MM]})
+    compiled = torch.compile(torch.mm, dynamic=True)
+    for k in (1024, 1023):
+        a, b = random(512, k), random(k, 256)
+        assert error(compiled(a, b), a.double() @ b.double()) < 8e-3
+
+
+@pytest.mark.usefixtures("precision")
+@pytest.mark.parametrize("name", ["high", "medium", "allow_tf32"])
+def test_precision_switches(name: str, rows: Rows) -> None:
+    """However TF32 is allowed, rows for float32 no longer answer, and those for tf32 do."""
+    other = triton("triton_mm", 32, 32, 32)
+    rows({"dtype": "tf32", "configs": [MM]}, {"dtype": "float32", "configs": [other]})
+    a, b = random(512, 1024, dtype=torch.float32), random(1024, 512, dtype=torch.float32)
+    assert_blocks(check(torch.mm, a, b), other)
+    torch._dynamo.reset()
+    if name == "allow_tf32":
+        torch.backends.cuda.matmul.allow_tf32 = True
+    else:
+        torch.set_float32_matmul_precision(name)
+    assert_blocks(check(torch.mm, a, b, tolerance=2e-3), MM)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_reduced_precision_reduction(
+    dtype: torch.dtype, allowed: bool, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row's kernel adds up in float32, whether or not the library may do with less."""
+    rows({"configs": [MM]})
+    name = {torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
+    monkeypatch.setattr(torch.backends.cuda.matmul, f"allow_{name}_reduced_precision_reduction", allowed)
+    assert_blocks(check(torch.mm, random(64, 8192, dtype=dtype), random(8192, 128, dtype=dtype)), MM)
+
+
+def test_autocast(rows: Rows) -> None:
+    """Under autocast the rows for the type that products are cast to answer."""
+    rows({"dtype": "float16", "configs": [MM]})
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", torch.float16):
+            return x @ w
+
+    x, w = random(512, 1024, dtype=torch.float32), random(1024, 256, dtype=torch.float32)
+    assert_blocks(check(function, x, w), MM)
+
+
+def test_deterministic_mode(rows: Rows) -> None:
+    """In deterministic mode rows answer as always, and two runs give the same bits."""
+    rows({"configs": [MM]})
+    a, b = random(512, 1024), random(1024, 2048)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        compiled = torch.compile(torch.mm)
+        first, codes = run_and_get_code(compiled, a, b)
+        assert torch.equal(first, compiled(a, b))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert_blocks("\n".join(codes), MM)
+    assert error(first, a.double() @ b.double()) < 8e-3
+
+
+def test_freezing(rows: Rows) -> None:
+    """A product with frozen weights gets the row's kernel."""
+    rows({"configs": [MM]})
+    model, x = torch.nn.Linear(1024, 256, device="cuda", dtype=torch.float16).eval(), random(512, 1024).half()
+    with torch.no_grad(), inductor_config.patch(freezing=True):
+        result, codes = run_and_get_code(torch.compile(model), x)
+    assert_blocks("\n".join(codes), MM)
+    assert error(result, model.double()(x.double())) < 1e-3
+
+
+@pytest.mark.skipif(CUDA_HOME is None, reason="no CUDA toolkit for AOTInductor")
+def test_aot_inductor(rows: Rows, tmp_path: Path) -> None:
+    """AOTInductor packs the first config that it can: not one that is made of several kernels."""
+    rows({"configs": [{"template": "decompose_k", "k_split": 16}, MM]})
+    model = torch.nn.Linear(1024, 256, bias=False, device="cuda", dtype=torch.float16)
+    x = random(512, 1024, dtype=torch.float16)
+    with torch.no_grad():
+        program = torch.export.export(model, (x,))
+        package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
+        result = torch._inductor.aoti_load_package(package)(x)
+    assert error(result, model.double()(x.double())) < 1e-3
+    with zipfile.ZipFile(package) as contents:
+        assert any(b"triton_tem_fused" in contents.read(name) for name in contents.namelist())
+
+
+def test_two_threads_at_once(rows: Rows) -> None:
+    """Threads that compile at the same time each get the kernels of their own products."""
+    rows({"op": "mm", "configs": [MM]}, {"op": "bmm", "configs": [BMM]})
+    together = threading.Barrier(2)
+    codes: dict[str, str] = {}
+
+    def compile_one(name: str, function: Any, *tensors: torch.Tensor) -> None:
+        together.wait()
+        codes[name] = check(function, *tensors)
+
+    products = [("mm", torch.mm, random(512, 1024), random(1024, 256))]
+    products.append(("bmm", torch.bmm, random(4, 128, 64), random(4, 64, 256)))
+    threads = [threading.Thread(target=compile_one, args=product) for product in products]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert "BLOCK_M : tl.constexpr = 64\n" in codes["mm"] + codes["bmm"]
+    assert "BLOCK_M : tl.constexpr = 32\n" in codes["mm"] + codes["bmm"]
+
+
+def test_subprocess_compile_workers(tmp_path: Path, table_file: Callable[..., Path]) -> None:
+    """Where Inductor compiles in processes of its own, the row's kernel is compiled there, and right."""
+    found = diode_lut.get_detected_hardware()
+    hardware = {"name": found.name, "arch": found.arch, "sm_count": found.sm_count}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "4",
+        "DIODE_LUT_TABLES": str(table_file("own.json", {"op": "bmm", "configs": [BMM]}, hardware=hardware)),
+    }
+    command = [sys.executable, str(ROOT / "tests" / "programs" / "compile_once.py"), "cuda"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (report["hits"], any("triton_tem" in name for name in report["kernels"])) == (1, True)
+    assert report["error"] < 1e-3
+
+
+def test_nothing_is_benchmarked_in_default_mode(rows: Rows) -> None:
+    """Neither a hit nor a miss has a product timed."""
+    rows({"op": "mm", "configs": [triton("triton_mm", 256, 256, 128, stages=5, warps=8), MM, ATEN]})
+    check(torch.mm, random(512, 1024), random(1024, 256))
+    check(torch.bmm, random(4, 128, 64), random(4, 64, 256))
+    assert benchmarks() == 0

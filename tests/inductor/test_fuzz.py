@@ -1,0 +1,45 @@
+"""Generated tables and products through the hook, a few of those that tools/fuzz_hook.py does without end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+import torch
+from torch._inductor.utils import fresh_cache
+
+from tests.fake_cuda import fake_cuda
+from tests.fuzzing.cases import Case, draw_case
+from tests.fuzzing.check import Outcome, executed, lowered
+
+SEED = 2
+
+
+def statuses(device: str, numbers: Iterable[int], try_case: Callable[[Case], Outcome]) -> list[str]:
+    """What becomes of cases that can tell anything; fails at one that fails, with the command that repeats it."""
+    found = []
+    for number in numbers:
+        case = draw_case(SEED, number)
+        outcome = try_case(case)
+        command = f"python tools/fuzz_hook.py --device {device} --seed {SEED} --first {number} --cases 1"
+        assert outcome.status != "failed", f"{case}\n{outcome.detail}\n{command}"
+        found.append(outcome.status)
+    return [status for status in found if status != "void"]
+
+
+def test_generated_cases_become_kernels_that_triton_compiles(tmp_path: Path) -> None:
+    """No generated table breaks the way to a kernel that fits an H200; half of the products get a row's kernel."""
+    with fake_cuda():
+        found = statuses("fake", range(32), lambda case: lowered(case, tmp_path, compiling=case.number % 8 == 0))
+    assert found.count("kernel") >= len(found) / 3
+    assert found.count("miss") <= len(found) / 2
+
+
+def test_generated_cases_run_right_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No generated table breaks a compile on the CPU or changes a digit; most of the products get what a row says."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("TORCHINDUCTOR_DEBUG_COMPILE", "1")
+    with fresh_cache():
+        found = statuses("cpu", range(3), lambda case: executed(case, "cpu", tmp_path))
+    assert found.count("row") >= len(found) / 2

@@ -1,0 +1,184 @@
+"""Tables and products at random, through the hook: no table may break a compile or change a digit.
+
+Run with ``python tools/fuzz_hook.py --device fake --seed 1 --cases 500``. ``fake`` is a CUDA device that is
+not there: kernels are made for it and compiled by Triton for sm_90. On ``cpu`` and ``cuda`` they run, and results are
+compared with float64. Ends with 1 if anything failed; each failure comes with the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Lock, Thread, Timer
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+PATIENCE_S = 120.0
+"""So long after the end of its time a process that is still busy with a case is killed."""
+
+EVERY = 20
+"""A line of counts is printed after so many cases."""
+
+Report = dict[str, Any]
+"""What a worker says about a case: its ``number``, a ``status`` (first ``begun``, then an Outcome's), a ``detail``."""
+
+
+def main() -> int:
+    """Run the cases, and say how to exit."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["fake", "cpu", "cuda"], default="fake")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cases", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="the number of the first case")
+    parser.add_argument("--seconds", type=float, default=1e6, help="start no case after so long")
+    parser.add_argument("--processes", type=int, default=1, help="spread over so many, and over all GPUs")
+    parser.add_argument("--compile-every", type=int, default=1, metavar="N", help="fake: have Triton compile each Nth")
+    parser.add_argument("--step", type=int, help=argparse.SUPPRESS)  # given to workers: how far it is to the next case
+    options = parser.parse_args()
+    if options.step is not None:
+        work(options)
+        return 0
+    return Team(options).run()
+
+
+class Team:
+    """Workers with a share of the cases each. One that dies is replaced, and the case that it was at has failed."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._counts: Counter[str] = Counter()
+        self._start = time.monotonic()
+        self._lock = Lock()
+
+    def run(self) -> int:
+        """Print each failure as it comes, and a summary; 1 if there was a failure, or no case at all."""
+        first, cases, step = self._options.first, self._options.cases, self._options.processes
+        shares = [range(first + place, first + cases, step) for place in range(step)]
+        threads = [Thread(target=self._do, args=(place, share)) for place, share in enumerate(shares)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self._summarise()
+        return 1 if self._counts["failed"] or not self._counts else 0
+
+    def _do(self, place: int, share: range) -> None:
+        while share and self._seconds_left() > 0:
+            share = self._one_worker(place, share)
+
+    def _one_worker(self, place: int, share: range) -> range:
+        """Have a process do its cases; what is left of them if it dies."""
+        worker = subprocess.Popen(self._command(share), stdout=subprocess.PIPE, text=True, env=_environment(place))
+        timer = Timer(self._seconds_left() + PATIENCE_S, worker.kill)
+        timer.start()
+        number, status = share.start, "begun"
+        assert worker.stdout is not None
+        for line in worker.stdout:
+            report: Report = json.loads(line)
+            number, status = report["number"], report["status"]
+            self._note(report)
+        timer.cancel()
+        code = worker.wait()
+        if code == 0:
+            return range(0)
+        if status == "begun":
+            self._note({"number": number, "status": "failed", "detail": f"the process ended with {code}"})
+        return range(number + share.step, share.stop, share.step)
+
+    def _command(self, share: range) -> list[str]:
+        options = self._options
+        values = {
+            "device": options.device,
+            "seed": options.seed,
+            "compile-every": options.compile_every,
+            "first": share.start,
+            "cases": share.stop - share.start,
+            "step": share.step,
+            "seconds": self._seconds_left(),
+        }
+        return [sys.executable, __file__, *(f"--{name}={value}" for name, value in values.items())]
+
+    def _note(self, report: Report) -> None:
+        status, number = report["status"], report["number"]
+        if status == "begun":
+            return
+        with self._lock:
+            self._counts[status] += 1
+            if status == "failed":
+                options = self._options
+                again = f"--device {options.device} --seed {options.seed} --first {number} --cases 1"
+                print(f"{report['detail']}\n  python tools/fuzz_hook.py {again}", flush=True)
+            if self._counts.total() % EVERY == 0:
+                self._summarise()
+
+    def _summarise(self) -> None:
+        answered = self._counts["kernel"] + self._counts["row"]
+        tried = self._counts.total() - self._counts["void"]
+        share = answered / tried if tried else 0.0
+        counts = ", ".join(f"{count} {status}" for status, count in sorted(self._counts.items()))
+        print(f"{time.monotonic() - self._start:.0f} s: {counts}; rows answered {share:.0%} of {tried}", flush=True)
+
+    def _seconds_left(self) -> float:
+        return float(self._start + self._options.seconds - time.monotonic())
+
+
+def _environment(place: int) -> dict[str, str]:
+    """That of a worker, which gets one of the GPUs in turn."""
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    names = visible if visible != [""] else [str(number) for number in range(torch.cuda.device_count())]
+    chosen = {"CUDA_VISIBLE_DEVICES": names[place % len(names)]} if names else {}
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, "TORCHINDUCTOR_COMPILE_THREADS": "1", **chosen}
+
+
+def work(options: argparse.Namespace) -> None:
+    """Do the cases of one process, with a cache of its own, and report on each in a line of JSON."""
+    end = time.monotonic() + options.seconds
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what compilers print is no report
+
+    def report(**fields: Any) -> None:
+        print(json.dumps(fields), file=out, flush=True)
+
+    import torch
+    from torch._inductor.utils import fresh_cache
+
+    logging.getLogger("torch").setLevel(logging.CRITICAL)  # void cases say a lot
+    from tests.fake_cuda import fake_cuda
+    from tests.fuzzing.cases import draw_case
+    from tests.fuzzing.check import executed, lowered
+
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        stack.enter_context(fresh_cache())
+        if options.device == "fake":
+            stack.enter_context(fake_cuda())
+        for number in range(options.first, options.first + options.cases, options.step):
+            if time.monotonic() > end:
+                return
+            report(number=number, status="begun")
+            case = draw_case(options.seed, number)
+            if options.device == "fake":
+                outcome = lowered(case, directory, compiling=number % options.compile_every == 0)
+            else:
+                outcome = executed(case, options.device, directory)
+            detail = f"{case}\n  {outcome.detail}" if outcome.status == "failed" else outcome.detail
+            report(number=number, status=outcome.status, detail=detail)
+            if options.device == "cuda":
+                torch.cuda.synchronize()  # after a fault the device does nothing any more, and this process must end
+
+
+if __name__ == "__main__":
+    sys.exit(main())
