@@ -48,16 +48,14 @@ function pointSpec(points, y, rule, width) {
 }
 
 function gainsSpec(points, width) {
-  const measured = points.filter((point) => point.gain !== null);
   const scale = { type: "log", base: 2, nice: false, padding: 6 };
   const y = { field: "gain", type: "quantitative", scale, axis: { title: "times as fast as aten", format: "~g", values: [0.25, 0.5, 0.7, 0.85, 1, 1.2, 1.5, 2, 3, 4, 6, 8, 16] } };
-  return pointSpec(measured, y, 1, width);
+  return pointSpec(points, y, 1, width);
 }
 
 function regretsSpec(points, width) {
-  const measured = points.filter((point) => point.regret !== null);
   const y = { field: "regret", type: "quantitative", axis: { title: "slower than the best measured", format: ".1~%", tickCount: 6 } };
-  return pointSpec(measured, y, 0.02, width);
+  return pointSpec(points, y, 0.02, width);
 }
 
 function winsOf(data, shown) {
@@ -73,10 +71,9 @@ function winsOf(data, shown) {
   return [...wins.values()];
 }
 
-function templatesSpec(data, shown, width) {
+const templatesSpec = (data) => (values, width) => {
   const title = data.problems.length ? "problems" : "rows";
   const names = data.kinds.map(nameOf);
-  const values = winsOf(data, shown);
   return {
     data: { values },
     width,
@@ -90,4 +87,4 @@ function templatesSpec(data, shown, width) {
       order: { field: "order" },
     },
   };
-}
+};

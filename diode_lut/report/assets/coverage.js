@@ -45,8 +45,9 @@ function shapesOf(data, shown, { colour, panels }) {
   ];
 }
 
-function coverageSpec(data, shown, options, width) {
-  const columns = Math.max(1, Math.floor(width / 260));
+const coverageSpec = (data, shown, options) => (values, width) => {
+  const panels = new Set(values.map(({ panel }) => panel)).size;
+  const columns = Math.max(1, Math.min(panels, Math.floor(width / 260)));
   const spacing = 18;
   const inner = Math.floor((width - AXES - (columns - 1) * spacing) / columns);
   const axis = (size, [first, last]) => ({
@@ -62,7 +63,6 @@ function coverageSpec(data, shown, options, width) {
   const centre = { x: along("cx", "n"), y: along("cy", "m") };
   const colour = { field: "colour", type: "nominal", scale: null };
   const border = { stroke: chosenOr(style("--text"), { expr: "datum.colour" }), strokeWidth: chosenOr(2.5, 0.8) };
-  const values = shapesOf(data, shown, options);
   const titles = options.panels === "kind" ? data.kinds.map(nameOf) : BANDS.map(bandName);
   return {
     data: { values },
@@ -72,7 +72,7 @@ function coverageSpec(data, shown, options, width) {
     resolve: { axis: { x: "independent" } },
     spec: {
       width: inner,
-      height: Math.round(Math.max(150, Math.min(260, columns === 1 ? inner * 0.6 : inner * 0.8))),
+      height: Math.round(Math.min(400, inner * 0.75)),
       layer: [
         layer("area", { type: "rect", clip: true, fillOpacity: 0.45 }, { ...box, fill: colour, ...border }),
         layer("outline", { type: "rect", clip: true, fillOpacity: 0.06 }, { ...box, fill: { value: style("--muted") }, stroke: chosenOr(style("--text"), style("--line")), strokeWidth: chosenOr(2.5, 0.8) }),
@@ -81,4 +81,4 @@ function coverageSpec(data, shown, options, width) {
       ],
     },
   };
-}
+};

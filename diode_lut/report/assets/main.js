@@ -52,11 +52,11 @@ function update() {
   fillFigures(shown);
   fillLegend(document.getElementById("legend"), how.colour, how.colour === "regret" ? answers : shown.rows);
   fillLegend(document.getElementById("templates-legend"), "template", answers);
-  draw("coverage", coverageSpec(data, shown, how, widthOf("coverage")), point);
-  draw("templates", templatesSpec(data, shown, widthOf("templates")), choosePanel);
   const points = pointsOf(data, shown);
-  draw("gains", gainsSpec(points, widthOf("gains")), point);
-  if (data.problems.length) draw("regrets", regretsSpec(points, widthOf("regrets")), point);
+  draw("coverage", shapesOf(data, shown, how), coverageSpec(data, shown, how), point);
+  draw("templates", winsOf(data, shown), templatesSpec(data), choosePanel);
+  draw("gains", points.filter(({ gain }) => gain !== null), gainsSpec, point);
+  draw("regrets", points.filter(({ regret }) => regret !== null), regretsSpec, point);
   fillRows(data, shown.rows, order.value, most);
   page.ariaBusy = "true";
   allDrawn().then(() => { page.ariaBusy = "false"; });
@@ -77,6 +77,7 @@ function fillHints() {
   hint("regrets-hint", data.problems.length ? "A point for each measured problem; the line is at 2 %." : "Unknown without a dataset: diode_lut report TABLE DATASET.");
 }
 
+options.querySelector("[value=regret]").disabled = !data.problems.length;
 fillHead();
 fillHints();
 fillFilters(filters, data.kinds);

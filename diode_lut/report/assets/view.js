@@ -5,6 +5,7 @@ const wanted = new Map();
 const drawn = new Map();
 
 const theme = () => ({
+  aria: false,
   background: null,
   font: FONT,
   view: { stroke: style("--line") },
@@ -19,14 +20,17 @@ const theme = () => ({
 const CHOSEN = "chosen";
 const chosenOr = (chosen, otherwise) => ({ condition: { test: `datum.row === ${CHOSEN}`, value: chosen }, value: otherwise });
 
-// Draws one after the other; of what has to wait, only what was asked for last.
-function draw(id, spec, onPoint) {
-  wanted.set(id, spec);
+// Draws what the specification makes of the values, one chart after the other; of what has to wait, only what was asked for last.
+function draw(id, values, specOf, onPoint) {
+  wanted.set(id, values);
   const next = async (before) => {
-    if (wanted.get(id) !== spec) return before;
+    if (wanted.get(id) !== values) return before;
     before?.finalize();
-    const full = { ...spec, params: [{ name: CHOSEN, value: -1 }], config: theme() };
-    const chart = await vegaEmbed(`#${id}`, full, { mode: "vega-lite", renderer: "svg", actions: false, tooltip: false });
+    const container = document.getElementById(id);
+    if (!values.length) return container.replaceChildren(element("p", { className: "hint" }, "Nothing to show."));
+    const spec = specOf(values, container.clientWidth);
+    const full = { ...spec, params: [{ name: CHOSEN, value: details.row ?? -1 }], config: theme() };
+    const chart = await vegaEmbed(container, full, { mode: "vega-lite", renderer: "svg", actions: false, tooltip: false });
     for (const event of ["mouseover", "click"]) {
       chart.view.addEventListener(event, (_, item) => item?.datum && onPoint?.(item.datum, event === "click"));
     }
@@ -37,6 +41,4 @@ function draw(id, spec, onPoint) {
 
 const allDrawn = () => Promise.all(drawn.values());
 
-const markChosen = async (row) => (await allDrawn()).forEach((chart) => chart.view.signal(CHOSEN, row).run());
-
-const widthOf = (id) => document.getElementById(id).clientWidth;
+const markChosen = async (row) => (await allDrawn()).forEach((chart) => chart?.view.signal(CHOSEN, row).run());
