@@ -13,6 +13,7 @@ FLAGS = (
     "--headless",
     "--no-sandbox",  # continuous integration is root
     "--disable-gpu",
+    "--disable-dev-shm-usage",  # containers have little of it
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",
