@@ -6,6 +6,7 @@ Exit codes: 0 fine, 1 invalid, different or missed, 2 wrong usage or unreadable.
 from __future__ import annotations
 
 from importlib import import_module
+from os import PathLike, fspath
 from typing import Any
 
 import click
@@ -59,8 +60,15 @@ class _Group(click.Group):
         except BrokenPipeError:
             raise  # nobody reads on: click ends quietly
         except (DiodeLutError, OSError) as error:
-            click.echo(f"error: {error}", err=True)
+            click.echo(f"error: {_in_words(error)}", err=True)
             ctx.exit(exit_code(error))
+
+
+def _in_words(error: DiodeLutError | OSError) -> str:
+    """The message; of the system's errors about a file the file first, as in all others, and no number."""
+    if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str | PathLike):
+        return f"{fspath(error.filename)}: {error.strerror}"
+    return str(error)
 
 
 def exit_code(error: DiodeLutError | OSError) -> int:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from diode_lut.cli.evaluate import check_picture
-from diode_lut.errors import SettingError
+from diode_lut.cli.inputs import require_torch
+from diode_lut.model.head import SUFFIX
 
 if TYPE_CHECKING:
     from diode_lut.distill import Distilled
@@ -45,12 +46,11 @@ def distill_command(
     """
     if not output.parent.is_dir():
         raise click.UsageError(f"{output.parent}: no such directory to write the model to")
+    if output.suffix != SUFFIX:
+        raise click.UsageError(f"{output}: the name of a model ends with {SUFFIX}")
     if picture is not None:
         check_picture(picture)
-    try:
-        import torch  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise SettingError("distill needs torch: pip install diode-lut[torch]") from error
+    require_torch("distill")
 
     from diode_lut.dataset import read_dataset
     from diode_lut.distill import distill

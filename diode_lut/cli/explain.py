@@ -58,7 +58,8 @@ def explain_command(
     answers.
     """
     from diode_lut import runtime
-    from diode_lut.catalog import is_model, open_model, open_table
+    from diode_lut.catalog import is_model, open_model
+    from diode_lut.table import read_hardware
 
     problem = Problem.of(op, m, n, k, b=batch, dtype=dtype, layout=layout, align=int(align) if align else None)
     tables = config.tables
@@ -66,7 +67,7 @@ def explain_command(
         if is_model(table):
             open_model(table)
         else:
-            open_table(table)
+            read_hardware(table)
         tables = (str(table), *tables)
     with config.patch(tables=tables):
         explanation = runtime.explanation(problem, hardware=hardware)

@@ -6,13 +6,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diode_lut.errors import DatasetError, TableError
+from diode_lut.errors import DatasetError, HardwareError, SettingError, TableError
 from diode_lut.problem import Hardware
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset
     from diode_lut.model.ranking import Model
     from diode_lut.table import Table
+
+
+_NEW_HARDWARE = "NAME,ARCH,SMS, for example 'NVIDIA H200,sm_90,132'"
 
 
 def read_whole_table(path: Path, remedy: str) -> Table:
@@ -43,6 +46,14 @@ def read_datasets_for(table: Table | Model, inputs: Iterable[Path]) -> list[Data
     return datasets
 
 
+def require_torch(command: str) -> None:
+    """SettingError, which says how to install it, if there is no torch."""
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise SettingError(f"{command} needs torch: pip install diode-lut[torch]") from error
+
+
 def hardware_of(text: str) -> Hardware:
     """What the option --hardware names: a table's hardware, or NAME,ARCH,SMS[,ALIAS...]; HardwareError if neither."""
     name, *rest = (part.strip() for part in text.split(","))
@@ -50,7 +61,12 @@ def hardware_of(text: str) -> Hardware:
         from diode_lut.catalog import find_hardware
         from diode_lut.settings import config
 
-        return find_hardware(name, config.tables)
+        try:
+            return find_hardware(name, config.tables)
+        except HardwareError as error:
+            raise HardwareError(f"{error}; describe new hardware as {_NEW_HARDWARE}") from None
     arch, sm_count, *aliases = (*rest, "")
-    fields = {"name": name, "arch": arch, "sm_count": int(sm_count) if sm_count.isdecimal() else sm_count}
+    if not sm_count.isdecimal():
+        raise HardwareError(f"{text}: is neither a name nor {_NEW_HARDWARE}")
+    fields = {"name": name, "arch": arch, "sm_count": int(sm_count)}
     return Hardware.from_json({**fields, "aliases": list(filter(None, aliases))})

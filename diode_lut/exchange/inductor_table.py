@@ -46,7 +46,7 @@ def read(path: Path, facts: Facts, skipped: Skipped) -> Table:
     document = read_json(path, dict, "Inductor's lookup table, an object")
     for key, rows in sorted(document.items(), key=lambda item: _speaks_of_aten_only(item[0])):
         if not isinstance(rows, list):
-            raise ExchangeError(f"{path}: {key}: {type(rows).__name__} instead of a list")
+            raise ExchangeError(f"{path}: not Inductor's lookup table: {key}: {type(rows).__name__} instead of a list")
         with counting(skipped, len(rows)):
             configs = found.setdefault(_problem(key, hardware, tf32=facts.dtype == "tf32"), [])
             configs += (config for config in _configs(rows, skipped) if config not in configs)

@@ -93,7 +93,8 @@ def parse(path: Path, data: bytes) -> Any:
             data.decode()
         except UnicodeDecodeError as wrong:
             place = place_at(data, wrong.start)
-            raise TableError(f"byte 0x{data[wrong.start]:02x} is not UTF-8", path=path, **place._asdict()) from None
+            reason = f"byte 0x{data[wrong.start]:02x} is not UTF-8 (expected a table, which is JSON)"
+            raise TableError(reason, path=path, **place._asdict()) from None
         raise TableError(f"not JSON: {error.msg}", path=path, line=error.lineno, column=error.colno) from None
 
 

@@ -1,0 +1,105 @@
+"""What people get wrong, over all commands: each message says what, where, and what to do."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from diode_lut.cli import COMMANDS
+from tests.commands import call
+from tests.distill import synthetic
+
+CASES = [
+    ("build nosuch.msgpack -o x.json", 2, "error: nosuch.msgpack: No such file or directory"),
+    ("build mine.json -o x.json", 1, "error: mine.json: a table, not a dataset"),
+    ("build d.msgpack -o nodir/x.json", 2, "nodir: no such directory to write the table to"),
+    ("build d.msgpack -o x.json --hardware a100", 2, "describe new hardware as NAME,ARCH,SMS, for example"),
+    ("build d.msgpack -o x.json --hardware A100,sm_80", 2, "error: A100,sm_80: is neither a name nor NAME,ARCH,SMS"),
+    ("build d.msgpack -o x.json --hardware A100,sm_80,108", 1, "a table is for one kind of hardware"),
+    ("build d.msgpack -o x.json --epsilom 1", 2, "No such option '--epsilom'. Did you mean '--epsilon'?"),
+    ("check inverted.json", 1, "entries[0].m: [512, 1] ends before it begins (allowed: [lowest, highest])"),
+    ("check misspelt.json", 1, "entries[0].config: unknown field (known: op, dtype,"),
+    ("check d.msgpack", 1, "is not UTF-8 (expected a table, which is JSON)"),
+    ("check nosuch.json", 2, "nosuch.json: cannot be read: No such file or directory"),
+    ("collect --problems problems.json --out t.msgpack", 1, "problems.json: [0].dtype: 'fp16' is not one of float16,"),
+    ("collect --out t.msgpack", 2, "give either --problems or --random"),
+    ("diff mine.json text.json", 2, "error: text.json:1:1: not JSON"),
+    ("diff mine.json mine.json --dataset mine.json", 1, "error: mine.json: a table, not a dataset"),
+    ("distill d.msgpack -o x.json", 2, "x.json: the name of a model ends with .safetensors"),
+    ("distill d.msgpack -o x.safetensors --leave-out m=9:1", 2, "'m=9:1': not a condition such as op=mm, layout=nt"),
+    ("evaluate d.msgpack mine.json", 1, "error: d.msgpack:1:1: byte 0x"),
+    ("evaluate other.json d.msgpack", 1, "measured on NVIDIA H200 (sm_90, 132 SMs), but other.json is for"),
+    ("evaluate --model mine.json d.msgpack", 1, "error: mine.json: not a safetensors file"),
+    ("explain mm 8 8 8 --batch 4 --hardware h200", 2, "error: b: mm has no batch, so b is 1, not 4"),
+    ("explain mm 8 8 8 --hardware h300", 2, "error: h300: no table is for hardware of that name (tables: "),
+    ("export inductor-table mine.json -o nodir/x.json", 2, "error: nodir/x.json: No such file or directory"),
+    ("export t4 mine.json -o x.json", 1, "error: mine.json: a table, not a dataset"),
+    ("fmt inverted.json", 1, "[512, 1] ends before it begins (allowed: [lowest, highest]) (correct it first)"),
+    ("git-setup", 2, "not a git repository"),
+    ("import t4 text.json -o x.msgpack", 1, "error: text.json: not JSON: "),
+    ("import inductor-table mine.json -o x.json", 1, "does not say what it was measured on: give --hardware"),
+    ("import inductor-table mine.json -o x.json --hardware X,sm_90,1", 1, "mine.json: not Inductor's lookup table: "),
+    ("merge mine.json other.json", 1, "error: other.json: hardware: is for NVIDIA A100 (sm_80, 108 SMs), but the"),
+    ("merge mine.json", 2, "give two tables, or three: BASE OURS THEIRS"),
+    ("pack mine.json -o x.msgpack.zst", 1, "error: mine.json: the first object has no 'diode_lut_dataset': not a d"),
+    ("query mine.json 'entries[?'", 2, "Invalid value for JMESPATH: Invalid jmespath expression: Incomplete"),
+    ("receipt mine.json", 1, "error: mine.json"),
+    ("report mine.json d.msgpack -o nodir/x.html", 2, "nodir: no such directory to write the page to"),
+    ("set mine.json mm --m 1024-513 --config aten --note x", 2, "error: m: [1024, 513] ends before it begins"),
+    (
+        "set mine.json mm --config 'triton_mm 96x8x8 g8 s4 w8' --note x",
+        2,
+        "error: block_m: 96 is not allowed (allowed:",
+    ),
+    ("show text.json", 1, "error: text.json: neither a table nor a safetensors file"),
+    ("tables mine.json", 2, "Got unexpected extra argument (mine.json)"),
+    ("unset mine.json bmm", 1, "error: mine.json: no row has the key bmm"),
+]
+"""What is typed, the exit code, and a part of what is said."""
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of all sorts."""
+    here = tmp_path_factory.mktemp("wrong")
+    synthetic.write(here / "d.msgpack", 3)
+    assert call("build", here / "d.msgpack", "-o", here / "mine.json").exit_code == 0
+    row = '"m": [1, 512], "configs": [{"template": "aten"}]'
+    head = '{"schema_version": 1, "hardware": {"name": "NVIDIA A100", "arch": "sm_80", "sm_count": 108}, "entries": '
+    (here / "other.json").write_text(f"{head}[{{{row}}}]}}")
+    (here / "inverted.json").write_text(f"{head}[{{{row.replace('[1, 512]', '[512, 1]')}}}]}}")
+    (here / "misspelt.json").write_text(f"{head}[{{{row.replace('configs', 'config')}}}]}}")
+    (here / "text.json").write_text("hello")
+    problem = '{"op": "mm", "B": 1, "M": 8, "N": 8, "K": 8, "dtype": "fp16", "layout": "nn"}'
+    (here / "problems.json").write_text(f"[{problem}]")
+    return here
+
+
+@pytest.mark.parametrize(("typed", "code", "words"), CASES, ids=[typed for typed, _, _ in CASES])
+def test_messages(typed: str, code: int, words: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code is 1 or 2, never with a traceback, and the message is one line for each fault."""
+    monkeypatch.chdir(directory)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(directory.parent))
+    result = call(*shlex.split(typed))
+    said = result.stdout if typed.startswith("check") else result.stderr
+    assert result.exit_code == code, result.output
+    assert words in said
+    assert len([line for line in said.splitlines() if line.startswith("error:")]) <= 1
+
+
+@pytest.mark.parametrize("typed", ["collect --random 1 --out t.msgpack", "distill d.msgpack -o x.safetensors"])
+def test_commands_that_need_torch_say_so(typed: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is not installed, the message has the remedy."""
+    monkeypatch.chdir(directory)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = call(*shlex.split(typed))
+    command = typed.split()[0]
+    assert (result.exit_code, result.stderr) == (2, f"error: {command} needs torch: pip install diode-lut[torch]\n")
+
+
+def test_every_command_is_tried() -> None:
+    """No command is left out."""
+    assert {typed.split()[0] for typed, _, _ in CASES} == set(COMMANDS)
