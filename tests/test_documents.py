@@ -140,10 +140,10 @@ def test_few_blocks_are_not_run() -> None:
 
 @pytest.mark.parametrize("document", [README, *PAGES], ids=lambda path: path.name)
 def test_blocks_that_are_not_run_can_be_typed(document: Path) -> None:
-    """Commands in these blocks exist and have the options that are given."""
-    lines = "".join(block.text for block in blocks(document) if block.left_out).splitlines()
-    for _, _, module, name, *arguments in (shlex.split(line) for line in lines if "python -m" in line):
-        assert module == "diode_lut"
+    """Commands in these blocks, and in those for continuous integration, exist and have the options that are given."""
+    text = "".join(block.text for block in blocks(document) if block.left_out or block.kind == "yaml")
+    for line in re.findall(r"(?:python -m diode_lut|run: diode-lut|^ +diode-lut) ([^|>\n]*)", text, flags=re.MULTILINE):
+        name, *arguments = shlex.split(line)
         command = command_of(name)
         command.make_parser(click.Context(command)).parse_args(arguments)
 
