@@ -110,11 +110,19 @@ def _take_over_this_thread() -> None:
 def install_filter(select_algorithm: Any) -> None:
     """Have Inductor show us each list of candidates, given ``torch._inductor.select_algorithm``."""
     try:
-        from diode_lut.inductor.choice_filter import filter_choices
-
         select_algorithm.add_preprocessing_fn(filter_choices)
     except Exception as error:
         _off(error)
+
+
+def filter_choices(choices: list[Any]) -> list[Any]:
+    """What ``choice_filter`` says; it is loaded now, because Inductor's parts that it needs import each other."""
+    try:
+        from diode_lut.inductor import choice_filter
+    except Exception as error:
+        _off(error)
+        return choices
+    return choice_filter.filter_choices(choices)
 
 
 def _off(error: Exception) -> None:

@@ -23,6 +23,8 @@ seen = []
 thread = threading.Thread(target=lambda: seen.append(type(V.choices).__name__))
 thread.start(); thread.join()
 assert seen == ["DiodeChoices"], seen
+from torch._inductor.select_algorithm import get_algorithm_selector_cache
+assert get_algorithm_selector_cache().preprocessing_fns[-1].__module__.startswith("diode_lut.")
 """
 
 
@@ -39,6 +41,7 @@ def test_every_order_of_imports(imports: str) -> None:
     """The handler is ours in this thread and in new ones, whatever was imported or used first."""
     done = run(f"{imports}\n{SERVED}")
     assert done.returncode == 0, done.stderr
+    assert "diode_lut" not in done.stderr
 
 
 def test_autoregister_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
