@@ -160,6 +160,21 @@ def autoregister(environment: Mapping[str, str] = os.environ) -> bool:
     return bool(_from_environment(environment, "autoregister", _FLAG, True))
 
 
+def faults_in_environment(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """What is wrong with the variables that begin with ``DIODE_LUT_``."""
+    kinds = {**{name: kind for name, (kind, _) in _SETTINGS.items()}, "autoregister": _FLAG}
+    for variable in sorted(name for name in environment if name.startswith("DIODE_LUT_")):
+        kind = kinds.get(variable.removeprefix("DIODE_LUT_").lower())
+        if kind is None:
+            known = ", ".join(f"DIODE_LUT_{name.upper()}" for name in kinds)
+            yield f"{variable}: there is no such setting (known: {known})"
+            continue
+        try:
+            kind.check(kind.parse(environment[variable]))
+        except (KeyError, ValueError):
+            yield f"{variable}: {environment[variable]!r} is not allowed (allowed: {kind.allowed})"
+
+
 def _checked(name: str, value: Any) -> Any:
     if name not in _SETTINGS:
         raise SettingError(f"diode_lut.config.{name}: there is no such setting (settings: {', '.join(_SETTINGS)})")

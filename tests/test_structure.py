@@ -48,6 +48,7 @@ LAYERS = (
     "receipt",
     "runtime",
     "inductor",
+    "doctor",
     "collect",
     "exchange",
     "report",

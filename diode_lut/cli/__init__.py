@@ -21,6 +21,7 @@ COMMANDS = {
     "collect": "diode_lut.cli.collect:collect_command",
     "diff": "diode_lut.cli.diff:diff_command",
     "distill": "diode_lut.cli.distill:distill_command",
+    "doctor": "diode_lut.cli.doctor:doctor_command",
     "evaluate": "diode_lut.cli.evaluate:evaluate_command",
     "explain": "diode_lut.cli.explain:explain_command",
     "export": "diode_lut.cli.exchange:export_command",

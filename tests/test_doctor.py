@@ -1,0 +1,133 @@
+"""What doctor finds, and when it says that something is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch._inductor.choices import InductorChoices
+from torch._inductor.virtualized import V
+
+import diode_lut
+from tests.commands import call
+from tests.fake_cuda import fake_cuda
+
+ROOT = Path(__file__).parent.parent
+ROW = {"configs": [{"template": "aten"}]}
+BAD = {"configs": [{"template": "nothing"}]}
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def cpu_table(table_file: Write, monkeypatch: pytest.MonkeyPatch, no_tables: None) -> Write:
+    """Writes tables for this machine's CPU, which is all that it has."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    found = diode_lut.get_detected_hardware()
+    hardware = {"name": found.name, "arch": found.arch, "sm_count": found.sm_count}
+    return lambda name, *rows: table_file(name, *rows, hardware=hardware)
+
+
+def findings(tables: list[Path | str]) -> tuple[int, dict[str, list[str]]]:
+    """The exit code, and what was found in each state."""
+    with diode_lut.config.patch(tables=tables):
+        result = call("doctor")
+    found: dict[str, list[str]] = {"ok": [], "note": [], "wrong": [], "to": []}
+    for line in result.output.splitlines():
+        state, text = line.split(maxsplit=1)
+        found[state].append(text)
+    return result.exit_code, found
+
+
+def test_all_is_well(cpu_table: Write) -> None:
+    """With a table for this machine nothing is wrong: it says the versions, the hook, the caches, device and table."""
+    path = cpu_table("mine.json", ROW)
+    code, found = findings([path])
+    assert (code, found["wrong"], found["to"]) == (0, [], [])
+    assert f"torch: {torch.__version__}" in found["ok"]
+    assert "hook: is installed, and first in line" in found["ok"]
+    assert "caches: the keys of Inductor's caches change with the answers, and only then" in found["ok"]
+    assert f"device: {diode_lut.get_detected_hardware()}" in found["ok"]
+    assert f"answers: user: {path}, 1 rows" in found["ok"]
+
+
+def test_nobody_answers(cpu_table: Write) -> None:
+    """Without any table for this machine, it says why each tier is empty, and how to make a table."""
+    code, found = findings([])
+    (text,) = found["wrong"]
+    assert code == 1
+    assert text.startswith(
+        "answers: nobody answers here: user: no table of the user's own; device: no shipped table is"
+    )
+    assert found["to"] == [
+        "do: measure on this machine: python -m diode_lut collect --help, then build, then set DIODE_LUT_TABLES"
+    ]
+
+
+def test_tables_of_no_use(cpu_table: Write, table_file: Write) -> None:
+    """Own tables that are missing, for other hardware or with bad rows are wrong, each with what to do."""
+    partly, other = cpu_table("partly.json", ROW, BAD), table_file("h200.json", ROW)
+    code, found = findings([partly, "missing.json", other])
+    assert code == 1
+    assert [text.partition(", and no shipped")[0] for text in found["wrong"]] == [
+        f"tables: {partly}: 1 of its rows cannot be used",
+        "tables: missing.json: no such file",
+        f"tables: {other} is for NVIDIA H200 (sm_90, 132 SMs), which this machine does not have",
+    ]
+    assert found["to"][:2] == [f"do: python -m diode_lut check {partly}", "do: correct DIODE_LUT_TABLES"]
+
+
+def test_settings_and_where_they_come_from(cpu_table: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What differs from the defaults is noted; a variable that has no effect is wrong."""
+    monkeypatch.setenv("DIODE_LUT_TOP_K", "3")
+    monkeypatch.setenv("DIODE_LUT_POLICY", "fast")
+    monkeypatch.setenv("DIODE_LUT_TABEL", "mine.json")
+    code, found = findings([cpu_table("mine.json", ROW)])
+    assert code == 1
+    assert "settings: top_k=3, by DIODE_LUT_TOP_K (default: 1)" in found["note"]
+    refused, misspelt = found["wrong"]
+    assert misspelt.startswith("settings: DIODE_LUT_TABEL: there is no such setting (known: DIODE_LUT_POLICY, ")
+    assert refused == "settings: DIODE_LUT_POLICY: 'fast' is not allowed (allowed: pick, verify, off)"
+
+
+def test_another_handler_in_our_place(cpu_table: Write) -> None:
+    """A handler that another library set after ours is named."""
+    ours = V.choices
+    V.set_choices_handler(InductorChoices())
+    try:
+        code, found = findings([cpu_table("mine.json", ROW)])
+    finally:
+        V.set_choices_handler(ours)
+    assert (code, found["wrong"]) == (1, ["hook: this thread gets choices from InductorChoices"])
+
+
+def test_hook_switched_off(cpu_table: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With DIODE_LUT_AUTOREGISTER=0 it says so."""
+    monkeypatch.setenv("DIODE_LUT_AUTOREGISTER", "0")
+    code, found = findings([cpu_table("mine.json", ROW)])
+    assert (code, found["wrong"]) == (1, ["hook: is off by DIODE_LUT_AUTOREGISTER"])
+
+
+def test_on_an_h200() -> None:
+    """The shipped table and model answer there; that nobody answers for its CPU is no fault."""
+    with fake_cuda():
+        code, found = findings([])
+    assert code == 0
+    assert "device: NVIDIA H200 (sm_90, 132 SMs)" in found["ok"]
+    assert any(text.startswith("answers: device: tables/nvidia-h200.json, ") for text in found["ok"])
+    assert "answers: model: tables/nvidia-h200.mlp.safetensors, a model" in found["ok"]
+
+
+def test_without_torch(tmp_path: Path) -> None:
+    """It says that torch is missing and what works nevertheless, and exits with 1."""
+    program = "import sys; sys.modules['torch'] = None; from diode_lut.cli import main; main(['doctor'])"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "")
+    wrong, remedy = done.stdout.splitlines()
+    assert wrong.startswith("wrong  torch: cannot be imported (")
+    assert "tables can be read, checked, edited and built without" in remedy
