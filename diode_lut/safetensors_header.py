@@ -12,8 +12,8 @@ import orjson
 
 from diode_lut.errors import DiodeLutError
 
-MAX_HEADER_BYTES = 100_000_000
-"""What the library itself allows."""
+MAX_HEADER_BYTES = 4 << 20
+"""Far more than files with a thousand tensors have."""
 
 
 def header_in_words(path: Path) -> str:

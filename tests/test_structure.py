@@ -20,6 +20,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
     "errors",
+    "bounded",
     "log",
     "post_import",
     "settings",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ def read_whole_table(path: Path, remedy: str) -> Table:
 
     table = read_table(path)
     data = read_bytes(path)
+    if hashlib.sha256(data).hexdigest() != table.digest:
+        raise TableError("was changed by somebody else while it was read: try again", path=path)
     for error in table.errors or located(path, data, written_twice(data)):
         raise TableError(f"{error} ({remedy})")
     return table

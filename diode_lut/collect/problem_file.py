@@ -8,11 +8,15 @@ from typing import Any
 
 import orjson
 
+from diode_lut.bounded import has_more_values, read_at_most
 from diode_lut.errors import CollectError, ProblemError
 from diode_lut.problem import Hardware, Problem
 from diode_lut.receipt import Receipt
 from diode_lut.receipt.loss import losses
 from diode_lut.receipt.read import decode_receipt
+
+_MAX_BYTES = 64 << 20
+_MAX_VALUES = 5_000_000
 
 _KEYS = ("op", "dtype", "layout", "B", "M", "N", "K")
 
@@ -26,8 +30,11 @@ def read_problems(path: Path, find_hardware: Callable[[], Hardware] | None = Non
     Of a receipt, what was missed, the most time lost first; on devices like the one that ``find_hardware`` finds, if it
     is given. ReceiptError if the receipt is not valid, CollectError if nothing was missed there.
     """
+    data = read_at_most(path, _MAX_BYTES)
+    if has_more_values(data, _MAX_VALUES):
+        raise CollectError(f"{path}: more than {_MAX_VALUES} values")
     try:
-        document = orjson.loads(path.read_bytes())
+        document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise CollectError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
     if isinstance(document, dict) and "schema_version" in document:

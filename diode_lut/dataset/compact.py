@@ -20,6 +20,11 @@ _READ_BYTES = 1 << 10
 """Compressed bytes taken at once: zstd makes at most 32 MB of them, whatever a file claims."""
 
 _PLAIN_BYTES = 1 << 16
+_WINDOW_BYTES = 32 << 20
+"""Of what came before, a frame may refer to so much."""
+
+_RATIO = 200
+"""Timings shrink to a tenth or so: what grows more than this, and not only at its beginning, was made to do harm."""
 
 
 def is_compact(path: Path) -> bool:
@@ -44,10 +49,15 @@ def write_compact(path: Path, chunks: Iterable[bytes]) -> None:
 
 
 def _decompressed(path: Path, file: BinaryIO) -> Iterator[bytes]:
-    frame = zstandard.ZstdDecompressor().decompressobj()
+    frame = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).decompressobj()
+    grown = 0
     try:
         while not frame.eof and (chunk := file.read(_READ_BYTES)):
-            yield frame.decompress(chunk)
+            plain = frame.decompress(chunk)
+            grown += len(plain)
+            if grown > _RATIO * file.tell() + _WINDOW_BYTES:
+                raise DatasetError(f"{path}: damaged: grows to more than {_RATIO} times its size")
+            yield from (plain[start : start + _PLAIN_BYTES] for start in range(0, len(plain), _PLAIN_BYTES))
     except zstandard.ZstdError as error:
         raise DatasetError(f"{path}: damaged: {error}") from error
     if not frame.eof:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, BinaryIO, Protocol
 
 import msgpack
 
-MAX_VALUE_BYTES = 64 << 20
-"""No value that is taken whole is larger."""
+MAX_BYTES = 1 << 30
+"""No JSON file is larger, because all of its text is in memory."""
+
+MAX_VALUE_BYTES = 4 << 20
+"""No value that is taken whole is larger: in memory it may take a hundred times as much."""
+
+_MOST_VALUE_BYTES = 64 << 10
+"""Nearly all values are smaller."""
 
 
 class Cursor(Protocol):
@@ -30,7 +37,10 @@ class JsonCursor:
     """Walks through the text of a JSON file, which may hold NaN and Infinity, as Python's json writes them."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._text = file.read().decode("utf-8")
+        data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"too large (allowed: {MAX_BYTES >> 20} MiB)")
+        self._text = data.decode("utf-8")
         self._position = 0
         self._decoder = json.JSONDecoder()
 
@@ -50,13 +60,26 @@ class JsonCursor:
     def value(self) -> Any:
         """See Cursor."""
         self._peek()
-        value, self._position = self._decoder.raw_decode(self._text, self._position)
-        return value
+        with suppress(ValueError):
+            return self._decoded(_MOST_VALUE_BYTES)
+        return self._decoded(MAX_VALUE_BYTES)
 
     def end(self) -> None:
         """See Cursor."""
         if self._peek():
             raise json.JSONDecodeError("Extra data", self._text, self._position)
+
+    def _decoded(self, most: int) -> Any:
+        """The value that begins here; ValueError if it is not within so many characters."""
+        text = self._text[self._position : self._position + most]
+        try:
+            value, end = self._decoder.raw_decode(text)
+        except json.JSONDecodeError as error:
+            raise json.JSONDecodeError(error.msg, self._text, self._position + error.pos) from None
+        if end == most:
+            raise ValueError(f"a value of more than {most >> 20} MiB")
+        self._position += end
+        return value
 
     def _peek(self) -> str:
         match = _SPACE.match(self._text, self._position)

@@ -19,7 +19,7 @@ from diode_lut.dataset.record import SOFTWARE, Header, Record
 from diode_lut.errors import DatasetError
 from diode_lut.files import append, is_at, open_to_append, write_atomically
 
-MAX_RECORD_BYTES = 16 << 20
+MAX_RECORD_BYTES = 2 << 20
 """No record is larger: a search over ten thousand configs takes half a megabyte."""
 
 _log = logging.getLogger(__name__)

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 from typing import Any
 
+from diode_lut.bounded import has_more_values, read_at_most
 from diode_lut.errors import ExchangeError
 from diode_lut.exchange.formats import Facts
 from diode_lut.problem import Hardware
 
+_MAX_BYTES = 1 << 30
+_MAX_VALUES = 50_000_000
+"""A million timings as T4 results are fewer."""
+
+_LONGEST_LITERAL = 4096
+
+
+def literal(text: str) -> Any:
+    """The value of a Python literal, of which nothing is run; ValueError for anything else."""
+    if len(text) > _LONGEST_LITERAL:
+        raise ValueError(f"{len(text)} characters, which no shapes have")
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, RecursionError, MemoryError, TypeError) as error:
+        raise ValueError(f"{text[:60]!r} is no literal") from error
+
 
 def read_json(path: Path, kind: type, what: str) -> Any:
     """The document, of this kind, with NaN and Infinity allowed; ExchangeError says that ``what`` was expected."""
+    data = read_at_most(path, _MAX_BYTES)
+    if has_more_values(data, _MAX_VALUES):
+        raise ExchangeError(f"{path}: more than {_MAX_VALUES} values (expected {what})")
     try:
-        document = json.loads(path.read_bytes())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        document = json.loads(data)
+    except RecursionError:
+        raise ExchangeError(f"{path}: nested too deeply (expected {what})") from None
+    except ValueError as error:
         raise ExchangeError(f"{path}: not JSON: {error} (expected {what})") from None
     if not isinstance(document, kind):
         raise ExchangeError(f"{path}: not {what}")

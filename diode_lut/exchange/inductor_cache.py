@@ -9,15 +9,15 @@ Others are the ATen function's name, and ``decompose_k_mm_SPLIT_split``, followe
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from diode_lut.bounded import read_at_most
 from diode_lut.dataset import Header, Record, Timing
 from diode_lut.errors import ExchangeError, ProblemError
-from diode_lut.exchange.documents import known_hardware, read_json
+from diode_lut.exchange.documents import known_hardware, literal, read_json
 from diode_lut.exchange.formats import Facts, Skipped, Timings, counting
 from diode_lut.exchange.operands import Operand, problem_of
 from diode_lut.inductor.templates import TEMPLATE_OF_UID, UIDS
@@ -26,6 +26,7 @@ from diode_lut.problem import ATEN, OPS, TEMPLATES, Config, Hardware, Problem
 NANOSECONDS = 1e6
 """In one of Inductor's milliseconds."""
 
+_KERNEL_BYTES = 4 << 20
 _BENCHMARKER = "Inductor's cache"
 _OPERANDS = re.compile(r"(\[.*\])(:benchmark_policy=\w+)?")
 _TRITON = re.compile(r"triton_(\w+)-(\w+)")
@@ -109,7 +110,7 @@ class _Reader:
         file = self._directory / key[1:3] / f"{key}.py"
         if not file.is_file():
             raise ProblemError("kernels whose source is not in the directory any more")
-        head = file.read_text(encoding="utf-8").partition("\ndef ")[0]
+        head = read_at_most(file, _KERNEL_BYTES).decode().partition("\ndef ")[0]
         values = {name.lower(): int(value) for name, value in _TUNABLE.findall(head)}
         return Config.from_json({"template": template, **{p.name: values.get(p.name) for p in TEMPLATES[template]}})
 
@@ -118,7 +119,7 @@ def _problem(op: str, text: str, precision: str) -> Problem:
     match = _OPERANDS.fullmatch(text)
     if match is None:
         raise ProblemError("sizes that are only hints")
-    *_, a, b = ast.literal_eval(match[1])
+    *_, a, b = literal(match[1])
     if a[0] != "cuda" or b[0] != "cuda":
         raise ProblemError(f"device type {a[0]}")
     dtypes = {a[1].removeprefix("torch."), b[1].removeprefix("torch.")}

@@ -8,14 +8,13 @@ is lost. Source: select_algorithm.py (maybe_log_mm_results) of torch 2.11 and 2.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from diode_lut.dataset import Header, Record, Timing
 from diode_lut.errors import ExchangeError, ProblemError
-from diode_lut.exchange.documents import known_hardware, read_json
+from diode_lut.exchange.documents import known_hardware, literal, read_json
 from diode_lut.exchange.formats import Facts, Skipped, Timings, counting
 from diode_lut.problem import ATEN, BATCHED, TEMPLATES, Config, Problem
 
@@ -48,7 +47,7 @@ def _problem(op: str | None, sizes: str, facts: Facts) -> Problem:
         raise ProblemError("an op that the log does not say (give --op)")
     if op in BATCHED:
         raise ProblemError(f"{op}, of which the log does not say K")
-    m, k, n = ast.literal_eval(sizes)
+    m, k, n = literal(sizes)
     return Problem.of(op, m, n, k, dtype=str(facts.dtype), layout=facts.layout or "nn")
 
 

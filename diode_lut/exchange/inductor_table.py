@@ -10,7 +10,6 @@ addmm's bias is a vector when ATen is asked for in 2.13, and expanded to (M, N) 
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import orjson
 
 from diode_lut.errors import ExchangeError, ProblemError
-from diode_lut.exchange.documents import known_hardware, read_json
+from diode_lut.exchange.documents import known_hardware, literal, read_json
 from diode_lut.exchange.exact import answers, exact_table
 from diode_lut.exchange.formats import Facts, Skipped, counting
 from diode_lut.exchange.operands import Operand, packed_operands, problem_of
@@ -88,8 +87,8 @@ def _problem(text: str, hardware: Hardware, *, tf32: bool) -> Problem:
 
 def _literal(operands: str) -> Any:
     try:
-        return ast.literal_eval(_DTYPE.sub(r"'\1'", operands))
-    except (ValueError, SyntaxError):
+        return literal(_DTYPE.sub(r"'\1'", operands))
+    except ValueError:
         raise ProblemError("keys that are not Inductor's") from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from diode_lut.bounded import read_at_most
 from diode_lut.errors import ModelError, ProblemError
 from diode_lut.problem import Hardware
 
@@ -14,7 +15,7 @@ SUFFIX = ".safetensors"
 KEY = "diode_lut"
 """Of the metadata: everything is in one JSON document."""
 
-LARGEST = 1_000_000
+LARGEST = 1 << 20
 """Bytes that a weights file may have: several times what a sensible network needs."""
 
 _LENGTH = 8
@@ -32,10 +33,7 @@ def read_model_hardware(path: Path) -> Hardware:
 def read_bytes(path: Path) -> bytes:
     """The file's bytes; ModelError if it cannot be read or is too large."""
     try:
-        size = path.stat().st_size
-        if size > LARGEST:
-            raise ModelError(f"{path}: {size} bytes, more than the {LARGEST} that a weights file may have")
-        return path.read_bytes()
+        return read_at_most(path, LARGEST)
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
 

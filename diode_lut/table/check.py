@@ -10,7 +10,7 @@ from typing import Any
 from diode_lut.errors import TableError
 from diode_lut.table.canonical import canonical_bytes
 from diode_lut.table.decode import ENTRY, decode_header, decode_version
-from diode_lut.table.duplicates import written_twice
+from diode_lut.table.duplicates import MAX_VALUES, written_twice
 from diode_lut.table.entry import Entry
 from diode_lut.table.fault import Fault
 from diode_lut.table.read import decode_rows, located, parse, read_bytes
@@ -22,7 +22,7 @@ def check_file(path: Path) -> list[TableError]:
     """All that is wrong with the table in the file, in the order of its lines; nothing if it is good."""
     try:
         data = read_bytes(path)
-        document = parse(path, data)
+        document = parse(path, data, MAX_VALUES)
         decode_version(document)
         rows = document.get("entries")
         entries, broken = decode_rows(path, [(data, rows)]) if isinstance(rows, list) else ([], {})

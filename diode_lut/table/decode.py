@@ -18,6 +18,10 @@ from diode_lut.table.rules import inverted, repeated
 
 Decoder = Callable[[Any], Any]
 
+MAX_ENTRIES = 200_000
+MAX_CONFIGS = 4096
+"""Of one row: more than any search tries on a problem, far more than a row needs."""
+
 
 class Header(NamedTuple):
     """All of a table but its entries."""
@@ -153,6 +157,8 @@ def _list(value: Any) -> list[Any]:
 def _candidates(value: Any) -> tuple[Candidate, ...]:
     if not _list(value):
         raise Fault("needs at least one config")
+    if len(value) > MAX_CONFIGS:
+        raise Fault(f"{len(value)} configs are too many (allowed: {MAX_CONFIGS})")
     candidates = tuple([_at(number, value, _candidate) for number in range(len(value))])
     again = repeated(candidates)
     if again is not None:

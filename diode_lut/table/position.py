@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_right
 from typing import NamedTuple
 
 JsonPath = tuple[str | int, ...]
@@ -13,6 +12,7 @@ JsonPath = tuple[str | int, ...]
 _BLANK = re.compile(r"[ \t\r\n]*")
 _BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]')
 _decode_at = json.JSONDecoder().raw_decode
+_LONGEST_NAME = 60
 _PLAIN_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_]*")
 
 
@@ -24,6 +24,7 @@ def dotted(path: JsonPath) -> str:
             text += f"[{step}]"
         else:
             name = step if _PLAIN_NAME.fullmatch(step) else json.dumps(step)
+            name = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
             text += f".{name}" if text else name
     return text
 
@@ -53,7 +54,7 @@ class Positions:
 
     def __init__(self, data: bytes) -> None:
         self._text = data.decode()
-        self._lines = [0, *(newline.end() for newline in re.finditer("\n", self._text))]
+        self._counted = 0, 1  # up to which character, and the line there
         self._known: dict[int, Inside] = {}
 
     def place(self, path: JsonPath) -> Place:
@@ -64,8 +65,14 @@ class Positions:
             if inner is None:
                 break
             at = inner
-        line = bisect_right(self._lines, at)
-        return Place(line, at - self._lines[line - 1] + 1)
+        return Place(self._line(at), at - self._text.rfind("\n", 0, at))
+
+    def _line(self, at: int) -> int:
+        """The line, counted from the last one that was asked for: a list of all could be larger than the file."""
+        counted, line = self._counted if self._counted[0] <= at else (0, 1)
+        line += self._text.count("\n", counted, at)
+        self._counted = at, line
+        return line
 
     def _inside(self, at: int) -> Inside:
         """What is in the value at ``at``, found once."""

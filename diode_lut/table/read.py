@@ -1,15 +1,18 @@
 """From files to tables.
 
-A file in canonical form is parsed a piece at a time: all rows of a large table at once, as dictionaries, would take
-several times the memory of the table itself. It is cut before rows without a look at what is in them. If the head,
-closed with an empty list, and each piece, between brackets, are valid JSON, then so is the file, and it means the same.
-Where that does not work out, the file is parsed as a whole.
+A file is parsed a piece at a time: all rows of a large table at once, as dictionaries, would take several times the
+memory of the table itself. It is cut before what looks like the first row. If the head, closed with an empty list, and
+each piece, between brackets, are valid JSON, then so is the file, and it means the same. Where that does not work out,
+a file that is not too large is parsed as a whole.
+
+Before anything is parsed its values are counted, as far as brackets and commas tell: few bytes can be many objects.
 """
 
 from __future__ import annotations
 
 import gc
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,28 +20,33 @@ from typing import Any
 
 import orjson
 
+from diode_lut.bounded import has_more_values, read_at_most
 from diode_lut.errors import TableError
 from diode_lut.problem import Hardware
-from diode_lut.table.decode import Header, decode_entry, decode_header
+from diode_lut.table.decode import MAX_ENTRIES, Header, decode_entry, decode_header
 from diode_lut.table.entry import Entry
 from diode_lut.table.fault import Fault
 from diode_lut.table.position import Positions, dotted, place_at
 from diode_lut.table.recall import Recall
-from diode_lut.table.table import Table
+from diode_lut.table.table import MAX_BYTES, Table
 
-MAX_BYTES = 256 * 2**20
-MAX_ENTRIES = 1_000_000
+MAX_VALUES = 1_000_000
+"""In what is parsed at once, which is less than the file where the rows are all written in the same way."""
+MAX_WRONG = 10_000
+"""With more rows that are wrong the file is none of ours."""
 HEAD_BYTES = 2**16
 """Where the entries of a file in canonical form begin, at the latest, for its hardware to be read quickly."""
 PIECE_BYTES = 2**18
-"""How much of a file in canonical form is parsed at once, about."""
+"""How much of a file is parsed at once, about."""
 
 Piece = tuple[bytes, list[Any]]
 """Some rows of a table: their text, and what it parses to."""
 
-_OPENING = b'\n"entries": ['
-_ROW = b'\n{"'
-_CLOSING = b"\n]\n}\n"
+_OPENING = re.compile(rb'"entries"\s*:\s*\[(\s*)(\{\s*")[^"\\]*"')
+_CLOSING = re.compile(rb"\s*\]\s*\}\s*\Z")
+_CLOSING_BYTES = 64
+_ROW = b'"configs"'
+"""What every row has once."""
 
 
 def read_table(path: Path) -> Table:
@@ -47,11 +55,15 @@ def read_table(path: Path) -> Table:
     A row that is wrong is left out, and the table's ``errors`` say why.
     """
     data = read_bytes(path)
+    if data.count(_ROW) > MAX_ENTRIES:
+        raise _too_many_rows(path)
     with _no_garbage_collection():
-        opening = data.find(_OPENING)
-        if opening >= 0 and data.startswith(_ROW, opening + len(_OPENING)) and data.endswith(_CLOSING):
+        opening = _OPENING.search(data)
+        closing = _CLOSING.search(data, len(data) - _CLOSING_BYTES)
+        if opening and closing:
             with suppress(orjson.JSONDecodeError, Fault):
-                return _table(path, data, decode_header(_head(data, opening)), _pieces(data, opening))
+                header = decode_header(_head(data, opening))
+                return _table(path, data, header, _pieces(path, data, opening, closing.start()))
         document = parse(path, data)
         return _table(path, data, _header(path, data, document), [(data, document["entries"])])
 
@@ -59,31 +71,30 @@ def read_table(path: Path) -> Table:
 def read_hardware(path: Path) -> Hardware:
     """The hardware that the table in the file is for; TableError if the header is not that of a table.
 
-    Of a file in canonical form only the beginning is read.
+    Where the rows come last, as in canonical form, only the beginning is read.
     """
-    beginning = read_bytes(path, HEAD_BYTES)
-    opening = beginning.find(_OPENING)
-    if opening >= 0:
+    beginning = _read(path, HEAD_BYTES)
+    opening = _OPENING.search(beginning)
+    if opening:
         with suppress(orjson.JSONDecodeError, Fault):
             return decode_header(_head(beginning, opening)).hardware
     data = read_bytes(path)
     return _header(path, data, parse(path, data)).hardware
 
 
-def read_bytes(path: Path, limit: int | None = None) -> bytes:
-    """The file, or its first ``limit`` bytes; TableError if it cannot be read or is too large for a table."""
+def read_bytes(path: Path) -> bytes:
+    """The file; TableError if it cannot be read or is too large for a table."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1 if limit is None else limit)
+        return read_at_most(path, MAX_BYTES)
     except OSError as error:
         raise TableError(f"cannot be read: {error.strerror}", path=path) from error
-    if len(data) > MAX_BYTES:
-        raise TableError(f"too large for a table (allowed: {MAX_BYTES >> 20} MiB)", path=path)
-    return data
 
 
-def parse(path: Path, data: bytes) -> Any:
-    """The JSON document in the bytes of the file; TableError if there is none."""
+def parse(path: Path, data: bytes, most: int = MAX_VALUES) -> Any:
+    """The JSON document in the bytes of the file; TableError if there is none, or one of more values than ``most``."""
+    if has_more_values(data, most):
+        remedy = "if it is a table, write it with jq . or fmt, the rows last"
+        raise TableError(f"not JSON, or more than {most} values that can only be read at once ({remedy})", path=path)
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -114,19 +125,36 @@ def _header(path: Path, data: bytes, document: Any) -> Header:
         raise located(path, data, [fault])[0] from None
 
 
-def _head(data: bytes, opening: int) -> Any:
-    """A file without its entries, which begin at ``opening``."""
-    return orjson.loads(data[:opening] + _OPENING + b"]}")
+def _read(path: Path, size: int) -> bytes:
+    """The beginning of a file."""
+    try:
+        with path.open("rb") as file:
+            return file.read(size)
+    except OSError as error:
+        raise TableError(f"cannot be read: {error.strerror}", path=path) from error
 
 
-def _pieces(data: bytes, opening: int) -> Iterator[Piece]:
-    """The rows of a file, many at a time. Each piece begins with a row, so that none is empty."""
-    start = opening + len(_OPENING)
-    stop = len(data) - len(_CLOSING)
+def _head(data: bytes, opening: re.Match[bytes]) -> Any:
+    """A file without its rows."""
+    head = data[: opening.start(1)] + b"]}"
+    if has_more_values(head, MAX_VALUES):
+        raise Fault("too many values")
+    return orjson.loads(head)
+
+
+def _pieces(path: Path, data: bytes, opening: re.Match[bytes], stop: int) -> Iterator[Piece]:
+    """The rows of a file, many at a time. Each piece begins with a row, so that none is empty.
+
+    Rows begin as the first does: after the same white space; where there is none, with the same name.
+    """
+    start = opening.start(1)
+    row = b"," + (opening[1] + opening[2] if opening[1] else data[opening.start(2) : opening.end()])
     while start < stop:
-        comma = data.find(b"," + _ROW, start + PIECE_BYTES, stop)
+        comma = data.find(row, start + PIECE_BYTES, stop)
         end = stop if comma < 0 else comma
         text = b"[" + data[start:end] + b"]"
+        if has_more_values(text, MAX_VALUES):
+            raise TableError(f"more than {MAX_VALUES} values where rows should be", path=path, where="entries")
         yield text, orjson.loads(text)
         start = end + 1
 
@@ -145,9 +173,24 @@ def decode_rows(path: Path, pieces: Iterable[Piece]) -> tuple[list[Entry], dict[
             except Fault as fault:  # noqa: PERF203 (free where nothing is raised)
                 number = len(entries) + len(faults)
                 faults[number] = fault.inside("entries", number)
+                if number >= MAX_ENTRIES:
+                    raise _too_many_rows(path) from None
+                if len(faults) > MAX_WRONG:
+                    raise _wrong(path, faults) from None
         if len(entries) + len(faults) > MAX_ENTRIES:
-            raise TableError(f"too many (allowed: {MAX_ENTRIES})", path=path, where="entries")
+            raise _too_many_rows(path)
     return entries, faults
+
+
+def _too_many_rows(path: Path) -> TableError:
+    return TableError(f"too many (allowed: {MAX_ENTRIES})", path=path, where="entries")
+
+
+def _wrong(path: Path, faults: dict[int, Fault]) -> TableError:
+    """That there is hardly a good row."""
+    first = next(iter(faults.values()))
+    reason = f"{first.reason}; and so on: more than {MAX_WRONG} rows are wrong, so that none is used"
+    return TableError(reason, path=path, where=dotted(first.path))
 
 
 def _table(path: Path, data: bytes, header: Header, pieces: Iterable[Piece]) -> Table:

@@ -11,7 +11,15 @@ from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from diode_lut.problem import TEMPLATES
-from diode_lut.table.decode import ENTRY, decode_config, decode_entry, decode_gain, decode_range, decode_size
+from diode_lut.table.decode import (
+    ENTRY,
+    MAX_CONFIGS,
+    decode_config,
+    decode_entry,
+    decode_gain,
+    decode_range,
+    decode_size,
+)
 from diode_lut.table.entry import KEY_FIELDS, Candidate, Entry
 from diode_lut.table.fault import Fault
 from diode_lut.table.rules import repeated
@@ -63,7 +71,10 @@ class Recall:
         get, size = row.get, self._size
         kind = self._kinds[get("op"), get("dtype"), get("layout"), get("align")]
         b, m, n, k = get("b"), get("m"), get("n"), get("k")
-        candidates = tuple([self._candidate(fields) for fields in row["configs"]])
+        configs = row["configs"]
+        if len(configs) > MAX_CONFIGS:
+            raise KeyError
+        candidates = tuple([self._candidate(fields) for fields in configs])
         problems, note = get("problems"), get("note")
         if not candidates or repeated(candidates) is not None or not _names_are_known(row):
             raise KeyError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from diode_lut.problem import BATCHED, OPS
+from diode_lut.problem import BATCHED, OPS, Config
 from diode_lut.table.entry import Candidate, Entry, Range
 from diode_lut.table.fault import Fault
 from diode_lut.table.launchable import unlaunchable
@@ -35,8 +35,9 @@ def repeated(candidates: Sequence[Candidate]) -> int | None:
     """The number of the first candidate whose config an earlier one has too; gains do not matter."""
     if len({candidate[0] for candidate in candidates}) == len(candidates):
         return None
-    configs = [candidate.config for candidate in candidates]
-    return next(number for number, config in enumerate(configs) if config in configs[:number])
+    first: dict[Config, int] = {}
+    places = enumerate(candidate.config for candidate in candidates)
+    return next(number for number, config in places if first.setdefault(config, number) != number)
 
 
 # Rules for a table that is read: rows that break them do no harm, but no good either.

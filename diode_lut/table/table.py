@@ -7,12 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from diode_lut.bounded import read_at_most
 from diode_lut.errors import TableError
 from diode_lut.problem import Hardware, Problem
 from diode_lut.table.canonical import SCHEMA, canonical_bytes, canonical_order
 from diode_lut.table.entry import Entry
 from diode_lut.table.index import Index
 from diode_lut.table.position import Positions
+
+MAX_BYTES = 64 << 20
+"""That the file of a table may have."""
 
 Provenance = Mapping[str, str | list[str]]
 """Where a table comes from: versions, dates and the digests of datasets, by name."""
@@ -83,7 +87,7 @@ class Table:
         if self.path is None:
             return None
         try:
-            data = self.path.read_bytes()
+            data = read_at_most(self.path, MAX_BYTES)
         except OSError:
             return None
         return Positions(data) if hashlib.sha256(data).hexdigest() == self.digest else None
