@@ -17,6 +17,7 @@ from diode_lut.resources import tables_directory
 from diode_lut.selector import Tier
 from diode_lut.settings import TIERS
 from diode_lut.table import Table, read_hardware, read_table
+from diode_lut.trust import distrust
 
 if TYPE_CHECKING:
     from diode_lut.model.ranking import Model
@@ -172,21 +173,37 @@ def _open_for(hardware: Hardware, name_or_path: str) -> Table | TableError:
     """The table, or why it cannot answer for ``hardware``."""
     try:
         path = find_path(name_or_path)
-        measured_on = read_hardware(path)
-        if not measured_on.kin(hardware):
-            return TableError(f"it is for {measured_on}, not for {hardware}", path=path, where="hardware")
-        return open_table(path)
+        found = read_hardware(path)
+        table = open_table(path) if found.kin(hardware) else None
+        if table is not None and table.hardware.kin(hardware):  # not replaced in between by one for other hardware
+            return table
+        return TableError(f"it is for {found}, not for {hardware}", path=path, where="hardware")
     except TableError as error:
         warn_once(f"table left out: {error}")
         return error
 
 
 def _shipped_files() -> list[TableFile]:
-    return _files((str(path) for path in sorted(tables_directory().glob("*.json"))), shipped=True)
+    return _files(_found("*.json"), shipped=True)
 
 
 def _shipped_models() -> list[TableFile]:
-    return _files((str(path) for path in sorted(tables_directory().glob(f"*{SUFFIX}"))), shipped=True)
+    return _files(_found(f"*{SUFFIX}"), shipped=True)
+
+
+def _found(pattern: str) -> list[str]:
+    """The shipped files that can be trusted: nobody named them."""
+    return [str(path) for path in sorted(tables_directory().glob(pattern)) if _trusted(path)]
+
+
+def _trusted(path: Path) -> bool:
+    try:
+        reason = distrust(path)
+    except OSError as error:
+        reason = f"{path}: cannot be read: {error.strerror}"
+    if reason:
+        warn_once(f"table left out: {reason}")
+    return not reason
 
 
 def _files(tables: Iterable[str], *, shipped: bool) -> list[TableFile]:

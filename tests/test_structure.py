@@ -13,6 +13,7 @@ import pytest
 
 from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, TEMPLATES
 from diode_lut.resources import schemas_directory
+from diode_lut.table.decode import MAX_CONFIGS, MAX_ENTRIES
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "diode_lut"
@@ -44,6 +45,7 @@ LAYERS = (
     "merge",
     "git",
     "safetensors_header",
+    "trust",
     "catalog",
     "statistics",
     "receipt",
@@ -168,6 +170,7 @@ def test_schema_allows_what_the_code_allows() -> None:
     templates = {*(name for enum in enums for name in enum), *found(schema, "const")}
     assert set(TEMPLATES) <= templates
     assert MAX_SIZE in found(schema, "maximum")
+    assert {MAX_ENTRIES, MAX_CONFIGS} <= set(found(schema, "maxItems"))
     for parameter in {parameter for parameters in TEMPLATES.values() for parameter in parameters}:
         for rule in found(schema, parameter.name):
             assert isinstance(rule, dict)

@@ -23,6 +23,7 @@ _PLAIN_BYTES = 1 << 16
 _WINDOW_BYTES = 32 << 20
 """Of what came before, a frame may refer to so much."""
 
+_BEGINNING_BYTES = 4 << 20
 _RATIO = 200
 """Timings shrink to a tenth or so: what grows more than this, and not only at its beginning, was made to do harm."""
 
@@ -55,7 +56,7 @@ def _decompressed(path: Path, file: BinaryIO) -> Iterator[bytes]:
         while not frame.eof and (chunk := file.read(_READ_BYTES)):
             plain = frame.decompress(chunk)
             grown += len(plain)
-            if grown > _RATIO * file.tell() + _WINDOW_BYTES:
+            if grown > _RATIO * file.tell() + _BEGINNING_BYTES:
                 raise DatasetError(f"{path}: damaged: grows to more than {_RATIO} times its size")
             yield from (plain[start : start + _PLAIN_BYTES] for start in range(0, len(plain), _PLAIN_BYTES))
     except zstandard.ZstdError as error:

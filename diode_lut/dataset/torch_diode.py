@@ -154,7 +154,7 @@ def _parsed(value: Any, what: str) -> dict[str, Any]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
     if not isinstance(value, dict):
         raise ProblemError(f"{what} that is not a JSON object")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ from diode_lut.errors import ExchangeError
 from diode_lut.exchange.formats import Facts
 from diode_lut.problem import Hardware
 
+NANOSECONDS = 1e6
+"""In one of the milliseconds that other tools count in."""
+
+_LARGEST = 1e300
 _MAX_BYTES = 1 << 30
 _MAX_VALUES = 50_000_000
 """A million timings as T4 results are fewer."""
@@ -27,6 +32,12 @@ def literal(text: str) -> Any:
         return ast.literal_eval(text)
     except (SyntaxError, RecursionError, MemoryError, TypeError) as error:
         raise ValueError(f"{text[:60]!r} is no literal") from error
+
+
+def nanoseconds(milliseconds: Any) -> float:
+    """NaN, which is no time, for what is no number or too large for one."""
+    known = type(milliseconds) in (int, float) and abs(milliseconds) < _LARGEST
+    return milliseconds * NANOSECONDS if known else math.nan
 
 
 def read_json(path: Path, kind: type, what: str) -> Any:

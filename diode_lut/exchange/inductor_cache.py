@@ -17,14 +17,11 @@ from typing import Any
 from diode_lut.bounded import read_at_most
 from diode_lut.dataset import Header, Record, Timing
 from diode_lut.errors import ExchangeError, ProblemError
-from diode_lut.exchange.documents import known_hardware, literal, read_json
+from diode_lut.exchange.documents import known_hardware, literal, nanoseconds, read_json
 from diode_lut.exchange.formats import Facts, Skipped, Timings, counting
 from diode_lut.exchange.operands import Operand, problem_of
 from diode_lut.inductor.templates import TEMPLATE_OF_UID, UIDS
 from diode_lut.problem import ATEN, OPS, TEMPLATES, Config, Hardware, Problem
-
-NANOSECONDS = 1e6
-"""In one of Inductor's milliseconds."""
 
 _KERNEL_BYTES = 4 << 20
 _BENCHMARKER = "Inductor's cache"
@@ -91,7 +88,7 @@ class _Reader:
     def _timings(self, op: str, choices: dict[str, Any]) -> Iterator[Timing]:
         for choice, milliseconds in choices.items():
             with counting(self._skipped):
-                yield Timing.of(self._config(op, choice), milliseconds * NANOSECONDS)
+                yield Timing.of(self._config(op, choice), nanoseconds(milliseconds))
 
     def _config(self, op: str, choice: str) -> Config:
         if triton := _TRITON.fullmatch(choice):

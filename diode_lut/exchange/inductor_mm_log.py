@@ -14,12 +14,9 @@ from typing import Any
 
 from diode_lut.dataset import Header, Record, Timing
 from diode_lut.errors import ExchangeError, ProblemError
-from diode_lut.exchange.documents import known_hardware, literal, read_json
+from diode_lut.exchange.documents import known_hardware, literal, nanoseconds, read_json
 from diode_lut.exchange.formats import Facts, Skipped, Timings, counting
 from diode_lut.problem import ATEN, BATCHED, TEMPLATES, Config, Problem
-
-NANOSECONDS = 1e6
-"""In one of Inductor's milliseconds."""
 
 _GROUP_M = 8
 
@@ -58,7 +55,7 @@ def _timings(rows: list[Any], skipped: Skipped) -> Iterator[Timing]:
         with counting(skipped):
             config = _config(row)
             best[config] = min(best.get(config, row["time"]), row["time"])
-    yield from (Timing.of(config, milliseconds * NANOSECONDS) for config, milliseconds in best.items())
+    yield from (Timing.of(config, nanoseconds(milliseconds)) for config, milliseconds in best.items())
 
 
 def _config(row: Any) -> Config:

@@ -8,7 +8,6 @@ tuner: here it is a problem's fields (op, dtype, layout, align, b, m, n, k) and 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,9 @@ from diode_lut.dataset import Dataset, Header, Record, Timing
 from diode_lut.dataset.codec import header_from_wire, header_to_wire
 from diode_lut.dataset.record import REASONS, STAGES
 from diode_lut.errors import DatasetError, ExchangeError, ProblemError
-from diode_lut.exchange.documents import known_hardware, read_json
+from diode_lut.exchange.documents import NANOSECONDS, known_hardware, nanoseconds, read_json
 from diode_lut.exchange.formats import Facts, Skipped, Timings, counting
 from diode_lut.problem import Config, Problem
-
-NANOSECONDS = 1e6
-"""In one of the milliseconds that T4 has."""
 
 _VERSION = "1.0.0"
 _HEADER = "diode_lut"
@@ -118,7 +114,6 @@ def _measured(result: dict[str, Any]) -> dict[str, Any]:
 def _timing(config: Config, result: dict[str, Any], measured: dict[str, Any]) -> Timing:
     invalidity = result.get("invalidity")
     if invalidity == "correct":
-        time = measured.get("time")
-        return Timing.of(config, time * NANOSECONDS if isinstance(time, (int, float)) else math.nan)
+        return Timing.of(config, nanoseconds(measured.get("time")))
     reason = measured.get("reason")
     return Timing(config, None, reason if reason in REASONS else _FAILURES.get(str(invalidity), "launch"))

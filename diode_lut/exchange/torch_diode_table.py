@@ -38,7 +38,7 @@ def read(path: Path, facts: Facts, skipped: Skipped) -> Table:
             skipped[f"hardware {name!r}"] += len(rows)
             continue
         with counting(skipped, len(rows)):
-            problem = _problem(op, json.loads(key), facts.layout or "nn")
+            problem = _problem(op, _shape(key), facts.layout or "nn")
             for row in rows:
                 with counting(skipped):
                     config = _config(op, row)
@@ -74,6 +74,13 @@ def _solutions(path: Path) -> Iterator[tuple[str, str, str, list[Any]]]:
                     yield name, op, key, list(solution["config"])
     except (KeyError, TypeError, AttributeError):
         raise ExchangeError(f"{path}: not {_WHAT}") from None
+
+
+def _shape(key: str) -> Any:
+    try:
+        return json.loads(key)
+    except RecursionError:
+        raise ProblemError("keys that are nested too deeply") from None
 
 
 def _problem(op: str, shape: dict[str, Any], layout: str) -> Problem:

@@ -64,7 +64,7 @@ def read_table(path: Path) -> Table:
             with suppress(orjson.JSONDecodeError, Fault):
                 header = decode_header(_head(data, opening))
                 return _table(path, data, header, _pieces(path, data, opening, closing.start()))
-        document = parse(path, data)
+        document = parse(path, data, MAX_VALUES)
         return _table(path, data, _header(path, data, document), [(data, document["entries"])])
 
 
@@ -79,7 +79,7 @@ def read_hardware(path: Path) -> Hardware:
         with suppress(orjson.JSONDecodeError, Fault):
             return decode_header(_head(beginning, opening)).hardware
     data = read_bytes(path)
-    return _header(path, data, parse(path, data)).hardware
+    return _header(path, data, parse(path, data, MAX_VALUES)).hardware
 
 
 def read_bytes(path: Path) -> bytes:
@@ -90,7 +90,7 @@ def read_bytes(path: Path) -> bytes:
         raise TableError(f"cannot be read: {error.strerror}", path=path) from error
 
 
-def parse(path: Path, data: bytes, most: int = MAX_VALUES) -> Any:
+def parse(path: Path, data: bytes, most: int) -> Any:
     """The JSON document in the bytes of the file; TableError if there is none, or one of more values than ``most``."""
     if has_more_values(data, most):
         remedy = "if it is a table, write it with jq . or fmt, the rows last"

@@ -1,0 +1,23 @@
+"""Readers that are fed what is almost right, for a short time; tools/fuzz_readers.py does it for longer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.fuzz_readers import fuzz, readers
+
+NAMES = ("table", "check", "dataset", "compact-dataset", "weights", "weights-metadata", "problems")
+EXCHANGED = ("inductor-table", "torch-diode-table", "torch-diode-dataset", "inductor-cache", "inductor-mm-log", "t4")
+
+
+@pytest.mark.parametrize("name", [*NAMES, *EXCHANGED])
+def test_nothing_but_our_own_errors_comes_out(tmp_path: Path, name: str) -> None:
+    """Whatever is in a file, it is read, or refused with an error of our own, soon."""
+    assert fuzz(tmp_path, name, readers(tmp_path)[name], 80_000, seed=1) == []
+
+
+def test_no_reader_is_left_out(tmp_path: Path) -> None:
+    """Every reader that the tool knows, which is one for each format, is in the test above."""
+    assert set(readers(tmp_path)) == {*NAMES, *EXCHANGED}

@@ -1,0 +1,217 @@
+"""Files that were made to do harm are refused before they do: few bytes can be many objects."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgpack
+import pytest
+import zstandard
+
+from diode_lut.dataset import DatasetWriter, read_dataset
+from diode_lut.errors import DatasetError, DiodeLutError, ExchangeError, TableError
+from diode_lut.exchange.formats import Facts, read
+from diode_lut.table import check_file, read_table
+from diode_lut.table.position import Positions
+from tests.dataset.test_stream import HEADER, RECORDS
+
+ROOT = Path(__file__).parent.parent
+MILLION = 1_000_000
+HEAD = '{\n"schema_version": 1,\n"hardware": {"name": "GPU", "arch": "sm_90", "sm_count": 1},\n"entries": [\n'
+GOOD = '{"op": "mm", "configs": [\n  {"template": "aten"}\n]}'
+
+MEGABYTES = 200
+"""How much memory a process may take on top of what it has when all is imported."""
+
+
+def table_of(*rows: str, between: str = ",\n") -> bytes:
+    return (HEAD + between.join(rows) + "\n]\n}\n").encode()
+
+
+MALICIOUS = {
+    "rows that are good": lambda: table_of(*[GOOD] * MILLION),
+    "rows that are wrong": lambda: table_of(*['{"op": "mx"}'] * MILLION),
+    "rows on one line": lambda: table_of(*['{"op":"mm","configs":[{"template":"aten"}]}'] * MILLION, between=","),
+    "rows that are empty": lambda: table_of(*["{}"] * MILLION),
+    "rows that are lists": lambda: table_of(*["[[], []]"] * MILLION),
+    "rows of two kinds": lambda: table_of(*['{"a": 1}', '{"b": {"c": {"d": 1}}}'] * (MILLION // 2)),
+    "a row of a million values": lambda: table_of('{"op": ' + "[" + "{}," * MILLION + "{}]}"),
+    "a million lists in each other": lambda: b"[" * MILLION,
+    "rows that are nested": lambda: table_of(*['{"op": ' + "[" * 900 + "]" * 900 + "}"] * 500),
+    "a head of a million values": lambda: HEAD.replace("1}", '1, "aliases": [' + "1," * MILLION + "1]}").encode(),
+    "a long text": lambda: table_of(json.dumps({"note": "\U0001f600" + "x" * (4 << 20)}, ensure_ascii=False)),
+}
+
+
+@pytest.mark.parametrize("name", MALICIOUS)
+def test_a_malicious_table_is_refused_in_bounded_memory(tmp_path: Path, name: str) -> None:
+    """A million rows, values or levels are refused, or come to nothing, within the memory that a good table takes."""
+    assert_refused(tmp_path / "t.json", MALICIOUS[name]())
+
+
+def test_what_is_too_large_is_not_even_read(tmp_path: Path) -> None:
+    """The size of a file is looked at first."""
+    with (tmp_path / "t.json").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(TableError, match=r"cannot be read: too large \(allowed: 64 MiB\)"):
+        read_table(tmp_path / "t.json")
+
+
+def assert_refused(path: Path, data: bytes) -> None:
+    """That a process with little memory says what is wrong with the file."""
+    path.write_bytes(data)
+    code = (
+        "import resource, sys; from pathlib import Path; import diode_lut.table.read as read\n"
+        "used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, (used + ({MEGABYTES} << 20),) * 2)\n"
+        "from diode_lut.errors import TableError\n"
+        "try: print(len(read.read_table(Path(sys.argv[1])).entries))\n"
+        "except TableError as error: print('refused:', error)"
+    )
+    command = [sys.executable, "-c", code, path]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert answer.stdout.startswith(("refused: ", "0\n")), answer.stderr
+    assert len(answer.stdout) < 1000
+
+
+def test_rows_of_any_regular_form_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table too large to be parsed at once is read whatever wrote it, if its rows come last."""
+    monkeypatch.setattr("diode_lut.table.read.MAX_VALUES", 2000)
+    monkeypatch.setattr("diode_lut.table.read.PIECE_BYTES", 1000)
+    rows = [{"op": "mm", "m": [m, m], "configs": [{"template": "aten"}]} for m in range(1, 2001)]
+    document = {**json.loads(HEAD + "]}"), "entries": rows}
+    for form in ({"indent": 2}, {"indent": 1}, {"separators": (",", ":")}):
+        (tmp_path / "t.json").write_text(json.dumps(document, **form))
+        assert len(read_table(tmp_path / "t.json").entries) == 2000
+    (tmp_path / "t.json").write_text(json.dumps(document, sort_keys=True))
+    with pytest.raises(TableError, match=r"more than 2000 values that can only be read at once \(if it is a table"):
+        read_table(tmp_path / "t.json")
+
+
+def test_a_table_with_hardly_a_good_row_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More wrong rows than anybody makes by mistake cost the file, and the error shows the first."""
+    monkeypatch.setattr("diode_lut.table.read.MAX_WRONG", 3)
+    (tmp_path / "t.json").write_bytes(table_of(GOOD, *['{"op": "mx"}'] * 3))
+    assert len(read_table(tmp_path / "t.json").errors) == 3
+    (tmp_path / "t.json").write_bytes(table_of(GOOD, *['{"op": "mx"}'] * 4))
+    with pytest.raises(TableError, match=r'entries\[1\]\.op: "mx" is not one of .*; and so on: more than 3 rows'):
+        read_table(tmp_path / "t.json")
+
+
+@pytest.mark.parametrize("literal", ["", ', "note": "true"'])
+def test_a_row_has_only_so_many_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, literal: str) -> None:
+    """More than the limit cost the row, however it is decoded."""
+    splits = [{"template": "decompose_k", "k_split": split} for split in range(2, 6)]
+    for module in ("decode", "recall"):
+        monkeypatch.setattr(f"diode_lut.table.{module}.MAX_CONFIGS", 3)
+    (tmp_path / "t.json").write_bytes(
+        table_of(*(f'{{"op": "mm", "configs": {json.dumps(splits[:count])}{literal}}}' for count in (3, 4)))
+    )
+    table = read_table(tmp_path / "t.json")
+    assert [str(error).partition("entries")[2] for error in table.errors] == [
+        "[1].configs: 4 configs are too many (allowed: 3)"
+    ]
+    assert len(table.entries) == 1
+
+
+def test_places_are_found_in_a_file_of_many_lines() -> None:
+    """Lines are right in whatever order they are asked for, and are not listed beforehand."""
+    positions = Positions(b'{"a":\n\n1,\n"b": 2\n}')
+    assert [positions.place((name,)) for name in "abab"] == [(3, 1), (4, 6)] * 2
+
+
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "grows": lambda: zstandard.ZstdCompressor().compress(good_stream() + bytes(64 << 20)),
+    "grows with good records": lambda: zstandard.ZstdCompressor().compress(good_stream(500_000)),
+    "refers far back": lambda: in_window(27, good_stream()),
+    "claims 4 GB": lambda: good_stream() + b"\xdd\xff\xff\xff\xff",
+    "many empty maps": lambda: good_stream() + b"\xdd\x7f\xff\xff\xff" + b"\x80" * (8 << 20),
+    "nested": lambda: good_stream() + b"\x91" * (8 << 20),
+    "an extension type": lambda: good_stream() + msgpack.packb(msgpack.ExtType(5, b"code")),
+    "a time stamp": lambda: good_stream() + msgpack.packb(msgpack.Timestamp(1)),
+    "no UTF-8": lambda: good_stream() + b"\xa2\xff\xfe",
+}
+
+
+def in_window(bits: int, data: bytes) -> bytes:
+    """A frame that does not say how much is in it, but that it takes so much memory."""
+    parameters = zstandard.ZstdCompressionParameters(window_log=bits)
+    frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return frame.compress(data) + frame.flush()
+
+
+def good_stream(copies: int = 1) -> bytes:
+    from diode_lut.dataset.codec import header_to_wire, record_to_wire
+
+    return bytes(msgpack.packb(header_to_wire(HEADER)) + msgpack.packb(record_to_wire(RECORDS[0])) * copies)
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_dataset_that_grows_is_refused(tmp_path: Path, name: str) -> None:
+    """What claims or becomes more than a dataset can be is damaged, and so is what is no plain value."""
+    (tmp_path / "d").write_bytes(BOMBS[name]())
+    with pytest.raises(DatasetError):
+        for _ in read_dataset(tmp_path / "d"):
+            pass
+
+
+@pytest.mark.parametrize("value", ["1" * 5000, "9" * 400, "1e400", "-1", "NaN", '"x"', "[]", "null"])
+@pytest.mark.parametrize("name", ["inductor-mm-log", "t4"])
+def test_times_that_are_none_cost_themselves(tmp_path: Path, name: str, value: str) -> None:
+    """A number that is too large to be one, or no number, is a failed timing or no file of that format."""
+    row = '[{"(64, 16, 32)": [{"type": "cublas", "time": TIME}], "kernel_type": "mm"}]'
+    if name == "t4":
+        fields = {**RECORDS[0].problem._asdict(), "template": "aten"}
+        measured = '[{"name": "time", "value": TIME}]'
+        result = f'"configuration": {json.dumps(fields)}, "invalidity": "correct", "measurements": {measured}'
+        row = f'{{"results": [{{{result}}}]}}'
+    (tmp_path / "f").write_text(row.replace("TIME", value))
+    try:
+        content, _ = read(name, tmp_path / "f", Facts(HEADER.hardware, "mm", "float16"))
+    except ExchangeError:
+        return
+    assert isinstance(content, tuple)
+    assert [timing.reason for record in content.records for timing in record.timings] in ([], ["invalid_time"])
+
+
+@pytest.mark.parametrize("key", ["[" * 5000, "(" * 5000, "-" * 5000 + "1", "x", "__import__('os')", "1" * 5000])
+def test_keys_are_read_and_never_run(tmp_path: Path, key: str) -> None:
+    """Shapes in keys are plain values: nothing else is taken for one, however deep it is."""
+    product = [{"type": "cublas", "time": 1}]
+    documents = {
+        "inductor-mm-log": [{f"({key}": product, "kernel_type": "mm"}],
+        "torch-diode-table": {"hardware": {"H200": {"operation": {"mm": {"solution": {key: {"config": [{}]}}}}}}},
+        "inductor-table": {f"((torch.float16, {key})))+mm": [{"template_id": "aten::mm"}]},
+    }
+    for name, document in documents.items():
+        (tmp_path / name).write_text(json.dumps(document))
+        try:
+            content, _ = read(name, tmp_path / name, Facts(HEADER.hardware, "mm", "float16"))
+        except DiodeLutError:
+            continue
+        assert not (content.records if isinstance(content, tuple) else content.entries)
+
+
+def test_a_field_written_twice_among_many_is_found(tmp_path: Path) -> None:
+    """An object with five thousand names is no work."""
+    names = ", ".join(f'"x{number}": 1' for number in range(5_000))
+    (tmp_path / "t.json").write_bytes(table_of(f'{{{names}, "op": "mm", "op": "mm"}}'))
+    assert any("written twice" in str(error) for error in check_file(tmp_path / "t.json"))
+
+
+def test_a_dataset_may_be_replaced_while_it_is_read(tmp_path: Path) -> None:
+    """Whoever reads goes on with the file that it began with."""
+    path = tmp_path / "d"
+    for records in (RECORDS, RECORDS[:1]):
+        path.unlink(missing_ok=True)
+        with DatasetWriter(path, HEADER) as writer:
+            for record in records:
+                writer.append(record)
+        if records is RECORDS:
+            reading = iter(read_dataset(path))
+            first = next(reading)
+    assert [first, *reading] == list(RECORDS)
