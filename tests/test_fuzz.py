@@ -8,7 +8,7 @@ import pytest
 
 from tools.fuzz_readers import fuzz, readers
 
-NAMES = ("table", "check", "dataset", "compact-dataset", "weights", "weights-metadata", "problems")
+NAMES = ("table", "check", "dataset", "compact-dataset", "weights", "weights-metadata", "problems", "receipt")
 EXCHANGED = ("inductor-table", "torch-diode-table", "torch-diode-dataset", "inductor-cache", "inductor-mm-log", "t4")
 
 

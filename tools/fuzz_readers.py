@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -36,6 +37,11 @@ from diode_lut.exchange.registry import FORMATS
 from diode_lut.model.head import KEY, metadata_of, read_model_hardware
 from diode_lut.model.weights import read_model, write_model
 from diode_lut.problem import ATEN, Config, Hardware, Problem
+from diode_lut.receipt.as_json import as_json as receipt_as_json
+from diode_lut.receipt.as_text import as_text as receipt_in_words
+from diode_lut.receipt.encode import receipt_bytes
+from diode_lut.receipt.read import decode_receipt, read_receipt
+from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions
 from diode_lut.safetensors_header import header_in_words
 from diode_lut.table import Candidate, Entry, Table, check_file, read_hardware, read_table, to_bytes
 from diode_lut.table.as_text import as_text
@@ -278,7 +284,8 @@ def readers(directory: Path) -> dict[str, Reader]:
         "compact-dataset": Reader(use_dataset, [stream.read_bytes()], zstandard.ZstdCompressor().compress),
         "weights": Reader(use_model, [weights_file(directory)]),
         "weights-metadata": Reader(use_model, [metadata(weights_file(directory))], with_metadata(directory)),
-        "problems": Reader(read_problems, [problem_file()]),
+        "problems": Reader(read_problems, [problem_file(), receipt_file()]),
+        "receipt": Reader(use_receipt, [receipt_file()]),
         **{name: Reader(importing(name), list(exchange_files(name, table, dataset))) for name in FORMATS},
     }
 
@@ -286,8 +293,8 @@ def readers(directory: Path) -> dict[str, Reader]:
 def example_table() -> Table:
     """A few rows of every kind."""
     rows = [
-        Entry(*problem[:4], None, *((size, size) for size in problem[5:]), (Candidate(GEMM, 1063), Candidate(ATEN)), 9)
-        for problem in PROBLEMS[:2]
+        Entry(*each[:4], None, (each.m,) * 2, (each.n,) * 2, (each.k,) * 2, (Candidate(GEMM, 1063), Candidate(ATEN)), 9)
+        for each in PROBLEMS[:2]
     ]
     anything = Entry(None, None, None, None, None, (1, 512), None, None, (Candidate(Config("decompose_k", (4,))),))
     return Table(H200, [*rows, anything._replace(note="by hand: \u00e9")], {"torch": "2.11.0", "datasets": ["0"]})
@@ -375,6 +382,28 @@ def use_model(path: Path) -> None:
     model = read_model(path)
     for problem in PROBLEMS:
         model.rank(problem)
+
+
+def receipt_file() -> bytes:
+    """With a bit of everything."""
+    mm, addmm, bmm = PROBLEMS
+    device = Device(
+        {Source("device", "/t.json", "ab", 3): None},
+        {"/u.json: it is for another device": None},
+        Counter({Hit(mm, "device", "ab", "mm float16", ("aten",)): 3}),
+        Counter({addmm: 2}),
+        {addmm: 1063},
+        Counter({Skip(bmm, "device", "ab", "bmm", str(GEMM), "needs more shared memory"): 1}),
+    )
+    return receipt_bytes(Receipt(1, {Versions("0.1.0", "3.12.3", "2.11.0", "3.6.0"): None}, 12345, {H200: device}))
+
+
+def use_receipt(path: Path) -> None:
+    """Read it, and sum up what it says."""
+    receipt = read_receipt(path)
+    receipt_in_words(receipt)
+    receipt_as_json(receipt)
+    assert decode_receipt(json.loads(receipt_bytes(receipt)), "") == receipt
 
 
 def problem_file() -> bytes:

@@ -69,9 +69,10 @@ def query_command(file: Path, expression: str, form: str) -> None:
     import jmespath
     from jmespath.exceptions import JMESPathError
 
+    from diode_lut.table.duplicates import MAX_VALUES
     from diode_lut.table.read import parse, read_bytes
 
-    document = parse(file, read_bytes(file))
+    document = parse(file, read_bytes(file), MAX_VALUES)
     try:
         found = jmespath.search(expression, document)
     except JMESPathError as error:

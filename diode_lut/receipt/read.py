@@ -9,13 +9,15 @@ from typing import Any, TypeVar
 
 import orjson
 
+from diode_lut.bounded import has_more_values, read_at_most
 from diode_lut.errors import ProblemError, ReceiptError
 from diode_lut.problem import MAX_SIZE, Hardware, Problem
 from diode_lut.receipt.encode import VERSION
 from diode_lut.receipt.receipt import MAX_PERMILLE, Device, Hit, Receipt, Skip, Source, Versions, merge_receipts
 from diode_lut.settings import TIERS
 
-MAX_BYTES = 256 * 2**20
+MAX_BYTES = 64 * 2**20
+MAX_VALUES = 5_000_000
 MAX_COUNT = 2**53 - 1
 """The largest number of calls, processes or nanoseconds: every JSON reader takes it exactly; 100 days."""
 
@@ -29,10 +31,9 @@ T = TypeVar("T")
 
 def read_receipt(path: Path) -> Receipt:
     """The receipt in the file; ReceiptError, with the place inside, if it is none or of another version."""
-    with path.open("rb") as file:
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise ReceiptError(f"{path}: too large for a receipt (allowed: {MAX_BYTES >> 20} MiB)")
+    data = read_at_most(path, MAX_BYTES)
+    if has_more_values(data, MAX_VALUES):
+        raise ReceiptError(f"{path}: more than {MAX_VALUES} values, too many for a receipt")
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:

@@ -152,7 +152,7 @@ def test_other_things_in_zstd_are_refused(tmp_path: Path, content: bytes) -> Non
 
 
 def test_a_file_that_claims_gigabytes_is_refused(tmp_path: Path) -> None:
-    """Decompressing stops where no timings could have come from so little: half a gigabyte of zeros in some kilobytes is an error."""
+    """Decompressing stops where no timings can be: half a gigabyte of zeros in some kilobytes is an error."""
     content = msgpack.packb(header_to_wire(HEADER)) + b"\xc6\x20\0\0\0" + bytes(1 << 29)
     (tmp_path / "d").write_bytes(zstandard.compress(content))
     del content
