@@ -22,6 +22,7 @@ from diode_lut.trust import distrust
 if TYPE_CHECKING:
     from diode_lut.model.ranking import Model
 
+_SHIPPED = ("*.json", f"*{SUFFIX}")
 _ROWS_NAMED = 10
 """So many bad rows of a file are named one by one in the log."""
 
@@ -184,11 +185,11 @@ def _open_for(hardware: Hardware, name_or_path: str) -> Table | TableError:
 
 
 def _shipped_files() -> list[TableFile]:
-    return _files(_found("*.json"), shipped=True)
+    return _files(_found(_SHIPPED[0]), shipped=True)
 
 
 def _shipped_models() -> list[TableFile]:
-    return _files(_found(f"*{SUFFIX}"), shipped=True)
+    return _files(_found(_SHIPPED[1]), shipped=True)
 
 
 def _found(pattern: str) -> list[str]:
@@ -196,14 +197,24 @@ def _found(pattern: str) -> list[str]:
     return [str(path) for path in sorted(tables_directory().glob(pattern)) if _trusted(path)]
 
 
+def distrusted() -> list[str]:
+    """Why shipped files are not used that others could have written, in words."""
+    paths = (path for pattern in _SHIPPED for path in sorted(tables_directory().glob(pattern)))
+    return [reason for path in paths if (reason := _against(path))]
+
+
 def _trusted(path: Path) -> bool:
-    try:
-        reason = distrust(path)
-    except OSError as error:
-        reason = f"{path}: cannot be read: {error.strerror}"
+    reason = _against(path)
     if reason:
         warn_once(f"table left out: {reason}")
     return not reason
+
+
+def _against(path: Path) -> str:
+    try:
+        return distrust(path)
+    except OSError as error:
+        return f"{path}: cannot be read: {error.strerror}"
 
 
 def _files(tables: Iterable[str], *, shipped: bool) -> list[TableFile]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.catalog import find_tables, tiers_for
+from diode_lut.catalog import distrusted, find_tables, tiers_for
 from diode_lut.log import warn_once
 from diode_lut.problem import Hardware
 from diode_lut.trust import distrust
@@ -88,5 +88,6 @@ def test_a_shipped_table_that_others_can_write_is_left_out(
     assert [record.getMessage() for record in caplog.records] == [
         f"table left out: {path} can be written by others (chmod go-w)"
     ]
+    assert distrusted() == [f"{path} can be written by others (chmod go-w)"]
     assert [file.path for file in find_tables([str(path)])] == [path]
     assert any(tier.tables for tier in tiers_for(H200, [str(path)]))

@@ -10,12 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from bench_engine import RUNS, show, table
+from bench_engine import RUNS, in_new_process, peak_memory, show, table
 
+from diode_lut.errors import TableError
 from diode_lut.problem import ATEN, BATCHED, Config
-from diode_lut.table import Candidate, Entry, Table, write_table
+from diode_lut.table import Candidate, Entry, Table, read_table, to_bytes, write_table
 
 ROWS = 10_000
 GEMM = (128, 64, 32, 8, 4, 8)
@@ -30,12 +32,35 @@ def main() -> None:
         write_table(Table(table(1).hardware, rows), good)
         write_table(Table(table(1).hardware, rows[: ROWS // 2] + [_with_aten(row) for row in rows[ROWS // 2 :]]), other)
         indented.write_text(json.dumps(json.loads(good.read_bytes()), indent=2))
+        bench_refusing(other.with_name("malicious.json"))
         bench("start-up", 0.15, "--version")
         bench("fmt --check", 1.5, "fmt", "--check", indented, expected=1)
         bench("check", 1.5, "check", good)
         bench("diff, 5,000 rows with another winner", 2, "diff", good, other, expected=1)
         bench("query", 0.5, "query", good, 'entries[?op==`"bmm"` && m[1] < `64`].configs[0]')
         bench("explain", 0.5, "explain", *_problem(rows[0]), "--hardware", "nvidia-h200", "--table", good)
+
+
+def bench_refusing(path: Path) -> None:
+    """A million rows, which are good, wrong or empty, in canonical form and on one line."""
+    head, *_ = to_bytes(Table(table(1).hardware, ())).partition(b"]")
+    good = b'{"op": "mm", "configs": [\n  {"template": "aten"}\n]}'
+    rows = {"good rows": good, "rows of an unknown op": good.replace(b"mm", b"mx"), "empty rows": b"{}"}
+    for form, between in (("", b",\n"), (", one line", b",")):
+        for what, row in rows.items():
+            path.write_bytes(head + between.join([row] * 1_000_000) + b"\n]\n}\n")
+            seconds, growth = zip(*(in_new_process(__file__, str(path)) for _ in range(RUNS)), strict=True)
+            show(f"refuse a million {what}{form}", min(seconds), "s", 2)
+            show(f"refuse a million {what}{form}: growth of memory", max(growth), "MB", 300)
+
+
+def refuse(path: Path) -> None:
+    """What the new process does: prints seconds, and by how many MB its peak of memory grew."""
+    before = peak_memory()
+    started = time.perf_counter()
+    with suppress(TableError):
+        read_table(path)
+    print(time.perf_counter() - started, peak_memory() - before)
 
 
 def bench(what: str, target: float, *arguments: object, expected: int = 0) -> None:
@@ -69,4 +94,7 @@ def _with_aten(row: Entry) -> Entry:
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:
+        refuse(Path(sys.argv[1]))
+    else:
+        main()

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -21,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import diode_lut
-from diode_lut.errors import TableError
 from diode_lut.problem import ATEN, BATCHED, DTYPES, LAYOUTS, OPS, Config, Hardware, Problem
-from diode_lut.table import Candidate, Entry, Range, Table, read_table, to_bytes, write_table
+from diode_lut.table import Candidate, Entry, Range, Table, read_table, write_table
 
 if TYPE_CHECKING:
     from diode_lut.model.ranking import Model
@@ -57,7 +55,6 @@ def main() -> None:
         bench_decision(path)
         write_table(table(2_000), path)
         bench_loading(path, "2,000 entries", 25)
-        bench_refusing(path)
     bench_lookup(large)
     bench_model()
 
@@ -109,25 +106,11 @@ def bench_loading(path: Path, what: str, milliseconds: float, megabytes: float |
     show(f"load {what}: growth of peak memory", max(growth for _, growth in runs), "MB", megabytes)
 
 
-def bench_refusing(path: Path) -> None:
-    """A million rows, which are good, wrong or empty, in canonical form and on one line."""
-    head, *_ = to_bytes(Table(HARDWARE, ())).partition(b"]")
-    good = b'{"op": "mm", "configs": [\n  {"template": "aten"}\n]}'
-    rows = {"good rows": good, "rows of an unknown op": good.replace(b"mm", b"mx"), "empty rows": b"{}"}
-    for form, between in (("", b",\n"), (", on one line", b",")):
-        for what, row in rows.items():
-            path.write_bytes(head + between.join([row] * 1_000_000) + b"\n]\n}\n")
-            seconds, growth = zip(*(in_new_process(__file__, str(path)) for _ in range(RUNS)), strict=True)
-            show(f"refuse a million {what}{form}", min(seconds), "s", 2)
-            show(f"refuse a million {what}{form}: growth of peak memory", max(growth), "MB", 300)
-
-
 def load(path: Path) -> None:
     """What the new process does."""
     before = peak_memory()
     started = time.perf_counter()
-    with suppress(TableError):
-        read_table(path)
+    read_table(path)
     seconds = time.perf_counter() - started
     print(seconds, peak_memory() - before)
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from diode_lut.catalog import find_path, find_tables, is_model, open_model, open_table, tiers_for
+from diode_lut.catalog import distrusted, find_path, find_tables, is_model, open_model, open_table, tiers_for
 from diode_lut.doctor.finding import Finding, fine, note, wrong
 from diode_lut.errors import ModelError, TableError
 from diode_lut.hardware import detect_hardware, local_devices
@@ -55,6 +55,8 @@ def _unusable(found: list[Hardware]) -> Iterator[Finding]:
     """Files that answer on no device of this machine, or not with all that is in them."""
     for name in config.tables:
         yield from _own(name)
+    for reason in distrusted():
+        yield wrong("tables", f"left out: {reason}", "see to its owner and permissions, or name it in DIODE_LUT_TABLES")
     for file in find_tables(config.tables):
         if not any(file.hardware.kin(hardware) for hardware in found) and (file.shipped or not is_model(file.path)):
             text = f"{shown(file.path)} is for {file.hardware}, which this machine does not have"

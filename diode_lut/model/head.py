@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from diode_lut.bounded import read_at_most
 from diode_lut.errors import ModelError, ProblemError
 from diode_lut.problem import Hardware
 
@@ -15,7 +14,7 @@ SUFFIX = ".safetensors"
 KEY = "diode_lut"
 """Of the metadata: everything is in one JSON document."""
 
-LARGEST = 1 << 20
+LARGEST = 1_000_000
 """Bytes that a weights file may have: several times what a sensible network needs."""
 
 _LENGTH = 8
@@ -33,9 +32,13 @@ def read_model_hardware(path: Path) -> Hardware:
 def read_bytes(path: Path) -> bytes:
     """The file's bytes; ModelError if it cannot be read or is too large."""
     try:
-        return read_at_most(path, LARGEST)
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(data) > LARGEST:
+        raise ModelError(f"{path}: its bytes are more than the {LARGEST} that a weights file may have")
+    return data
 
 
 def metadata_of(data: bytes, path: Path) -> dict[str, Any]:
