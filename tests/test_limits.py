@@ -131,6 +131,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "claims 4 GB": lambda: good_stream() + b"\xdd\xff\xff\xff\xff",
     "many empty maps": lambda: good_stream() + b"\xdd\x7f\xff\xff\xff" + b"\x80" * (8 << 20),
     "nested": lambda: good_stream() + b"\x91" * (8 << 20),
+    "nested to the last level": lambda: good_stream() + b"\x91" * 500 + b"\xc0",
     "an extension type": lambda: good_stream() + msgpack.packb(msgpack.ExtType(5, b"code")),
     "a time stamp": lambda: good_stream() + msgpack.packb(msgpack.Timestamp(1)),
     "no UTF-8": lambda: good_stream() + b"\xa2\xff\xfe",

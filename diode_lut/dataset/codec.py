@@ -126,5 +126,8 @@ def _newer(version: Any) -> bool:
 
 
 def _shortened(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = "a deeply nested value"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -26,7 +26,7 @@ from diode_lut.problem import ATEN, OPS, TEMPLATES, Config, Hardware, Problem
 _KERNEL_BYTES = 4 << 20
 _BENCHMARKER = "Inductor's cache"
 _OPERANDS = re.compile(r"(\[.*\])(:benchmark_policy=\w+)?")
-_TRITON = re.compile(r"triton_(\w+)-(\w+)")
+_TRITON = re.compile(r"triton_(\w+)-(\w{1,200})")
 _SPLIT = re.compile(r"decompose_k_mm_(\d+)_split\b")
 _TUNABLE = re.compile(r"'?(BLOCK_M|BLOCK_N|BLOCK_K|GROUP_M|num_stages|num_warps)'?[:=] ?(\d+)")
 
