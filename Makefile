@@ -23,6 +23,7 @@ demo: $(READY)
 
 bench: $(READY)
 	$(RUN) tools/bench_engine.py
+	$(RUN) tools/bench_hook.py
 	$(RUN) tools/bench_build.py
 	$(RUN) tools/bench_commands.py
 

@@ -27,9 +27,14 @@ _config = lru_cache(maxsize=4096)(str)
 _row = lru_cache(maxsize=4096)(key_in_words)
 
 
+@lru_cache(maxsize=4096)
+def _configs(configs: tuple[Config, ...]) -> tuple[str, ...]:
+    return tuple(map(_config, configs))
+
+
 def record(decision: Decision, served: tuple[Config, ...]) -> None:
     """Inductor asked once, and got these configs; none if it chose by itself."""
-    hit = Hit(decision.problem, *_who(decision), tuple(map(_config, served))) if served else None
+    hit = Hit(decision.problem, *_who(decision), _configs(served)) if served else None
     with _lock:
         device = _device(decision.hardware)
         if hit is not None:
@@ -80,7 +85,10 @@ def _device(hardware: Hardware) -> Device:
     if hardware not in _present:
         _present.add(hardware)
         at_exit.arm()
-    return _devices.setdefault(hardware, Device())
+    device = _devices.get(hardware)
+    if device is None:
+        device = _devices[hardware] = Device()
+    return device
 
 
 def _who(decision: Decision) -> tuple[str, str, str]:

@@ -1,0 +1,108 @@
+"""What the hook and the receipt add to a compile: prints what was measured beside the figures to reach.
+
+Run with ``make bench``. A graph of many products is lowered for an H200 that is not there. The hook's time is what
+passes inside it, less what Inductor's own handler takes when the hook asks that. A Triton kernel's caller is made by
+Inductor as well, and has no figure to reach.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from bench_engine import HARDWARE, microseconds, show
+from torch._inductor.choices import InductorChoices
+
+import diode_lut
+from diode_lut import receipt, runtime
+from diode_lut.inductor.hook import DiodeChoices
+from diode_lut.problem import ATEN, Problem
+from tests.fake_cuda import Input, fake_cuda, lower
+
+PRODUCTS = 200
+DECISIONS = 20_000
+TRITON: dict[str, Any] = {"template": "triton_mm", "block_m": 64, "block_n": 64, "block_k": 32}
+TRITON |= {"group_m": 8, "num_stages": 3, "num_warps": 4}
+ROWS: dict[str, dict[str, Any]] = {"aten": {"template": "aten"}, "triton": TRITON}
+
+
+def main() -> None:
+    """Measure everything."""
+    print(f"{'':58} {'measured':>13} {'target':>12}")
+    with tempfile.TemporaryDirectory() as directory, fake_cuda():
+        aten, triton = (row(Path(directory) / f"{name}.json", config) for name, config in ROWS.items())
+        bench_receipt(aten)
+        bench_graph("rows with aten", (aten,), ("user",), 20)
+        bench_graph("no row", (), ("user",), 20)
+        bench_graph("no row, so that the model is asked", (), ("user", "model"))
+        bench_graph("rows with Triton, Inductor's making of callers included", (triton,), ("user",))
+        show("cache identity, once for each graph", microseconds(lambda _: runtime.cache_identity(), [0] * 200), "us")
+
+
+def row(path: Path, config: dict[str, Any]) -> str:
+    """A table with one row for any ``mm``."""
+    entries = [{"op": "mm", "configs": [config]}]
+    path.write_text(json.dumps({"schema_version": 1, "hardware": HARDWARE._asdict(), "entries": entries}))
+    return str(path)
+
+
+def bench_receipt(table: str) -> None:
+    """Noting decisions, of which each problem is asked about several times."""
+    problems = [Problem("mm", "float16", "nn", 16, 1, 64 + size % 1000, 64, 64) for size in range(DECISIONS)]
+    with diode_lut.config.patch(tables=(table,)):
+        decisions = [runtime.select(problem, hardware=HARDWARE) for problem in problems]
+    show("receipt, a hit", microseconds(lambda each: receipt.record(each, (ATEN,)), decisions), "us", 5)
+    show("receipt, a miss", microseconds(lambda each: receipt.record(each, ()), decisions), "us", 5)
+
+
+def bench_graph(what: str, tables: tuple[str, ...], tiers: tuple[str, ...], target: float | None = None) -> None:
+    """All products of one graph, the second time, when tables and models are loaded."""
+    with diode_lut.config.patch(tables=tables, tiers=tiers):
+        lower_products()
+        with clock() as spent:
+            lower_products()
+    show(f"hook, {PRODUCTS} products, {what}", spent["hook"] * 1e3, "ms", target)
+
+
+def lower_products() -> None:
+    """A graph of products that all differ."""
+
+    def products(*matrices: torch.Tensor) -> list[torch.Tensor]:
+        return [a @ matrices[0] for a in matrices[1:]]
+
+    lower(products, Input((64, 64)), *(Input((16 * size, 64)) for size in range(1, PRODUCTS + 1)))
+
+
+@contextmanager
+def clock() -> Iterator[dict[str, float]]:
+    """Adds up, under ``hook``, the seconds of CPU time inside the hook and not inside Inductor's own handler."""
+    spent = {"hook": 0.0}
+
+    def timed(method: Callable[..., Any], sign: int) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            started = time.thread_time()
+            try:
+                return method(*arguments, **keywords)
+            finally:
+                spent["hook"] += sign * (time.thread_time() - started)
+
+        return call
+
+    name = "get_template_configs"
+    ours, inductors = getattr(DiodeChoices, name), getattr(InductorChoices, name)
+    with (
+        mock.patch.object(InductorChoices, name, timed(inductors, -1)),
+        mock.patch.object(DiodeChoices, name, timed(ours, 1)),
+    ):
+        yield spent
+
+
+if __name__ == "__main__":
+    main()
