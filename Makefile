@@ -8,7 +8,7 @@ READY := $(if $(VENV),$(VENV)/.ready)
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
 # One compile at a time in each of pytest's processes, and no trials of the C++ compiler, 12 s in each cold process.
-INDUCTOR := TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=1
+INDUCTOR := OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=1
 
 # Tests of reports open them in it.
 BROWSER := /usr/bin/chromedriver
