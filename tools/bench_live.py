@@ -1,7 +1,8 @@
 """What the hook is worth on this GPU: products compiled in default mode with and without it, timed side by side.
 
-Run with ``python tools/bench_live.py PROBLEMS.json``. Both are compiled with empty caches. Times are medians of
-interleaved rounds with a cold L2 cache; gains are times without over times with the hook.
+Run with ``python tools/bench_live.py FILE``, a problem file or a dataset. Both are compiled with empty caches. Times
+are medians of interleaved rounds with a cold L2 cache; gains are times without over times with the hook. With
+``DIODE_LUT_TIERS=model`` only the model answers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import diode_lut
 from diode_lut.collect.bench import Bench
 from diode_lut.collect.problem_file import read_problems
 from diode_lut.collect.product import make_operands, matmul_precision
+from diode_lut.dataset import read_dataset
 from diode_lut.problem import Problem
 
 ROUNDS = 40
@@ -31,13 +33,16 @@ SLOWER = 0.97
 def main() -> None:
     """Measure a sample, a line for each problem as it is done, and a summary."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("problems", type=Path)
+    parser.add_argument("file", type=Path)
     parser.add_argument("--sample", type=int, metavar="N", help="draw so many of the problems")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"), help="every OF-th, from I on")
     options = parser.parse_args()
-    problems = read_problems(options.problems)
+    problems = problems_in(options.file)
     if options.sample:
         problems = random.Random(options.seed).sample(problems, min(options.sample, len(problems)))
+    first, step = options.part
+    problems = problems[first::step]
     bench = Bench()
     gains: list[float] = []
     tiers: Counter[str] = Counter()
@@ -49,6 +54,13 @@ def main() -> None:
     slower = sum(gain < SLOWER for gain in gains)
     print(f"{len(gains)} problems, {dict(tiers)}: gain {geometric_mean(gains):.3f}, least {min(gains):.3f}")
     print(f"slower by over {1 - SLOWER:.0%}: {slower}")
+
+
+def problems_in(path: Path) -> list[Problem]:
+    """The problems of a problem file, or those of a dataset, in order."""
+    if path.suffix == ".json":
+        return read_problems(path)
+    return sorted({record.problem for record in read_dataset(path)})
 
 
 def measure(problem: Problem, bench: Bench) -> tuple[float, str]:

@@ -32,6 +32,12 @@ _WIDTH = 120
     help="Evaluate this model, not a table, on the problems that it was not trained on.",
 )
 @click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="With --model: on all problems, for datasets that it was not trained on at all.",
+)
+@click.option(
     "--against",
     metavar="CONFIG",
     default="aten",
@@ -43,7 +49,12 @@ _WIDTH = 120
     "--picture", metavar="FILE", type=_FILE, help="Draw the regrets and gains there: a .png, .svg or .pdf file."
 )
 def evaluate_command(
-    files: tuple[Path, ...], model_file: Path | None, against: str, json_file: Path | None, picture: Path | None
+    files: tuple[Path, ...],
+    model_file: Path | None,
+    everything: bool,
+    against: str,
+    json_file: Path | None,
+    picture: Path | None,
 ) -> None:
     """Show what the first choices of a table, or of a model, cost on the problems of datasets.
 
@@ -61,6 +72,8 @@ def evaluate_command(
     chooser_file, *inputs = files if model_file is None else (model_file, *files)
     if not inputs:
         raise click.UsageError("Missing argument 'DATASET...'.")
+    if everything and model_file is None:
+        raise click.UsageError("--all goes with --model only: a table is always evaluated on all problems.")
     chooser = open_table(chooser_file) if model_file is None else open_model(chooser_file)
     datasets = read_datasets_for(chooser, inputs)
     if picture is not None:
@@ -68,7 +81,7 @@ def evaluate_command(
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
         records = (record for each in datasets for record in progress.track(each, description=each.path.name))
-        evaluation = evaluate(_answers(chooser), _unseen(chooser, records), against)
+        evaluation = evaluate(_answers(chooser), _measured(chooser, everything, records), against)
     Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False).print(AsText(evaluation))
     if json_file is not None:
         _write_json(json_file, evaluation, chooser, datasets)
@@ -88,15 +101,15 @@ def _answers(chooser: Table | Model) -> Select:
     return answers_of_model(chooser, config.confidence_threshold)
 
 
-def _unseen(chooser: Table | Model, records: Iterable[Record]) -> Iterable[Record]:
-    """All records; for a model those of problems for testing, with the times of both stages, as it can choose any."""
+def _measured(chooser: Table | Model, everything: bool, records: Iterable[Record]) -> Iterable[Record]:
+    """What counts: for a model the times of both stages, as it can choose any config, on problems it has not seen."""
     from diode_lut.dataset.combine import combined
     from diode_lut.model.split import TRAIN
     from diode_lut.table import Table
 
     if isinstance(chooser, Table):
         return records
-    return combined(record for record in records if chooser.split.group(record.problem) != TRAIN)
+    return combined(record for record in records if everything or chooser.split.group(record.problem) != TRAIN)
 
 
 def check_picture(path: Path) -> None:
