@@ -32,6 +32,7 @@ CASES = [
     ("distill d.msgpack -o x.safetensors --leave-out m=9:1", 2, "'m=9:1': not a condition such as op=mm, layout=nt"),
     ("evaluate d.msgpack mine.json", 1, "error: d.msgpack:1:1: byte 0x"),
     ("evaluate other.json d.msgpack", 1, "measured on NVIDIA H200 (sm_90, 132 SMs), but other.json is for"),
+    ("evaluate mine.json d.msgpack --json nodir/x.json", 2, "nodir: no such directory to write the figures to"),
     ("evaluate --model mine.json d.msgpack", 1, "error: mine.json: not a safetensors file"),
     ("explain mm 8 8 8 --batch 4 --hardware h200", 2, "error: b: mm has no batch, so b is 1, not 4"),
     ("explain mm 8 8 8 --hardware h300", 2, "error: h300: no table is for hardware of that name (tables: "),

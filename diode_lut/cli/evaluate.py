@@ -78,6 +78,8 @@ def evaluate_command(
     datasets = read_datasets_for(chooser, inputs)
     if picture is not None:
         check_picture(picture)
+    if json_file is not None and not json_file.parent.is_dir():
+        raise click.UsageError(f"{json_file.parent}: no such directory to write the figures to")
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
         records = (record for each in datasets for record in progress.track(each, description=each.path.name))
