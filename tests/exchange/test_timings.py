@@ -128,6 +128,20 @@ def test_what_the_log_does_not_say_must_be_given(tmp_path: Path) -> None:
     assert content.records == [Record(MM, (Timing(ATEN, 250_000),))]
 
 
+def test_inductors_cache_gives_the_faster_of_the_librarys_two_ways(tmp_path: Path) -> None:
+    """For addmm and bias_addmm there is one config, which has the better of the two times."""
+    bias, a, b = (32, 1, 0), (64, 16, 16, 1, 0), (16, 32, 32, 1, 0)
+    operands = repr([("cuda", "torch.float16", *numbers) for numbers in (bias, a, b)])
+    times = {"bias_addmm-alpha=1, beta=1-b": 0.5, "addmm-alpha=1, beta=1-a": 0.75}
+    system = {"device": {"name": "NVIDIA H200"}, "version": {"triton": "3.6.0", "cuda": "13.0"}}
+    document = {"system": system, "cache": {"addmm": {operands: {"highest": times}}}}
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "name").write_text(json.dumps(document), encoding="utf-8")
+    content, skipped = taken("inductor-cache", tmp_path)
+    problem = Problem.of("addmm", 64, 32, 16, dtype="float16", layout="nn")
+    assert (content.records, skipped) == ([Record(problem, (Timing(ATEN, 500_000),))], {})
+
+
 @pytest.mark.parametrize("name", ["t4", "inductor-mm-log"])
 @pytest.mark.parametrize("document", [{"results": 1}, [{"(1, 2)": [{"type": "cublas", "time": 1}]}], "x"])
 def test_another_document_is_an_error(tmp_path: Path, name: str, document: Any) -> None:
