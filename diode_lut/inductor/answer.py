@@ -10,6 +10,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.ir import ChoiceCaller
 
 from diode_lut import runtime
+from diode_lut.inductor.switch import is_off
 from diode_lut.problem import ATEN, Config
 from diode_lut.selector import Decision
 from diode_lut.settings import config
@@ -31,8 +32,8 @@ def autotuning() -> bool:
 
 
 def in_force() -> bool:
-    """Whether the settings let tables decide in Inductor's present mode."""
-    return config.policy != "off" and (config.default_mode or autotuning())
+    """Whether the hook is on, and the settings let tables decide in Inductor's present mode."""
+    return not is_off() and config.policy != "off" and (config.default_mode or autotuning())
 
 
 def answer(decision: Decision, build: Build) -> list[ChoiceCaller] | None:

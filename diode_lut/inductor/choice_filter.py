@@ -14,7 +14,7 @@ from diode_lut.inductor.answer import MARK, CannotRun, answer, in_force
 from diode_lut.inductor.cpp import cpp_caller
 from diode_lut.inductor.describe import describe
 from diode_lut.inductor.offers import aten_of, problem_of_aten
-from diode_lut.log import warn_once
+from diode_lut.inductor.switch import leave
 from diode_lut.problem import Config
 
 
@@ -28,7 +28,7 @@ def filter_choices(choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
     except MissError:
         raise  # as the setting strict has it
     except Exception as error:
-        warn_once(f"a product is left to Inductor: {type(error).__name__}: {error}")
+        leave("a product", error)
         return choices
 
 

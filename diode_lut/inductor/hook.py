@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 from weakref import ref
 
@@ -17,8 +18,8 @@ from diode_lut.inductor.answer import CannotRun, answer, autotuning, in_force
 from diode_lut.inductor.callers import caller_of
 from diode_lut.inductor.install import cache_identity
 from diode_lut.inductor.problems import problem_of
+from diode_lut.inductor.switch import leave
 from diode_lut.inductor.templates import UIDS
-from diode_lut.log import warn_once
 from diode_lut.problem import ATEN, Config
 
 Callers = list[ChoiceCaller]
@@ -57,9 +58,14 @@ class DiodeChoices(InductorChoices):
         except MissError:
             raise  # as the setting strict has it
         except Exception as error:
-            warn_once(f"{op_name} is left to Inductor: {type(error).__name__}: {error}")
+            leave(op_name, error)
             callers = None
         return ask_base(templates) if callers is None else callers
+
+
+_OURS, _THEIRS = (list(signature(each.get_template_configs).parameters) for each in (DiodeChoices, InductorChoices))
+if _OURS != _THEIRS:
+    raise ImportError(f"InductorChoices.get_template_configs: expected the parameters {_OURS}, found {_THEIRS}")
 
 
 def on_top_of(handler: InductorChoices) -> DiodeChoices:

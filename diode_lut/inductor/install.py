@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 from uuid import uuid4
 
-from diode_lut.log import warn_once
+from diode_lut.inductor.switch import is_off, turn_off
 from diode_lut.post_import import when_imported
 
 
@@ -31,7 +31,7 @@ class Factory:
 
             return DiodeChoices() if self.previous is None else on_top_of(self.previous())
         except Exception as error:
-            _off(error)
+            turn_off(error)
             return _inductors_own() if self.previous is None else self.previous()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Factory:
@@ -67,12 +67,14 @@ def _restore(*_identity: Any) -> Factory:
 
 def cache_identity() -> tuple[Hashable, ...]:
     """What the answers depend on; something new each time, so that no cache answers, if that cannot be told."""
+    if is_off():
+        return ("off",)
     try:
         from diode_lut import runtime
 
         return runtime.cache_identity()
     except Exception as error:
-        _off(error)
+        turn_off(error)
         return ("unknown", uuid4().hex)
 
 
@@ -86,7 +88,7 @@ def install(config: ModuleType) -> None:
         _take_over_this_thread()
         when_imported("torch._inductor.select_algorithm", f"{__name__}:install_filter")
     except Exception as error:
-        _off(error)
+        turn_off(error)
 
 
 def _install_factory(config: Any) -> None:
@@ -112,7 +114,7 @@ def install_filter(select_algorithm: Any) -> None:
     try:
         select_algorithm.add_preprocessing_fn(filter_choices)
     except Exception as error:
-        _off(error)
+        turn_off(error)
 
 
 def filter_choices(choices: list[Any]) -> list[Any]:
@@ -120,11 +122,6 @@ def filter_choices(choices: list[Any]) -> list[Any]:
     try:
         from diode_lut.inductor import choice_filter
     except Exception as error:
-        _off(error)
+        turn_off(error)
         return choices
     return choice_filter.filter_choices(choices)
-
-
-def _off(error: Exception) -> None:
-    torch: Any = sys.modules["torch"]
-    warn_once(f"diode_lut is off, and Inductor of torch {torch.__version__} decides alone: {error!r}")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from diode_lut.hardware import detect_hardware
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,30 +77,53 @@ assert isinstance(copy, Mine) and type(copy).__name__ == "DiodeChoices" and copy
         assert done.returncode == 0, done.stderr
 
 
+def test_parts_of_inductor_can_be_imported_first() -> None:
+    """The filter is in place, too, where a module is imported first that needs Inductor's list of candidates."""
+    done = run("import diode_lut, torch._inductor.kernel.mm_common")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 COMPILE = """
 import diode_lut, torch
-a = torch.randn(4, 4)
-torch.testing.assert_close(torch.compile(torch.mm)(a, a), a @ a)
+a, b = torch.randn(4, 64, 128), torch.randn(4, 128, 96)
+torch.testing.assert_close(torch.compile(torch.bmm)(a, b), torch.bmm(a, b))
+"""
+
+INDUCTOR = """
+import torch._inductor.compile_fx, torch._inductor.kernel.bmm, torch._inductor.kernel.mm
+from torch._inductor import choices, kernel_inputs, select_algorithm
+from torch._inductor.codegen import cpp_bmm_template
+ask = choices.InductorChoices.get_template_configs
 """
 
 
-@pytest.mark.parametrize(
-    "trouble",
-    [
-        "import sys; sys.modules['orjson'] = None",
-        "import torch._inductor.select_algorithm as inductor; del inductor.add_preprocessing_fn",
-    ],
-    ids=["part of diode_lut missing", "Inductor has moved on"],
-)
-def test_broken_installation_is_a_warning(trouble: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where a part of diode_lut cannot be imported, or Inductor is not as it was, compiling goes on with a warning."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    done = run(f"{trouble}\n{COMPILE}")
+MOVED_ON = {
+    "part of diode_lut missing": "import sys; sys.modules['orjson'] = None",
+    "function missing": "del select_algorithm.add_preprocessing_fn",
+    "module missing": "import sys; sys.modules['torch._inductor.template_heuristics.registry'] = None",
+    "the hook's signature changed": "choices.InductorChoices.get_template_configs = lambda self, *_: ask(self, *_)",
+    "signature changed": "cpp_bmm_template.CppBmmTemplate.add_choices = lambda layout: None",
+    "method missing": "del kernel_inputs.KernelInputs.strides_symbolic",
+}
+"""What happens to Inductor, or to us; the first three are noticed when Inductor is imported, the others later."""
+
+
+@pytest.mark.parametrize("trouble", MOVED_ON)
+def test_inductor_has_moved_on(
+    trouble: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table_file: Callable[..., Path]
+) -> None:
+    """Where Inductor is not as it was, or part of diode_lut is missing, compiling goes on, with one warning."""
+    row = {"op": "bmm", "configs": [{"template": "cpp_gemm"}]}
+    hardware = {**detect_hardware("cpu")._asdict(), "aliases": []}
+    monkeypatch.setenv("DIODE_LUT_TABLES", str(table_file("rows.json", row, hardware=hardware)))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    done = run(f"{INDUCTOR}\n{MOVED_ON[trouble]}\n{COMPILE}")
     assert done.returncode == 0, done.stderr
-    assert "diode_lut is off" in done.stderr
+    (warning,) = done.stderr.splitlines()
+    assert warning.startswith("diode_lut is off, and Inductor of torch ")
 
 
 def test_repro_script_names_the_factory() -> None:
     """What Inductor writes into its repro scripts for the hook can be run."""
-    done = run("import diode_lut, torch._inductor.config as c; exec(c.codegen_config())")
+    done = run("import diode_lut, torch, torch._inductor.config as c; exec(c.codegen_config())")
     assert done.returncode == 0, done.stderr
