@@ -13,10 +13,14 @@ INDUCTOR := OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_
 # Tests of reports open them in it.
 BROWSER := /usr/bin/chromedriver
 
-.PHONY: test demo bench lint format
+.PHONY: test test-versions demo bench lint format
 
 test: $(READY) $(BROWSER)
 	$(INDUCTOR) $(RUN) -m pytest $(PYTEST_FLAGS)
+
+# All releases of PyTorch, or make test-versions VERSIONS="2.11 2.15".
+test-versions: $(READY)
+	$(INDUCTOR) PYTEST_ADDOPTS="$(PYTEST_FLAGS)" $(RUN) tools/test_versions.py $(VERSIONS)
 
 demo: $(READY)
 	$(RUN) -u tools/demo.py

@@ -88,9 +88,9 @@ def test_mm_with_a_long_k_offers_splits() -> None:
 
 
 def test_addmm_offers_aten_and_triton() -> None:
-    """The Triton candidates of addmm are the same template as mm's."""
+    """The Triton candidates of addmm are the same template as mm's; torch 2.11 offers both of the library's ways."""
     found = templates(offered(torch.addmm, (2048,), (512, 1024), (1024, 2048)))
-    assert found["aten"] == 1
+    assert found["aten"] in (1, 2)
     assert found["triton_mm"] > 10
 
 
@@ -137,7 +137,7 @@ def test_parameters_come_in_the_order_of_the_config() -> None:
         (mm.mm_template, {"BLOCK_N": None}),
         (mm.mm_template, {"waves_per_eu": 2}),
         (mm.mm_contiguous_subgraph_template, {}),
-        (mm.blackwell_ws_persistent_device_tma_mm_template, {}),
+        (mm.scaled_mm_device_tma_main_loop_scaling_template, {}),
         (mm.aten_mm_dtype, {}),
     ],
 )

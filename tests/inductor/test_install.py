@@ -93,7 +93,8 @@ INDUCTOR = """
 import torch._inductor.compile_fx, torch._inductor.kernel.bmm, torch._inductor.kernel.mm
 from torch._inductor import choices, kernel_inputs, select_algorithm
 from torch._inductor.codegen import cpp_bmm_template
-ask = choices.InductorChoices.get_template_configs
+hook = choices.InductorChoices
+ask = hook.get_template_configs
 """
 
 
@@ -101,7 +102,7 @@ MOVED_ON = {
     "part of diode_lut missing": "import sys; sys.modules['orjson'] = None",
     "function missing": "del select_algorithm.add_preprocessing_fn",
     "module missing": "import sys; sys.modules['torch._inductor.template_heuristics.registry'] = None",
-    "the hook's signature changed": "choices.InductorChoices.get_template_configs = lambda self, *_: ask(self, *_)",
+    "the hook's signature changed": "hook.get_template_configs = lambda self, *_, **more: ask(self, *_, **more)",
     "signature changed": "cpp_bmm_template.CppBmmTemplate.add_choices = lambda layout: None",
     "method missing": "del kernel_inputs.KernelInputs.strides_symbolic",
 }
