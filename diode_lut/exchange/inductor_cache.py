@@ -9,6 +9,7 @@ Others are the ATen function's name, and ``decompose_k_mm_SPLIT_split``, followe
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,12 +88,12 @@ class _Reader:
 
     def _timings(self, op: str, choices: dict[str, Any]) -> Iterator[Timing]:
         """The best time of each config: the library may have two ways of adding a bias."""
-        best: dict[Config, float] = {}
+        best: dict[Config, Timing] = {}
         for choice, milliseconds in choices.items():
             with counting(self._skipped):
-                config = self._config(op, choice)
-                best[config] = min(best.get(config, milliseconds), milliseconds)
-        yield from (Timing.of(config, nanoseconds(milliseconds)) for config, milliseconds in best.items())
+                timing = Timing.of(self._config(op, choice), nanoseconds(milliseconds))
+                best[timing.config] = min(best.get(timing.config, timing), timing, key=lambda each: each.ns or math.inf)
+        yield from best.values()
 
     def _config(self, op: str, choice: str) -> Config:
         if triton := _TRITON.fullmatch(choice):
