@@ -91,7 +91,7 @@ def filled(spec: Input, device: str, scale: float) -> torch.Tensor:
     empty = 0 in spec.shape
     extent = 0 if empty else sum((size - 1) * step for size, step in zip(spec.shape, spec.stride, strict=True))
     memory = torch.full((spec.offset + 1 + extent + TAIL,), float("nan"), dtype=spec.dtype, device=device)
-    distinct = [1 if step == 0 else size for size, step in zip(spec.shape, spec.stride, strict=True)]
+    distinct = [min(size, 1) if step == 0 else size for size, step in zip(spec.shape, spec.stride, strict=True)]
     values = torch.randn(distinct, device=device).mul_(scale).to(spec.dtype)
     memory.as_strided(distinct, spec.stride, spec.offset).copy_(values)
     return memory.as_strided(spec.shape, spec.stride, spec.offset)
