@@ -22,8 +22,8 @@ SHARED_MEMORY = {
 """Bytes of shared memory that one block may have, for each architecture where that is known: CUDA C++ Programming
 Guide, technical specifications per compute capability."""
 
-REGISTERS = 255
-"""Registers of one thread; an accumulator that needs more spills on every architecture that Triton supports."""
+_REGISTERS_PER_THREAD, _REGISTERS_PER_BLOCK = 255, 65536
+"""Registers of one thread, and of all threads of a block: CUDA C++ Programming Guide, as above."""
 
 GEMM_TEMPLATES = ("triton_mm", "triton_bmm", "triton_mm_persistent_tma")
 """The templates that are one Triton kernel, with blocks as tunables."""
@@ -45,6 +45,14 @@ def accumulator_registers(config: Config) -> int:
     """Registers of 4 bytes that one thread needs for the accumulator; ``config`` is of one of GEMM_TEMPLATES."""
     block_m, block_n, *_, num_warps = config.params
     return -(-block_m * block_n // (32 * num_warps))
+
+
+def registers(config: Config) -> int:
+    """Registers that one thread may have. The accumulator must leave some of them, or it spills, or does not compile.
+
+    ``config`` is of one of GEMM_TEMPLATES.
+    """
+    return min(_REGISTERS_PER_THREAD, _REGISTERS_PER_BLOCK // (32 * config.params[-1]))
 
 
 def shared_memory(config: Config, op: str, itemsize: int) -> int:

@@ -6,7 +6,14 @@ from itertools import product
 
 import pytest
 
-from diode_lut.architecture import GEMM_TEMPLATES, SHARED_MEMORY, accumulator_registers, runs_on, shared_memory
+from diode_lut.architecture import (
+    GEMM_TEMPLATES,
+    SHARED_MEMORY,
+    accumulator_registers,
+    registers,
+    runs_on,
+    shared_memory,
+)
 from diode_lut.problem import TEMPLATES, Config
 from tests.fake_cuda import H200
 
@@ -45,6 +52,12 @@ def test_accumulators_are_spread_over_all_threads() -> None:
     """A block of 256 x 128 float32 in 8 warps is 128 registers a thread; what is left over counts as one."""
     assert accumulator_registers(Config("triton_mm", (256, 128, 64, 8, 3, 8))) == 128
     assert accumulator_registers(Config("triton_bmm", (16, 16, 64, 8, 3, 16))) == 1
+
+
+def test_threads_share_registers() -> None:
+    """A thread has 255 registers, unless there are so many that they share 65,536."""
+    warps = (4, 8, 16)
+    assert [registers(Config("triton_mm", (64, 64, 64, 8, 3, each))) for each in warps] == [255, 255, 128]
 
 
 def test_each_architecture_has_its_templates() -> None:

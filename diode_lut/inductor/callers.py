@@ -24,7 +24,7 @@ from torch._inductor.template_heuristics.triton import GemmConfig
 from torch._inductor.utils import use_triton_template, use_triton_tma_template
 from torch._inductor.virtualized import V
 
-from diode_lut.architecture import REGISTERS, accumulator_registers
+from diode_lut.architecture import accumulator_registers, registers
 from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.templates import UIDS
 from diode_lut.problem import BATCHED, Config
@@ -72,8 +72,8 @@ def _batch_fits_grid(inputs: MMKernelInputs) -> bool:
 
 def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> ir.ChoiceCaller:
     block_m, block_n, block_k, group_m, num_stages, num_warps = config.params
-    if accumulator_registers(config) > REGISTERS:
-        raise CannotRun(f"its accumulator takes more than {REGISTERS} registers a thread")
+    if accumulator_registers(config) >= registers(config):
+        raise CannotRun(f"its accumulator takes all of the {registers(config)} registers that a thread has")
     inputs = _with_fixed_layouts(inputs, op)
     if template is persistent_tma_mm_template and not _tma_legal(inputs):
         raise CannotRun("tensor descriptors cannot describe these matrices")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from diode_lut.architecture import (
     GEMM_TEMPLATES,
-    REGISTERS,
     SHARED_MEMORY,
     accumulator_registers,
+    registers,
     runs_on,
     shared_memory,
 )
@@ -46,10 +46,10 @@ def _of_split(config: Config, entry: Entry) -> Iterator[Fault]:
 
 def _of_registers(config: Config) -> Iterator[Fault]:
     block_m, block_n, *_, num_warps = config.params
-    registers = accumulator_registers(config)
-    if registers > REGISTERS:
-        reason = f"{num_warps} are too few for a block of {block_m}x{block_n}: {registers} registers a thread"
-        yield Fault(f"{reason} (allowed: {REGISTERS})", "num_warps")
+    needed, limit = accumulator_registers(config), registers(config)
+    if needed >= limit:
+        reason = f"{num_warps} do not go with a block of {block_m}x{block_n}: {needed} registers a thread"
+        yield Fault(f"{reason} (allowed: {limit - 1})", "num_warps")
 
 
 def _of_shared_memory(config: Config, entry: Entry, arch: str) -> Iterator[Fault]:

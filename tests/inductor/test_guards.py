@@ -1,0 +1,216 @@
+"""What could go wrong between a row and a result, a test each; what has one elsewhere is listed here.
+
+==============================  =========================================================================
+registers                       here
+EVEN_K                          test_hook.py::test_even_k_is_derived
+frozen layouts                  test_hook.py::test_flexible_input_keeps_the_layout_it_was_looked_up_by
+alignment for TMA               test_hook.py::test_tma_is_refused_where_illegal, and here
+shared memory, fused epilogue   here; without an epilogue: test_hook.py::test_unlaunchable_config_gives_way
+batch over 65,535, zero sizes   here
+unbacked sizes                  test_guards_on_cpu.py
+precision switches, autocast    here
+deterministic mode              here
+freezing                        test_cpu.py::test_row_decides_frozen_linear
+AOTInductor                     test_guards_on_cpu.py; what it cannot have: here
+two threads at once             test_guards_on_cpu.py
+compile workers                 test_guards_on_cpu.py
+forked and spawned processes    test_guards_on_cpu.py
+CUDA graphs                     tests/gpu/test_hook.py::test_cuda_graphs
+backward in autograd's thread   tests/gpu/test_hook.py::test_training_step
+another library's handler       before ours: test_install.py, test_hook.py; after ours: test_guards_on_cpu.py
+==============================  =========================================================================
+
+tests/gpu/test_guards.py has those that can be seen on a GPU again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.virtualized import V
+
+from diode_lut.inductor import callers
+from tests.fake_cuda import H200, Input, compile_triton, lower
+
+pytestmark = pytest.mark.usefixtures("h200")
+
+Rows = Callable[..., None]
+
+
+def triton(template: str, m: int, n: int, k: int, *, stages: int = 3, warps: int = 4) -> dict[str, Any]:
+    blocks = {"block_m": m, "block_n": n, "block_k": k}
+    return {"template": template, **blocks, "group_m": 8, "num_stages": stages, "num_warps": warps}
+
+
+MM = triton("triton_mm", 64, 128, 32)
+BMM = triton("triton_bmm", 32, 64, 64, stages=2)
+TMA = triton("triton_mm_persistent_tma", 128, 64, 64)
+PRODUCT = Input((512, 1024)), Input((1024, 2048))
+FLOAT32 = Input((512, 1024), torch.float32), Input((1024, 2048), torch.float32)
+
+
+@pytest.fixture
+def precision() -> Iterator[None]:
+    """Puts float32's precision back."""
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        triton("triton_mm", 32, 256, 128, stages=3, warps=8),
+        triton("triton_mm_persistent_tma", 128, 128, 64, stages=5, warps=8),
+    ],
+    ids=lambda config: config["template"],
+)
+def test_fused_epilogue_fits_shared_memory(config: dict[str, Any], rows: Rows, tmp_path: Path) -> None:
+    """A kernel that nearly fills the shared memory stays within it when all that follows is fused into it."""
+
+    def function(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.gelu(torch.nn.functional.linear(x, w, bias)) + other
+
+    rows({"configs": [config]})
+    inputs = Input((512, 1024)), Input((2048, 1024)), Input((2048,)), Input((512, 2048), torch.float32)
+    lowered = lower(function, *inputs)
+    (kernel,) = lowered.triton_kernels
+    assert compile_triton(kernel, tmp_path).metadata.shared <= H200.shared_memory_per_block_optin
+
+
+def test_tma_that_would_not_fit_with_its_epilogue_is_refused(rows: Rows) -> None:
+    """What a TMA kernel needs for its result counts too: the same blocks fit without TMA."""
+    blocks = 32, 256, 128
+    inputs = Input((512, 1024)), Input((1024, 2048))
+    for template, fits in (("triton_mm", True), ("triton_mm_persistent_tma", False)):
+        rows({"configs": [triton(template, *blocks, stages=3, warps=8)]})
+        assert bool(lower(torch.mm, *inputs).triton_templates) is fits
+
+
+@pytest.mark.parametrize("dynamic", [(), (0,)], ids=["static", "dynamic"])
+def test_batch_over_65535(dynamic: tuple[int, ...], rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Inductor does not cut a large batch over the launch grid, as in torch 2.11, such a row gives way."""
+    rows({"configs": [BMM]})
+    inputs = Input((65536, 16, 16), dynamic=dynamic), Input((65536, 16, 16), dynamic=dynamic)
+    assert lower(torch.bmm, *inputs).triton_templates
+    monkeypatch.setattr(callers, "_SPLITS_BATCH", False)
+    assert lower(torch.bmm, *inputs).triton_templates == []
+    small = Input((65535, 16, 16)), Input((65535, 16, 16))
+    assert lower(torch.bmm, *small).triton_templates
+
+
+@pytest.mark.parametrize("empty", "bmnk")
+def test_zero_sizes(empty: str, rows: Rows) -> None:
+    """A product without elements, or of none, never gets a row's kernel."""
+    rows({"configs": [BMM]})
+    sizes = {"b": 4, "m": 64, "n": 32, "k": 16, empty: 0}
+    a, b = Input((sizes["b"], sizes["m"], sizes["k"])), Input((sizes["b"], sizes["k"], sizes["n"]))
+    assert lower(torch.bmm, a, b).triton_templates == []
+
+
+def test_tma_where_rows_may_become_unaligned(rows: Rows) -> None:
+    """A size that may change keeps TMA away where the rows' alignment hangs on it."""
+    rows({"configs": [TMA]})
+    a, b = PRODUCT
+    assert lower(torch.mm, a, b).triton_templates
+    assert lower(torch.mm, a._replace(dynamic=(1,)), b._replace(dynamic=(0,))).triton_templates == []
+    assert lower(torch.mm, a, b._replace(dynamic=(1,))).triton_templates == []
+
+
+@pytest.mark.usefixtures("precision")
+@pytest.mark.parametrize("switch", ["high", "medium", "allow_tf32"])
+def test_precision_switches(switch: str, rows: Rows) -> None:
+    """However TF32 is allowed, rows for float32 no longer answer, and those for tf32 do."""
+    rows({"dtype": "float32", "configs": [MM]})
+    (kernel,) = lower(torch.mm, *FLOAT32).triton_templates
+    assert "ALLOW_TF32 : tl.constexpr = False" in kernel
+    if switch == "allow_tf32":
+        torch.backends.cuda.matmul.allow_tf32 = True
+    else:
+        torch.set_float32_matmul_precision(switch)
+    assert lower(torch.mm, *FLOAT32).triton_templates == []
+    rows({"dtype": "tf32", "configs": [MM]})
+    (kernel,) = lower(torch.mm, *FLOAT32).triton_templates
+    assert "ALLOW_TF32 : tl.constexpr = True" in kernel
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16"])
+def test_reduced_precision_reduction(name: str, rows: Rows) -> None:
+    """A row's kernel adds up in float32, whether or not the library may do with less."""
+    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[name]
+    rows({"configs": [MM]})
+    matmul, switch = torch.backends.cuda.matmul, f"allow_{name}_reduced_precision_reduction"
+    before = getattr(matmul, switch)
+    try:
+        for allowed in (False, True):
+            setattr(matmul, switch, allowed)
+            (kernel,) = lower(torch.mm, *(each._replace(dtype=dtype) for each in PRODUCT)).triton_templates
+            assert "ACC_TYPE : tl.constexpr = tl.float32" in kernel
+    finally:
+        setattr(matmul, switch, before)
+
+
+def test_autocast(rows: Rows) -> None:
+    """Under autocast the rows for the type that products are cast to answer."""
+    rows({"dtype": "float16", "configs": [MM]})
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", torch.float16):
+            return torch.mm(a, b)
+
+    assert lower(torch.mm, *FLOAT32).triton_templates == []
+    assert lower(function, *FLOAT32).triton_templates
+
+
+def test_mixed_types(rows: Rows) -> None:
+    """A product whose result has another type than its inputs is left to Inductor."""
+    rows({"configs": [MM]})
+    lowered = lower(lambda a, b: torch.mm(a, b, out_dtype=torch.float32), *PRODUCT)
+    assert lowered.triton_templates == []
+
+
+def test_deterministic_mode(rows: Rows) -> None:
+    """Rows answer in deterministic mode: one kernel is as good as another at giving the same bits twice."""
+    rows({"configs": [MM]})
+    torch.use_deterministic_algorithms(True)
+    try:
+        with inductor_config.patch(deterministic=True):
+            assert lower(torch.mm, *PRODUCT).triton_templates
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.skipif(not hasattr(inductor_config, "batch_invariant"), reason="since torch 2.13")
+def test_batch_invariance(rows: Rows) -> None:
+    """Where a result must not depend on the batch it came in, there is no choosing by size."""
+    rows({"configs": [MM]})
+    with inductor_config.patch(batch_invariant=True):
+        assert lower(torch.mm, *PRODUCT).triton_templates == []
+
+
+@pytest.mark.parametrize("name", ["aot_mode", "cpp_wrapper"])
+def test_kernels_that_aot_inductor_cannot_have(name: str, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither AOTInductor nor C++ wrappers get a product that is cut along K: the next config is taken."""
+    rows({"configs": [{"template": "decompose_k", "k_split": 16}, MM]})
+    build = callers._decompose_k
+
+    def in_cpp(*args: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(V.graph, name, True)
+            return build(*args)
+
+    assert lower(torch.mm, *PRODUCT).triton_templates == []
+    monkeypatch.setattr(callers, "_decompose_k", in_cpp)
+    other = Input((512, 1024)), Input((1024, 1024))
+    assert lower(torch.mm, *other).triton_templates
+
+
+def test_accumulator_that_takes_all_registers(rows: Rows) -> None:
+    """Threads that share the registers of a block need some besides the accumulator: such a row does not compile."""
+    rows({"configs": [triton("triton_mm", 256, 256, 16, stages=2, warps=16)]})
+    assert lower(torch.mm, *PRODUCT).triton_templates == []
