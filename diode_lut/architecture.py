@@ -28,6 +28,10 @@ _REGISTERS_PER_THREAD, _REGISTERS_PER_BLOCK = 255, 65536
 GEMM_TEMPLATES = ("triton_mm", "triton_bmm", "triton_mm_persistent_tma")
 """The templates that are one Triton kernel, with blocks as tunables."""
 
+WITHOUT_TENSOR_CORES = "float32"
+"""The type that is multiplied without them. Where its loop over K is a single step, an epilogue that reads a bias can
+make a kernel 34 times slower (measured on sm_90 with Triton 3.6): nobody should try or choose such blocks."""
+
 _BARRIERS = 128
 """Bytes that Inductor adds to what a kernel's blocks need."""
 

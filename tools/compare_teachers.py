@@ -21,7 +21,7 @@ from diode_lut.distill.candidates import choose
 from diode_lut.distill.examples import LOST, Examples, Space, examples_of
 from diode_lut.distill.student import train_student
 from diode_lut.distill.targets import Target, targets_of
-from diode_lut.distill.training import masked
+from diode_lut.distill.training import Plan, masked
 from diode_lut.model.candidates import families
 from diode_lut.model.split import TRAIN, Split
 from diode_lut.problem import Hardware
@@ -101,7 +101,7 @@ def _columns(examples: Examples, space: Space) -> np.ndarray:
 
 
 def _networks(training: Sequence[Target], space: Space) -> dict[str, Score]:
-    trained = train_student(training, None, space, SEED)
+    trained = train_student(training, None, space, Plan(SEED))
     scale = trained.student.scale
 
     @torch.no_grad()

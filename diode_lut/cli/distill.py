@@ -22,6 +22,14 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("-o", "--output", metavar="OUT", required=True, type=_FILE, help="The weights file to write.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The same seed, the same model.")
 @click.option(
+    "--epochs",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Go over the problems so often: fewer take less time.",
+)
+@click.option(
     "--test",
     metavar="FRACTION",
     type=click.FloatRange(0, 0.9),
@@ -38,7 +46,13 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--picture", metavar="FILE", type=_FILE, help="Draw how training went: a .png, .svg or .pdf file.")
 def distill_command(
-    inputs: tuple[Path, ...], output: Path, seed: int, test: float, families: tuple[str, ...], picture: Path | None
+    inputs: tuple[Path, ...],
+    output: Path,
+    seed: int,
+    epochs: int,
+    test: float,
+    families: tuple[str, ...],
+    picture: Path | None,
 ) -> None:
     """Train a model, which answers for problems that no table covers, and validate it on problems it has not seen.
 
@@ -53,13 +67,13 @@ def distill_command(
     require_torch("distill")
 
     from diode_lut.dataset import read_dataset
-    from diode_lut.distill import distill
+    from diode_lut.distill import Plan, distill
     from diode_lut.model.split import Split, parse_family
     from diode_lut.model.weights import write_model
 
     split = Split(seed, test, tuple(map(parse_family, families)))
     datasets = [read_dataset(path) for path in inputs]
-    distilled = distill(datasets, split, seed, report=lambda text: click.echo(text, err=True))
+    distilled = distill(datasets, split, Plan(seed, epochs), report=lambda text: click.echo(text, err=True))
     write_model(distilled.model, output)
     _print(distilled, output)
     if picture is not None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import product
 
+from diode_lut.architecture import WITHOUT_TENSOR_CORES
 from diode_lut.collect.useful import read_useful
 from diode_lut.problem import ATEN, BATCHED, ITEMSIZES, Config, Problem
 
@@ -41,9 +42,9 @@ def candidates(problem: Problem, arch: str, search_space: str = "default") -> li
     """``aten`` and all kernels that may be the fastest on the problem, as far as can be told without running them.
 
     Left out are tiles far larger than the problem, tiles far too small for a large one, more stages than there are
-    steps along K, and warps with too little or too much to do. The ``default`` search space holds of these only what
-    earlier sweeps on ``arch`` found useful, unless nothing would be left; ``exhaustive`` holds them all. What the
-    device cannot launch is not left out here.
+    steps along K, a single step without tensor cores, and warps with too little or too much to do. The ``default``
+    search space holds of these only what earlier sweeps on ``arch`` found useful, unless nothing would be left;
+    ``exhaustive`` holds them all. What the device cannot launch is not left out here.
     """
     kernels = list(_kernels(problem))
     if search_space == "default" and arch in _useful():
@@ -97,6 +98,8 @@ def _tiled(problem: Problem) -> Iterator[tuple[int, ...]]:
             continue
         for block_k, stages in _depths(problem.k):
             if area >= 64 * 64 and block_k * itemsize > 2 * _WIDE_ROWS:
+                continue
+            if problem.dtype == WITHOUT_TENSOR_CORES and problem.k <= block_k:
                 continue
             for warps in _warps(area):
                 yield (block_m, block_n, block_k, GROUP_M, stages, warps)

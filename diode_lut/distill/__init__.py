@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from diode_lut.distill.distill import Distilled, distill
+from diode_lut.distill.training import Plan
 
-__all__ = ["Distilled", "distill"]
+__all__ = ["Distilled", "Plan", "distill"]

@@ -1,4 +1,8 @@
-"""Calibration: what the regret that a student expects has turned out to mean, on problems that it had not seen."""
+"""Calibration: what the regret that a student expects has turned out to mean, on problems that it had not seen.
+
+What is well known is calibrated apart from the rest. Else little would be trusted anywhere: a regret that means much
+among problems like many others means little among rare ones.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,8 @@ import torch
 from diode_lut.distill.examples import Space, examples_of
 from diode_lut.distill.student import train_student
 from diode_lut.distill.targets import Target
-from diode_lut.distill.training import Network, masked
+from diode_lut.distill.training import Network, Plan, masked
+from diode_lut.model.kinds import Kind
 from diode_lut.model.ranking import GOOD, Calibration
 from diode_lut.model.split import Split
 
@@ -20,19 +25,19 @@ _STEPS = 100
 """A calibration has about so many steps."""
 
 
-def calibrate(targets: Sequence[Target], space: Space, seed: int) -> Calibration:
-    """The calibration of students: each is asked about a part of the problems after training on the others."""
-    split = Split(seed + 1, 0.0)
+def calibrate(targets: Sequence[Target], kinds: Sequence[Kind], space: Space, plan: Plan) -> dict[bool, Calibration]:
+    """The calibrations of students: each is asked about a part of the problems after training on the others."""
+    well_known = {kind.key for kind in kinds if kind.well_known}
+    split = Split(plan.seed + 1, 0.0)
     folds = np.array([int(split.draw(target.problem) * FOLDS) for target in targets])
-    expected, good = [], []
+    known = np.array([target.problem[:4] in well_known for target in targets])
+    expected, good = np.empty(len(targets)), np.empty(len(targets), np.bool_)
     for fold in range(FOLDS):
         training = [target for target, of in zip(targets, folds, strict=True) if of != fold]
         unseen = [target for target, of in zip(targets, folds, strict=True) if of == fold]
-        student = train_student(training, None, space, seed).student
-        for regret, is_good in zip(*_asked(student, unseen, space), strict=True):
-            expected.append(regret)
-            good.append(is_good)
-    return calibration_of(np.array(expected), np.array(good))
+        student = train_student(training, None, space, plan).student
+        expected[folds == fold], good[folds == fold] = _asked(student, unseen, space)
+    return {each: calibration_of(expected[known == each], good[known == each]) for each in (True, False)}
 
 
 @torch.no_grad()
@@ -47,6 +52,8 @@ def _asked(student: Network, targets: Sequence[Target], space: Space) -> tuple[l
 
 def calibration_of(expected: np.ndarray, good: np.ndarray) -> Calibration:
     """The share of good answers among those with no more than each regret; never rising with it."""
+    if not len(good):
+        return Calibration((), ())
     order = np.argsort(expected, kind="stable")
     shares = np.cumsum(good[order]) / np.arange(1, len(good) + 1)
     shares = np.maximum.accumulate(shares[::-1])[::-1]

@@ -14,7 +14,7 @@ from diode_lut.distill.candidates import choose
 from diode_lut.distill.examples import Space, examples_of
 from diode_lut.distill.student import train_student
 from diode_lut.distill.targets import Target, targets_of
-from diode_lut.distill.training import Epoch
+from diode_lut.distill.training import Epoch, Plan
 from diode_lut.distill.validation import Validation, validate
 from diode_lut.errors import DatasetError, ModelError
 from diode_lut.model.candidates import families
@@ -25,6 +25,8 @@ from diode_lut.problem import Hardware
 
 FEWEST = 60
 """Problems to train on, at least."""
+
+DEFAULT = Plan()
 
 
 class Distilled(NamedTuple):
@@ -37,11 +39,11 @@ class Distilled(NamedTuple):
 
 
 def distill(
-    datasets: Sequence[Dataset], split: Split, seed: int = 0, report: Callable[[str], None] = lambda _: None
+    datasets: Sequence[Dataset], split: Split, plan: Plan = DEFAULT, report: Callable[[str], None] = lambda _: None
 ) -> Distilled:
     """Train a model on the problems of the datasets, except those that ``split`` keeps for testing.
 
-    The same datasets, split and seed give the same model, on the same machine. ``report`` is told what is being done.
+    The same datasets, split and plan give the same model, on the same machine. ``report`` is told what is being done.
     DatasetError is raised if the datasets are from different hardware, ModelError if they hold too few problems.
     """
     hardware = _common_hardware(datasets)
@@ -56,12 +58,12 @@ def distill(
     held_out = groups.get(TEST, [])
     test = examples_of([each.problem for each in held_out], space, held_out) if held_out else None
     report(f"training on {len(training)} problems, with {len(candidates)} candidates")
-    trained = train_student(training, test, space, seed)
+    trained = train_student(training, test, space, plan)
     report("calibrating its confidence")
-    calibration = calibrate(training, space, seed)
+    calibrations = calibrate(training, kinds, space, plan)
     weights = trained.student.weights()
-    provenance = _provenance(datasets, seed, len(training))
-    model = Model(hardware, weights, candidates, kinds, calibration, split, provenance)
+    provenance = _provenance(datasets, plan, len(training))
+    model = Model(hardware, weights, candidates, kinds, calibrations, split, provenance)
     validations = {name: validate(model, group) for name, group in sorted(groups.items())}
     return Distilled(model, len(training), validations, trained.histories)
 
@@ -82,13 +84,13 @@ def _groups(targets: Sequence[Target], split: Split) -> dict[str, list[Target]]:
     return dict(groups)
 
 
-def _provenance(datasets: Sequence[Dataset], seed: int, problems: int) -> dict[str, object]:
+def _provenance(datasets: Sequence[Dataset], plan: Plan, problems: int) -> dict[str, object]:
     return {
         "datasets": sorted(f"sha256:{dataset.digest}" for dataset in datasets),
         "torch": ", ".join(sorted({dataset.header.torch for dataset in datasets})),
         "triton": ", ".join(sorted({dataset.header.triton for dataset in datasets})),
         "measured_on": max(dataset.header.measured_on for dataset in datasets),
         "diode_lut": __version__,
-        "seed": seed,
+        **plan._asdict(),
         "problems": problems,
     }

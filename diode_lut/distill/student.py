@@ -11,7 +11,7 @@ from diode_lut.distill.drawn import draw_problems
 from diode_lut.distill.examples import Examples, Space, examples_of
 from diode_lut.distill.targets import Target
 from diode_lut.distill.teacher import Teacher, train_teacher
-from diode_lut.distill.training import Epoch, Lesson, Network, Scale, train
+from diode_lut.distill.training import Epoch, Lesson, Network, Plan, Scale, train
 from diode_lut.model.kinds import kinds_of
 
 _DRAWN = 1
@@ -26,17 +26,17 @@ class Trained(NamedTuple):
     histories: dict[str, list[Epoch]]
 
 
-def train_student(targets: Sequence[Target], test: Examples | None, space: Space, seed: int) -> Trained:
+def train_student(targets: Sequence[Target], test: Examples | None, space: Space, plan: Plan) -> Trained:
     """The student of a teacher, both trained on the same problems."""
     problems = [target.problem for target in targets]
     measured = examples_of(problems, space, targets)
     scale = Scale.of(measured, space.configs)
     measured = scale.apply(measured)
     test = None if test is None else scale.apply(test)
-    teacher, teaching = train_teacher(measured, test, scale, space, seed)
-    drawn = draw_problems(problems, kinds_of(problems), _DRAWN * len(problems), seed)
+    teacher, teaching = train_teacher(measured, test, scale, space, plan)
+    drawn = draw_problems(problems, kinds_of(problems), _DRAWN * len(problems), plan.seed)
     lessons = [Lesson(measured), teacher.teach(scale.apply(examples_of(drawn, space)))]
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(plan.seed)
         student = Network(scale, space.configs)
-    return Trained(student, teacher, {"teacher": teaching, "student": train(student, lessons, test, seed)})
+    return Trained(student, teacher, {"teacher": teaching, "student": train(student, lessons, test, plan)})

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from diode_lut.distill.examples import LOST, Examples, Space
-from diode_lut.distill.training import Epoch, Lesson, Network, Scale, masked, train
+from diode_lut.distill.training import Epoch, Lesson, Network, Plan, Scale, masked, train
 
 MEMBERS = 3
 
@@ -48,17 +48,17 @@ class Teacher(NamedTuple):
 
 
 def train_teacher(
-    examples: Examples, test: Examples | None, scale: Scale, space: Space, seed: int
+    examples: Examples, test: Examples | None, scale: Scale, space: Space, plan: Plan
 ) -> tuple[Teacher, list[Epoch]]:
     """The teacher, and how its first member came about."""
     members, histories = [], []
     for number in range(MEMBERS):
-        member_seed = 1000 * seed + number
-        generator = torch.Generator().manual_seed(member_seed)
+        own = plan._replace(seed=1000 * plan.seed + number)
+        generator = torch.Generator().manual_seed(own.seed)
         rows = torch.randperm(examples.size, generator=generator)[: round(_SHARE * examples.size)]
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(member_seed)
+            torch.manual_seed(own.seed)
             member = Network(scale, space.configs)
-        histories.append(train(member, [Lesson(examples.take(rows))], test, member_seed))
+        histories.append(train(member, [Lesson(examples.take(rows))], test, own))
         members.append(member)
     return Teacher(tuple(members)), histories[0]

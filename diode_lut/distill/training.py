@@ -15,7 +15,6 @@ from diode_lut.model.network import OUTPUTS, Weights
 HIDDEN = 96, 64
 """Neurons of the two layers."""
 
-EPOCHS = 60
 _BATCH = 64
 _LEARNING_RATE, _WARM_UP, _WEIGHT_DECAY = 3e-3, 0.15, 0.01
 
@@ -29,6 +28,13 @@ _TEMPERATURE = 0.02
 
 _SQUARES, _REGRETS = 10.0, 0.1
 """How much squared errors of scores, and those of logarithms of regrets, count against the regret of the choice."""
+
+
+class Plan(NamedTuple):
+    """How to train: the same ``seed`` gives the same network; ``epochs`` are passes over the problems."""
+
+    seed: int = 0
+    epochs: int = 100
 
 
 class Scale(NamedTuple):
@@ -108,18 +114,16 @@ class Epoch(NamedTuple):
     regret: float
 
 
-def train(
-    network: Network, lessons: list[Lesson], test: Examples | None, seed: int, epochs: int = EPOCHS
-) -> list[Epoch]:
-    """Train on all lessons, each in batches of its own; what happened, epoch by epoch. The same for the same seed."""
-    generator = torch.Generator().manual_seed(seed)
+def train(network: Network, lessons: list[Lesson], test: Examples | None, plan: Plan) -> list[Epoch]:
+    """Train on all lessons, each in batches of its own; what happened, epoch by epoch."""
+    generator = torch.Generator().manual_seed(plan.seed)
     optimizer = torch.optim.AdamW(network.parameters(), weight_decay=_WEIGHT_DECAY)
     batches = sum(-(-lesson.examples.size // _BATCH) for lesson in lessons)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, _LEARNING_RATE, total_steps=epochs * batches, pct_start=_WARM_UP
+        optimizer, _LEARNING_RATE, total_steps=plan.epochs * batches, pct_start=_WARM_UP
     )
     history = []
-    for _ in range(epochs):
+    for _ in range(plan.epochs):
         total = 0.0
         for number, rows in _shuffled(lessons, generator):
             loss = _loss(network, lessons[number], rows)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from diode_lut.architecture import WITHOUT_TENSOR_CORES
 from diode_lut.model.features import SHARED_MEMORY, Tiling, is_tiled
 from diode_lut.problem import ATEN, BATCHED, ITEMSIZES, Config, Problem
 
@@ -39,6 +40,7 @@ class Candidates:
         self._least = np.array([_least(config) for config in configs], np.int64).T
         self._tma = np.array([config.template == _TMA for config in configs])
         self._k_splits = np.array([_k_split(config) for config in configs], np.int64)
+        self._block_k = np.array([config.params[2] if is_tiled(config) else 0 for config in configs], np.int64)
         self._for_any_op = self._k_splits == 1
         self._fitting = {itemsize: self._fits(itemsize) for itemsize in set(ITEMSIZES.values())}
 
@@ -55,6 +57,8 @@ class Candidates:
             fits &= least <= size
         if problem.op != "mm" or problem.k < _LONG_K * max(problem.m, problem.n):
             fits &= self._for_any_op
+        if problem.dtype == WITHOUT_TENSOR_CORES:
+            fits &= self._block_k < problem.k
         if problem.align != 16 or problem.m < _TMA_ROWS:
             fits &= ~self._tma
         return fits

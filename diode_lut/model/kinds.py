@@ -1,23 +1,27 @@
-"""What a model knows: the kinds of problems that it was trained on, each with the sizes that it saw."""
+"""What a model knows: the kinds of problems that it was trained on, and the sizes that it saw."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from diode_lut.problem import Problem
+from diode_lut.problem import BATCHED, Problem
 from diode_lut.table import Range
 
 _KIND_FIELDS = ("op", "dtype", "layout", "align")
 _SIZES = ("b", "m", "n", "k")
 
-FEWEST = 10
-"""So many problems of a kind make it known."""
+FEWEST, MANY = 4, 40
+"""So many problems of a kind make it known, and well known."""
 
 
 class Kind(NamedTuple):
-    """Problems of one op, dtype, layout and alignment: ``problems`` is their number, the ranges hold their sizes."""
+    """Problems of one op, dtype, layout and alignment: ``problems`` is their number.
+
+    The ranges hold the sizes of all problems of that dtype that have a batch, or have none: what the network learns
+    about sizes it learns from other layouts and alignments, too.
+    """
 
     op: str
     dtype: str
@@ -32,13 +36,17 @@ class Kind(NamedTuple):
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Kind:
         """The kind of ``{"op": ..., "m": [low, high], ...}``; KeyError, TypeError or ValueError for anything else."""
-        ranges = {name: (int(fields[name][0]), int(fields[name][1])) for name in _SIZES}
-        return cls(**{**fields, **ranges})
+        return cls(**{**fields, **{name: _range(*fields[name]) for name in _SIZES}})
 
     @property
     def key(self) -> tuple[str, str, str, int]:
         """What a problem of this kind begins with."""
         return self.op, self.dtype, self.layout, self.align
+
+    @property
+    def well_known(self) -> bool:
+        """Whether there were enough problems of this very kind for answers to be worth more than elsewhere."""
+        return self.problems >= MANY
 
     def outside(self, problem: Problem) -> str:
         """The first size of the problem that is out of range, in words; empty if there is none."""
@@ -48,17 +56,23 @@ class Kind(NamedTuple):
         return ""
 
 
+def _range(low: Any, high: Any) -> Range:
+    return int(low), int(high)
+
+
 def kinds_of(problems: Iterable[Problem]) -> list[Kind]:
     """The kinds of which there are enough problems, in order."""
-    groups: defaultdict[tuple[str, str, str, int], list[Problem]] = defaultdict(list)
+    kinds: Counter[tuple[str, str, str, int]] = Counter()
+    sizes: defaultdict[tuple[str, bool], list[tuple[int, ...]]] = defaultdict(list)
     for problem in problems:
-        groups[problem[:4]].append(problem)
-    return [_kind(group) for _, group in sorted(groups.items()) if len(group) >= FEWEST]
-
-
-def _kind(problems: Sequence[Problem]) -> Kind:
-    b, m, n, k = ((min(sizes), max(sizes)) for sizes in zip(*(problem[4:] for problem in problems), strict=True))
-    return Kind(*problems[0][:4], len(problems), b, m, n, k)
+        kinds[problem[:4]] += 1
+        sizes[problem.dtype, problem.op in BATCHED].append(problem[4:])
+    ranges = {group: [(min(each), max(each)) for each in zip(*found, strict=True)] for group, found in sizes.items()}
+    return [
+        Kind(op, dtype, layout, align, count, *ranges[dtype, op in BATCHED])
+        for (op, dtype, layout, align), count in sorted(kinds.items())
+        if count >= FEWEST
+    ]
 
 
 def unknown(kinds: Iterable[Kind], problem: Problem) -> str:

@@ -39,6 +39,7 @@ class Ranking(NamedTuple):
 
 class Calibration(NamedTuple):
     """What a regret to expect means: the share of answers that were good, among those with no more than that regret.
+    A model has one for the kinds of problems that it knows well, and one for the others.
 
     ``regrets`` are logarithms, upwards; ``confidences``, downwards, one for each.
     """
@@ -55,9 +56,10 @@ class Calibration(NamedTuple):
 class Model:
     """Ranks the candidates for a problem; read-only.
 
-    ``candidates`` are what it chooses from, ``kinds`` are the problems that it knows, ``split`` says which it was not
-    trained on. ``path`` is the file that it was read from and ``digest`` the SHA-256 of that file's bytes in
-    hexadecimal; both are empty for one in memory.
+    ``candidates`` are what it chooses from, ``kinds`` are the problems that it knows, ``calibrations`` say how sure it
+    is of those that it knows well and of the others, ``split`` says which problems it was not trained on. ``path`` is
+    the file that it was read from and ``digest`` the SHA-256 of that file's bytes in hexadecimal; both are empty for
+    one in memory.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Model:
         weights: Weights,
         candidates: Sequence[Config],
         kinds: Sequence[Kind],
-        calibration: Calibration,
+        calibrations: Mapping[bool, Calibration],
         split: Split,
         provenance: Mapping[str, Any] | None = None,
         *,
@@ -77,7 +79,7 @@ class Model:
         self.weights = weights
         self.candidates = tuple(candidates)
         self.kinds = tuple(kinds)
-        self.calibration = calibration
+        self.calibrations = calibrations
         self.split = split
         self.provenance = provenance or {}
         self.path, self.digest = path, digest
@@ -88,7 +90,8 @@ class Model:
 
     def rank(self, problem: Problem, hardware: Hardware | None = None) -> Ranking | None:
         """The ranking for a problem on some hardware, by default the model's own; None if the problem is unknown."""
-        if self.unknown(problem):
+        kind = self._kinds.get(problem[:4])
+        if kind is None or kind.outside(problem):
             return None
         family = family_of(problem)
         candidates = self.families[family]
@@ -100,12 +103,17 @@ class Model:
             numbers[-1] = candidates.aten
         times = np.exp(scores[numbers]).tolist()
         configs = tuple(map(candidates.configs.__getitem__, numbers))
-        return Ranking(configs, tuple(times), self.calibration.confidence(float(regrets[numbers[0]])))
+        confidence = self.calibrations[kind.well_known].confidence(float(regrets[numbers[0]]))
+        return Ranking(configs, tuple(times), confidence)
 
     @cached_property
     def families(self) -> tuple[Candidates, Candidates]:
         """The candidates for products without a batch, and those for products with one."""
         return families(self.candidates)
+
+    @cached_property
+    def _kinds(self) -> dict[tuple[str, str, str, int], Kind]:
+        return {kind.key: kind for kind in self.kinds}
 
     @cached_property
     def _scorers(self) -> tuple[Scorer, Scorer]:

@@ -30,6 +30,9 @@ _FEATURES = {
     "constants": {"shared_memory": SHARED_MEMORY},
 }
 
+_CALIBRATIONS = {"well_known": True, "others": False}
+"""What the calibrations are for: whether a kind is known well."""
+
 
 def write_model(model: Model, path: Path) -> None:
     """Write the weights file; the same model gives the same bytes."""
@@ -38,7 +41,7 @@ def write_model(model: Model, path: Path) -> None:
         "hardware": model.hardware._asdict(),
         "candidates": [config.to_json() for config in model.candidates],
         "kinds": [kind._asdict() for kind in model.kinds],
-        "calibration": model.calibration._asdict(),
+        "calibrations": {name: model.calibrations[known]._asdict() for name, known in _CALIBRATIONS.items()},
         "split": model.split.to_json(),
         "provenance": dict(model.provenance),
     }
@@ -88,7 +91,7 @@ def _model(metadata: Mapping[str, Any], tensors: dict[str, Any], path: Path, dig
         weights,
         candidates,
         kinds,
-        _calibration(metadata["calibration"]),
+        {known: _calibration(metadata["calibrations"][name], name) for name, known in _CALIBRATIONS.items()},
         Split.from_json(metadata["split"]),
         metadata["provenance"],
         path=path,
@@ -96,11 +99,11 @@ def _model(metadata: Mapping[str, Any], tensors: dict[str, Any], path: Path, dig
     )
 
 
-def _calibration(fields: Mapping[str, Any]) -> Calibration:
+def _calibration(fields: Mapping[str, Any], name: str) -> Calibration:
     columns = [tuple(map(float, fields[name])) for name in Calibration._fields]
     regrets, confidences = columns
     if len(regrets) != len(confidences) or list(regrets) != sorted(regrets):
-        raise ProblemError("calibration: not a confidence for each of some rising regrets")
+        raise ProblemError(f"calibrations.{name}: not a confidence for each of some rising regrets")
     return Calibration(regrets, confidences)
 
 

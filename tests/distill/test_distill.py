@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diode_lut.dataset import read_dataset
-from diode_lut.distill import Distilled, distill
+from diode_lut.distill import Distilled, Plan, distill
 from diode_lut.errors import DatasetError, ModelError
 from diode_lut.model.split import Split, parse_family
 from diode_lut.model.weights import read_model, write_model
@@ -16,6 +16,7 @@ from tests.commands import call
 from tests.distill.synthetic import problems, time, write
 from tests.model.small import H200, LARGE
 
+PLAN = Plan(epochs=40)
 SPLIT = Split(0, 0.2, (parse_family("m=4096"),))
 
 
@@ -26,7 +27,7 @@ def dataset_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def distilled(dataset_file: Path) -> Distilled:
-    return distill([read_dataset(dataset_file)], SPLIT)
+    return distill([read_dataset(dataset_file)], SPLIT, PLAN)
 
 
 def test_choices_are_good_on_unseen_problems(distilled: Distilled) -> None:
@@ -60,7 +61,7 @@ def test_groups_are_kept_apart(distilled: Distilled) -> None:
 def test_a_seed_gives_one_model(dataset_file: Path, distilled: Distilled, tmp_path: Path) -> None:
     """Distilling again gives the same file, byte for byte."""
     files = [tmp_path / name for name in ("first.safetensors", "second.safetensors")]
-    for path, each in zip(files, (distilled, distill([read_dataset(dataset_file)], SPLIT)), strict=True):
+    for path, each in zip(files, (distilled, distill([read_dataset(dataset_file)], SPLIT, PLAN)), strict=True):
         write_model(each.model, path)
     assert files[0].read_bytes() == files[1].read_bytes()
 
@@ -94,7 +95,7 @@ def test_one_device(dataset_file: Path, tmp_path: Path) -> None:
 def test_command(dataset_file: Path, tmp_path: Path) -> None:
     """The command writes the model and the picture, and prints what it is worth; evaluate asks only unseen problems."""
     out, picture = tmp_path / "x.mlp.safetensors", tmp_path / "x.png"
-    result = call("distill", dataset_file, "-o", out, "--leave-out", "m=4096", "--picture", picture)
+    result = call("distill", dataset_file, "-o", out, "--epochs", 5, "--leave-out", "m=4096", "--picture", picture)
     assert result.exit_code == 0, result.stderr
     assert "RMSE of log time: " in result.stdout
     assert "time over the best measured: top 1: " in result.stdout
@@ -105,6 +106,8 @@ def test_command(dataset_file: Path, tmp_path: Path) -> None:
     assert evaluated.exit_code == 0, evaluated.stderr
     unseen = sum(SPLIT.group(problem) != "train" for problem in problems(120))
     assert evaluated.stdout.splitlines()[1].split()[:2] == ["all", str(unseen)]
+    everything = call("evaluate", "--model", out, "--all", dataset_file)
+    assert everything.stdout.splitlines()[1].split()[:2] == ["all", "120"]
 
 
 @pytest.mark.parametrize(

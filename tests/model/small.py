@@ -34,7 +34,7 @@ def model(
             "weights": weights(advantage),
             "candidates": candidates,
             "kinds": KINDS,
-            "calibration": Calibration((0.0,), (confidence,)),
+            "calibrations": dict.fromkeys((True, False), Calibration((0.0,), (confidence,))),
             "split": Split(0, 0.2),
             **fields,
         }  # type: ignore[arg-type]

@@ -6,9 +6,10 @@ import math
 
 import pytest
 
+from diode_lut.model.kinds import MANY
 from diode_lut.model.ranking import LENGTH, Calibration
 from diode_lut.problem import ATEN, Config
-from tests.model.small import BATCHED, BMM, CUT, LARGE, MM, SMALL, model
+from tests.model.small import BATCHED, BMM, CUT, KINDS, LARGE, MM, SMALL, model
 
 
 def test_fastest_comes_first_with_its_time_over_atens() -> None:
@@ -42,6 +43,15 @@ def test_only_candidates_that_fit_are_ranked() -> None:
     odd = model().rank(MM._replace(m=64, k=16 * 128 * 8 + 8))
     assert odd is not None
     assert set(odd.configs) == {SMALL, ATEN}
+
+
+def test_no_single_step_without_tensor_cores() -> None:
+    """In float32, tiles as long as K are left out."""
+    kinds = [kind._replace(dtype="float32") for kind in KINDS]
+    for k, tiled in ((64, {ATEN}), (65, {SMALL, ATEN})):
+        ranking = model(kinds=kinds).rank(MM._replace(dtype="float32", k=k))
+        assert ranking is not None
+        assert set(ranking.configs) == tiled
 
 
 def test_tiles_need_shared_memory() -> None:
@@ -86,6 +96,16 @@ def test_waves_are_those_of_the_hardware_asked_about() -> None:
     tiling = model().families[0].tiling
     few, many = (tiling.features(MM, sm_count) for sm_count in (66, 132))
     assert few[4, : tiling.count] == pytest.approx(many[4, : tiling.count] + 1, abs=1e-5)
+
+
+def test_what_is_well_known_is_judged_apart() -> None:
+    """The same regret means another confidence for kinds of which there were many problems."""
+    calibrations = {True: Calibration((0.0,), (0.9,)), False: Calibration((0.0,), (0.4,))}
+    for problems, confidence in ((MANY, 0.9), (MANY - 1, 0.4)):
+        kinds = [kind._replace(problems=problems) for kind in KINDS]
+        ranking = model(kinds=kinds, calibrations=calibrations).rank(MM)
+        assert ranking is not None
+        assert ranking.confidence == confidence
 
 
 def test_calibration_steps_down() -> None:

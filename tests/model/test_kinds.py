@@ -1,0 +1,27 @@
+"""What a model knows."""
+
+from __future__ import annotations
+
+from diode_lut.model.kinds import FEWEST, kinds_of, unknown
+from diode_lut.problem import Problem
+
+
+def problems(op: str, layout: str, count: int, m: int, b: int = 1) -> list[Problem]:
+    return [Problem.of(op, m + number, 64, 64, dtype="float16", layout=layout, b=b) for number in range(count)]
+
+
+def test_a_kind_is_known_by_several_problems() -> None:
+    """Fewer than so many problems of an op, dtype, layout and alignment do not make it known."""
+    kinds = kinds_of([*problems("mm", "nn", FEWEST, 64), *problems("mm", "nt", FEWEST - 1, 64)])
+    assert [kind.key for kind in kinds] == [("mm", "float16", "nn", 16)]
+    assert unknown(kinds, problems("mm", "nt", 1, 64)[0]) == "not trained for op=mm dtype=float16 layout=nt"
+    assert unknown(kinds, problems("mm", "nn", 1, 64)[0]) == ""
+
+
+def test_sizes_are_those_of_all_layouts() -> None:
+    """What was seen of sizes in one layout or op counts for the others, but a batch is a matter of its own."""
+    few = problems("mm", "nn", FEWEST, 64)
+    kinds = kinds_of([*few, *problems("addmm", "nt", FEWEST, 4096), *problems("bmm", "nn", FEWEST, 9000, b=7)])
+    assert unknown(kinds, few[0]._replace(m=4096)) == ""
+    assert unknown(kinds, few[0]._replace(m=9000)) == "not trained for such sizes: m=9000 is outside 64 to 4099"
+    assert unknown(kinds, problems("bmm", "nn", 1, 9000, b=7)[0]) == ""
