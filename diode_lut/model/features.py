@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from diode_lut.problem import BATCHED, ITEMSIZES, TEMPLATES, Config, Problem
 
-Floats = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.floating[Any]]
 
 VERSION = 1
 """Of the features' meaning; their names are compared, too."""

@@ -5,7 +5,7 @@ What depends only on the candidates is computed once, what depends only on the p
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,15 +58,18 @@ class Weights(NamedTuple):
 
 
 class Scorer:
-    """The network for a fixed list of candidates."""
+    """The network for a fixed list of candidates, computed in single precision, or in another."""
 
-    def __init__(self, weights: Weights, candidates: Candidates) -> None:
-        self._weights = weights
+    def __init__(
+        self, weights: Weights, candidates: Candidates, precision: type[np.floating[Any]] = np.float32
+    ) -> None:
+        self._weights = Weights(*(tensor.astype(precision) for tensor in weights))
         self._tiling = candidates.tiling
         fixed = config_features(candidates.configs)
         zeros, ones = np.zeros((len(JOINT_FEATURES), fixed.shape[1])), np.ones((1, fixed.shape[1]))
-        self._inputs: Floats = np.vstack((zeros, fixed, ones)).astype(np.float32)
-        self._first = np.hstack((weights.joint, weights.config))
+        self._inputs: Floats = np.vstack((zeros, fixed, ones)).astype(precision)
+        self._first = np.hstack((self._weights.joint, self._weights.config))
+        self._zeros = np.zeros_like(self._inputs[:1])  # a maximum with an array is faster than with a number
 
     def scores(self, problem: Problem, sm_count: int) -> Floats:
         """A row of scores and one of the logarithms of regrets, with a column for each candidate.
@@ -77,9 +80,9 @@ class Scorer:
         self._tiling.fill(inputs[: len(JOINT_FEATURES)], problem, sm_count)
         of_problem = weights.problem @ problem_features(problem, sm_count) + weights.first_bias
         hidden = np.hstack((self._first, of_problem)) @ inputs
-        np.maximum(hidden, 0, out=hidden)
+        np.maximum(hidden, self._zeros, out=hidden)
         hidden = weights.second @ hidden
         hidden += weights.second_bias
-        np.maximum(hidden, 0, out=hidden)
+        np.maximum(hidden, self._zeros, out=hidden)
         answer: Floats = weights.last @ hidden + weights.last_bias
         return answer

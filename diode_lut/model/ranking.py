@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,14 @@ GOOD = 0.05
 """Confidence is that the first config is slower than the best by no more than this fraction."""
 
 _DIGITS = 4
-"""Scores that agree in so many digits are equal, so that rounding on another machine changes no order."""
+"""Scores that agree in so many digits are equal."""
+
+_SETTLED, _CLOSE = 4, 2e-4
+"""The first so many places, and the confidence, are decided in double precision where numbers are so close.
+
+In single precision they differ between processors, on which BLAS sums up in other orders, by 1e-5 or less. All
+processes of a job have to come to the same answer.
+"""
 
 
 class Ranking(NamedTuple):
@@ -93,18 +101,21 @@ class Model:
         kind = self._kinds.get(problem[:4])
         if kind is None or kind.outside(problem):
             return None
-        family = family_of(problem)
-        candidates = self.families[family]
-        scores, regrets = self._scorers[family].scores(problem, (hardware or self.hardware).sm_count)
-        scores = np.round(scores - scores[candidates.aten], _DIGITS)
+        family, sm_count = family_of(problem), (hardware or self.hardware).sm_count
+        candidates, calibration = self.families[family], self.calibrations[kind.well_known]
         applicable = np.flatnonzero(candidates.applicable(problem))
-        numbers = applicable[np.argsort(scores[applicable], kind="stable")][:LENGTH].tolist()
+        for scorer in self._scorers[family]:
+            scores, regrets = scorer.scores(problem, sm_count)
+            scores = np.round(scores - scores[candidates.aten], _DIGITS)
+            order = applicable[np.argsort(scores[applicable], kind="stable")]
+            if _settled(scores[order[: _SETTLED + 1]].tolist(), float(regrets[order[0]]), calibration):
+                break
+        numbers = order[:LENGTH].tolist()
         if candidates.aten not in numbers:
             numbers[-1] = candidates.aten
         times = np.exp(scores[numbers]).tolist()
         configs = tuple(map(candidates.configs.__getitem__, numbers))
-        confidence = self.calibrations[kind.well_known].confidence(float(regrets[numbers[0]]))
-        return Ranking(configs, tuple(times), confidence)
+        return Ranking(configs, tuple(times), calibration.confidence(float(regrets[numbers[0]])))
 
     @cached_property
     def families(self) -> tuple[Candidates, Candidates]:
@@ -116,9 +127,15 @@ class Model:
         return {kind.key: kind for kind in self.kinds}
 
     @cached_property
-    def _scorers(self) -> tuple[Scorer, Scorer]:
-        plain, batched = self.families
-        return Scorer(self.weights, plain), Scorer(self.weights, batched)
+    def _scorers(self) -> list[tuple[Scorer, Scorer]]:
+        """Of each family one in single precision, and one in double for where that is too close to call."""
+        return [(Scorer(self.weights, each), Scorer(self.weights, each, np.float64)) for each in self.families]
 
     def __repr__(self) -> str:
         return f"<Model for {self.hardware}: {len(self.candidates)} candidates, {self.path or 'in memory'}>"
+
+
+def _settled(best: list[float], regret: float, calibration: Calibration) -> bool:
+    """Whether slightly different scores and regrets would lead to the same answer."""
+    apart = all(after - before > _CLOSE for before, after in pairwise(best))
+    return apart and calibration.confidence(regret - _CLOSE) == calibration.confidence(regret + _CLOSE)

@@ -1,0 +1,37 @@
+"""Prints what this process decides, and what Inductor's caches are keyed by, as JSON.
+
+``python decide.py COUNT TABLES``: COUNT problems are drawn by a fixed seed; TABLES, a JSON list, are the user's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import sys
+
+from torch._inductor import config as inductor_config
+
+import diode_lut
+from diode_lut import runtime
+from diode_lut.collect.random_problems import random_problems
+
+H200 = "nvidia-h200"
+KINDS = {"ops": ("mm", "addmm", "bmm"), "dtypes": ("float16", "bfloat16"), "layouts": ("nn", "nt")}
+
+
+def main(count: str, tables: str) -> None:
+    diode_lut.config.tables = json.loads(tables)
+    problems = random_problems(int(count), seed=0, log_normal=True, **KINDS)
+    decisions = [diode_lut.select(problem, hardware=H200) for problem in problems]
+    portable = inductor_config.save_config_portable(ignore_private_configs=False)
+    report = {
+        "decisions": [(each.tier, list(map(str, each.configs[:4])), each.confidence) for each in decisions],
+        "identity": repr(runtime.cache_identity()),
+        "key": hashlib.sha256(pickle.dumps(portable["inductor_choices_class"])).hexdigest(),
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

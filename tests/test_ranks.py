@@ -1,0 +1,87 @@
+"""The ranks of a job, which are processes on like and unlike machines, decide alike."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diode_lut.model.kinds import Kind
+from diode_lut.model.network import OUTPUTS, Weights
+from diode_lut.model.weights import write_model
+from diode_lut.problem import ATEN, Config
+from tests.model import small
+
+PROGRAM = Path(__file__).parent / "programs" / "decide.py"
+ELSEWHERE = {
+    "another environment": {
+        "PYTHONHASHSEED": "1",
+        "LC_ALL": "C",
+        "TZ": "Pacific/Auckland",
+        "OMP_NUM_THREADS": "3",
+        "OPENBLAS_NUM_THREADS": "3",
+        "MKL_NUM_THREADS": "3",
+    },
+    "another processor": {"OPENBLAS_CORETYPE": "Nehalem", "NPY_DISABLE_CPU_FEATURES": "AVX512F"},
+}
+"""What a process may find elsewhere; the last is a machine whose BLAS sums up in another order, as far as it can be."""
+
+
+def close_model(path: Path) -> str:
+    """A model for which many configs are about as good, and whose sums lose digits, so that the last digits decide."""
+    draw = np.random.default_rng(5)
+    shapes = small.weights(0)._replace(second=np.zeros((64, 96), np.float32)).shapes()
+    weights = Weights(
+        **{name: draw.normal(scale=0.05, size=shape).astype(np.float32) for name, shape in shapes.items()}
+    )
+    weights.second[32:] = weights.second[:32]  # each neuron twice, and large weights that cancel out but for little
+    weights.second_bias[32:] = weights.second_bias[:32]
+    weights.last[:, 32:] -= np.float32(20)
+    weights.last[:, :32] += np.float32(20)
+    blocks = [(m, n, k) for m in (16, 32, 64, 128) for n in (16, 32, 64, 128) for k in (16, 32, 64)]
+    tiled = [Config("triton_mm", (*block, 8, stages, 4)) for block in blocks for stages in (2, 3, 4)]
+    kinds = [
+        Kind("mm", dtype, layout, 16, 10, *[(1, 2**20)] * 4)
+        for dtype in ("float16", "bfloat16")
+        for layout in ("nn", "nt")
+    ]
+    assert weights.last.shape[0] == OUTPUTS
+    write_model(small.model(confidence=1.0, candidates=(*tiled, ATEN), kinds=kinds, weights=weights), path)
+    return str(path)
+
+
+def decided(model: str, directory: Path, environment: dict[str, str]) -> dict[str, Any]:
+    paths = os.pathsep.join([str(PROGRAM.parents[2]), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, str(PROGRAM), "3000", json.dumps([model])]
+    environment = {**os.environ, "PYTHONHASHSEED": "0", **environment, "PYTHONPATH": paths}
+    done = subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return close_model(tmp_path_factory.mktemp("model") / "close.safetensors")
+
+
+@pytest.fixture(scope="module")
+def here(model: str) -> dict[str, Any]:
+    return decided(model, Path.cwd(), {})
+
+
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_every_process_decides_alike(where: str, model: str, here: dict[str, Any], tmp_path: Path) -> None:
+    """Decisions and cache keys are the same whatever hash seed, locale, threads, directory, zone and processor are."""
+    if where == "another processor" and platform.machine() != "x86_64":
+        pytest.skip("the names of processors are those of x86")
+    there = decided(model, tmp_path, ELSEWHERE[where])
+    assert there == here
+    assert {tier for tier, *_ in here["decisions"]} >= {"device", "model", "abstain"}
