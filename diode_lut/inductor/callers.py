@@ -35,6 +35,9 @@ _SPLITS_BATCH = hasattr(bmm, "get_max_y_grid")
 _MAX_GRID_Y = 65535
 """CUDA's limit on the second dimension of a launch."""
 
+_DESCRIPTOR_BYTES = 16
+"""What addresses in a tensor descriptor are multiples of."""
+
 _TRITON = {
     "triton_mm": mm_template,
     "triton_bmm": bmm.bmm_template,
@@ -121,13 +124,25 @@ def _tma_legal(inputs: MMKernelInputs) -> bool:
     with inductor_config.patch({"triton.enable_persistent_tma_matmul": True}):
         if not use_triton_tma_template(a, b, output_layout=inputs.output_layout(flexible=False)):
             return False
-    return all(_order_is_plain(node) for node in (a, b))
+    return all(_order_is_plain(node) and _stays_aligned(node) for node in (a, b))
 
 
 def _order_is_plain(node: Any) -> bool:
     """Whether ``is_transposed``, which the template goes by, tells this matrix's order: not with padding or size 1."""
     sizes_count = all(V.graph.sizevars.statically_known_true(size > 1) for size in node.get_size())
     return sizes_count and bool(node.get_stride()[0 if node.get_layout().is_transposed() else 1] == 1)
+
+
+def _stays_aligned(node: Any) -> bool:
+    """Whether rows (columns, where column-major) start on 16-byte boundaries whatever value a dynamic size takes.
+
+    Inductor looks at the hints of sizes, and makes them the only values by a guard, which torch 2.11 does not.
+    """
+    itemsize = node.get_dtype().itemsize
+    return all(
+        number == 1 or V.graph.sizevars.statically_known_multiple_of(number * itemsize, _DESCRIPTOR_BYTES)
+        for number in node.get_stride()
+    )
 
 
 def _decompose_k(config: Config, inputs: MMKernelInputs) -> ir.ChoiceCaller:

@@ -22,7 +22,7 @@ def rows(table_file: Callable[..., Path]) -> Iterator[Rows]:
     """Makes rows for this machine's GPU the user's own table."""
     found = diode_lut.get_detected_hardware()
     hardware = {"name": found.name, "arch": found.arch, "sm_count": found.sm_count}
-    with diode_lut.config.patch(tables=()):
+    with diode_lut.config.patch(tables=(), tiers=("user",)):
 
         def use(*entries: dict[str, Any]) -> None:
             diode_lut.config.tables = (str(table_file("rows.json", *entries, hardware=hardware)),)

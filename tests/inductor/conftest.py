@@ -22,7 +22,7 @@ def h200() -> Iterator[None]:
 @pytest.fixture
 def rows(table_file: Callable[..., Path]) -> Iterator[Callable[..., None]]:
     """Makes these rows the user's own table."""
-    with diode_lut.config.patch(tables=()):
+    with diode_lut.config.patch(tables=(), tiers=("user",)):
 
         def use(*entries: dict[str, Any], **fields: Any) -> None:
             diode_lut.config.tables = (str(table_file(f"rows{len(diode_lut.config.tables)}.json", *entries, **fields)),)
