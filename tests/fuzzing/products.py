@@ -117,7 +117,8 @@ def draw_product(random: Random) -> Product:
     op = random.choice(list(OPS))
     dims = [random.choice(BIASES[op]) if dims == "bias" else dims for dims in OPS[op]]
     sizes = _draw_sizes(random, op)
-    epilogue = tuple(random.sample(EPILOGUES[:7], random.choice([0, 0, 1, 2])))
+    steps = random.sample(EPILOGUES[:7], random.choice([0, 0, 1, 2]))
+    epilogue = tuple(sorted(steps, key=lambda step: step == "sum"))  # last, because it takes a dimension away
     if random.random() < 0.3:
         epilogue = (random.choice(EPILOGUES[7:]), *epilogue)
         out = "mk" if op == "chain" else "bmn" if op in BATCHED else "mn"
