@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,13 +16,13 @@ from pathlib import Path
 if sys.platform != "win32":
     import fcntl
 
+_TRIES, _PAUSE_S = 20, 0.005
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def lock(descriptor: int) -> None:
     """Take the open file until it is closed; BlockingIOError names the process that has it."""
-    if not try_lock(descriptor):
-        raise BlockingIOError(errno.EAGAIN, f"being written by {_holder(descriptor)}: wait for it, or stop it")
+    _take(descriptor, shared=False)
 
 
 def require_unlocked(path: Path) -> None:
@@ -29,10 +30,18 @@ def require_unlocked(path: Path) -> None:
     with suppress(FileNotFoundError, PermissionError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            if not try_lock(descriptor, shared=True):
-                raise BlockingIOError(errno.EAGAIN, f"being written by {_holder(descriptor)}: wait for it, or stop it")
+            _take(descriptor, shared=True)
         finally:
             os.close(descriptor)
+
+
+def _take(descriptor: int, *, shared: bool) -> None:
+    """With some patience: who looks for stale temporary files has each of them for an instant."""
+    for _ in range(_TRIES):
+        if try_lock(descriptor, shared=shared):
+            return
+        time.sleep(_PAUSE_S)
+    raise BlockingIOError(errno.EAGAIN, f"being written by {_holder(descriptor)}: wait for it, or stop it")
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:

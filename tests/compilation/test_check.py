@@ -48,7 +48,7 @@ def test_what_does_not_compile_is_reported(table_file: Write) -> None:
 
 def test_what_cannot_be_launched_is_reported_once(table_file: Write) -> None:
     """A config that check finds fault with anyway is not compiled."""
-    path = table_file("mine.json", {**KEY, "configs": [config("triton_mm 256x256x256 g8 s8 w16")]})
+    path = table_file("mine.json", {**KEY, "configs": [config("triton_mm 128x128x256 g8 s8 w8")]})
     (line,) = call("check", "--compile", path).stdout.splitlines()
     assert "bytes of shared memory (sm_90 has 232448)" in line
 
