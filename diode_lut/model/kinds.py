@@ -35,8 +35,13 @@ class Kind(NamedTuple):
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Kind:
-        """The kind of ``{"op": ..., "m": [low, high], ...}``; KeyError, TypeError or ValueError for anything else."""
-        return cls(**{**fields, **{name: _range(*fields[name]) for name in _SIZES}})
+        """The kind of ``{"op": ..., "m": [low, high], ...}``.
+
+        For anything else ProblemError, KeyError, TypeError or ValueError.
+        """
+        kind = cls(**{**fields, **{name: _range(*fields[name]) for name in _SIZES}})
+        Problem.checked(*kind.key, 1, 1, 1, 1)
+        return kind._replace(problems=int(kind.problems))
 
     @property
     def key(self) -> tuple[str, str, str, int]:

@@ -106,6 +106,7 @@ def test_shapes_and_types_are_checked(path: Path, tensor: np.ndarray, message: s
         (lambda fields: fields["features"]["joint"].reverse(), "features.joint: other names or values; distill"),
         (lambda fields: fields["features"]["constants"].update(shared_memory=1), "features.constants: other names"),
         (lambda fields: fields.pop("kinds"), "metadata is incomplete or damaged: KeyError: 'kinds'"),
+        (lambda fields: fields["kinds"][0].update(dtype={}), "metadata: dtype: {} is not one of float16"),
         (lambda fields: fields["kinds"][0].update(m=""), "metadata is incomplete or damaged: TypeError"),
         (lambda fields: fields["candidates"][0].update(block_m=96), "metadata: block_m: 96 is not allowed"),
         (lambda fields: fields["candidates"].pop(3), "metadata: candidates: aten is not among them"),
