@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from diode_lut.collect.setup import Setup
 from diode_lut.collect.shards import make_shards
+from diode_lut.collect.signals import held
 from diode_lut.collect.stages import FINALISTS, METHODS
 from diode_lut.collect.task import Outcome, Task
 from diode_lut.collect.workplace import Workplace, open_workplace
@@ -94,9 +95,10 @@ def _outcomes(
     yield from (Outcome(task.problem, "present") for task in tasks if task.problem in present)
     missing = [task for task in tasks if task.problem not in present]
     for outcome in workplace.measure(make_shards(stage, missing, workplace.workers), setup, deadline):
-        if outcome.record is not None:
-            _append(writer, outcome.record)
-        yield outcome
+        with held():
+            if outcome.record is not None:
+                _append(writer, outcome.record)
+            yield outcome
 
 
 def _records(path: Path, stage: str) -> Iterator[Record]:

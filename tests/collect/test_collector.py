@@ -153,8 +153,7 @@ def test_interrupted_run_leaves_a_dataset(tmp_path: Path, number: signal.Signals
     measured = [record.problem for record in read_dataset(path)]
     assert measured == MANY[: len(measured)]
     assert 1 <= len(measured) < len(MANY)
-    counted = (len(measured), len(measured) - 1)  # the signal may come between writing and counting
-    assert any(f": {count} problems measured" in output for count in counted)
+    assert f"{len(measured)} problems measured" in output
     assert not list(temporary.glob("diode-lut-*"))
 
 
