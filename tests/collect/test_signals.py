@@ -13,12 +13,17 @@ from diode_lut.collect.signals import held
 def test_a_signal_waits_for_the_end_of_the_block(number: signal.Signals) -> None:
     """All of the block is done before the signal takes effect, as it would have without the block."""
     before = signal.signal(number, signal.default_int_handler)
-    done = False
-    try:
-        with pytest.raises(KeyboardInterrupt), held():
+    done: list[int] = []
+
+    def interrupted() -> None:
+        with held():
             signal.raise_signal(number)
-            done = True
-        assert done
+            done.append(number)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert done == [number]
         assert signal.getsignal(number) is signal.default_int_handler
     finally:
         signal.signal(number, before)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -17,6 +16,7 @@ from diode_lut.receipt.encode import receipt_bytes
 from diode_lut.receipt.read import MAX_COUNT, decode_receipt
 from diode_lut.receipt.receipt import MAX_PERMILLE, Receipt, merge_receipts
 from diode_lut.resources import schemas_directory
+from tests.mutated import containers, mutate
 from tests.receipt.strategies import receipts
 
 SCHEMA = orjson.loads((schemas_directory() / "receipt.v1.schema.json").read_bytes())
@@ -26,29 +26,12 @@ JUNK = st.sampled_from([None, "", "mm", "nn", "user", [], ["a"], [1], {}, *NUMBE
 NAMES = st.sampled_from(["torch", "expected_permille", "aliases", "row", "x"])
 
 
-def containers(value: Any) -> Iterator[Any]:
-    if isinstance(value, (dict, list)):
-        yield value
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from containers(inner)
-
-
 @st.composite
 def documents(draw: st.DrawFn) -> Any:
     """A receipt, parsed, in which up to two values are not what they were."""
     document = orjson.loads(receipt_bytes(draw(receipts)))
     for _ in range(draw(st.integers(0, 2))):
-        container = draw(st.sampled_from(list(containers(document))))
-        steps = list(container) if isinstance(container, dict) else list(range(len(container)))
-        action = draw(st.sampled_from(["replace", "remove", "add"])) if steps else "add"
-        if action == "remove":
-            del container[draw(st.sampled_from(steps))]
-        elif action == "replace":
-            container[draw(st.sampled_from(steps))] = draw(JUNK)
-        elif isinstance(container, dict):
-            container[draw(NAMES)] = draw(JUNK)
-        else:
-            container.append(draw(JUNK))
+        mutate(draw, document, NAMES, JUNK)
     return document
 
 

@@ -19,6 +19,7 @@ from diode_lut.problem import MAX_SIZE, TEMPLATES
 from diode_lut.table import check_file, read_table, to_bytes
 from diode_lut.table import read as read_module
 from diode_lut.table.schema import table_validator
+from tests.mutated import mutate
 
 SCHEMA = table_validator().schema
 ROW = Draft202012Validator({"$ref": "#/$defs/entry", "$defs": SCHEMA["$defs"]})
@@ -32,34 +33,12 @@ NAMES = st.sampled_from(
 ) | (st.sampled_from(["$schema", "schema_version", "hardware", "provenance", "aliases", "torch", "datasets", "x", ""]))
 
 
-def _containers(value: Any) -> Iterator[Any]:
-    if isinstance(value, (dict, list)):
-        yield value
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _containers(inner)
-
-
-def _mutate(draw: Any, document: Any) -> None:
-    """Replaces, removes or adds one value anywhere in the document."""
-    container = draw(st.sampled_from(list(_containers(document))))
-    steps = list(container) if isinstance(container, dict) else list(range(len(container)))
-    action = draw(st.sampled_from(["replace", "remove", "add"])) if steps else "add"
-    if action == "remove":
-        del container[draw(st.sampled_from(steps))]
-    elif action == "replace":
-        container[draw(st.sampled_from(steps))] = draw(JUNK)
-    elif isinstance(container, dict):
-        container[draw(NAMES)] = draw(JUNK)
-    else:
-        container.append(draw(JUNK))
-
-
 @st.composite
 def documents(draw: Any, tables: Any) -> Any:
     """A table, parsed, in which up to three values are not what they were."""
     document = orjson.loads(to_bytes(draw(tables)))
     for _ in range(draw(st.integers(0, 3))):
-        _mutate(draw, document)
+        mutate(draw, document, NAMES, JUNK)
     return document
 
 
@@ -118,7 +97,7 @@ def test_rows_are_decoded_alike_after_other_rows(data: st.DataObject, draw_from:
     document = data.draw(documents(draw_from.tables).filter(lambda document: isinstance(document.get("entries"), list)))
     rows = document["entries"] + copy.deepcopy(document["entries"])
     for _ in range(data.draw(st.integers(0, 4)) if rows else 0):
-        _mutate(data.draw, rows)
+        mutate(data.draw, rows, NAMES, JUNK)
     header = {"schema_version": 1, "hardware": {"name": "GPU", "arch": "sm_90", "sm_count": 1}}
     path = tmp_path_factory.getbasetemp() / "alike.json"
     alone = []
