@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch._inductor.utils import run_and_get_code
 from torch.utils.cpp_extension import CUDA_HOME
 
 import diode_lut
-from tests.gpu.products import ATEN, BMM, MM, TMA, assert_blocks, benchmarks, check, error, random, triton
+from tests.gpu.products import ATEN, BMM, MM, TMA, TOLERANCE, assert_blocks, benchmarks, check, error, random, triton
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cold")]
 
@@ -208,21 +209,22 @@ def test_two_threads_at_once(rows: Rows) -> None:
     """Threads that compile at the same time each get the kernels of their own products."""
     rows({"op": "mm", "configs": [MM]}, {"op": "bmm", "configs": [BMM]})
     together = threading.Barrier(2)
-    codes: dict[str, str] = {}
+    functions = (torch.mm, torch.bmm)
+    left, right = (random(512, 1024), random(4, 128, 64)), (random(1024, 256), random(4, 64, 256))
 
-    def compile_one(name: str, function: Any, *tensors: torch.Tensor) -> None:
+    def compile_one(function: Callable[..., torch.Tensor], a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         together.wait()
-        codes[name] = check(function, *tensors)
+        return torch.compile(function)(a, b)
 
-    products = [("mm", torch.mm, random(512, 1024), random(1024, 256))]
-    products.append(("bmm", torch.bmm, random(4, 128, 64), random(4, 64, 256)))
-    threads = [threading.Thread(target=compile_one, args=product) for product in products]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert "BLOCK_M : tl.constexpr = 64\n" in codes["mm"] + codes["bmm"]
-    assert "BLOCK_M : tl.constexpr = 32\n" in codes["mm"] + codes["bmm"]
+    def compile_both() -> list[torch.Tensor]:
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(compile_one, functions, left, right))
+
+    results, codes = run_and_get_code(compile_both)  # it is the process that records code, not the thread
+    for result, a, b in zip(results, left, right, strict=True):
+        assert error(result, a.double() @ b.double()) < TOLERANCE[result.dtype]
+    for config in (MM, BMM):
+        assert any(f"BLOCK_M : tl.constexpr = {config['block_m']}\n" in code for code in codes)
 
 
 def test_subprocess_compile_workers(tmp_path: Path, table_file: Callable[..., Path]) -> None:
