@@ -79,8 +79,9 @@ def build(
 ) -> BuildResult:
     """A small table with which every measured problem gets a config that is good enough.
 
-    Good enough means: within ``epsilon`` of the best time measured for the problem, and not slower than aten by more
-    than ``noise``, where aten was measured. Where a problem has timings of the final stage, no others of it count.
+    Good enough means: within ``epsilon`` of the best time measured for the problem, and aten, or faster than aten by
+    ``noise`` (by ``epsilon``, if that is less), where aten was measured: in the next measurement what only equals aten
+    would be slower as often as not. Where a problem has timings of the final stage, no others of it count.
     Times of the same config on the same problem are combined by their median; one failure among them rules the config
     out there. A row holds for a range of sizes in which it is good enough wherever something was measured that no
     narrower row answers for, and its range ends where the measurements end. Equally good configs (within ``noise``) are

@@ -111,12 +111,14 @@ class Measurements:
         self.starts = np.concatenate(([0], np.cumsum(counts)))
         best = np.minimum.reduceat(times, self.starts[:-1]) if len(times) else times
         self.relative = times / best[self.problem_numbers]
-        self.aten = self._aten()
+        self._are_aten = self.config_numbers == (configs.index(ATEN) if ATEN in configs else -1)
+        self.aten = np.full(len(self.problems), np.nan)
+        self.aten[self.problem_numbers[self._are_aten]] = self.relative[self._are_aten]
 
     def within(self, epsilon: float, noise: float) -> _Array:
-        """Which times keep the promise: near the best on their problem, and no slower than aten there."""
-        limits = np.fmin(1 + epsilon, self.aten * (1 + noise))
-        mask: _Array = self.relative <= limits[self.problem_numbers]
+        """Which times keep the promise: near the best on their problem, and aten's own or clearly under aten's."""
+        ahead = np.where(self._are_aten, np.inf, self.aten[self.problem_numbers] / (1 + min(noise, epsilon)))
+        mask: _Array = self.relative <= np.fmin(1 + epsilon, ahead)
         return mask
 
     @cached_property
@@ -138,18 +140,16 @@ class Measurements:
         place = np.searchsorted(self.config_numbers[first:last], self.configs.index(config))
         return float(self.relative[first + place])
 
+    def configs_on(self, problem: int, mask: _Array) -> set[Config]:
+        """The configs whose times on the problem (given by its number) the mask lets through."""
+        rows = slice(self.starts[problem], self.starts[problem + 1])
+        return {self.configs[number] for number in self.config_numbers[rows][mask[rows]].tolist()}
+
     def times_on(self, problem: int) -> dict[Config, float]:
         """The nanoseconds of all configs that succeeded on the problem (given by its number), in the fixed order."""
         rows = slice(self.starts[problem], self.starts[problem + 1])
         numbers, times = self.config_numbers[rows].tolist(), self.times[rows].tolist()
         return {self.configs[number]: ns for number, ns in zip(numbers, times, strict=True)}
-
-    def _aten(self) -> _Array:
-        aten = np.full(len(self.problems), np.nan)
-        if ATEN in self.configs:
-            rows = self.config_numbers == self.configs.index(ATEN)
-            aten[self.problem_numbers[rows]] = self.relative[rows]
-        return aten
 
 
 def measurements_of(records: Iterable[Record]) -> Measurements:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import inf
 
 from diode_lut.build.measurements import Measurements
-from diode_lut.problem import ATEN, Config, Problem
+from diode_lut.problem import Config, Problem
 from diode_lut.table import Entry
 
 Choose = Callable[[Problem], Config | None]
@@ -27,16 +26,12 @@ def needless(
     would then answer for it, goes to that row.
     """
     others = [*answered, *kept]
+    good = measurements.within(epsilon, noise)
 
     def left_to_the_model(row: Entry, number: int) -> bool:
         problem = measurements.problems[number]
         if any(other.covers(problem) for other in others if other is not row):
             return False
-        return _keeps_promise(choose(problem), measurements.times_on(number), epsilon, noise)
+        return choose(problem) in measurements.configs_on(number, good)
 
     return [row for row, numbers in answered.items() if all(left_to_the_model(row, number) for number in numbers)]
-
-
-def _keeps_promise(choice: Config | None, times: Mapping[Config, float], epsilon: float, noise: float) -> bool:
-    limit = min(min(times.values()) * (1 + epsilon), times.get(ATEN, inf) * (1 + noise))
-    return choice is not None and times.get(choice, inf) <= limit

@@ -67,8 +67,8 @@ def build_command(
 ) -> None:
     """Build the smallest table that gives every problem in the datasets a config which is good enough.
 
-    That is: within --epsilon of the best config measured for it, and not slower than aten. Datasets are those of the
-    collect command, or torch-diode's, JSON or msgpack.
+    That is: within --epsilon of the best config measured for it, and aten, or faster than aten by more than noise.
+    Datasets are those of the collect command, or torch-diode's, JSON or msgpack.
     """
     from rich.console import Console
     from rich.progress import Progress
