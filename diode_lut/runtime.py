@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Hashable
@@ -177,3 +178,13 @@ def _build_selector(hardware: Hardware, user_tables: tuple[str, ...], tiers: tup
 @lru_cache(maxsize=8)
 def _warn_of_useless(user_tables: tuple[str, ...], devices: tuple[Hardware, ...]) -> None:
     warn_of_useless(user_tables, devices)
+
+
+def _free_lock() -> None:
+    """In a forked process nobody holds the lock: the thread that did is not there."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_free_lock)

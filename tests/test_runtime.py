@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -174,6 +177,14 @@ def test_first_use_says_what_is_used(table_file: Write, caplog: pytest.LogCaptur
         for _ in range(2):
             diode_lut.select(MM, hardware="mine")
     assert caplog.messages == [f"NVIDIA H200 (sm_90, 132 SMs): user: {path} (2 rows)"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_forked_while_tables_are_read_reads_them_itself() -> None:
+    """The thread that was reading, and held the lock, is not in the child; nothing waits for it there."""
+    program = Path(__file__).parent / "programs" / "fork_while_reading.py"
+    environment = {**os.environ, "PYTHONPATH": str(program.parents[2])}
+    assert subprocess.run([sys.executable, str(program)], env=environment, check=False).returncode == 0
 
 
 def test_threads_share_one_selector(table_file: Write, caplog: pytest.LogCaptureFixture) -> None:
