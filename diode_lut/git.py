@@ -24,8 +24,7 @@ def set_up(directory: Path, python: str, tables: Iterable[str] = TABLES) -> Path
     """Set up the clone that ``directory`` is in, and give the file of its attributes; again changes nothing more.
 
     ``python`` is the interpreter that is to be used. Only the clone's own configuration and attributes are written,
-    nothing that is committed. SettingError is raised if this is no clone, a pattern is
-    none, or git fails.
+    nothing that is committed. SettingError is raised if this is no clone, a pattern is none, or git fails.
     """
     for pattern in tables:
         _require_pattern(pattern)
@@ -71,5 +70,5 @@ def _git(directory: Path, *arguments: str) -> str:
     except FileNotFoundError:
         raise SettingError("git is not installed") from None
     except subprocess.CalledProcessError as error:
-        raise SettingError(error.stderr.strip()) from None
+        raise SettingError(f"{error.stderr.strip()}; run this in a clone that you may change") from None
     return completed.stdout.rstrip("\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -80,6 +81,17 @@ def test_tables_of_no_use(cpu_table: Write, table_file: Write) -> None:
         f"tables: {other} is for NVIDIA H200 (sm_90, 132 SMs), which this machine does not have",
     ]
     assert found["to"][:2] == [f"do: python -m diode_lut check {partly}", "do: correct DIODE_LUT_TABLES"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are others on Windows")
+def test_a_shipped_table_that_others_can_write(cpu_table: Write, shipped: Path) -> None:
+    """It is left out, which is wrong, with what to do."""
+    shipped.chmod(0o755)
+    path = cpu_table(f"{shipped.name}/cpu.json", ROW)
+    path.chmod(0o666)
+    code, found = findings([cpu_table("mine.json", ROW)])
+    assert (code, found["wrong"]) == (1, [f"tables: left out: {path} can be written by others (chmod go-w)"])
+    assert found["to"] == ["do: see to its owner and permissions, or name it in DIODE_LUT_TABLES"]
 
 
 def test_settings_and_where_they_come_from(cpu_table: Write, monkeypatch: pytest.MonkeyPatch) -> None:
