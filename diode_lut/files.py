@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -116,7 +115,7 @@ def _target(path: Path) -> Path:
 def _create_beside(target: Path) -> tuple[Path, BinaryIO]:
     """A new file in the same directory, locked as long as it is open, so that nobody takes it for a stale one."""
     while True:
-        temporary = target.with_name(f".{target.name}.{secrets.token_hex(_TOKEN_BYTES)}")
+        temporary = target.with_name(f".{target.name}.{os.urandom(_TOKEN_BYTES).hex()}")
         file = temporary.open("xb")
         if try_lock(file.fileno(), shared=True) and os.fstat(file.fileno()).st_nlink:
             return temporary, file

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.table import check_file
+from diode_lut.table.check import check_file
 from tests.commands import call
 
 ROOT = Path(__file__).parent.parent

@@ -15,7 +15,8 @@ import zstandard
 from diode_lut.dataset import DatasetWriter, read_dataset
 from diode_lut.errors import DatasetError, DiodeLutError, ExchangeError, TableError
 from diode_lut.exchange.formats import Facts, read
-from diode_lut.table import check_file, read_table
+from diode_lut.table import read_table
+from diode_lut.table.check import check_file
 from diode_lut.table.position import Positions
 from tests.dataset.test_stream import HEADER, RECORDS
 

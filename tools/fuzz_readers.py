@@ -43,8 +43,9 @@ from diode_lut.receipt.encode import receipt_bytes
 from diode_lut.receipt.read import decode_receipt, read_receipt
 from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions
 from diode_lut.safetensors_header import header_in_words
-from diode_lut.table import Candidate, Entry, Table, check_file, read_hardware, read_table, to_bytes
+from diode_lut.table import Candidate, Entry, Table, read_hardware, read_table, to_bytes
 from diode_lut.table.as_text import as_text
+from diode_lut.table.check import check_file
 
 SECONDS = 20
 """That a single file may take: a hundred times what it does on an idle machine."""

@@ -5,6 +5,8 @@ Exit codes: 0 fine, 1 invalid, different or missed, 2 wrong usage or unreadable.
 
 from __future__ import annotations
 
+import atexit
+import gc
 from importlib import import_module
 from os import PathLike, fspath
 from typing import Any
@@ -39,6 +41,10 @@ COMMANDS = {
     "unset": "diode_lut.cli.edit:unset_command",
 }
 """Where the commands are; each is imported when it is asked for."""
+
+
+_NEW_OBJECTS = 100_000
+"""So many more make Python search for cycles: a table's rows are many objects, and there are no cycles in them."""
 
 
 class _Group(click.Group):
@@ -84,3 +90,5 @@ def exit_code(error: DiodeLutError | OSError) -> int:
 def main() -> None:
     """Tuned kernels for torch.compile, from tables that people can read."""
     config.receipt = None  # a command is not what a receipt is to be of
+    gc.set_threshold(_NEW_OBJECTS)
+    atexit.register(gc.freeze)  # instead of a last search through all objects

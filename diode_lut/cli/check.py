@@ -37,7 +37,7 @@ def check_command(ctx: click.Context, files: tuple[Path, ...], compiling: bool, 
     cannot launch, and any form but that of fmt. Prints one line for each problem, as FILE:LINE:COLUMN: PATH: what was
     found and what is allowed.
     """
-    from diode_lut.table import check_file
+    from diode_lut.table.check import check_file
 
     errors = [error for file in files for error in (*check_file(file), *(_compile(file) if compiling else ()))]
     for line in REPORTERS[form](errors):

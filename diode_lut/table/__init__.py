@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from diode_lut.table.check import check_file
 from diode_lut.table.entry import Candidate, Entry, Range
 from diode_lut.table.read import read_hardware, read_table
 from diode_lut.table.table import Table
@@ -13,7 +12,6 @@ __all__ = [
     "Entry",
     "Range",
     "Table",
-    "check_file",
     "read_hardware",
     "read_table",
     "to_bytes",

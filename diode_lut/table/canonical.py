@@ -18,6 +18,9 @@ PROVENANCE = ("torch", "triton", "cuda", "driver", "benchmarker", "measured_on",
 """What ``provenance`` may say, in the order in which it is written."""
 
 _AFTER_ALL = (MAX_SIZE + 1, MAX_SIZE + 1)
+_OPS, _DTYPES, _LAYOUTS, _ALIGNS = (
+    {value: place for place, value in enumerate((*domain, None))} for domain in (OPS, DTYPES, LAYOUTS, ALIGNS)
+)
 
 
 def canonical_order(entry: Entry) -> tuple[Any, ...]:
@@ -25,14 +28,19 @@ def canonical_order(entry: Entry) -> tuple[Any, ...]:
 
     Entries with the same key, which a good table does not have, go by the rest of their contents.
     """
-    op, dtype, layout, align, *sizes = entry.key
-    kinds = ((op, OPS), (dtype, DTYPES), (layout, LAYOUTS), (align, ALIGNS))
+    op, dtype, layout, align, b, m, n, k, candidates, problems, note = entry
     return (
-        *(len(domain) if value is None else domain.index(value) for value, domain in kinds),
-        *(size or _AFTER_ALL for size in sizes),
-        tuple((config, -1 if gain is None else gain) for config, gain in entry.candidates),
-        entry.problems or 0,
-        entry.note or "",
+        _OPS[op],
+        _DTYPES[dtype],
+        _LAYOUTS[layout],
+        _ALIGNS[align],
+        b or _AFTER_ALL,
+        m or _AFTER_ALL,
+        n or _AFTER_ALL,
+        k or _AFTER_ALL,
+        tuple([(config, -1 if gain is None else gain) for config, gain in candidates]),
+        problems or 0,
+        note or "",
     )
 
 

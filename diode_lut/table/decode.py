@@ -6,7 +6,7 @@ integer however it is written, and a boolean is not a number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from diode_lut.errors import ProblemError
@@ -14,7 +14,6 @@ from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, Config, Ha
 from diode_lut.table.canonical import PROVENANCE, SCHEMA, SCHEMA_VERSION
 from diode_lut.table.entry import Candidate, Entry, Range
 from diode_lut.table.fault import Fault, missing_field, shown, unknown_field
-from diode_lut.table.rules import inverted, repeated
 
 Decoder = Callable[[Any], Any]
 
@@ -65,7 +64,7 @@ def decode_range(value: Any, size: Decoder) -> Range:
     if type(value) is not list or len(value) != 2:
         raise Fault(f"{shown(value)} is not [lowest, highest]")
     sizes = size(value[0]), size(value[1])
-    if inverted(sizes):
+    if sizes[0] > sizes[1]:
         raise Fault(f"{shown(value)} ends before it begins (allowed: [lowest, highest])")
     return sizes
 
@@ -80,6 +79,15 @@ def decode_config(fields: Mapping[str, Any]) -> Config:
     except ProblemError as error:
         name, _, reason = str(error).partition(": ")
         raise Fault(reason, name) from None
+
+
+def repeated(candidates: Sequence[Candidate]) -> int | None:
+    """The number of the first candidate whose config an earlier one has too; gains do not matter."""
+    if len({candidate[0] for candidate in candidates}) == len(candidates):
+        return None
+    first: dict[Config, int] = {}
+    places = enumerate(candidate.config for candidate in candidates)
+    return next(number for number, config in places if first.setdefault(config, number) != number)
 
 
 def _object(value: object, known: Mapping[str, Decoder], required: tuple[str, ...]) -> dict[str, Any]:

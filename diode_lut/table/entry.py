@@ -59,10 +59,15 @@ class Entry(NamedTuple):
 
     def covers(self, problem: Problem) -> bool:
         """Whether this entry may answer for the problem."""
-        kinds = zip(self[:4], problem[:4], strict=True)
-        sizes = zip(self[4:8], problem[4:], strict=True)
-        return all(kind in (None, of_problem) for kind, of_problem in kinds) and all(
-            size is None or size[0] <= of_problem <= size[1] for size, of_problem in sizes
+        return (
+            self.op in (None, problem.op)
+            and self.dtype in (None, problem.dtype)
+            and self.layout in (None, problem.layout)
+            and self.align in (None, problem.align)
+            and (self.b is None or self.b[0] <= problem.b <= self.b[1])
+            and (self.m is None or self.m[0] <= problem.m <= self.m[1])
+            and (self.n is None or self.n[0] <= problem.n <= self.n[1])
+            and (self.k is None or self.k[0] <= problem.k <= self.k[1])
         )
 
     @property

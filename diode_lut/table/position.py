@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 JsonPath = tuple[str | int, ...]
@@ -47,6 +50,27 @@ def place_at(data: bytes, offset: int) -> Place:
     """Where the byte at ``offset`` is, before which all is UTF-8."""
     start = data.rfind(b"\n", 0, offset) + 1
     return Place(data.count(b"\n", 0, offset) + 1, len(data[start:offset].decode()) + 1)
+
+
+class Landmark(NamedTuple):
+    """A row of a table, by its number, and the byte of the file at which it begins."""
+
+    row: int
+    offset: int
+
+
+def line_of_row(data: bytes, row: int, landmarks: Sequence[Landmark]) -> int:
+    """The line of a row of the table in the file, which is JSON; the search begins at the last landmark before it.
+
+    ``landmarks`` are in the order of rows. None of them, or the first row and any others.
+    """
+    if not landmarks:
+        return Positions(data).place(("entries", row)).line
+    after = bisect_right(landmarks, row, key=attrgetter("row"))
+    first, start = landmarks[after - 1]
+    end = landmarks[after].offset - 1 if after < len(landmarks) else len(data)  # less the comma
+    rows = Positions(b"[" + data[start:end] + b"]")
+    return data.count(b"\n", 0, start) + rows.place((row - first,)).line
 
 
 class Positions:

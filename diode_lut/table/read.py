@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from diode_lut.problem import Hardware
 from diode_lut.table.decode import MAX_ENTRIES, Header, decode_entry, decode_header
 from diode_lut.table.entry import Entry
 from diode_lut.table.fault import Fault
-from diode_lut.table.position import Positions, dotted, place_at
+from diode_lut.table.position import Landmark, Positions, dotted, place_at
 from diode_lut.table.recall import Recall
 from diode_lut.table.table import MAX_BYTES, Table
 
@@ -63,7 +63,9 @@ def read_table(path: Path) -> Table:
         if opening and closing:
             with suppress(orjson.JSONDecodeError, Fault):
                 header = decode_header(_head(data, opening))
-                return _table(path, data, header, _pieces(path, data, opening, closing.start()))
+                landmarks: list[Landmark] = []
+                pieces = _pieces(path, data, opening, closing.start(), landmarks)
+                return _table(path, data, header, pieces, landmarks)
         document = parse(path, data, MAX_VALUES)
         return _table(path, data, _header(path, data, document), [(data, document["entries"])])
 
@@ -142,12 +144,12 @@ def _head(data: bytes, opening: re.Match[bytes]) -> Any:
     return orjson.loads(head)
 
 
-def _pieces(path: Path, data: bytes, opening: re.Match[bytes], stop: int) -> Iterator[Piece]:
-    """The rows of a file, many at a time. Each piece begins with a row, so that none is empty.
+def _pieces(path: Path, data: bytes, opening: re.Match[bytes], stop: int, landmarks: list[Landmark]) -> Iterator[Piece]:
+    """The rows of a file, many at a time. Each piece begins with a row, so that none is empty, and is a landmark.
 
     Rows begin as the first does: after the same white space; where there is none, with the same name.
     """
-    start = opening.start(1)
+    start, count = opening.start(1), 0
     row = b"," + (opening[1] + opening[2] if opening[1] else data[opening.start(2) : opening.end()])
     while start < stop:
         comma = data.find(row, start + PIECE_BYTES, stop)
@@ -155,8 +157,10 @@ def _pieces(path: Path, data: bytes, opening: re.Match[bytes], stop: int) -> Ite
         text = b"[" + data[start:end] + b"]"
         if has_more_values(text, MAX_VALUES):
             raise TableError(f"more than {MAX_VALUES} values where rows should be", path=path, where="entries")
-        yield text, orjson.loads(text)
-        start = end + 1
+        rows = orjson.loads(text)
+        landmarks.append(Landmark(count, start))
+        yield text, rows
+        start, count = end + 1, count + len(rows)
 
 
 def decode_rows(path: Path, pieces: Iterable[Piece]) -> tuple[list[Entry], dict[int, Fault]]:
@@ -193,7 +197,10 @@ def _wrong(path: Path, faults: dict[int, Fault]) -> TableError:
     return TableError(reason, path=path, where=dotted(first.path))
 
 
-def _table(path: Path, data: bytes, header: Header, pieces: Iterable[Piece]) -> Table:
+def _table(
+    path: Path, data: bytes, header: Header, pieces: Iterable[Piece], landmarks: Sequence[Landmark] = ()
+) -> Table:
+    """The table of the pieces; ``landmarks`` may be known only when all of them were seen."""
     entries, faults = decode_rows(path, pieces)
     return Table(
         header.hardware,
@@ -204,6 +211,7 @@ def _table(path: Path, data: bytes, header: Header, pieces: Iterable[Piece]) -> 
         digest=hashlib.sha256(data).hexdigest(),
         errors=located(path, data, faults.values()) if faults else (),
         skipped=tuple(faults),
+        landmarks=landmarks,
     )
 
 

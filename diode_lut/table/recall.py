@@ -19,10 +19,10 @@ from diode_lut.table.decode import (
     decode_gain,
     decode_range,
     decode_size,
+    repeated,
 )
 from diode_lut.table.entry import KEY_FIELDS, Candidate, Entry
 from diode_lut.table.fault import Fault
-from diode_lut.table.rules import repeated
 
 Decoded = TypeVar("Decoded")
 

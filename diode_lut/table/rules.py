@@ -1,11 +1,11 @@
-"""What a JSON Schema cannot say about a table: how values must relate to each other."""
+"""What neither a JSON Schema nor decoding says about a table: rows that break these rules do no harm, but no good."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
-from diode_lut.problem import BATCHED, OPS, Config
-from diode_lut.table.entry import Candidate, Entry, Range
+from diode_lut.problem import BATCHED, OPS
+from diode_lut.table.entry import Entry
 from diode_lut.table.fault import Fault
 from diode_lut.table.launchable import unlaunchable
 from diode_lut.table.overlap import overlaps, repeats, shared_problem
@@ -19,28 +19,8 @@ TEMPLATE_OPS = {
 }
 """The ops that a template can do, where it cannot do all."""
 
-
 CONFLICT = "merge conflict: "
 """How the part of a note begins that ``merge`` wrote for people to decide."""
-
-# Rules for one row: without them it means nothing, and is skipped when a table is read.
-
-
-def inverted(sizes: Range) -> bool:
-    """Whether a range ends before it begins."""
-    return sizes[0] > sizes[1]
-
-
-def repeated(candidates: Sequence[Candidate]) -> int | None:
-    """The number of the first candidate whose config an earlier one has too; gains do not matter."""
-    if len({candidate[0] for candidate in candidates}) == len(candidates):
-        return None
-    first: dict[Config, int] = {}
-    places = enumerate(candidate.config for candidate in candidates)
-    return next(number for number, config in places if first.setdefault(config, number) != number)
-
-
-# Rules for a table that is read: rows that break them do no harm, but no good either.
 
 
 def useless(entry: Entry, arch: str | None) -> Iterator[Fault]:

@@ -13,7 +13,7 @@ from diode_lut.problem import Hardware, Problem
 from diode_lut.table.canonical import SCHEMA, canonical_bytes, canonical_order
 from diode_lut.table.entry import Entry
 from diode_lut.table.index import Index
-from diode_lut.table.position import Positions
+from diode_lut.table.position import Landmark, Positions, line_of_row
 
 MAX_BYTES = 64 << 20
 """That the file of a table may have."""
@@ -26,9 +26,9 @@ class Table:
     """Rows for one kind of hardware; read-only.
 
     ``path`` is the file it was read from, ``errors`` are the rows of that file that were skipped (``skipped`` holds
-    their numbers, upwards), ``digest`` is the SHA-256 of the file's bytes in hexadecimal, ``schema`` what its
-    ``$schema`` says. A table made in memory has the digest of its canonical form. Two tables are equal if they say
-    the same for the same hardware, in whatever order.
+    their numbers, upwards), ``landmarks`` some rows whose place in it is known, ``digest`` is the SHA-256 of the
+    file's bytes in hexadecimal, ``schema`` what its ``$schema`` says. A table made in memory has the digest of its
+    canonical form. Two tables are equal if they say the same for the same hardware, in whatever order.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Table:
         digest: str | None = None,
         errors: Sequence[TableError] = (),
         skipped: Sequence[int] = (),
+        landmarks: Sequence[Landmark] = (),
     ) -> None:
         self.hardware = hardware
         self.entries: tuple[Entry, ...] = tuple(entries)
@@ -50,6 +51,7 @@ class Table:
         self.path = path
         self.errors = tuple(errors)
         self._skipped = tuple(skipped)
+        self._landmarks = tuple(landmarks)
         if digest is not None:
             self.digest = digest
 
@@ -69,28 +71,29 @@ class Table:
 
     def line_of(self, entry: Entry) -> int | None:
         """The line where the entry begins in ``path``; None for other entries, and if the file has changed since."""
-        positions = self._positions() if entry in self.entries else None
-        if positions is None:
+        data = self._unchanged() if entry in self.entries else None
+        if data is None:
             return None
         row = list(self.numbered)[self.entries.index(entry)]
-        return positions.place(("entries", row)).line
+        return line_of_row(data, row, self._landmarks)
 
     def lines(self) -> list[int | None]:
         """The line of each of the entries, as ``line_of`` says it, but all at once."""
-        positions = self._positions()
-        if positions is None:
+        data = self._unchanged()
+        if data is None:
             return [None] * len(self.entries)
+        positions = Positions(data)
         return [positions.place(("entries", row)).line for row in self.numbered]
 
-    def _positions(self) -> Positions | None:
-        """Of what is in ``path``; None if that is not what the table was read from."""
+    def _unchanged(self) -> bytes | None:
+        """What is in ``path``; None if that is not what the table was read from."""
         if self.path is None:
             return None
         try:
             data = read_at_most(self.path, MAX_BYTES)
         except OSError:
             return None
-        return Positions(data) if hashlib.sha256(data).hexdigest() == self.digest else None
+        return data if hashlib.sha256(data).hexdigest() == self.digest else None
 
     @cached_property
     def numbered(self) -> Mapping[int, Entry]:

@@ -18,7 +18,8 @@ from diode_lut.build import EPSILON, NOISE, BuildResult, build
 from diode_lut.dataset import Dataset, DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.errors import DatasetError
 from diode_lut.problem import ATEN, Config, Hardware, Problem
-from diode_lut.table import Candidate, Entry, Table, check_file, read_table, to_bytes, write_table
+from diode_lut.table import Candidate, Entry, Table, read_table, to_bytes, write_table
+from diode_lut.table.check import check_file
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 HEADER = Header(H200, "2.13.0", "3.7.0", "13.0", "580.1", "a clock", "2026-11-21")

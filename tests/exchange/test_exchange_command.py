@@ -11,7 +11,8 @@ import pytest
 
 from diode_lut.dataset import read_dataset
 from diode_lut.exchange.registry import FORMATS
-from diode_lut.table import check_file, read_table
+from diode_lut.table import read_table
+from diode_lut.table.check import check_file
 from tests.commands import call
 
 ROW = {"op": "mm", "dtype": "float16", "layout": "nn", "align": 16}

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.table import check_file, read_table
+from diode_lut.table import read_table
+from diode_lut.table.check import check_file
 from tests.commands import call
 
 KEY = {"op": "mm", "dtype": "float16"}

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.table import Entry, Table, check_file, read_table, write_table
+from diode_lut.table import Entry, Table, read_table, write_table
+from diode_lut.table.check import check_file
 from diode_lut.table.rules import contradictions, useless
 
 Save = Callable[[str | bytes], Path]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from diode_lut.errors import TableError
 from diode_lut.problem import ATEN, Config, Hardware
-from diode_lut.table import Candidate, Entry, Table, check_file, write_table
+from diode_lut.table import Candidate, Entry, Table, write_table
+from diode_lut.table.check import check_file
 from diode_lut.table.edit import set_row, unset_row
 
 GPU = Hardware("GPU", "sm_90", 132)

@@ -192,7 +192,7 @@ def _outcome(path: Path) -> Any:
         table = read_table(path)
     except TableError as error:
         return str(error)
-    return table.entries, [str(error) for error in table.errors]
+    return table.entries, [str(error) for error in table.errors], list(map(table.line_of, table.entries))
 
 
 @settings(deadline=None, max_examples=200)

@@ -16,8 +16,9 @@ from jsonschema import Draft202012Validator
 
 from diode_lut.errors import TableError
 from diode_lut.problem import MAX_SIZE, TEMPLATES
-from diode_lut.table import check_file, read_table, to_bytes
 from diode_lut.table import read as read_module
+from diode_lut.table import read_table, to_bytes
+from diode_lut.table.check import check_file
 from diode_lut.table.schema import table_validator
 from tests.mutated import mutate
 
