@@ -12,7 +12,7 @@ from diode_lut.table import Range
 _KIND_FIELDS = ("op", "dtype", "layout", "align")
 _SIZES = ("b", "m", "n", "k")
 
-FEWEST, MANY = 4, 40
+FEWEST, MANY = 4, 150
 """So many problems of a kind make it known, and well known."""
 
 

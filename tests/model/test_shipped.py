@@ -54,22 +54,24 @@ def test_first_choices_are_near_the_best(of_models: Validation, at_random: Valid
     assert of_models.tops[1] < 1.03
     assert of_models.tops[5] < 1.01
     assert good(of_models) > 0.9
-    assert at_random.tops[1] < 1.07
-    assert at_random.tops[5] < 1.02
-    assert good(at_random) > 0.75
+    assert at_random.tops[1] < 1.045
+    assert at_random.tops[5] < 1.01
+    assert good(at_random) > 0.79
 
 
 def test_most_of_what_can_be_gained_is(of_models: Validation, at_random: Validation) -> None:
     """The first choices gain over aten, as a share of what the best gain."""
-    assert of_models.gain - 1 > 0.75 * (of_models.best_gain - 1)
-    assert at_random.gain - 1 > 0.5 * (at_random.best_gain - 1)
+    assert of_models.gain - 1 > 0.8 * (of_models.best_gain - 1)
+    assert at_random.gain - 1 > 0.65 * (at_random.best_gain - 1)
 
 
 def test_confidence_is_about_what_it_says(of_models: Validation, at_random: Validation) -> None:
-    """Of the answers given with a confidence of 0.95, about so many are good; most products of models get one."""
-    assert good(of_models.sure(0.95)) > 0.93
-    assert len(of_models.sure(0.95).choices) > 0.85 * len(of_models.choices)
-    assert good(at_random.sure(0.95)) > 0.9
+    """Of the answers given with a confidence of 0.95, about so many are good; most products get one."""
+    assert good(of_models.sure(0.95)) > 0.95
+    assert len(of_models.sure(0.95).choices) > 0.8 * len(of_models.choices)
+    assert good(at_random.sure(0.95)) > 0.93
+    assert len(at_random.sure(0.95).choices) > 0.5 * len(at_random.choices)
+    assert not at_random.sure(0.95).slow
 
 
 def test_models_are_small(shipped: Model) -> None:
