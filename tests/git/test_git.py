@@ -146,7 +146,7 @@ def test_tables_may_be_elsewhere(clone: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_without_a_clone_there_is_nothing_to_set_up(tmp_path: Path) -> None:
     """The message is git's own."""
-    with pytest.raises(SettingError, match="not a git repository.*; run this in a clone"):
+    with pytest.raises(SettingError, match=r"not a git repository.*; run this in a clone"):
         set_up(tmp_path, sys.executable)
 
 
