@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from diode_lut.problem import Problem
-from diode_lut.selector import CONFIDENCE, Decision, Selector, Step, ranking_in_words, row_name
+from diode_lut.selector import DEMAND, Decision, Demand, Selector, Step, ranking_in_words, row_name
 from diode_lut.settings import TIERS
 from diode_lut.table import Entry, Table
 from diode_lut.table.words import winner_in_words
@@ -68,9 +68,9 @@ class Explanation(NamedTuple):
             yield from ranking_in_words(self.models.opinion.ranking)
 
 
-def explain(selector: Selector, problem: Problem, confidence: float = CONFIDENCE) -> Explanation:
+def explain(selector: Selector, problem: Problem, demand: Demand = DEMAND) -> Explanation:
     """The decision of the selector for the problem, and what stands behind it."""
-    decision = selector.select(problem, confidence)
+    decision = selector.select(problem, demand)
     if decision.entry is None:
         return Explanation(decision, (), None)
     rivals = (
@@ -82,7 +82,7 @@ def explain(selector: Selector, problem: Problem, confidence: float = CONFIDENCE
     )
     reasons = {tier.name: tier.left_out for tier in selector.tiers}.get(TIERS[-1], ())
     left_out = (Step(TIERS[-1], None, reason) for reason in reasons)
-    return Explanation(decision, tuple(rivals), selector.ask_models(problem, confidence, left_out))
+    return Explanation(decision, tuple(rivals), selector.ask_models(problem, demand, left_out))
 
 
 def _number(volume: int) -> str:

@@ -27,7 +27,7 @@ from diode_lut.explanation import Explanation
 from diode_lut.explanation import explain as explanation_of
 from diode_lut.hardware import detect_hardware, local_devices
 from diode_lut.problem import Config, Hardware, Problem
-from diode_lut.selector import Decision, Selector
+from diode_lut.selector import Decision, Demand, Selector
 from diode_lut.settings import config
 from diode_lut.statistics import count_prediction, count_skipped_config, count_unserved
 from diode_lut.table import Entry
@@ -71,7 +71,7 @@ def select(problem: Problem, *, hardware: Hardware | str | None = None) -> Decis
     A name stands for the hardware of the table that is called so, or that is for hardware called so. HardwareError if
     there is none, or if torch finds no device.
     """
-    return _selector(_hardware(hardware)).select(problem, config.confidence_threshold)
+    return _selector(_hardware(hardware)).select(problem, Demand.of(config))
 
 
 def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
@@ -81,7 +81,7 @@ def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
 
 def explanation(problem: Problem, *, hardware: Hardware | str | None = None) -> Explanation:
     """What ``explain`` says, in parts."""
-    return explanation_of(_selector(_hardware(hardware)), problem, config.confidence_threshold)
+    return explanation_of(_selector(_hardware(hardware)), problem, Demand.of(config))
 
 
 def _hardware(hardware: Hardware | str | None) -> Hardware:
@@ -130,8 +130,8 @@ def cache_identity() -> tuple[Hashable, ...]:
     _warn_of_useless(config.tables, devices)
     digests = dict.fromkeys(_selector(hardware).digest for hardware in devices)
     receipt.record_devices(devices)
-    names = ("policy", "default_mode", "top_k", "fallback_to_autotune", "confidence_threshold", "strict")
-    return (__version__, *(getattr(config, name) for name in names), *digests)
+    names = ("policy", "default_mode", "top_k", "fallback_to_autotune", "strict")
+    return (__version__, *(getattr(config, name) for name in names), *Demand.of(config), *digests)
 
 
 def set_log_level(level: int | str) -> None:

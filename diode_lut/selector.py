@@ -14,12 +14,10 @@ from diode_lut.table import Candidate, Entry, Table
 
 if TYPE_CHECKING:
     from diode_lut.model.ranking import Model, Ranking
+    from diode_lut.settings import Settings
 
 ABSTAIN = "abstain"
 """The tier of a decision that leaves everything to Inductor."""
-
-CONFIDENCE = 0.95
-"""How sure a model must be to answer, unless it is said otherwise."""
 
 _RANKED = 5
 """So many configs of a model's ranking are shown."""
@@ -55,6 +53,35 @@ class Opinion(NamedTuple):
 
     model: Model
     ranking: Ranking
+
+
+class Demand(NamedTuple):
+    """What a model must say to be heard: one of the two is enough.
+
+    ``confidence``, from 0 to 1, is that its first config is within 5 % of the best. ``gain`` is by what fraction that
+    is expected to be faster than aten: then another may be better still, but aten hardly is.
+    """
+
+    confidence: float = 0.95
+    gain: float = 0.25
+
+    @classmethod
+    def of(cls, settings: Settings) -> Demand:
+        """What the user demands."""
+        return cls(settings.confidence_threshold, settings.gain_threshold)
+
+    def met(self, confidence: float, time: float) -> bool:
+        """Whether it is, with this confidence in a config that is expected to take ``time``, over that of aten."""
+        return confidence >= self.confidence or time * (1 + self.gain) <= 1
+
+    def unmet(self, ranking: Ranking) -> str:
+        """Why it is not, in words."""
+        expected = f"expected to be {1 / ranking.times[0]:.3f} times as fast as aten, not {1 + self.gain:g}"
+        return f"confidence {ranking.confidence:.3f} is below {self.confidence:g}, and it is {expected}"
+
+
+DEMAND = Demand()
+"""What is demanded unless somebody says otherwise."""
 
 
 class Decision(NamedTuple):
@@ -113,8 +140,8 @@ class Selector:
     """Answers for one kind of hardware: walks the tiers and stops at the first table that covers the problem.
 
     Where none does, it asks the models. ``digest`` is a SHA-256 in hexadecimal over everything that an answer can
-    depend on, but for the problem and the confidence asked for: tables and models, their order and their tiers. Tables
-    of other hardware have no part in it.
+    depend on, but for the problem and what is demanded of models: tables and models, their order and their tiers.
+    Tables of other hardware have no part in it.
     """
 
     def __init__(self, hardware: Hardware, tiers: Iterable[Tier]) -> None:
@@ -132,30 +159,26 @@ class Selector:
             self._models += ((tier.name, model) for model in tier.models)
         self._tried = tuple(tried)
 
-    def select(self, problem: Problem, confidence: float = CONFIDENCE) -> Decision:
-        """The decision for one problem; the same in every process that has the same tables and models.
-
-        A model answers only with at least this ``confidence``, from 0 to 1.
-        """
+    def select(self, problem: Problem, demand: Demand = DEMAND) -> Decision:
+        """The decision for one problem; the same in every process that has the same tables and models."""
         for tier, table, tried in self._tables:
             entry = table.lookup(problem)
             if entry is not None:
                 return Decision(problem, self.hardware, tier, entry.configs, entry, table, tried)
-        return self.ask_models(problem, confidence, self._tried)
+        return self.ask_models(problem, demand, self._tried)
 
-    def ask_models(self, problem: Problem, confidence: float, before: Iterable[Step] = ()) -> Decision:
+    def ask_models(self, problem: Problem, demand: Demand, before: Iterable[Step] = ()) -> Decision:
         """What the models answer, whether or not a table does; ``before`` is what was tried in vain before."""
         tried, opinion = list(before), None
         for tier, model in self._models:
-            ranking = model.rank(problem, self.hardware)
+            ranking = model.rank(problem, self.hardware, demand.gain)
             if ranking is None:
                 tried.append(Step(tier, None, f"{model_name(model)}: {model.unknown(problem)}"))
                 continue
             opinion = Opinion(model, ranking)
-            if ranking.confidence >= confidence:
+            if demand.met(ranking.confidence, ranking.times[0]):
                 return Decision(problem, self.hardware, tier, ranking.configs, None, None, tuple(tried), opinion)
-            unsure = f"confidence {ranking.confidence:.3f} is below {confidence:g}"
-            tried.append(Step(tier, None, f"{model_name(model)}: {unsure}"))
+            tried.append(Step(tier, None, f"{model_name(model)}: {demand.unmet(ranking)}"))
         return Decision(problem, self.hardware, ABSTAIN, (), None, None, tuple(tried), opinion)
 
 

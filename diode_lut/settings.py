@@ -48,6 +48,12 @@ def _fraction() -> _Kind:
     return _Kind("a number from 0 to 1", check, float)
 
 
+def _check_gain(value: Any) -> float:
+    if type(value) not in (int, float) or not value >= 0:
+        raise ValueError
+    return float(value)
+
+
 def _check_flag(value: Any) -> bool:
     if type(value) is not bool:
         raise ValueError
@@ -84,6 +90,7 @@ def _parse_names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(os.pathsep) if name)
 
 
+_GAIN = _Kind("a number that is not negative; inf for never", _check_gain, float)
 _FLAG = _Kind("True or False; in the environment 1, true, 0 or false", _check_flag, _parse_flag)
 _NAMES = _Kind(
     f"a list of table names and paths; in the environment separated by {os.pathsep!r}", _check_names, _parse_names
@@ -100,6 +107,7 @@ _SETTINGS: dict[str, tuple[_Kind, Any]] = {
     "top_k": (_integer(1, 32), 1),
     "fallback_to_autotune": (_FLAG, True),
     "confidence_threshold": (_fraction(), 0.95),
+    "gain_threshold": (_GAIN, 0.25),
     "tables": (_NAMES, ()),
     "tiers": (_TIERS, TIERS),
     "strict": (_FLAG, False),
@@ -123,7 +131,9 @@ class Settings:
     fallback_to_autotune: bool
     """What abstaining means under max-autotune: Inductor's own list of candidates, or aten alone."""
     confidence_threshold: float
-    """How sure a model must be that its first config is within 5 % of the best, from 0 to 1, to answer at all."""
+    """How sure a model must be that its first config is within 5 % of the best, from 0 to 1, to answer."""
+    gain_threshold: float
+    """A model answers also where it expects its first config to be faster than aten by this fraction, however sure."""
     tables: tuple[str, ...]
     """Your own tables and models, as names or paths. They come before the shipped ones, the first that answers wins."""
     tiers: tuple[str, ...]

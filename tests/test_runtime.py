@@ -137,12 +137,13 @@ def test_cache_identity_follows_what_can_answer(cpu: Hardware, table_file: Write
         {"default_mode": False},
         {"fallback_to_autotune": False},
         {"confidence_threshold": 0.5},
+        {"gain_threshold": 0.5},
         {"tables": (mine,)},
         {"tables": (edited,)},
     ):
         with diode_lut.config.patch(**values):
             identities.add(runtime.cache_identity())
-    assert len(identities) == 8
+    assert len(identities) == 9
     with diode_lut.config.patch(tables=(other,)):
         assert runtime.cache_identity() == plain
     assert pickle.loads(pickle.dumps(plain)) == plain

@@ -23,6 +23,9 @@ WRONG = [
     ("top_k", 33, "allowed: an integer from 1 to 32"),
     ("top_k", True, "allowed: an integer from 1 to 32"),
     ("top_k", 2.0, "allowed: an integer from 1 to 32"),
+    ("gain_threshold", -0.1, "allowed: a number that is not negative; inf for never"),
+    ("gain_threshold", float("nan"), "allowed: a number that is not negative"),
+    ("gain_threshold", True, "allowed: a number that is not negative"),
     ("tables", "a.json", "allowed: a list of table names and paths"),
     ("tables", [1], "allowed: a list of table names and paths"),
     ("tables", None, "allowed: a list of table names and paths"),
@@ -52,12 +55,14 @@ def test_environment() -> None:
             "DIODE_LUT_POLICY": "verify",
             "DIODE_LUT_DEFAULT_MODE": "0",
             "DIODE_LUT_TOP_K": "3",
+            "DIODE_LUT_GAIN_THRESHOLD": "inf",
             "DIODE_LUT_FALLBACK_TO_AUTOTUNE": "False",
             "DIODE_LUT_TABLES": os.pathsep.join(["mine.json", "", "nvidia-h200"]),
             "DIODE_LUT_TIERS": os.pathsep.join(["model", "user"]),
         }
     )
     assert (settings.policy, settings.default_mode, settings.top_k) == ("verify", False, 3)
+    assert settings.gain_threshold == float("inf")
     assert (settings.fallback_to_autotune, settings.tables) == (False, ("mine.json", "nvidia-h200"))
     assert settings.tiers == ("user", "model")
 

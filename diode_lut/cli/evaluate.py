@@ -59,7 +59,7 @@ def evaluate_command(
     """Show what the first choices of a table, or of a model, cost on the problems of datasets.
 
     They are compared with aten and with the best config that was measured for each problem. Where a model is less sure
-    than DIODE_LUT_CONFIDENCE_THRESHOLD says, that is a miss.
+    than DIODE_LUT_CONFIDENCE_THRESHOLD says, and expects less gain than DIODE_LUT_GAIN_THRESHOLD, that is a miss.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -95,12 +95,13 @@ def evaluate_command(
 
 def _answers(chooser: Table | Model) -> Select:
     from diode_lut.evaluate import answers_of, answers_of_model
+    from diode_lut.selector import Demand
     from diode_lut.settings import config
     from diode_lut.table import Table
 
     if isinstance(chooser, Table):
         return answers_of(chooser)
-    return answers_of_model(chooser, config.confidence_threshold)
+    return answers_of_model(chooser, Demand.of(config))
 
 
 def _measured(chooser: Table | Model, everything: bool, records: Iterable[Record]) -> Iterable[Record]:

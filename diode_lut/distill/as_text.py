@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from diode_lut.distill.validation import SLOW, Choice, Validation
 from diode_lut.model.ranking import GOOD
-from diode_lut.selector import CONFIDENCE
+from diode_lut.selector import DEMAND
 
 
 def as_text(name: str, validation: Validation) -> str:
@@ -23,14 +23,18 @@ def _lines(name: str, validation: Validation) -> Iterator[str]:
     tops = ", ".join(f"top {top}: {factor:.4f}" for top, factor in validation.tops.items())
     yield f"  time over the best measured: {tops}"
     yield f"  first choice: {_figures(validation)}"
-    sure = validation.sure()
-    if sure.choices:
-        yield f"  with confidence {CONFIDENCE}: {len(sure.choices) / count:.1%} answered, {_figures(sure)}"
+    parts = {
+        f"with confidence {DEMAND.confidence}": validation.sure(),
+        f"or where a gain of {DEMAND.gain:.0%} is expected": validation.answered(),
+    }
+    for which, part in parts.items():
+        if part.choices:
+            yield f"  {which}: {len(part.choices) / count:.1%} answered, {_figures(part)}"
     yield "  worst:"
     yield from (f"    {_in_words(choice)}" for choice in validation.worst)
     if validation.slow:
-        yield f"  more than {SLOW} times as long as aten: {len(validation.slow)}, of which with confidence:"
-        yield from (f"    {_in_words(choice)}" for choice in validation.sure().slow)
+        yield f"  more than {SLOW} times as long as aten: {len(validation.slow)}, of which answered:"
+        yield from (f"    {_in_words(choice)}" for choice in validation.answered().slow)
 
 
 def _figures(validation: Validation) -> str:

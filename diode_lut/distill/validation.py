@@ -11,7 +11,7 @@ from typing import NamedTuple
 from diode_lut.distill.targets import Target
 from diode_lut.model.ranking import GOOD, Model
 from diode_lut.problem import Config, Problem
-from diode_lut.selector import CONFIDENCE
+from diode_lut.selector import DEMAND, Demand
 
 TOPS = (1, 2, 3, 5, 10)
 """So many of the first configs are compared with the best."""
@@ -84,9 +84,14 @@ class Validation(NamedTuple):
         """The choices with the largest regret."""
         return self.choices[:_WORST]
 
-    def sure(self, confidence: float = CONFIDENCE) -> Validation:
+    def sure(self, confidence: float = DEMAND.confidence) -> Validation:
         """The same of those choices only that are at least so sure."""
         return Validation(tuple(choice for choice in self.choices if choice.confidence >= confidence), self.unknown)
+
+    def answered(self, demand: Demand = DEMAND) -> Validation:
+        """The same of those choices only that compiling gets."""
+        met = (choice for choice in self.choices if demand.met(choice.confidence, choice.expected))
+        return Validation(tuple(met), self.unknown)
 
 
 def validate(model: Model, targets: Sequence[Target]) -> Validation:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from diode_lut.problem import Config, Problem
-from diode_lut.selector import Selector, Tier
+from diode_lut.selector import Demand, Selector, Tier
 from diode_lut.table import Table
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ def answers_of(table: Table) -> Select:
     return select
 
 
-def answers_of_model(model: Model, confidence: float) -> Select:
-    """What compiling gets from the model alone, where it is at least so sure."""
+def answers_of_model(model: Model, demand: Demand) -> Select:
+    """What compiling gets from the model alone, where it says what is demanded."""
     selector = Selector(model.hardware, [Tier("model", (), models=(model,))])
 
     def select(problem: Problem) -> Answer:
-        decision = selector.select(problem, confidence)
+        decision = selector.select(problem, demand)
         return Answer(decision.configs, MODEL if decision.configs else MISS)
 
     return select

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
+from math import inf, log1p
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ _DIGITS = 4
 """Scores that agree in so many digits are equal."""
 
 _SETTLED, _CLOSE = 4, 2e-4
-"""The first so many places, and the confidence, are decided in double precision where numbers are so close.
+"""The first so many places, the gain, and the confidence, are decided in double precision where numbers are so close.
 
 In single precision they differ between processors, on which BLAS sums up in other orders, by 1e-5 or less. All
 processes of a job have to come to the same answer.
@@ -96,8 +97,11 @@ class Model:
         """Why the model has nothing to say about the problem; empty if it has."""
         return unknown(self.kinds, problem)
 
-    def rank(self, problem: Problem, hardware: Hardware | None = None) -> Ranking | None:
-        """The ranking for a problem on some hardware, by default the model's own; None if the problem is unknown."""
+    def rank(self, problem: Problem, hardware: Hardware | None = None, gain: float = inf) -> Ranking | None:
+        """The ranking for a problem on some hardware, by default the model's own; None if the problem is unknown.
+
+        ``gain`` over aten is what will be asked of the first.
+        """
         kind = self._kinds.get(problem[:4])
         if kind is None or kind.outside(problem):
             return None
@@ -108,7 +112,8 @@ class Model:
             scores, regrets = scorer.scores(problem, sm_count)
             scores = np.round(scores - scores[candidates.aten], _DIGITS)
             order = applicable[np.argsort(scores[applicable], kind="stable")]
-            if _settled(scores[order[: _SETTLED + 1]].tolist(), float(regrets[order[0]]), calibration):
+            best = scores[order[: _SETTLED + 1]].tolist()
+            if _settled(best, gain, float(regrets[order[0]]), calibration):
                 break
         numbers = order[:LENGTH].tolist()
         if candidates.aten not in numbers:
@@ -135,7 +140,7 @@ class Model:
         return f"<Model for {self.hardware}: {len(self.candidates)} candidates, {self.path or 'in memory'}>"
 
 
-def _settled(best: list[float], regret: float, calibration: Calibration) -> bool:
+def _settled(best: list[float], gain: float, regret: float, calibration: Calibration) -> bool:
     """Whether slightly different scores and regrets would lead to the same answer."""
-    apart = all(after - before > _CLOSE for before, after in pairwise(best))
+    apart = all(after - before > _CLOSE for before, after in pairwise(best)) and abs(best[0] + log1p(gain)) > _CLOSE
     return apart and calibration.confidence(regret - _CLOSE) == calibration.confidence(regret + _CLOSE)

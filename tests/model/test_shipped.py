@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,12 @@ def good(validation: Validation) -> float:
     return sum(choice.good for choice in validation.choices) / len(validation.choices)
 
 
+def gain_over_all(validation: Validation) -> float:
+    """Where the model abstains, nothing is gained."""
+    count = len(validation.choices) + validation.unknown
+    return math.exp(-sum(math.log(choice.time) for choice in validation.answered().choices) / count)
+
+
 def test_the_test_split_was_not_trained_on(shipped: Model) -> None:
     """The model names the datasets that it comes from; no problem of the test split is in them."""
     paths = [*DATASETS.glob("nvidia-h200*"), DATASETS / "random" / "nvidia-h200.msgpack.zst"]
@@ -72,6 +79,14 @@ def test_confidence_is_about_what_it_says(of_models: Validation, at_random: Vali
     assert good(at_random.sure(0.95)) > 0.93
     assert len(at_random.sure(0.95).choices) > 0.5 * len(at_random.choices)
     assert not at_random.sure(0.95).slow
+
+
+def test_what_is_answered_gains_over_all(of_models: Validation, at_random: Validation) -> None:
+    """With the thresholds that are the defaults, over all problems; hardly any answer is slower than aten."""
+    assert gain_over_all(of_models) > 1.08
+    assert gain_over_all(at_random) > 1.05
+    assert len(of_models.answered().slow) <= 1
+    assert not at_random.answered().slow
 
 
 def test_models_are_small(shipped: Model) -> None:

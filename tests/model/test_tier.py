@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from diode_lut.catalog import find_path, find_tables, tiers_for
 from diode_lut.errors import ModelError
 from diode_lut.model.weights import write_model
 from diode_lut.problem import ATEN, Hardware
-from diode_lut.selector import Selector, Tier
+from diode_lut.selector import Demand, Selector, Tier
 from tests.commands import call
 from tests.model.small import H200, LARGE, MM, SMALL, model
 
@@ -44,11 +45,20 @@ def test_a_sure_model_answers() -> None:
 
 
 def test_an_unsure_model_abstains() -> None:
-    """Below the threshold Inductor decides, and the step says how sure the model was."""
-    decision = selector(0.94).select(MM)
+    """Below both thresholds Inductor decides, and the step says how sure the model was, and what it expected."""
+    decision = selector(0.94).select(MM, Demand(gain=0.7))
     assert (decision.tier, decision.configs, decision.confidence) == ("abstain", (), None)
-    assert decision.steps[0] == "model: model for NVIDIA H200: confidence 0.940 is below 0.95"
-    assert selector(0.94).select(MM, 0.9).tier == "model"
+    expected = "expected to be 1.649 times as fast as aten, not 1.7"
+    assert decision.steps[0] == f"model: model for NVIDIA H200: confidence 0.940 is below 0.95, and it is {expected}"
+    assert selector(0.94).select(MM, Demand(0.9, math.inf)).tier == "model"
+
+
+def test_a_gain_makes_up_for_doubt() -> None:
+    """However unsure, the model answers where it expects such a gain over aten; a first choice of aten is no gain."""
+    assert selector(0.1).select(MM, Demand(gain=0.6)).tier == "model"
+    aten_first = Selector(H200, [Tier("model", (), (), (model(-0.5, confidence=0.1),))])
+    assert aten_first.select(MM, Demand(gain=0.0)).configs[0] == ATEN
+    assert aten_first.select(MM, Demand(gain=0.01)).tier == "abstain"
 
 
 def test_an_unknown_problem_is_a_step() -> None:
@@ -122,8 +132,8 @@ def test_a_bad_model_costs_itself_and_a_warning(shipped_model: Path, caplog: pyt
 
 
 def test_threshold_is_a_setting(shipped_model: Path) -> None:
-    """``confidence_threshold`` decides how sure the model must be, and is part of the caches' keys."""
-    with diode_lut.config.patch(tables=(), confidence_threshold=0.999):
+    """The settings decide how sure the model must be, or what gain it must expect, and are part of the caches' keys."""
+    with diode_lut.config.patch(tables=(), confidence_threshold=0.999, gain_threshold=math.inf):
         assert diode_lut.select(MM, hardware=H200).tier == "abstain"
         strict = runtime.cache_identity()
     with diode_lut.config.patch(tables=()):
