@@ -103,13 +103,14 @@ class Lowered(NamedTuple):
 
 
 class Input(NamedTuple):
-    """A tensor on the fake device; ``dynamic`` has the dimensions whose size is not fixed."""
+    """A tensor on the fake device; ``dynamic`` has the dimensions whose size is not fixed, and at most ``most``."""
 
     shape: Sequence[int]
     dtype: torch.dtype = torch.bfloat16
     stride: Sequence[int] | None = None
     offset: int = 0
     dynamic: Sequence[int] = ()
+    most: int | None = None
 
 
 def lower(function: Callable[..., Any], *inputs: Input) -> Lowered:
@@ -134,6 +135,8 @@ def _tensor(mode: FakeTensorMode, index: int, spec: Input) -> torch.Tensor:
     for dimension in spec.dynamic:
         source = ConstantSource(f"_size_{index}_{dimension}")
         symbol = env.create_symbol(shape[dimension], source, dynamic_dim=DimDynamic.DYNAMIC)
+        if spec.most is not None:
+            env.constrain_symbol_range(symbol, 2, spec.most)
         shape[dimension] = env.create_symintnode(symbol, hint=shape[dimension], source=source)
     with mode:
         contiguous = torch.empty(shape, dtype=spec.dtype, device="cuda:0")

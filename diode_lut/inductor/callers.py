@@ -134,14 +134,15 @@ def _order_is_plain(node: Any) -> bool:
 
 
 def _stays_aligned(node: Any) -> bool:
-    """Whether rows (columns, where column-major) start on 16-byte boundaries whatever value a dynamic size takes.
+    """Whether all rows (columns, where column-major) start on 16-byte boundaries whatever value a dynamic size takes.
 
-    Inductor looks at the hints of sizes, and makes them the only values by a guard, which torch 2.11 does not.
+    Inductor looks at the hints of sizes, and at where an input begins, but not at where a view of one does.
     """
     itemsize = node.get_dtype().itemsize
+    steps = [step for step in node.get_stride() if step != 1]
     return all(
-        number == 1 or V.graph.sizevars.statically_known_multiple_of(number * itemsize, _DESCRIPTOR_BYTES)
-        for number in node.get_stride()
+        V.graph.sizevars.statically_known_multiple_of(number * itemsize, _DESCRIPTOR_BYTES)
+        for number in (node.get_layout().offset, *steps)
     )
 
 

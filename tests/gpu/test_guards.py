@@ -87,6 +87,17 @@ def test_tma_of_an_address_that_is_unaligned_later(rows: Rows) -> None:
         assert error(compiled(a, b), a.double() @ b.double()) < 8e-3
 
 
+@pytest.mark.parametrize("start", [1, 8])
+def test_tma_of_a_view(start: int, rows: Rows) -> None:
+    """Nor for a view that begins between such addresses."""
+    rows({"configs": [TMA, MM]})
+
+    def function(memory: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.mm(memory.as_strided((512, 1024), (1024, 1), start), b)
+
+    check(function, random(513, 1024), random(1024, 256))
+
+
 def test_tma_of_rows_that_are_unaligned_later(rows: Rows) -> None:
     """Nor for rows that do not start on such addresses, where a size may change."""
     rows({"configs": [TMA, MM]})

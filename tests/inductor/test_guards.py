@@ -113,13 +113,28 @@ def test_zero_sizes(empty: str, rows: Rows) -> None:
     assert lower(torch.bmm, a, b).triton_templates == []
 
 
-def test_tma_where_rows_may_become_unaligned(rows: Rows) -> None:
+@pytest.mark.parametrize("most", [None, 4096], ids=["unbounded", "bounded"])
+def test_tma_where_rows_may_become_unaligned(most: int | None, rows: Rows) -> None:
     """A size that may change keeps TMA away where the rows' alignment hangs on it."""
     rows({"configs": [TMA]})
-    a, b = PRODUCT
+    a, b = (each._replace(most=most) for each in PRODUCT)
     assert lower(torch.mm, a, b).triton_templates
     assert lower(torch.mm, a._replace(dynamic=(1,)), b._replace(dynamic=(0,))).triton_templates == []
     assert lower(torch.mm, a, b._replace(dynamic=(1,))).triton_templates == []
+    if most:  # else Inductor itself may refuse it
+        assert lower(torch.mm, a._replace(dynamic=(0,)), b).triton_templates
+
+
+@pytest.mark.parametrize(("start", "described"), [(0, True), (8, True), (1, False)])
+def test_tma_of_a_view(start: int, described: bool, rows: Rows) -> None:
+    """A tensor descriptor is not made for a view that does not begin on a 16-byte boundary of its memory."""
+    rows({"configs": [TMA]})
+
+    def function(memory: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.mm(memory.as_strided((512, 1024), (1024, 1), start), b)
+
+    lowered = lower(function, Input((513, 1024)), PRODUCT[1])
+    assert bool(lowered.triton_templates) is described
 
 
 @pytest.mark.usefixtures("precision")
