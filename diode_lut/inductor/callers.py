@@ -86,7 +86,6 @@ def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> i
     heuristic._get_config_generator = lambda: partial(heuristic.preprocess_mm_configs, configs=[gemm])
     with inductor_config.patch(
         max_autotune_gemm=True,
-        max_autotune_gemm_search_space="DEFAULT",
         max_autotune_prune_choices_based_on_shared_mem=True,
     ):
         params = next(iter(heuristic.get_template_configs(inputs, op)), None)
@@ -128,9 +127,8 @@ def _tma_legal(inputs: MMKernelInputs) -> bool:
 
 
 def _order_is_plain(node: Any) -> bool:
-    """Whether ``is_transposed``, which the template goes by, tells this matrix's order: not with padding or size 1."""
-    sizes_count = all(V.graph.sizevars.statically_known_true(size > 1) for size in node.get_size())
-    return sizes_count and bool(node.get_stride()[0 if node.get_layout().is_transposed() else 1] == 1)
+    """Whether ``is_transposed``, which the template goes by, tells this matrix's order: not with padding or one row."""
+    return bool(node.get_stride()[0 if node.get_layout().is_transposed() else 1] == 1)
 
 
 def _stays_aligned(node: Any) -> bool:
@@ -152,9 +150,8 @@ def _decompose_k(config: Config, inputs: MMKernelInputs) -> ir.ChoiceCaller:
     k = inputs.mnk_symbolic()[2]
     if not V.graph.sizevars.statically_known_multiple_of(k, k_split):
         raise CannotRun(f"K cannot be cut into {k_split} equal parts")
-    if V.graph.aot_mode or V.graph.cpp_wrapper or inputs.device_type == "cpu":
-        raise CannotRun("AOTInductor, the C++ wrapper and CPUs do not take decompose_k")
-    inputs = _with_fixed_layouts(inputs, "mm")
+    if V.graph.aot_mode or V.graph.cpp_wrapper:
+        raise CannotRun("AOTInductor and the C++ wrapper do not take decompose_k")
     params = DictKernelTemplateParams({"k_split": k_split})
     layout = inputs.output_layout(flexible=False)
     return _choice_of(decompose_k_subgraph_template, params, {}, layout, inputs)

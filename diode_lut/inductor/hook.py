@@ -51,7 +51,7 @@ class DiodeChoices(InductorChoices):
         def ask_base(offered: list[Any]) -> Callers:
             return super(DiodeChoices, self).get_template_configs(kernel_inputs, offered, op_name, kwarg_overrides)
 
-        if not in_force() or any((kwarg_overrides or {}).values()):
+        if not in_force():
             return ask_base(templates)
         try:
             callers = _Product(kernel_inputs, templates, op_name, ask_base).callers()

@@ -98,6 +98,12 @@ def test_tma_of_a_view(start: int, rows: Rows) -> None:
     check(function, random(513, 1024), random(1024, 256))
 
 
+def test_tma_of_one_column(rows: Rows) -> None:
+    """A matrix with a single column is one that a tensor descriptor can describe."""
+    rows({"configs": [TMA]})
+    assert_blocks(check(lambda a, b: a @ b.t(), random(512, 1024), random(1, 1024)), TMA)
+
+
 def test_tma_of_rows_that_are_unaligned_later(rows: Rows) -> None:
     """Nor for rows that do not start on such addresses, where a size may change."""
     rows({"configs": [TMA, MM]})

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 from torch._inductor import config as inductor_config
+from torch._inductor.choices import InductorChoices
 from torch._inductor.virtualized import V
 
 import diode_lut
+from diode_lut.inductor.hook import on_top_of
 from diode_lut.model.kinds import Kind
 from diode_lut.model.weights import write_model
 from diode_lut.problem import Config
@@ -54,6 +56,21 @@ def uses_aten(lowered: Lowered, *names: str) -> bool:
     return lowered.extern in [[name] for name in names or ("mm",)] and not lowered.triton_templates
 
 
+class Theirs(InductorChoices):
+    """The handler of another library, which notes for which ops it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def uuid(self) -> str:
+        return "theirs"
+
+    def get_template_configs(self, kernel_inputs: Any, templates: Any, op_name: str, *args: Any, **kwargs: Any) -> Any:
+        self.asked.append(op_name)
+        return super().get_template_configs(kernel_inputs, templates, op_name, *args, **kwargs)
+
+
 @pytest.fixture(params=["default", "max-autotune"])
 def mode(request: pytest.FixtureRequest) -> Iterator[str]:
     """Both modes; benchmarking would fail here, for there is no device."""
@@ -91,6 +108,7 @@ PRODUCTS: dict[str, tuple[Callable[..., Any], list[Input], dict[str, Any]]] = {
         [Input((512, 1024)), Input((2048, 1024)), Input((2048,))],
         TMA,
     ),
+    "persistent TMA of one column": (lambda a, b: a @ b.t(), [Input((512, 1024)), Input((1, 1024))], TMA),
 }
 
 
@@ -130,7 +148,7 @@ def test_dynamic_size_goes_by_its_hint(rows: Rows) -> None:
 
 
 UNLAUNCHABLE = {
-    "shared memory": triton("triton_mm", 256, 256, 128, stages=5, warps=8),
+    "shared memory": triton("triton_mm", 128, 256, 128, stages=5, warps=8),
     "registers": triton("triton_mm", 256, 256, 16, stages=1, warps=1),
     "template of another op": triton("triton_bmm", 64, 64, 32),
     "K cannot be cut so": {"template": "decompose_k", "k_split": 3},
@@ -181,6 +199,8 @@ def test_decompose_k_row(mode: str, rows: Rows) -> None:
 
 LEFT_ALONE = {
     "zero rows": ("mm", mm, [Input((0, 1024)), Input((1024, 64))]),
+    "too many rows": ("mm", mm, [Input((2**31, 64)), Input((64, 64))]),
+    "unit stride in the batch": ("bmm", torch.bmm, [Input((4, 64, 64), stride=(1, 256, 4)), Input((4, 64, 64))]),
     "other dtype": ("mm", mm, [Input((64, 64), torch.float64), Input((64, 64), torch.float64)]),
     "beta of zero": (
         "addmm",  # mm, since torch 2.14, before anybody is asked
@@ -192,9 +212,9 @@ LEFT_ALONE = {
 
 @pytest.mark.parametrize("product", LEFT_ALONE)
 def test_what_no_row_can_serve_is_left_alone(product: str, rows: Rows) -> None:
-    """Empty products, other types and a bias that must not be read never get a table's kernel."""
+    """What no table can speak of, and a bias that must not be read, never get a table's kernel."""
     op, function, inputs = LEFT_ALONE[product]
-    rows({"op": op, "configs": [MM]})
+    rows({"op": op, "configs": [BMM if op == "bmm" else MM]})
     assert lower(function, *inputs).triton_templates == []
 
 
@@ -305,30 +325,39 @@ def test_statistics_count_each_product_once(rows: Rows) -> None:
 
 def test_handler_of_another_library_stays_in_force(rows: Rows) -> None:
     """A choices handler that was there before keeps its overrides and is asked where the table has no answer."""
-    from torch._inductor.choices import InductorChoices
-
-    from diode_lut.inductor.hook import on_top_of
-
-    asked: list[str] = []
-
-    class Theirs(InductorChoices):
-        def uuid(self) -> str:
-            return "theirs"
-
-        def get_template_configs(
-            self, kernel_inputs: Any, templates: Any, op_name: str, *args: Any, **kwargs: Any
-        ) -> Any:
-            asked.append(op_name)
-            return super().get_template_configs(kernel_inputs, templates, op_name, *args, **kwargs)
-
     rows({"op": "mm", "configs": [MM]})
-    handler = on_top_of(Theirs())
+    theirs = Theirs()
+    handler = on_top_of(theirs)
     with V.set_choices_handler(handler):
         assert lower(mm, Input((512, 1024)), Input((1024, 2048))).triton_templates
-        assert asked == []
+        assert theirs.asked == []
         lower(torch.bmm, Input((4, 128, 64)), Input((4, 64, 256)))
-    assert asked == ["bmm"]
+    assert theirs.asked == ["bmm"]
     assert "theirs" in handler.uuid()
+    assert on_top_of(handler) is handler
+
+
+@pytest.mark.usefixtures("autotuning")
+def test_answered_addmm_has_nothing_else_made_for_it(rows: Rows) -> None:
+    """Where Inductor asks again about an addmm that a row has answered, the handlers below are not troubled."""
+    rows({"configs": [MM]})
+    theirs = Theirs()
+    with V.set_choices_handler(on_top_of(theirs)):
+        assert lower(torch.addmm, Input((2048,)), Input((512, 1024)), Input((1024, 2048))).triton_templates
+    assert theirs.asked == []
+
+
+def matmul_of_theirs(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    return torch.mm(a, b, out=out)
+
+
+@pytest.mark.usefixtures("autotuning")
+def test_what_others_add_is_left_out(rows: Rows) -> None:
+    """Candidates that Inductor gets from elsewhere under max-autotune are not timed against a row's kernel."""
+    rows({"configs": [MM]})
+    with inductor_config.patch(external_matmul=[matmul_of_theirs]):
+        lowered = lower(mm, Input((512, 1024)), Input((1024, 2048)))
+    assert len(lowered.triton_templates) == 1
 
 
 def test_model_answers_where_no_table_does(mode: str, shipped: Path, tmp_path: Path) -> None:
