@@ -35,7 +35,7 @@ class Factory:
             return _inductors_own() if self.previous is None else self.previous()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Factory:
-        """Itself: torch 2.13 keys its caches by a copy of its configuration, which must not go stale."""
+        """Itself, whatever tables there are: torch 2.13 copies it for each thread, and keys its caches by a copy."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -84,6 +84,8 @@ def install(config: ModuleType) -> None:
     An Inductor that has no place for it leaves the hook off, with a warning.
     """
     try:
+        if config.inductor_choices_class is FACTORY:
+            return  # this package has been reloaded
         _install_factory(config)
         _take_over_this_thread()
         when_imported("torch._inductor.select_algorithm", f"{__name__}:install_filter")
@@ -92,8 +94,6 @@ def install(config: ModuleType) -> None:
 
 
 def _install_factory(config: Any) -> None:
-    if config.inductor_choices_class is FACTORY:
-        return
     FACTORY.previous = config.inductor_choices_class
     config._config["inductor_choices_class"].default = FACTORY
     config.inductor_choices_class = FACTORY

@@ -47,6 +47,17 @@ def test_every_order_of_imports(imports: str) -> None:
     assert "diode_lut" not in done.stderr
 
 
+def test_reload_changes_nothing() -> None:
+    """Where diode_lut is loaded anew, the hook is still there, and not twice."""
+    once = """
+from diode_lut.inductor.install import filter_choices
+assert get_algorithm_selector_cache().preprocessing_fns.count(filter_choices) == 1
+"""
+    done = run(f"import diode_lut, importlib, torch\n{SERVED}\nimportlib.reload(diode_lut)\n{SERVED}\n{once}")
+    assert done.returncode == 0, done.stderr
+    assert "diode_lut" not in done.stderr
+
+
 def test_autoregister_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """With DIODE_LUT_AUTOREGISTER=0 importing diode_lut changes nothing in Inductor."""
     monkeypatch.setenv("DIODE_LUT_AUTOREGISTER", "0")
@@ -116,6 +127,25 @@ def test_inductor_has_moved_on(
     assert done.returncode == 0, done.stderr
     (warning,) = [line for line in done.stderr.splitlines() if "diode_lut" in line]
     assert warning.startswith("diode_lut is off, and Inductor of torch ")
+
+
+def test_factory_stays_itself() -> None:
+    """A copy of the factory is the factory, without a look at any table. So is what its pickle becomes.
+
+    The pickle, by which torch 2.11 keys its caches, changes when the answers do.
+    """
+    done = run("""
+import copy, pickle, sys, diode_lut, torch._inductor.config
+from diode_lut.inductor.install import FACTORY
+assert copy.deepcopy(FACTORY) is FACTORY
+assert "diode_lut.runtime" not in sys.modules
+before = pickle.dumps(FACTORY)
+with diode_lut.config.patch(policy="verify"):
+    assert pickle.dumps(FACTORY) != before
+assert pickle.dumps(FACTORY) == before
+assert pickle.loads(before) is FACTORY
+""")
+    assert done.returncode == 0, done.stderr
 
 
 def test_repro_script_names_the_factory() -> None:
