@@ -190,9 +190,10 @@ def test_a_child_forked_while_tables_are_read_reads_them_itself() -> None:
 
 def test_threads_share_one_selector(table_file: Write, caplog: pytest.LogCaptureFixture) -> None:
     """Tables are read once, even if many threads ask at the same time, and all get the same row."""
+    rows = [{"m": [size, size], **ROW} for size in range(1, 2001)]
     with (
         caplog.at_level(logging.INFO, "diode_lut"),
-        diode_lut.config.patch(tables=(table_file("mine.json", ROW),)),
+        diode_lut.config.patch(tables=(table_file("mine.json", *rows),)),
         ThreadPoolExecutor(8) as pool,
     ):
         decisions = list(pool.map(lambda _: diode_lut.select(MM, hardware="mine"), range(64)))

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
+from diode_lut import statistics
 from diode_lut.statistics import (
     count_prediction,
     count_skipped_config,
@@ -66,3 +71,16 @@ def test_threads_lose_nothing() -> None:
         for _ in range(4000):
             pool.submit(count_prediction, "user", 0.0)
     assert counts.total_predictions == counts.hits["user"] == 4000
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_counts_its_own() -> None:
+    """It begins with nothing, and does not wait for a thread of its parent that was counting."""
+    count_prediction("user", 0.0)
+    with statistics._lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            count_prediction("user", 0.0)
+            os._exit(get_prediction_stats()["total_predictions"])
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1

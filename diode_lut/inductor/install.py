@@ -20,7 +20,7 @@ from diode_lut.post_import import when_imported
 class Factory:
     """Makes the choices handler of a thread: ours, on top of what ``previous`` makes, the user's own factory."""
 
-    __name__ = "FACTORY"  # Inductor's repro scripts set configuration by the names of its callables
+    __name__ = "FACTORY"  # torch 2.11's repro scripts set configuration by the names of its callables
 
     previous: Any = None
 
@@ -41,9 +41,6 @@ class Factory:
     def __reduce__(self) -> tuple[Any, ...]:
         """What the answers depend on goes into the pickle, because torch 2.11 keys its caches by that."""
         return _restore, (self.previous, cache_identity())
-
-    def __repr__(self) -> str:
-        return f"{__name__}.{self.__name__}"
 
 
 FACTORY = Factory()

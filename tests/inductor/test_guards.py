@@ -1,24 +1,4 @@
-"""What could go wrong between a row and a result, a test each; what has one elsewhere is listed here.
-
-==============================  =========================================================================
-registers                       here
-EVEN_K                          test_hook.py::test_even_k_is_derived
-frozen layouts                  test_hook.py::test_flexible_input_keeps_the_layout_it_was_looked_up_by
-alignment for TMA               test_hook.py::test_tma_is_refused_where_illegal, and here
-shared memory, fused epilogue   here; without an epilogue: test_hook.py::test_unlaunchable_config_gives_way
-batch over 65,535, zero sizes   here
-unbacked sizes                  test_guards_on_cpu.py
-precision switches, autocast    here
-deterministic mode              here
-freezing                        test_cpu.py::test_row_decides_frozen_linear
-AOTInductor                     test_guards_on_cpu.py; what it cannot have: here
-two threads at once             test_guards_on_cpu.py
-compile workers                 test_guards_on_cpu.py
-forked and spawned processes    test_guards_on_cpu.py
-CUDA graphs                     tests/gpu/test_hook.py::test_cuda_graphs
-backward in autograd's thread   tests/gpu/test_hook.py::test_training_step
-another library's handler       before ours: test_install.py, test_hook.py; after ours: test_guards_on_cpu.py
-==============================  =========================================================================
+"""What could go wrong between a row and a result, a test each; tools/guards.py lists all, and where each is tested.
 
 tests/gpu/test_guards.py has those that can be seen on a GPU again.
 """
@@ -26,6 +6,7 @@ tests/gpu/test_guards.py has those that can be seen on a GPU again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +83,8 @@ def test_batch_over_65535(dynamic: tuple[int, ...], rows: Rows, monkeypatch: pyt
     assert lower(torch.bmm, *inputs).triton_templates == []
     small = Input((65535, 16, 16)), Input((65535, 16, 16))
     assert lower(torch.bmm, *small).triton_templates
+    growing = (each._replace(dynamic=(0,)) for each in small)
+    assert lower(torch.bmm, *growing).triton_templates == []
 
 
 @pytest.mark.parametrize("empty", "bmnk")
@@ -135,6 +118,22 @@ def test_tma_of_a_view(start: int, described: bool, rows: Rows) -> None:
 
     lowered = lower(function, Input((513, 1024)), PRODUCT[1])
     assert bool(lowered.triton_templates) is described
+
+
+UNALIGNED: dict[str, tuple[Callable[..., Any], Input]] = {
+    "input": (torch.mm, Input((512, 1024), offset=1)),
+    "view": (lambda x, b: torch.mm(x.as_strided((512, 1024), (1024, 1), 1), b), Input((513, 1024))),
+    "rows": (torch.mm, Input((512, 1024), stride=(1028, 1))),
+}
+
+
+@pytest.mark.parametrize("what", UNALIGNED)
+def test_rows_for_what_is_aligned(what: str, rows: Rows) -> None:
+    """They do not answer where some row of a matrix does not start on a 16-byte boundary."""
+    rows({"align": 16, "configs": [MM]})
+    function, a = UNALIGNED[what]
+    assert lower(torch.mm, *PRODUCT).triton_templates
+    assert lower(function, a, PRODUCT[1]).triton_templates == []
 
 
 @pytest.mark.usefixtures("precision")
@@ -223,6 +222,13 @@ def test_kernels_that_aot_inductor_cannot_have(name: str, rows: Rows, monkeypatc
     monkeypatch.setattr(callers, "_decompose_k", in_cpp)
     other = Input((512, 1024)), Input((1024, 1024))
     assert lower(torch.mm, *other).triton_templates
+
+
+def test_new_thread(rows: Rows) -> None:
+    """A thread that was not there when Inductor was imported gets a row's kernel too."""
+    rows({"configs": [MM]})
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lower, torch.mm, *PRODUCT).result().triton_templates
 
 
 def test_accumulator_that_takes_all_registers(rows: Rows) -> None:

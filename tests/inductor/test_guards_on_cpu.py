@@ -1,4 +1,4 @@
-"""Guards that take real compiles, threads and processes; test_guards.py lists them all."""
+"""Guards that take real compiles, threads and processes; tools/guards.py lists them all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import diode_lut
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "programs" / "compile_for_guards.py"
-ATEN = {"op": "bmm", "configs": [{"template": "aten"}]}
+ATEN = {"op": "bmm", "dtype": "float32", "configs": [{"template": "aten"}]}
 
 
 @pytest.fixture
@@ -55,6 +55,21 @@ def test_unbacked_size_is_left_to_inductor(caplog: pytest.LogCaptureFixture) -> 
         result = torch.compile(function, fullgraph=True)(mask, a, b)
     torch.testing.assert_close(result, function(mask, a, b))
     assert (counts.total_predictions, caplog.text) == (0, "")
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize(("whose", "precision", "asked"), [("mkldnn", "bf16", 0), ("cuda", "tf32", 1)])
+def test_precision_on_the_cpu(whose: str, precision: str, asked: int) -> None:
+    """It is oneDNN's precision that counts there: rows answer unless float32 may be bfloat16, which no table knows."""
+    matmul = getattr(torch.backends, whose).matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = precision
+    try:
+        with diode_lut.profile_predictions() as counts:
+            torch.compile(torch.bmm)(torch.randn(4, 16, 32), torch.randn(4, 32, 24))
+    finally:
+        matmul.fp32_precision = before
+    assert (counts.total_predictions, counts.hits["user"]) == (asked, asked)
 
 
 @pytest.mark.usefixtures("table")

@@ -1,0 +1,340 @@
+"""The guards of the hook: the code that keeps a row from doing harm, and the tests that fail without it.
+
+``break_guards.py`` takes them away one by one. Some of what could go wrong needs no code of ours; tests see to it that
+this stays so:
+
+- autocast: Inductor sees the casts before the product, so a row for the type after them answers (test_autocast);
+- deterministic mode: a single kernel is never timed, and gives the same bits twice (test_deterministic_mode);
+- an epilogue in shared memory: Triton needs no more for it than for the product's blocks, except with TMA, where
+  Inductor's own reckoning includes it (test_fused_epilogue_fits_shared_memory);
+- freezing on a GPU: the frozen weight is an input like any other (tests/gpu/test_guards.py::test_freezing);
+- AOTInductor: but for decompose_k, its packages have kernels as all compiled code has (test_aot_inductor);
+- spawned processes, and those in which Inductor compiles whole graphs, import diode_lut anew, and get handlers as
+  "pickled-handler" has it (test_forked_and_spawned_processes, test_subprocess_compile_workers);
+- another library's handler that is set after ours: Inductor asks the last (test_handler_of_another_library_after_ours);
+- CUDA graphs, and backward passes, compiled in autograd's threads (tests/gpu/test_hook.py): see "new-threads".
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Guard(NamedTuple):
+    """Part of a module, as it is written there, and ``without``: what is in its place where the guard is taken away.
+
+    At least one of the tests, which need no GPU, fails then.
+    """
+
+    module: str
+    text: str
+    without: str
+    tests: tuple[str, ...]
+
+    def taken_from(self, source: str) -> str:
+        """The module's source without it; ValueError if it is not there exactly once."""
+        if (found := source.count(self.text)) != 1:
+            raise ValueError(f"{self.module}: expected once, found {found} times: {self.text}")
+        return source.replace(self.text, self.without)
+
+
+HOOK, KERNELS = "tests/inductor/test_hook.py::", "tests/inductor/test_guards.py::"
+ON_CPU, CPU = "tests/inductor/test_guards_on_cpu.py::", "tests/inductor/test_cpu.py::"
+INSTALL, CACHE = "tests/inductor/test_install.py::", "tests/inductor/test_cache.py::"
+RUNTIME, STATISTICS = "tests/test_runtime.py::", "tests/test_statistics.py::"
+
+MADE = "        if params is None:\n"
+"""Where callers.py has the parameters that Inductor derives for a kernel."""
+
+BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
+    "inductor/callers.py": {
+        # Inductor derives these two: taken away, they are as a table might have them.
+        "even-k": (
+            MADE,
+            f"        params and params.kwargs.update(EVEN_K=True)\n{MADE}",
+            HOOK + "test_even_k_is_derived",
+        ),
+        "accumulator-type": (
+            MADE,
+            f"        params and params.kwargs.update(ACC_TYPE='tl.float16')\n{MADE}",
+            KERNELS + "test_reduced_precision_reduction",
+        ),
+        "blocks-as-they-are": (
+            "    heuristic.should_scale_configs = False\n",
+            "",
+            HOOK + "test_row_becomes_the_kernel",
+        ),
+        "frozen-layouts": (
+            "            node.freeze_layout()",
+            "            pass",
+            HOOK + "test_flexible_input_keeps_the_layout_it_was_looked_up_by",
+        ),
+        "prologue": (
+            "        choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()",
+            "        pass",
+            HOOK + "test_prologue_is_not_fused",
+        ),
+        "tma-legal": (
+            "            return False\n    return all(_order",
+            "            pass\n    return all(_order",
+            HOOK + "test_tma_is_refused_where_illegal",
+        ),
+        "tma-order": (
+            "all(_order_is_plain(node) and _stays",
+            "all(_stays",
+            HOOK + "test_tma_is_refused_where_illegal",
+        ),
+        "tma-rows-stay-aligned": (
+            "(node.get_layout().offset, *steps)",
+            "(node.get_layout().offset,)",
+            KERNELS + "test_tma_where_rows_may_become_unaligned",
+        ),
+        "tma-view-is-aligned": (
+            "(node.get_layout().offset, *steps)",
+            "steps",
+            KERNELS + "test_tma_of_a_view",
+        ),
+        "shared-memory": (
+            "        max_autotune_prune_choices_based_on_shared_mem=True,\n",
+            "",
+            HOOK + "test_unlaunchable_config_gives_way",
+            KERNELS + "test_tma_that_would_not_fit_with_its_epilogue_is_refused",
+        ),
+        "registers": (
+            "if accumulator_registers(config) >= registers(config):",
+            "if False:",
+            HOOK + "test_unlaunchable_config_gives_way",
+            KERNELS + "test_accumulator_that_takes_all_registers",
+        ),
+        "batch-over-65535": (
+            "op in BATCHED and not _SPLITS_BATCH and not _batch_fits_grid(inputs)",
+            "False",
+            KERNELS + "test_batch_over_65535",
+        ),
+        "batch-that-may-grow": (
+            "return bool(V.graph.sizevars.statically_known_true(batch <= _MAX_GRID_Y))",
+            "return not V.graph.sizevars.statically_known_true(batch > _MAX_GRID_Y)",
+            KERNELS + "test_batch_over_65535",
+        ),
+        "batch-invariance": (
+            'getattr(inductor_config, "batch_invariant", False)',
+            "False",
+            KERNELS + "test_batch_invariance",
+        ),
+        "beta-of-zero": (
+            'inputs.get_scalar("beta") == 0',
+            "False",
+            HOOK + "test_what_no_row_can_serve_is_left_alone",
+        ),
+        "triton-allowed": (
+            "if not use_triton_template(inputs.output_layout(flexible=False), check_max_autotune=False):",
+            "if False:",
+            HOOK + "test_triton_backend_switched_off_is_respected",
+        ),
+        "template-of-another-op": (
+            "op not in UIDS[config.template] or config",
+            "config",
+            HOOK + "test_unlaunchable_config_gives_way",
+        ),
+        "equal-parts-of-k": (
+            "if not V.graph.sizevars.statically_known_multiple_of(k, k_split):",
+            "if False:",
+            HOOK + "test_unlaunchable_config_gives_way",
+        ),
+        "aot-inductor": (
+            "V.graph.aot_mode or V.graph.cpp_wrapper",
+            "V.graph.cpp_wrapper",
+            KERNELS + "test_kernels_that_aot_inductor_cannot_have",
+        ),
+        "cpp-wrapper": (
+            "V.graph.aot_mode or V.graph.cpp_wrapper",
+            "V.graph.aot_mode",
+            KERNELS + "test_kernels_that_aot_inductor_cannot_have",
+        ),
+    },
+    "inductor/problems.py": {
+        "zero-sizes": (
+            "1 <= size <= MAX_SIZE",
+            "0 <= size <= MAX_SIZE",
+            KERNELS + "test_zero_sizes",
+            HOOK + "test_what_no_row_can_serve_is_left_alone",
+        ),
+        "enormous-sizes": ("1 <= size <= MAX_SIZE", "1 <= size", HOOK + "test_what_no_row_can_serve_is_left_alone"),
+        "unbacked-sizes": (
+            "    if free_unbacked_symbols([*shapes, *strides]):\n        return None\n",
+            "",
+            ON_CPU + "test_unbacked_size_is_left_to_inductor",
+        ),
+        "unit-stride": (
+            "    if None in letters:\n        return None\n",
+            "",
+            HOOK + "test_what_no_row_can_serve_is_left_alone",
+        ),
+        "mixed-types": (
+            "_DTYPES.get(kinds.pop()) if len(kinds) == 1 else None",
+            "_DTYPES.get(inputs.dtype())",
+            KERNELS + "test_mixed_types",
+        ),
+        "precision": (
+            'if precision in ("none", "ieee"):',
+            "if True:",
+            KERNELS + "test_precision_switches",
+            HOOK + "test_tf32_is_another_dtype",
+        ),
+        "precision-without-a-name": (
+            'return "tf32" if precision == "tf32" else None',
+            'return "tf32"',
+            ON_CPU + "test_precision_on_the_cpu",
+        ),
+        "precision-on-the-cpu": (
+            'torch.backends.mkldnn.matmul if inputs.device_type == "cpu" else torch.backends.cuda.matmul',
+            "torch.backends.cuda.matmul",
+            ON_CPU + "test_precision_on_the_cpu",
+        ),
+        "unaligned-input": (
+            "        not unaligned\n        and (start",
+            "        (start",
+            KERNELS + "test_rows_for_what_is_aligned",
+        ),
+        "unaligned-view": (
+            "        and (start == 0 or V.graph.sizevars.statically_known_multiple_of(start, _ROW_BYTES))\n",
+            "",
+            KERNELS + "test_rows_for_what_is_aligned",
+        ),
+        "unaligned-rows": (
+            "        and all(step * itemsize % _ROW_BYTES == 0 for step in steps)\n",
+            "",
+            KERNELS + "test_rows_for_what_is_aligned",
+        ),
+    },
+    "inductor/describe.py": {
+        "freezing": ("return ATEN if is_packed_linear(choice) else", "return", CPU + "test_row_decides_frozen_linear"),
+    },
+    "inductor/offers.py": {
+        "freezing-after-something-fused": (
+            "    x = realize_inputs(x)  #",
+            "    #",
+            CPU + "test_linear_after_something_fused",
+        ),
+    },
+    "inductor/choice_filter.py": {
+        "candidates-of-others": (
+            "return marked or choices",
+            "return choices",
+            HOOK + "test_what_others_add_is_left_out",
+        ),
+        "failure-in-the-filter": (
+            '    except Exception as error:\n        leave("a product", error)\n        return choices\n',
+            "",
+            INSTALL + "test_inductor_has_moved_on",
+        ),
+    },
+    "inductor/hook.py": {
+        "failure-in-the-hook": (
+            "        except Exception as error:\n            leave(op_name, error)\n            callers = None\n",
+            "",
+            HOOK + "test_failure_inside_inductor_is_a_warning",
+        ),
+        "another-inductor": ("if _OURS != _THEIRS:", "if False:", INSTALL + "test_inductor_has_moved_on"),
+        "addmm-asked-for-again": (
+            "return [] if self._answered_before() else None",
+            "return None",
+            HOOK + "test_answered_addmm_has_nothing_else_made_for_it",
+        ),
+        "pickled-handler": ("def __reduce__", "def _reduce", INSTALL + "test_earlier_handlers_stay_below_ours"),
+        "what-an-earlier-handler-holds": (
+            "    vars(composed).update(vars(handler))\n",
+            "",
+            INSTALL + "test_earlier_handlers_stay_below_ours",
+        ),
+        "handler-that-is-ours": (
+            "    if isinstance(handler, DiodeChoices):\n        return handler\n",
+            "",
+            HOOK + "test_handler_of_another_library_stays_in_force",
+        ),
+        "cache-identity": (
+            '("diode_lut", cache_identity(), ',
+            '("diode_lut", ',
+            CACHE + "test_caches_follow_what_the_answers_depend_on",
+        ),
+        "cache-identity-of-an-earlier-handler": (
+            "base() if base else None",
+            "None",
+            HOOK + "test_handler_of_another_library_stays_in_force",
+        ),
+    },
+    "inductor/install.py": {
+        "failure-in-the-factory": (
+            "            turn_off(error)\n            return _inductors_own()",
+            "            raise\n            return _inductors_own()",
+            INSTALL + "test_inductor_has_moved_on",
+        ),
+        "new-threads": (
+            '    config._config["inductor_choices_class"].default = FACTORY\n',
+            "",
+            KERNELS + "test_new_thread",
+            INSTALL + "test_every_order_of_imports",
+        ),
+        "earlier-factory": (
+            "    FACTORY.previous = config.inductor_choices_class\n",
+            "",
+            INSTALL + "test_earlier_handlers_stay_below_ours",
+        ),
+        "earlier-handler": (
+            "        _take_over_this_thread()\n",
+            "",
+            INSTALL + "test_earlier_handlers_stay_below_ours",
+            INSTALL + "test_every_order_of_imports",
+        ),
+        "installed-twice": (
+            "if config.inductor_choices_class is FACTORY:",
+            "if False:",
+            INSTALL + "test_reload_changes_nothing",
+        ),
+        "cache-identity-in-the-pickle": (
+            "return _restore, (self.previous, cache_identity())",
+            "return _restore, (self.previous,)",
+            INSTALL + "test_factory_stays_itself",
+        ),
+        "copied-factory": ("def __deepcopy__", "def _deepcopy", INSTALL + "test_factory_stays_itself"),
+        "factory-in-repro-scripts": (
+            '    __name__ = "FACTORY"',
+            "   ",
+            INSTALL + "test_repro_script_names_the_factory",
+        ),
+    },
+    "runtime.py": {
+        "threads-at-once": (
+            "    with _lock:\n        return _build_selector(",
+            "    if True:\n        return _build_selector(",
+            RUNTIME + "test_threads_share_one_selector",
+        ),
+        "fork-while-tables-are-read": (
+            "os.register_at_fork(after_in_child=_free_lock)",
+            "pass",
+            RUNTIME + "test_a_child_forked_while_tables_are_read_reads_them_itself",
+        ),
+    },
+    "statistics.py": {
+        "fork-while-counting": (
+            "os.register_at_fork(after_in_child=_begin_anew)",
+            "pass",
+            STATISTICS + "test_a_forked_process_counts_its_own",
+        ),
+    },
+    "receipt/recorder.py": {
+        "fork-and-receipt": (
+            "os.register_at_fork(after_in_child=_forget)",
+            "pass",
+            "tests/receipt/test_at_exit.py::test_a_child_adds_its_number",
+        ),
+    },
+}
+"""For each module of diode_lut its guards, by names that ``break_guards.py`` takes: text, without, and tests."""
+
+GUARDS = {
+    name: Guard(f"diode_lut/{module}", text, without, tuple(tests))
+    for module, guards in BY_MODULE.items()
+    for name, (text, without, *tests) in guards.items()
+}
+"""All of them by name."""
