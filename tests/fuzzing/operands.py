@@ -20,6 +20,9 @@ that are all the same one, or with the batch between rows and columns."""
 BEFORE = ("nothing", "transposed", "sliced", "relu", "relu of transposed", "cast")
 """What the graph does to an operand first."""
 
+CUT = 16
+"""Columns that slicing leaves away, some before what it keeps; so rows may be aligned, and where they begin not."""
+
 TAIL = 64
 """Elements of a tensor's memory behind its last one, which are NaN, as are all between its elements."""
 
@@ -38,7 +41,7 @@ class Operand(NamedTuple):
         dims = self.dims[:-2] + self.dims[:-3:-1] if swapped else self.dims
         shape = [sizes[dim] for dim in dims]
         if self.before == "sliced":
-            shape[-1] += self.amount
+            shape[-1] += CUT
         stride, offset = _placed(shape, self.storage, self.amount)
         changing = [index for index, dim in enumerate(dims) if dim in dynamic]
         return Input(tuple(shape), self._given(dtype), stride, offset, changing)
@@ -50,7 +53,7 @@ class Operand(NamedTuple):
         if self.before in ("relu", "relu of transposed"):
             tensor = tensor.relu()
         if self.before == "sliced":
-            tensor = tensor.narrow(-1, self.amount, tensor.shape[-1] - self.amount)
+            tensor = tensor.narrow(-1, self.amount, tensor.shape[-1] - CUT)
         return tensor.to(dtype) if self.before == "cast" else tensor
 
     def _given(self, dtype: torch.dtype) -> torch.dtype:
