@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def detect_hardware(device: str | None = None) -> Hardware:
+def detect_hardware(device: str | torch.device | None = None) -> Hardware:
     """The hardware behind torch's ``device`` (``cuda``, ``cuda:1``, ``cpu``); by default CUDA where there is any.
 
     ROCm's devices are called ``cuda`` as well. HardwareError if torch is missing, or has no such device.
@@ -26,7 +26,7 @@ def detect_hardware(device: str | None = None) -> Hardware:
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        found = torch.device(device)
+        found = torch.device(device) if isinstance(device, str) else device
         if found.type == "cuda":
             return _gpu(found)
     except (AssertionError, RuntimeError) as error:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Hashable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from diode_lut import __version__, receipt
 from diode_lut.catalog import (
@@ -31,6 +32,9 @@ from diode_lut.selector import Decision, Demand, Selector
 from diode_lut.settings import config
 from diode_lut.statistics import count_prediction, count_skipped_config, count_unserved
 from diode_lut.table import Entry
+
+if TYPE_CHECKING:
+    import torch
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +94,7 @@ def _hardware(hardware: Hardware | str | None) -> Hardware:
     return find_hardware(hardware, config.tables) if isinstance(hardware, str) else hardware
 
 
-def decide(problem: Problem, device: str) -> Decision:
+def decide(problem: Problem, device: str | torch.device) -> Decision:
     """The decision for one problem on one of torch's devices, counted in the statistics."""
     start = time.perf_counter()
     decision = select(problem, hardware=detect_hardware(device))

@@ -154,12 +154,12 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "inductor/problems.py": {
         "zero-sizes": (
-            "1 <= size <= MAX_SIZE",
-            "0 <= size <= MAX_SIZE",
+            "min(sizes) < 1 or ",
+            "",
             KERNELS + "test_zero_sizes",
             HOOK + "test_what_no_row_can_serve_is_left_alone",
         ),
-        "enormous-sizes": ("1 <= size <= MAX_SIZE", "1 <= size", HOOK + "test_what_no_row_can_serve_is_left_alone"),
+        "enormous-sizes": (" or max(sizes) > MAX_SIZE", "", HOOK + "test_what_no_row_can_serve_is_left_alone"),
         "unbacked-sizes": (
             "    if free_unbacked_symbols([*shapes, *strides]):\n        return None\n",
             "",
@@ -192,18 +192,18 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             ON_CPU + "test_precision_on_the_cpu",
         ),
         "unaligned-input": (
-            "        not unaligned\n        and (start",
-            "        (start",
+            "return node.get_name() not in graph.unaligned_buffers or",
+            "return True or",
             KERNELS + "test_rows_for_what_is_aligned",
         ),
         "unaligned-view": (
-            "        and (start == 0 or V.graph.sizevars.statically_known_multiple_of(start, _ROW_BYTES))\n",
-            "",
+            "    if offset != 0 and not",
+            "    if False and not",
             KERNELS + "test_rows_for_what_is_aligned",
         ),
         "unaligned-rows": (
-            "        and all(step * itemsize % _ROW_BYTES == 0 for step in steps)\n",
-            "",
+            "if step * itemsize % _ROW_BYTES and",
+            "if False and",
             KERNELS + "test_rows_for_what_is_aligned",
         ),
     },

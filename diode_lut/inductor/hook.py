@@ -89,17 +89,16 @@ class _Product:
 
     def __init__(self, inputs: Any, templates: list[Any], op: str, ask_base: Callable[[list[Any]], Callers]) -> None:
         self.inputs, self.op, self.ask_base = inputs, op, ask_base
-        self.uids = {template.uid for template in templates}
-        self.aten = [template for template in templates if template.uid in UIDS["aten"].get(op, ())]
+        self.templates = templates
 
     def callers(self) -> Callers | None:
         """The table's candidates, or None where Inductor should choose."""
         if self.inputs.device_type == "cpu":
             return None  # there the filter decides, which sees the C++ template too
-        if self.op == "addmm" and autotuning() and not self.aten and not self._first_question():
+        if self.op == "addmm" and autotuning() and not self._first_question():
             return [] if self._answered_before() else None
         problem = problem_of(self.inputs, self.op)
-        decision = None if problem is None else runtime.decide(problem, str(self.inputs.device()))
+        decision = None if problem is None else runtime.decide(problem, self.inputs.device())
         callers = None if decision is None else answer(decision, self._build)
         if self.op == "addmm":
             _answered.inputs = [ref(node) for node in self.inputs.mat1mat2()] if callers else []
@@ -110,7 +109,12 @@ class _Product:
 
         That is when aten is offered, and where aten is no backend, when Triton is.
         """
-        return not use_aten_gemm_kernels() and UIDS["triton_mm"]["addmm"][0] in self.uids
+        return bool(self._offered("aten") or (not use_aten_gemm_kernels() and self._offered("triton_mm")))
+
+    def _offered(self, template: str) -> list[Any]:
+        """Inductor's templates for ours among those of the question."""
+        uids = UIDS[template].get(self.op, ())
+        return [offered for offered in self.templates if offered.uid in uids]
 
     def _answered_before(self) -> bool:
         nodes = self.inputs.mat1mat2()
@@ -124,7 +128,8 @@ class _Product:
 
     def _aten(self) -> ChoiceCaller:
         """Aten's caller; of addmm's two, the one that keeps the bias a vector, which cuBLASLt adds on the way."""
-        callers = self.ask_base(self.aten) if self.aten else []
+        offered = self._offered("aten")
+        callers = self.ask_base(offered) if offered else []
         if not callers:
             raise CannotRun("Inductor does not offer the library here")
         return next((caller for caller in callers if caller.name == "bias_addmm"), callers[0])

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import torch
-from sympy import Integer
+from sympy.core.numbers import Integer, One, Zero
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from diode_lut.problem import MAX_SIZE, OPS, Problem
+from diode_lut.problem import ITEMSIZES, MAX_SIZE, OPS, Problem
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,8 @@ TORCH_DTYPES = {
 
 _DTYPES = {kind: name for name, kind in TORCH_DTYPES.items() if name != "tf32"}
 _ROW_BYTES = 16
+_PLAIN = frozenset({int, Integer, Zero, One})
+"""The types of sizes and strides that are just numbers; the last two are Integers, too."""
 
 
 def problem_of(inputs: Any, op: str) -> Problem | None:
@@ -43,16 +46,13 @@ def problem_of(inputs: Any, op: str) -> Problem | None:
     shapes, strides = numbers
     (*batch, m, k), (*_, n) = shapes
     b = batch[0] if batch else 1
-    if not all(1 <= size <= MAX_SIZE for size in (b, m, n, k)):
+    sizes = b, m, n, k
+    if min(sizes) < 1 or max(sizes) > MAX_SIZE:
         return None
     letters = [_letter(stride) for stride in strides]
     if None in letters:
         return None
-    itemsize = inputs.dtype().itemsize
-    aligned = all(
-        _aligned(node, stride, shape, itemsize)
-        for node, stride, shape in zip(inputs.mat1mat2(), strides, shapes, strict=True)
-    )
+    aligned = all(map(_aligned, inputs.mat1mat2(), strides, shapes, repeat(ITEMSIZES[dtype])))
     return Problem(op, dtype, f"{letters[0]}{letters[1]}", 16 if aligned else 2, b, m, n, k)
 
 
@@ -62,7 +62,7 @@ _Numbers = tuple[tuple[int, ...], ...]
 def _numbers(inputs: MMKernelInputs) -> tuple[_Numbers, _Numbers] | None:
     """Shapes and strides of A and B, as hints where they are dynamic; None if only the data tells some input's."""
     shapes, strides = inputs.shapes_symbolic(), inputs.strides_symbolic()
-    if all(isinstance(number, (int, Integer)) for numbers in (*shapes, *strides) for number in numbers):
+    if _PLAIN.issuperset(map(type, chain(*shapes, *strides))):
         return tuple(tuple(map(int, shape)) for shape in shapes[-2:]), tuple(tuple(map(int, s)) for s in strides[-2:])
     if free_unbacked_symbols([*shapes, *strides]):
         return None
@@ -89,12 +89,11 @@ def _letter(stride: Sequence[int]) -> str | None:
 
 def _aligned(node: Any, stride: Sequence[int], shape: Sequence[int], itemsize: int) -> bool:
     """Whether every row (column, where column-major) of ``node`` starts on a 16-byte boundary."""
-    start = node.get_layout().offset * itemsize
-    steps = [step for step, size in zip(stride, shape, strict=True) if step != 1 and size != 1]
+    for step, size in zip(stride, shape, strict=True):
+        if step * itemsize % _ROW_BYTES and step != 1 and size != 1:
+            return False
+    offset, graph = node.get_layout().offset, V.graph
+    if offset != 0 and not graph.sizevars.statically_known_multiple_of(offset * itemsize, _ROW_BYTES):
+        return False
     # Inductor looks at the addresses of a GPU's inputs only, and calls all others unaligned.
-    unaligned = node.get_device().type != "cpu" and node.get_name() in V.graph.unaligned_buffers
-    return (
-        not unaligned
-        and (start == 0 or V.graph.sizevars.statically_known_multiple_of(start, _ROW_BYTES))
-        and all(step * itemsize % _ROW_BYTES == 0 for step in steps)
-    )
+    return node.get_name() not in graph.unaligned_buffers or node.get_device().type == "cpu"

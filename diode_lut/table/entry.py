@@ -50,7 +50,7 @@ class Entry(NamedTuple):
     @property
     def configs(self) -> tuple[Config, ...]:
         """The configs without their gains, best first."""
-        return tuple(candidate.config for candidate in self.candidates)
+        return tuple([candidate.config for candidate in self.candidates])
 
     @property
     def key(self) -> tuple[str | int | Range | None, ...]:

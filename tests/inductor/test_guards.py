@@ -136,6 +136,20 @@ def test_rows_for_what_is_aligned(what: str, rows: Rows) -> None:
     assert lower(function, a, PRODUCT[1]).triton_templates == []
 
 
+ALIGNED: dict[str, tuple[Callable[..., Any], Input]] = {
+    "view": (lambda x, b: torch.mm(x.as_strided((512, 1024), (1024, 1), 8), b), Input((513, 1024))),
+    "only row": (torch.mm, Input((1, 1024), stride=(1028, 1))),
+}
+
+
+@pytest.mark.parametrize("what", ALIGNED)
+def test_rows_for_what_is_aligned_after_all(what: str, rows: Rows) -> None:
+    """They answer for a matrix that begins on another boundary than its memory, and where no second row follows."""
+    rows({"align": 16, "configs": [MM]})
+    function, a = ALIGNED[what]
+    assert lower(function, a, PRODUCT[1]).triton_templates
+
+
 @pytest.mark.usefixtures("precision")
 @pytest.mark.parametrize("switch", ["high", "medium", "allow_tf32"])
 def test_precision_switches(switch: str, rows: Rows) -> None:
