@@ -63,7 +63,7 @@ class Demand(NamedTuple):
     """
 
     confidence: float = 0.95
-    gain: float = 0.25
+    gain: float = 0.2
 
     @classmethod
     def of(cls, settings: Settings) -> Demand:

@@ -107,7 +107,7 @@ _SETTINGS: dict[str, tuple[_Kind, Any]] = {
     "top_k": (_integer(1, 32), 1),
     "fallback_to_autotune": (_FLAG, True),
     "confidence_threshold": (_fraction(), 0.95),
-    "gain_threshold": (_GAIN, 0.25),
+    "gain_threshold": (_GAIN, 0.2),
     "tables": (_NAMES, ()),
     "tiers": (_TIERS, TIERS),
     "strict": (_FLAG, False),
