@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from diode_lut import config, resources
 from diode_lut.errors import TableError
 from diode_lut.table import read_table, write_table
+
+# Nothing is judged by the clock; and fixtures of a test function hold nothing that an example would change
+settings.register_profile(
+    "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("tests")
 
 
 @pytest.fixture

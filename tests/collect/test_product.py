@@ -35,7 +35,7 @@ def operands(product: Product) -> tuple[torch.Tensor, torch.Tensor]:
     return product.arguments[-2], product.arguments[-1]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(problem=problems())
 def test_operands_have_exactly_the_layout_and_alignment(problem: Problem) -> None:
     """The unit stride is where the layout says, and all lines start at 16-byte boundaries just where align is 16."""
@@ -48,7 +48,7 @@ def test_operands_have_exactly_the_layout_and_alignment(problem: Problem) -> Non
     assert all(step % 16 == 0 for step in steps) == (problem.align == 16)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(problem=problems())
 def test_operands_are_packed_where_that_gives_the_alignment(problem: Problem) -> None:
     """No line is padded unless the alignment asks for it."""
@@ -56,7 +56,7 @@ def test_operands_are_packed_where_that_gives_the_alignment(problem: Problem) ->
     assert all(each.untyped_storage().nbytes() == each.nbytes for each in operands(make_product(problem, "cpu")))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(problem=problems())
 def test_function_computes_the_product(problem: Problem) -> None:
     """Calling the function multiplies A and B, and adds what the op adds."""

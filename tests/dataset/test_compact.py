@@ -65,7 +65,7 @@ def in_order(records: Sequence[Record]) -> set[Record]:
     return {record._replace(timings=tuple(sorted(record.timings, key=str))) for record in records}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(records, st.randoms(use_true_random=False))
 def test_the_same_records_give_the_same_bytes(
     tmp_path_factory: pytest.TempPathFactory, records: list[Record], shuffled: random.Random

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diode_lut.errors import ExchangeError
@@ -20,7 +20,7 @@ from tests.exchange.drawing import H200, packed, tables
 
 A, B = (Config("triton_mm", (64, 64, block_k, 8, 3, 4)) for block_k in (32, 128))
 MM = Problem.of("mm", 256, 512, 96, dtype="float16", layout="nn")
-drawn = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+drawn = settings(max_examples=100)
 
 
 def exported(name: str, table: Table, **facts: Any) -> tuple[Any, Skipped]:
@@ -152,7 +152,7 @@ def test_another_document_is_an_error(tmp_path: Path, name: str, document: Any) 
         imported(tmp_path / "x", name, document)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50)
 @given(st.binary(max_size=20))
 def test_damaged_files_are_errors(tmp_path: Path, data: bytes) -> None:
     """Whatever is in the file, there is a message or a table."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
@@ -34,7 +34,7 @@ _timings = st.builds(Timing, configs("aten", "triton_mm"), st.floats(0.1, 1e9), 
 _records = st.builds(Record, packed(), st.lists(_timings, min_size=1, max_size=3).map(tuple), st.sampled_from(STAGES))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(st.lists(_records, max_size=4))
 def test_t4_round_trips(tmp_path: Path, records: list[Record]) -> None:
     """Every timing survives, with its stage, its reason and the header; times to the last few bits."""

@@ -24,7 +24,7 @@ def row(m: tuple[int, int] | None, config: Config = ATEN, **fields: Any) -> Entr
     return Entry(candidates=(Candidate(config),), m=m, **key)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_a_good_table_stays_good(data: st.DataObject, draw_from: Any, tmp_path_factory: Any) -> None:
     """Whatever rows are set, one after the other, is refused or leaves a table that passes check and answers so."""

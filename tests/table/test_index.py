@@ -22,7 +22,7 @@ def _first(entries: list[Entry], problem: Problem) -> Entry | None:
 
 
 @pytest.mark.parametrize("leaf_rows", [1, 3, 256])
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_the_index_agrees_with_a_scan(leaf_rows: int, data: st.DataObject, draw_from: Any) -> None:
     """Wildcards, ranges, exact rows, rows in rows and ties: the index finds the entry that comes first in a scan."""
@@ -34,7 +34,7 @@ def test_the_index_agrees_with_a_scan(leaf_rows: int, data: st.DataObject, draw_
         assert [index.find(problem) for problem in problems] == [_first(entries, problem) for problem in problems]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_the_order_of_rows_does_not_matter(data: st.DataObject, draw_from: Any) -> None:
     """Rows with the same specificity, even with the same key, answer in canonical order wherever they are."""

@@ -38,7 +38,7 @@ def _same_problems(entry: Entry) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("block_rows", [1, 3, 2048])
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_overlaps_agree_with_comparing_all_pairs(block_rows: int, data: st.DataObject, draw_from: Any) -> None:
     """Each row is reported with the first earlier row of another key, the same volume and a problem in common."""

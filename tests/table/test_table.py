@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from diode_lut.problem import ATEN, Hardware, Problem
@@ -40,7 +40,6 @@ def test_a_table_without_a_matching_entry_has_no_answer() -> None:
     assert table.lookup(Problem("mm", "float16", "nn", 16, 1, 5, 5, 5)) is None
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_lookup_is_the_first_of_covering(data: st.DataObject, draw_from: Any) -> None:
     """``lookup`` answers with the entry that ``covering`` has first."""

@@ -35,7 +35,7 @@ def _by_hand(entries: dict[int, Entry]) -> list[int]:
     return [number for number in entries if number not in answering]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_it_agrees_with_asking_for_every_problem(data: st.DataObject) -> None:
     """A row is reported exactly if some more specific row covers each of its problems."""

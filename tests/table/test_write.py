@@ -44,7 +44,6 @@ def test_an_empty_table_is_valid_and_canonical(save: Save) -> None:
     assert read_table(save(to_bytes(table))) == table
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_what_is_written_is_read_back(data: st.DataObject, draw_from: Any, tmp_path_factory: Any) -> None:
     """Any table comes back equal from its file, whose form is not changed by writing it once more."""
@@ -88,7 +87,6 @@ def _shuffled(value: Any, draw: random.Random) -> Any:
     return [_shuffled(inner, draw) for inner in value] if isinstance(value, list) else value
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_any_form_becomes_the_canonical_one(data: st.DataObject, draw_from: Any, tmp_path_factory: Any) -> None:
     """However fields and rows are ordered, indented and escaped, what is read is the same table, written alike."""
@@ -105,7 +103,7 @@ def test_any_form_becomes_the_canonical_one(data: st.DataObject, draw_from: Any,
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq")
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_jq_passes_a_table_through_unchanged(data: st.DataObject, draw_from: Any, tmp_path_factory: Any) -> None:
     """What jq makes of a file is the same table, and formatting that restores the file."""
