@@ -106,7 +106,7 @@ ask = hook.get_template_configs
 MOVED_ON = {
     "part of diode_lut missing": "import sys; sys.modules['orjson'] = None",
     "function missing": "del select_algorithm.add_preprocessing_fn",
-    "module missing": "import sys; sys.modules['torch._inductor.template_heuristics.registry'] = None",
+    "module missing": "import sys; sys.modules['torch._inductor.kernel_template_choice'] = None",
     "the hook's signature changed": "hook.get_template_configs = lambda self, *_, **more: ask(self, *_, **more)",
     "signature changed": "cpp_bmm_template.CppBmmTemplate.add_choices = lambda layout: None",
     "method missing": "del kernel_inputs.KernelInputs.strides_symbolic",
