@@ -108,46 +108,34 @@ def test_tma_where_rows_may_become_unaligned(most: int | None, rows: Rows) -> No
         assert lower(torch.mm, a._replace(dynamic=(0,)), b).triton_templates
 
 
+def view(start: int) -> Callable[..., torch.Tensor]:
+    """The product of a matrix that begins so many elements after its memory."""
+    return lambda memory, b: torch.mm(memory.as_strided((512, 1024), (1024, 1), start), b)
+
+
 @pytest.mark.parametrize(("start", "described"), [(0, True), (8, True), (1, False)])
 def test_tma_of_a_view(start: int, described: bool, rows: Rows) -> None:
     """A tensor descriptor is not made for a view that does not begin on a 16-byte boundary of its memory."""
     rows({"configs": [TMA]})
-
-    def function(memory: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return torch.mm(memory.as_strided((512, 1024), (1024, 1), start), b)
-
-    lowered = lower(function, Input((513, 1024)), PRODUCT[1])
-    assert bool(lowered.triton_templates) is described
+    assert bool(lower(view(start), Input((513, 1024)), PRODUCT[1]).triton_templates) is described
 
 
-UNALIGNED: dict[str, tuple[Callable[..., Any], Input]] = {
-    "input": (torch.mm, Input((512, 1024), offset=1)),
-    "view": (lambda x, b: torch.mm(x.as_strided((512, 1024), (1024, 1), 1), b), Input((513, 1024))),
-    "rows": (torch.mm, Input((512, 1024), stride=(1028, 1))),
-}
-
-
-@pytest.mark.parametrize("what", UNALIGNED)
-def test_rows_for_what_is_aligned(what: str, rows: Rows) -> None:
-    """They do not answer where some row of a matrix does not start on a 16-byte boundary."""
-    rows({"align": 16, "configs": [MM]})
-    function, a = UNALIGNED[what]
-    assert lower(torch.mm, *PRODUCT).triton_templates
-    assert lower(function, a, PRODUCT[1]).triton_templates == []
-
-
-ALIGNED: dict[str, tuple[Callable[..., Any], Input]] = {
-    "view": (lambda x, b: torch.mm(x.as_strided((512, 1024), (1024, 1), 8), b), Input((513, 1024))),
-    "only row": (torch.mm, Input((1, 1024), stride=(1028, 1))),
+ALIGNED: dict[str, tuple[bool, Callable[..., Any], Input]] = {
+    "all": (True, torch.mm, PRODUCT[0]),
+    "view": (True, view(8), Input((513, 1024))),
+    "only row": (True, torch.mm, Input((1, 1024), stride=(1028, 1))),
+    "not the input": (False, torch.mm, Input((512, 1024), offset=1)),
+    "not the view": (False, view(1), Input((513, 1024))),
+    "not the rows": (False, torch.mm, Input((512, 1024), stride=(1028, 1))),
 }
 
 
 @pytest.mark.parametrize("what", ALIGNED)
-def test_rows_for_what_is_aligned_after_all(what: str, rows: Rows) -> None:
-    """They answer for a matrix that begins on another boundary than its memory, and where no second row follows."""
+def test_rows_for_what_is_aligned(what: str, rows: Rows) -> None:
+    """They answer only where each row of a matrix starts on a 16-byte boundary."""
     rows({"align": 16, "configs": [MM]})
-    function, a = ALIGNED[what]
-    assert lower(function, a, PRODUCT[1]).triton_templates
+    aligned, function, a = ALIGNED[what]
+    assert bool(lower(function, a, PRODUCT[1]).triton_templates) is aligned
 
 
 @pytest.mark.usefixtures("precision")
