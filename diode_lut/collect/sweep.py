@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from statistics import median
+from statistics import median_low
 
 import torch
 
@@ -22,11 +22,15 @@ from diode_lut.inductor.standalone import Kernel, Lowering, Specialization, lowe
 from diode_lut.problem import ATEN, Config, Problem
 
 _SLOW_NS = 1_000_000
-"""A launch that takes longer is not repeated if it took twice as long as the fastest."""
+"""A launch that takes longer, twice, is not repeated again if it took twice as long as the fastest."""
 
 _SLOW = 2.0
-_ROUNDS = ((1.5, 2), (1.2, 4))
-"""After one round for all, configs within the first factor of the best get so many more rounds, and so on."""
+_ROUNDS = ((math.inf, 2), (1.5, 2), (1.2, 4))
+"""Configs within the first factor of the best get so many rounds, those within the second so many more, and so on.
+
+A busy CPU that pauses in the middle of a launch makes it hundreds of times slower, one launch in a thousand: nothing is
+decided by a single one, and of two the faster counts.
+"""
 
 Launch = Callable[[], object]
 
@@ -102,7 +106,7 @@ def _measure(task: Task, device: str, watch: Watch, kernels: Kernels, bench: Ben
             failures.append(Timing(config, None, launch))
         elif launch is not None:
             launches[config] = launch
-    times = _times(problem, launches, watch, bench, failures)
+    times = time_all(problem, launches, watch, bench, failures)
     timings = [Timing.of(config, round(ns)) for config, ns in times.items()]
     return Outcome(problem, "measured", Record(problem, (*timings, *failures), "sweep"))
 
@@ -131,7 +135,7 @@ def _decomposed(parts: int, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.bmm(a, b.reshape(parts, k // parts, n), out_dtype=torch.float32).sum(0)
 
 
-def _times(
+def time_all(
     problem: Problem, launches: dict[Config, Launch], watch: Watch, bench: Bench, failures: list[Timing]
 ) -> dict[Config, float]:
     """Nanoseconds of each config; those that do not run are added to ``failures``."""
@@ -143,16 +147,20 @@ def _times(
         else:
             times[config] = [first]
     limit = max(_SLOW * min(each for (each,) in times.values()), _SLOW_NS) if times else 0
+    for config, (ns,) in times.items():
+        if ns > limit:
+            with watch(problem, config):
+                times[config] = [min(ns, bench.once(launches[config]))]
     running = [config for config, (ns,) in times.items() if ns <= limit]
     times |= {config: [] for config in running}  # the first launch is slower than the others
     with watch(problem):
-        for factor, rounds in ((math.inf, 1), *_ROUNDS):
-            medians = {config: median(times[config] or [1.0]) for config in running}
+        for factor, rounds in _ROUNDS:
+            medians = {config: median_low(times[config] or [1.0]) for config in running}
             running = [config for config in running if medians[config] <= factor * min(medians.values())]
             measured = bench.rounds([launches[config] for config in running], rounds)
             for config, column in zip(running, measured.T.tolist(), strict=True):
                 times[config] += column
-    return {config: median(each) for config, each in times.items()}
+    return {config: median_low(each) for config, each in times.items()}
 
 
 def _first(problem: Problem, config: Config, launch: Launch, watch: Watch, bench: Bench) -> float | str:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from itertools import count
 from pathlib import Path
 
 import pytest
 import torch
 
 from diode_lut.collect import stages
+from diode_lut.collect.bench import Bench
 from diode_lut.collect.collector import collect
 from diode_lut.collect.final import Check
 from diode_lut.collect.product import make_operands
+from diode_lut.collect.sweep import aten_launch, time_all
 from diode_lut.collect.task import Outcome
+from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Timing, read_dataset
 from diode_lut.problem import ATEN, Problem
 from tests.gpu.measurers import BAD, FAULTS
@@ -60,6 +65,25 @@ def test_each_problem_is_swept_and_finished(path: Path) -> None:
         assert times[ATEN] is not None
         assert "wrong_result" not in {timing.reason for timing in record.timings}
         assert stage == "final" or len(times) >= 15
+
+
+@pytest.mark.parametrize("paused", range(1, 6))
+def test_a_pause_does_not_make_a_kernel_slow(paused: int) -> None:
+    """Whichever launch of a kernel the CPU pauses in, the sweep finds it as fast as the same without a pause."""
+    problem = PROBLEMS[0]
+    operands = make_operands(problem, "cuda")
+    launch = aten_launch(problem, operands, torch.mm(*operands))
+    launched = count()
+
+    def launch_with_a_pause() -> None:
+        if next(launched) == paused:
+            time.sleep(0.01)
+        launch()
+
+    launches = {ATEN: launch, BAD: launch_with_a_pause}
+    times = time_all(problem, launches, Watch(lambda loss: pytest.fail(str(loss))), Bench(), [])
+    assert times[BAD] < 1.5 * times[ATEN]
+    assert next(launched) > 5
 
 
 def test_final_configs_were_swept(path: Path) -> None:
