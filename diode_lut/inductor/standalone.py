@@ -7,6 +7,7 @@ no more than a Specialization known about them, so that it is compiled once for 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -53,8 +54,8 @@ _MOST_ELEMENTS = 2**31 - 1
 class Specialization(NamedTuple):
     """What a compiler must know of a problem whose operands are packed; problems that agree in it share kernels.
 
-    ``units`` are divisors of M, N and K that the compiler knows: as many elements as 16 bytes hold where they divide,
-    else 1. ``even_k`` is the block size along K that divides K too, or 0.
+    ``units`` are divisors of M, N and K that the compiler knows: powers of two, up to as many elements as 16 bytes
+    hold. So many it reads at once. ``even_k`` is the block size along K that divides K too, or 0.
     """
 
     op: str
@@ -67,7 +68,7 @@ class Specialization(NamedTuple):
     def of(cls, problem: Problem, config: Config) -> Specialization:
         """How ``config``, of a Triton template, is compiled for ``problem``, which must be able to share kernels."""
         vector = 16 // ITEMSIZES[problem.dtype]
-        m, n, k = (vector if size % vector == 0 else 1 for size in (problem.m, problem.n, problem.k))
+        m, n, k = (math.gcd(size, vector) for size in (problem.m, problem.n, problem.k))
         block_k = config.params[2]
         units = (m if problem.layout[0] == "t" else 1, n, k)  # a row-major A is not read along M
         return cls(problem.op, problem.dtype, problem.layout, units, block_k if problem.k % block_k == 0 else 0)

@@ -67,6 +67,18 @@ def test_a_shared_kernel_does_what_the_fixed_one_does(here: Lowering, kind: str)
     assert len(other.arguments) == 0
 
 
+@pytest.mark.parametrize("unit", [1, 2, 4, 8])
+def test_a_shared_kernel_moves_as_much_at_once(here: Lowering, unit: int, tmp_path: Path) -> None:
+    """Its loads and stores are as wide as those of the fixed one, whatever rows are aligned to."""
+    problem = Problem.of("mm", 512, unit * 125, unit * 97, dtype="float16", layout="nt")
+    one, other = (
+        set(re.findall(r"\b(?:ld|st)\.global[.\w]*|0x\w+(?=, %r\d+;)", compile_triton(text, tmp_path).asm["ptx"]))
+        for text in (source(shared(here, problem, MM)), source(fixed(here, problem, MM)))
+    )
+    assert one == other
+    assert f"{2 * unit:#x}" in one or unit == 1
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_size_arguments_are_the_problems(here: Lowering, kind: str) -> None:
     """Put into the kernel's own expressions, the size arguments give the problem's sizes."""
@@ -93,7 +105,11 @@ def test_problems_that_differ_in_size_share_a_kernel(here: Lowering) -> None:
     assert specialization(512, 1024, 768) != specialization(512, 1024, 768, "nt")
     assert specialization(512, 1024, 768) != specialization(512, 1024, 768, block_k=32)
     assert specialization(512, 1024, 768) != specialization(512, 1024, 800)
-    assert specialization(512, 1024, 768) != specialization(512, 1001, 768)
+    for multiples in (1001, 1002), (1002, 1004), (1004, 1008):
+        one, other = (specialization(512, n, 768) for n in multiples)
+        assert one != other
+        assert other != specialization(512, 768, multiples[0])
+    assert specialization(512, 1008, 768) == specialization(512, 1024, 768)
 
 
 @pytest.mark.parametrize(
