@@ -55,7 +55,8 @@ class Specialization(NamedTuple):
     """What a compiler must know of a problem whose operands are packed; problems that agree in it share kernels.
 
     ``units`` are divisors of M, N and K that the compiler knows: powers of two, up to as many elements as 16 bytes
-    hold. So many it reads at once. ``even_k`` is the block size along K that divides K too, or 0.
+    hold. So many it reads at once. ``even_k`` is the block size along K that divides K too, or 0. ``one_step`` is K
+    where a block is no shorter, so that there is no loop to be pipelined; else 0.
     """
 
     op: str
@@ -63,6 +64,7 @@ class Specialization(NamedTuple):
     layout: str
     units: tuple[int, int, int]
     even_k: int
+    one_step: int
 
     @classmethod
     def of(cls, problem: Problem, config: Config) -> Specialization:
@@ -71,7 +73,8 @@ class Specialization(NamedTuple):
         m, n, k = (math.gcd(size, vector) for size in (problem.m, problem.n, problem.k))
         block_k = config.params[2]
         units = (m if problem.layout[0] == "t" else 1, n, k)  # a row-major A is not read along M
-        return cls(problem.op, problem.dtype, problem.layout, units, block_k if problem.k % block_k == 0 else 0)
+        even_k, one_step = (problem.k % block_k == 0) * block_k, (problem.k <= block_k) * problem.k
+        return cls(problem.op, problem.dtype, problem.layout, units, even_k, one_step)
 
     @property
     def steps(self) -> tuple[int, int, int, int]:
@@ -229,6 +232,7 @@ class Lowering:
         """The kernel of ``config`` for all problems of a specialization, or None if it cannot be made."""
         if specialization not in self._inputs:
             sizes = [step * symbol for step, symbol in zip(specialization.steps, self._symbols, strict=True)]
+            sizes[-1] = specialization.one_step or sizes[-1]
             self._inputs[specialization] = self._make_inputs(specialization.dtype, _packed(specialization, *sizes))
         caller = _caller(config, self._inputs[specialization], specialization.op)
         if not isinstance(caller, TritonTemplateCaller):

@@ -27,6 +27,8 @@ KINDS = {
     "tf32": (Problem.of("mm", 512, 1024, 768, dtype="tf32", layout="nn"), MM),
     "bmm": (Problem.of("bmm", 128, 64, 80, dtype="float16", layout="nt", b=12), BMM),
     "baddbmm": (Problem.of("baddbmm", 128, 64, 96, dtype="float32", layout="nn", b=3), BMM),
+    "one step": (Problem.of("mm", 512, 1024, 40, dtype="float16", layout="nt"), MM),
+    "one whole step": (Problem.of("bmm", 128, 64, 32, dtype="bfloat16", layout="tn", b=12), BMM),
     "TMA": (Problem.of("mm", 4096, 1024, 768, dtype="bfloat16", layout="nt"), TMA),
     "TMA addmm": (Problem.of("addmm", 512, 4096, 1000, dtype="float16", layout="nt"), TMA),
 }
@@ -67,16 +69,17 @@ def test_a_shared_kernel_does_what_the_fixed_one_does(here: Lowering, kind: str)
     assert len(other.arguments) == 0
 
 
+@pytest.mark.parametrize("k", [97, 40])
 @pytest.mark.parametrize("unit", [1, 2, 4, 8])
-def test_a_shared_kernel_moves_as_much_at_once(here: Lowering, unit: int, tmp_path: Path) -> None:
-    """Its loads and stores are as wide as those of the fixed one, whatever rows are aligned to."""
-    problem = Problem.of("mm", 512, unit * 125, unit * 97, dtype="float16", layout="nt")
+def test_a_shared_kernel_moves_data_as_the_fixed_one_does(here: Lowering, unit: int, k: int, tmp_path: Path) -> None:
+    """Its loads and stores are as wide, whatever rows are aligned to, and pipelined where there is more than a step."""
+    problem = Problem.of("mm", 512, unit * 125, unit * k, dtype="float16", layout="nt")
     one, other = (
-        set(re.findall(r"\b(?:ld|st)\.global[.\w]*|0x\w+(?=, %r\d+;)", compile_triton(text, tmp_path).asm["ptx"]))
-        for text in (source(shared(here, problem, MM)), source(fixed(here, problem, MM)))
+        set(re.findall(r"\b(?:ld|st)\.global[.\w]*|\bcp\.async[.\w]*|0x\w+(?=, %r\d+;)", ptx))
+        for ptx in (compile_triton(source(make(here, problem, MM)), tmp_path).asm["ptx"] for make in (shared, fixed))
     )
     assert one == other
-    assert f"{2 * unit:#x}" in one or unit == 1
+    assert ("cp.async.commit_group" in one) is (unit > 1 and problem.k > MM.params[2])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,6 +113,8 @@ def test_problems_that_differ_in_size_share_a_kernel(here: Lowering) -> None:
         assert one != other
         assert other != specialization(512, 768, multiples[0])
     assert specialization(512, 1008, 768) == specialization(512, 1024, 768)
+    assert specialization(512, 1024, 72) == specialization(512, 1024, 88)
+    assert specialization(512, 1024, 40) != specialization(512, 1024, 56)
 
 
 @pytest.mark.parametrize(
