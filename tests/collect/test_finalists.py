@@ -12,13 +12,13 @@ def config(stages: int) -> Config:
     return Config("triton_mm", (64, 64, 64, 8, stages, 4))
 
 
-def record(m: int, **times: float | None) -> Record:
+def record(m: int, n: int = 64, **times: float | None) -> Record:
     """A sweep's record; the time of ``s3`` is that of the config with three stages, None for a failure."""
     timings = [
         Timing(ATEN if name == "aten" else config(int(name[1:])), ns, None if ns else "compile")
         for name, ns in times.items()
     ]
-    return Record(Problem.of("mm", m, 64, 64, dtype="float16", layout="nn"), tuple(timings), "sweep")
+    return Record(Problem.of("mm", m, n, 64, dtype="float16", layout="nn"), tuple(timings), "sweep")
 
 
 def test_the_best_and_aten() -> None:
@@ -31,6 +31,15 @@ def test_aten_alone_where_nothing_comes_near() -> None:
     """Where aten is far ahead, nothing is timed against it."""
     (task,) = finalists([record(64, aten=100, s2=120, s3=130)])
     assert task.configs == (ATEN,)
+
+
+def test_more_where_rows_are_not_aligned() -> None:
+    """There the sweep says less about the kernels that users will run."""
+    times = {"aten": 200, "s1": 100, "s2": 105, "s3": 110, "s4": 115, "s5": 120, "s6": 125, "s7": 135}
+    (task,) = finalists([record(64, n=61, **times)])
+    assert task.configs == (ATEN, *map(config, range(1, 7)))
+    (task,) = finalists([record(64, **times)])
+    assert task.configs == (ATEN, *map(config, range(1, 4)))
 
 
 def test_what_serves_many_problems_is_in() -> None:
