@@ -24,6 +24,9 @@ FOLDS = 2
 _STEPS = 100
 """A calibration has about so many steps."""
 
+_CERTAIN = 1.645
+"""Standard deviations below a share that was found: the true one is above that with a probability of 95 %."""
+
 
 def calibrate(targets: Sequence[Target], kinds: Sequence[Kind], space: Space, plan: Plan) -> dict[bool, Calibration]:
     """The calibrations of students: each is asked about a part of the problems after training on the others."""
@@ -51,11 +54,18 @@ def _asked(student: Network, targets: Sequence[Target], space: Space) -> tuple[l
 
 
 def calibration_of(expected: np.ndarray, good: np.ndarray) -> Calibration:
-    """The share of good answers among those with no more than each regret; never rising with it."""
+    """The share of good answers to be sure of among those with no more than each regret; never rising with it."""
     if not len(good):
         return Calibration((), ())
     order = np.argsort(expected, kind="stable")
-    shares = np.cumsum(good[order]) / np.arange(1, len(good) + 1)
+    shares = _at_least(np.cumsum(good[order]), np.arange(1, len(good) + 1))
     shares = np.maximum.accumulate(shares[::-1])[::-1]
     steps = np.unique(np.linspace(0, len(good) - 1, _STEPS).round().astype(int))
     return Calibration(tuple(expected[order][steps].round(4).tolist()), tuple(shares[steps].round(4).tolist()))
+
+
+def _at_least(good: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """The lower end of Wilson's interval for shares that were found so: of few answers, little is certain."""
+    share, doubt = good / among, _CERTAIN**2 / among
+    bound: np.ndarray = (share + doubt / 2 - np.sqrt(doubt * (share * (1 - share) + doubt / 4))) / (1 + doubt)
+    return bound

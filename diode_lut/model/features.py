@@ -16,20 +16,24 @@ from diode_lut.problem import BATCHED, ITEMSIZES, TEMPLATES, Config, Problem
 
 Floats = npt.NDArray[np.floating[Any]]
 
-VERSION = 1
+VERSION = 2
 """Of the features' meaning; their names are compared, too."""
 
 _LIBRARY_TILES = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
 """Tiles of the library's own kernels: how well a problem divides into them says how fast it is there."""
 
-_UNITS = (2, 4, 8, 64)
-"""The library has other kernels where rows are aligned to 4, 8 or 16 bytes, and tiles are whole at the last."""
+_WHOLE = 64
+"""What most tiles are multiples of."""
+
+_VECTOR = 16
+"""Bytes that a thread moves at once where rows are aligned to them: of less, the kernels, and the library's, differ."""
 
 PROBLEM_FEATURES = (
     *("log_b", "log_m", "log_n", "log_k", "log_flops", "log_bytes", "log_intensity"),
     *("log_outputs", "log_shorter", "log_longer", "bias", "batched", "float16", "float32", "tf32"),
     *("a_transposed", "b_transposed", "aligned"),
-    *(f"{size}_multiple_of_{unit}" for size in "mnk" for unit in _UNITS),
+    *(f"{size}_multiple_of_{_WHOLE}" for size in "mnk"),
+    *(f"log_{matrix}_vector" for matrix in "abc"),
     *(f"{name}_{m}x{n}" for m, n in _LIBRARY_TILES for name in ("log_waves", "wave_fill", "tile_fill")),
 )
 CONFIG_FEATURES = (
@@ -38,11 +42,11 @@ CONFIG_FEATURES = (
 )
 JOINT_FEATURES = (
     *("log_tiles", "log_tile_rows", "log_tile_columns", "log_steps", "log_waves", "log_rounds_times_steps"),
-    *("log_shared_memory", "log_loaded", "log_computed", "log_resident_warps", "log_loaded_in_rounds"),
+    *("log_shared_memory", "log_loaded", "log_computed", "log_resident_warps", "log_loaded_in_rounds", "log_loads"),
     *("wave_fill", "tile_wave_fill", "row_fill", "column_fill", "step_fill", "occupancy", "pipeline_fill", "even_k"),
 )
 
-_LOGARITHMS = 11
+_LOGARITHMS = 12
 """So many of the joint features, the first, are logarithms."""
 
 SHARED_MEMORY = 232_448
@@ -62,12 +66,21 @@ def problem_features(problem: Problem, sm_count: int) -> Floats:
     values += [problem.op in ("addmm", "baddbmm"), problem.op in BATCHED]
     values += [problem.dtype == dtype for dtype in ("float16", "float32", "tf32")]
     values += [problem.layout[0] == "t", problem.layout[1] == "t", problem.align == 16]
-    values += [size % unit == 0 for size in (m, n, k) for unit in _UNITS]
+    values += [size % _WHOLE == 0 for size in (m, n, k)]
+    values += [math.log2(vector) for vector in _vectors(problem)]
     for rows, columns in _LIBRARY_TILES:
         tiles = -(-m // rows) * -(-n // columns) * b
         waves = tiles / sm_count
         values += [math.log2(waves), waves / math.ceil(waves), b * m * n / (tiles * rows * columns)]
     return np.array(values, np.float32)[:, None]
+
+
+def _vectors(problem: Problem) -> tuple[int, int, int]:
+    """Bytes that rows of A, of B and of the product are aligned to, as far as their sizes say, up to 16."""
+    itemsize = ITEMSIZES[problem.dtype]
+    rows = problem.m if problem.layout[0] == "t" else problem.k, problem.k if problem.layout[1] == "t" else problem.n
+    a, b, c = (math.gcd(size * itemsize, _VECTOR) for size in (*rows, problem.n))
+    return a, b, c
 
 
 def config_features(configs: Sequence[Config]) -> Floats:
@@ -101,14 +114,16 @@ class Tiling:
         columns = np.array(tiled, np.float32).reshape(-1, 6).T
         self.block_m, self.block_n, self.block_k, _, self.stages, self.warps = columns
         self.tile, self.edges = self.block_m * self.block_n, self.block_m + self.block_n
+        self.threads = 32 * self.warps
+        self.moved = np.stack((self.block_m, self.block_n)) * (self.block_k / self.threads)
         self.held = self.stages * self.edges * self.block_k
         self.occupancies = {itemsize: self._occupancy(itemsize) for itemsize in set(ITEMSIZES.values())}
 
     def _occupancy(self, itemsize: int) -> Floats:
         """How many tiles a multiprocessor works on at once, as far as the config tells."""
-        registers = np.minimum(_SPILLING, _OTHER_REGISTERS + 1.2 * self.tile / (32 * self.warps))
+        registers = np.minimum(_SPILLING, _OTHER_REGISTERS + 1.2 * self.tile / self.threads)
         by_memory = SHARED_MEMORY // (self.held * itemsize)
-        limits = [by_memory, _WARPS // self.warps, _REGISTERS // (32 * self.warps * registers)]
+        limits = [by_memory, _WARPS // self.warps, _REGISTERS // (self.threads * registers)]
         occupancy: Floats = np.maximum(1, np.minimum.reduce(limits)).astype(np.float32)
         return occupancy
 
@@ -139,9 +154,11 @@ class Tiling:
         np.multiply(whole_waves, self.tile * np.float32(k), out=out[8])
         np.multiply(np.minimum(occupancy, whole_waves), self.warps, out=out[9])
         np.multiply(out[5], self.edges * self.block_k * occupancy, out=out[10])
+        a_vector, b_vector, _ = _vectors(problem)
+        np.add(self.moved[0] * (itemsize / a_vector), self.moved[1] * (itemsize / b_vector), out=out[11])
         np.log2(out[:_LOGARITHMS], out=out[:_LOGARITHMS])
-        out[11], out[12] = rounds / whole_rounds, waves / whole_waves
-        out[13:16] = parts / whole
-        out[16] = occupancy
-        out[17] = np.minimum(steps / self.stages, 2)
-        out[18] = parts[2] == steps
+        out[12], out[13] = rounds / whole_rounds, waves / whole_waves
+        out[14:17] = parts / whole
+        out[17] = occupancy
+        out[18] = np.minimum(steps / self.stages, 2)
+        out[19] = parts[2] == steps

@@ -84,3 +84,25 @@ def test_problem_features_by_name() -> None:
     assert (found["log_m"], found["log_k"], found["log_flops"]) == (6, 10, pytest.approx(math.log2(2 * 64 * 96 * 1024)))
     flags = ("bias", "batched", "float16", "float32", "a_transposed", "b_transposed", "aligned", "n_multiple_of_64")
     assert [found[name] for name in flags] == [1, 0, 1, 0, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout", "expected"),
+    [
+        ("float16", "nn", (4, 8, 8)),  # rows of A are K long, those of B and of the product N
+        ("float16", "tn", (16, 8, 8)),
+        ("float16", "nt", (4, 4, 8)),
+        ("float32", "nt", (8, 8, 16)),
+    ],
+)
+def test_vectors_by_layout(dtype: str, layout: str, expected: tuple[int, int, int]) -> None:
+    """A thread can move at once what the rows of a matrix are aligned to, up to 16 bytes."""
+    problem = Problem("mm", dtype, layout, 2, 1, 72, 100, 770)
+    found = dict(zip(PROBLEM_FEATURES, problem_features(problem, 132)[:, 0].tolist(), strict=True))
+    assert tuple(2 ** found[f"log_{matrix}_vector"] for matrix in "abc") == expected
+
+
+def test_loads_of_a_thread() -> None:
+    """128 x 64 of A, 2 bytes at once, and 64 x 128 of B, 16 bytes at once, are 32 and 4 loads for 256 threads."""
+    assert joint(LARGE, MM._replace(layout="nn", align=2, k=1023))["log_loads"] == pytest.approx(math.log2(36))
+    assert joint(LARGE)["log_loads"] == 3

@@ -87,8 +87,8 @@ def test_weights_are_numbers(path: Path, value: float) -> None:
 @pytest.mark.parametrize(
     ("tensor", "message"),
     [
-        (np.zeros((1, 3), np.float32), r"joint: float32 \(1, 3\), expected float32 \(1, 19\)"),
-        (np.zeros((1, 19)), r"joint: float64 \(1, 19\), expected float32"),
+        (np.zeros((1, 3), np.float32), r"joint: float32 \(1, 3\), expected float32 \(1, 20\)"),
+        (np.zeros((1, 20)), r"joint: float64 \(1, 20\), expected float32"),
     ],
 )
 def test_shapes_and_types_are_checked(path: Path, tensor: np.ndarray, message: str) -> None:
@@ -102,7 +102,7 @@ def test_shapes_and_types_are_checked(path: Path, tensor: np.ndarray, message: s
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda fields: fields["features"].update(version=2), "features.version: expected 1, found 2"),
+        (lambda fields: fields["features"].update(version=3), "features.version: expected 2, found 3"),
         (lambda fields: fields["features"]["joint"].reverse(), "features.joint: other names or values; distill"),
         (lambda fields: fields["features"]["constants"].update(shared_memory=1), "features.constants: other names"),
         (lambda fields: fields.pop("kinds"), "metadata is incomplete or damaged: KeyError: 'kinds'"),
