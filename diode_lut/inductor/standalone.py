@@ -32,6 +32,7 @@ from diode_lut.inductor.callers import caller_of
 from diode_lut.inductor.failures import failure_reason
 from diode_lut.inductor.problems import TORCH_DTYPES
 from diode_lut.problem import BATCHED, ITEMSIZES, Config, Problem, contiguous_align
+from diode_lut.settings import config as settings
 
 log = logging.getLogger(__name__)
 
@@ -194,14 +195,22 @@ def _packed(specialization: Specialization, b: Any, m: Any, n: Any, k: Any) -> l
 
 @contextmanager
 def lowering(device: torch.device) -> Iterator[Lowering]:
-    """The middle of a compile of nothing, where Inductor makes kernels, with its pool of processes ready."""
+    """The middle of a compile of nothing, where Inductor makes kernels, with its pool of processes ready.
+
+    Where that is a compile, as inside decompose_k, no table or model has a say in what is measured.
+    """
     AsyncCompile.wait_pool_ready()
     empty = torch.fx.Graph()
     empty.output(())
     env = ShapeEnv()
     graph = GraphLowering(torch.fx.GraphModule({}, empty), shape_env=env)
     mode = FakeTensorMode(shape_env=env)
-    with V.set_graph_handler(graph), V.set_fake_mode(mode), V.set_debug_handler(DebugContext()):
+    with (
+        settings.patch(policy="off"),
+        V.set_graph_handler(graph),
+        V.set_fake_mode(mode),
+        V.set_debug_handler(DebugContext()),
+    ):
         yield Lowering(graph, env, device)
 
 

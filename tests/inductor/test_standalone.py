@@ -12,6 +12,7 @@ import torch
 from diode_lut.collect.product import make_operands
 from diode_lut.inductor.standalone import Kernel, Lowering, Specialization, lowering, shares_kernels
 from diode_lut.problem import Config, Problem
+from diode_lut.settings import config as settings
 from tests.fake_cuda import compile_triton, fake_cuda
 
 MM = Config("triton_mm", (64, 128, 64, 8, 3, 4))
@@ -140,6 +141,14 @@ def test_what_cannot_be_launched_is_not_made(here: Lowering) -> None:
     assert here.for_problem(problem, too_large, make_operands(problem, "meta")) is None
     for each, config in ((problem, too_large), (odd, TMA)):
         assert here.specialized(Specialization.of(each, config), config) is None
+
+
+def test_hook_is_off_meanwhile() -> None:
+    """Whatever tables and models are there, they do not decide what is compiled to be measured."""
+    with settings.patch(policy="pick"):
+        with fake_cuda(), lowering(torch.device("cuda", 0)):
+            assert settings.policy == "off"
+        assert settings.policy == "pick"
 
 
 @pytest.mark.parametrize("kind", ["K left over", "bmm", "TMA"])
