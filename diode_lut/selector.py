@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from diode_lut.problem import Config, Hardware, Problem
+from diode_lut.settings import CONFIDENCE, GAIN, Settings
 from diode_lut.table import Candidate, Entry, Table
 
 if TYPE_CHECKING:
     from diode_lut.model.ranking import Model, Ranking
-    from diode_lut.settings import Settings
 
 ABSTAIN = "abstain"
 """The tier of a decision that leaves everything to Inductor."""
@@ -62,8 +62,8 @@ class Demand(NamedTuple):
     is expected to be faster than aten: then another may be better still, but aten hardly is.
     """
 
-    confidence: float = 0.95
-    gain: float = 0.2
+    confidence: float = CONFIDENCE
+    gain: float = GAIN
 
     @classmethod
     def of(cls, settings: Settings) -> Demand:

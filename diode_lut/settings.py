@@ -12,6 +12,9 @@ from diode_lut.errors import SettingError
 TIERS = ("user", "device", "kin", "model")
 """Who can answer: the user's own tables, those shipped for this device, those shipped for others like it, a model."""
 
+CONFIDENCE, GAIN = 0.95, 0.15
+"""What a model must be sure of, or expect to gain, unless the user demands something else."""
+
 
 class _Kind(NamedTuple):
     """What a setting may be: in words, as a check that gives the value to keep, and as an environment variable."""
@@ -106,8 +109,8 @@ _SETTINGS: dict[str, tuple[_Kind, Any]] = {
     "default_mode": (_FLAG, True),
     "top_k": (_integer(1, 32), 1),
     "fallback_to_autotune": (_FLAG, True),
-    "confidence_threshold": (_fraction(), 0.95),
-    "gain_threshold": (_GAIN, 0.2),
+    "confidence_threshold": (_fraction(), CONFIDENCE),
+    "gain_threshold": (_GAIN, GAIN),
     "tables": (_NAMES, ()),
     "tiers": (_TIERS, TIERS),
     "strict": (_FLAG, False),
