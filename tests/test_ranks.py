@@ -37,23 +37,24 @@ ELSEWHERE = {
 def close_model(path: Path) -> str:
     """A model for which many configs are about as good, and whose sums lose digits, so that the last digits decide."""
     draw = np.random.default_rng(5)
-    shapes = small.weights(0)._replace(second=np.zeros((64, 96), np.float32)).shapes()
+    blocks = [(m, n, k) for m in (16, 32, 64, 128) for n in (16, 32, 64, 128) for k in (16, 32, 64)]
+    tiled = [Config("triton_mm", (*block, 8, stages, 4)) for block in blocks for stages in (2, 3, 4)]
+    configs = (*tiled, ATEN)
+    shapes = small.weights(0)._replace(second=np.zeros((64, 96), np.float32)).shapes(len(configs))
     weights = Weights(
         **{name: draw.normal(scale=0.05, size=shape).astype(np.float32) for name, shape in shapes.items()}
     )
     weights.second[32:] = weights.second[:32]  # each neuron twice, and large weights that cancel out but for little
     weights.second_bias[32:] = weights.second_bias[:32]
-    weights.last[:, 32:] -= np.float32(20)
-    weights.last[:, :32] += np.float32(20)
-    blocks = [(m, n, k) for m in (16, 32, 64, 128) for n in (16, 32, 64, 128) for k in (16, 32, 64)]
-    tiled = [Config("triton_mm", (*block, 8, stages, 4)) for block in blocks for stages in (2, 3, 4)]
+    weights.last[:, 32:] -= np.float32(4)
+    weights.last[:, :32] += np.float32(4)
     kinds = [
         Kind("mm", dtype, layout, 16, 10, *[(1, 2**20)] * 4)
         for dtype in ("float16", "bfloat16")
         for layout in ("nn", "nt")
     ]
     assert weights.last.shape[0] == OUTPUTS
-    write_model(small.model(confidence=1.0, candidates=(*tiled, ATEN), kinds=kinds, weights=weights), path)
+    write_model(small.model(confidence=1.0, candidates=configs, kinds=kinds, weights=weights), path)
     return str(path)
 
 

@@ -34,6 +34,8 @@ DECISIONS = 2_000
 MODEL = "model"
 HIDDEN = (96, 64)
 """Neurons of the two layers."""
+LEARNED = 16
+"""Learned features of each candidate."""
 IMPORT = """
 import sys, time
 started = time.perf_counter()
@@ -190,7 +192,8 @@ def model(count: int) -> Model:
     from diode_lut.model.split import Split
 
     first, second = HIDDEN
-    inputs = [(first, len(names)) for names in (PROBLEM_FEATURES, CONFIG_FEATURES, JOINT_FEATURES)]
+    config = len(CONFIG_FEATURES) + LEARNED
+    inputs = [(LEARNED, count + 1), *((first, of) for of in (len(PROBLEM_FEATURES), config, len(JOINT_FEATURES)))]
     shapes = [*inputs, (first, 1), (second, first), (second, 1), (OUTPUTS, second), (OUTPUTS, 1)]
     draw = np.random.default_rng(5)
     weights = Weights(*(draw.normal(scale=0.05, size=shape).astype(np.float32) for shape in shapes))

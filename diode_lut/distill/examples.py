@@ -20,9 +20,12 @@ LOST = 0.5
 
 
 class Space(NamedTuple):
-    """The candidates of both families, padded to the same number, and the features that depend on nothing else."""
+    """The candidates of both families, padded to the same number: their ``numbers`` among all candidates (families x
+    candidates), and their features that depend on nothing else, ``configs`` (families x candidates x features).
+    """
 
     families: tuple[Candidates, Candidates]
+    numbers: Tensor
     configs: Tensor
     sm_count: int
 
@@ -30,8 +33,10 @@ class Space(NamedTuple):
     def of(cls, plain: Candidates, batched: Candidates, sm_count: int) -> Space:
         """The space of two families."""
         width = max(len(plain.configs), len(batched.configs))
+        numbers = [_padded(np.array([family.numbers]), width)[0] for family in (plain, batched)]
         columns = [_padded(config_features(family.configs), width) for family in (plain, batched)]
-        return cls((plain, batched), torch.from_numpy(np.stack(columns)).transpose(1, 2).contiguous(), sm_count)
+        configs = torch.from_numpy(np.stack(columns)).transpose(1, 2).contiguous()
+        return cls((plain, batched), torch.from_numpy(np.stack(numbers)), configs, sm_count)
 
 
 class Examples(NamedTuple):

@@ -38,5 +38,5 @@ def train_student(targets: Sequence[Target], test: Examples | None, space: Space
     lessons = [Lesson(measured), teacher.teach(scale.apply(examples_of(drawn, space)))]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(plan.seed)
-        student = Network(scale, space.configs)
+        student = Network(scale, space)
     return Trained(student, teacher, {"teacher": teaching, "student": train(student, lessons, test, plan)})

@@ -13,7 +13,7 @@ from torch import Tensor
 from diode_lut.distill.examples import LOST, Examples, Space
 from diode_lut.distill.training import Epoch, Lesson, Network, Plan, Scale, masked, train
 
-MEMBERS = 3
+MEMBERS = 6
 
 _SHARE = 0.85
 """What part of the problems each member sees."""
@@ -58,7 +58,7 @@ def train_teacher(
         rows = torch.randperm(examples.size, generator=generator)[: round(_SHARE * examples.size)]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(own.seed)
-            member = Network(scale, space.configs)
+            member = Network(scale, space)
         histories.append(train(member, [Lesson(examples.take(rows))], test, own))
         members.append(member)
     return Teacher(tuple(members)), histories[0]

@@ -8,12 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from diode_lut.distill.examples import LOST, Examples
+from diode_lut.distill.examples import LOST, Examples, Space
 from diode_lut.model.features import Floats
 from diode_lut.model.network import OUTPUTS, Weights
 
 HIDDEN = 96, 64
 """Neurons of the two layers."""
+
+LEARNED = 16
+"""Features of each candidate that are learned: what its kernel is like beyond what its parameters say."""
+
+_FIRST_LEARNED = 0.1
+"""Standard deviation of these at first."""
 
 _BATCH = 64
 _LEARNING_RATE, _WARM_UP, _WEIGHT_DECAY = 3e-3, 0.15, 0.01
@@ -53,6 +59,14 @@ class Scale(NamedTuple):
             tuple(torch.where(deviation > 1e-3, deviation, 1.0) for deviation in deviations),  # type: ignore[arg-type]
         )
 
+    def widened(self, count: int) -> Scale:
+        """The same for configs with so many more features, which stay what they are."""
+        (problem, config, joint), (of_problem, of_config, of_joint) = self
+        return Scale(
+            (problem, torch.cat((config, torch.zeros(count))), joint),
+            (of_problem, torch.cat((of_config, torch.ones(count))), of_joint),
+        )
+
     def apply(self, examples: Examples) -> Examples:
         """The examples as the network takes them."""
         return examples._replace(
@@ -64,12 +78,14 @@ class Scale(NamedTuple):
 class Network(nn.Module):
     """The network of ``model.network`` as torch trains it."""
 
-    def __init__(self, scale: Scale, configs: Tensor) -> None:
+    def __init__(self, scale: Scale, space: Space) -> None:
         super().__init__()
         self.scale = scale
-        self._configs = (configs - scale.mean[1]) / scale.deviation[1]
+        self._configs, self._numbers = (space.configs - scale.mean[1]) / scale.deviation[1], space.numbers
         first, second = HIDDEN
-        inputs = [len(mean) for mean in scale.mean]
+        self.learned = nn.Parameter(_FIRST_LEARNED * torch.randn(int(space.numbers.max()) + 1, LEARNED))
+        of_problem, of_config, of_joint = map(len, scale.mean)
+        inputs = [of_problem, of_config + LEARNED, of_joint]
         whole = nn.Linear(sum(inputs), first)
         self.parts = nn.ParameterList(part.detach().clone() for part in torch.split(whole.weight, inputs, dim=1))
         self.first_bias = nn.Parameter(whole.bias.detach().clone())
@@ -78,7 +94,7 @@ class Network(nn.Module):
     def forward(self, examples: Examples) -> Tensor:
         """Scores and logarithms of regrets, problems x candidates x 2, of examples that the scale was applied to."""
         of_problem, of_config, of_joint = self.parts
-        plain, batched = self._configs @ of_config.T
+        plain, batched = torch.cat((self._configs, self.learned[self._numbers]), dim=2) @ of_config.T
         hidden = examples.joint @ of_joint.T + torch.where(examples.family[:, None, None] == 1, batched, plain)
         hidden = torch.relu(hidden + (examples.features @ of_problem.T + self.first_bias)[:, None])
         answer: Tensor = self.last(torch.relu(self.second(hidden)))
@@ -86,9 +102,11 @@ class Network(nn.Module):
 
     def weights(self) -> Weights:
         """What inference needs, with the scaling of features worked in."""
-        scaled = [part / deviation for part, deviation in zip(self.parts, self.scale.deviation, strict=True)]
-        shift = sum(part @ mean for part, mean in zip(scaled, self.scale.mean, strict=True))
+        scale = self.scale.widened(LEARNED)
+        scaled = [part / deviation for part, deviation in zip(self.parts, scale.deviation, strict=True)]
+        shift = sum(part @ mean for part, mean in zip(scaled, scale.mean, strict=True))
         arrays = (
+            self.learned.T,
             *scaled,
             (self.first_bias - shift)[:, None],
             *(self.second.weight, self.second.bias[:, None], self.last.weight, self.last.bias[:, None]),

@@ -28,13 +28,14 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Candidates:
-    """Those for products with a batch, or those for products without; ``aten`` is number ``aten`` among them.
+    """Those of a model for products with a batch, or those for products without.
 
+    ``numbers`` are their places among all candidates of the model; ``aten`` is that of ``aten`` among ``configs``.
     Tiles far larger than a problem are no candidates for it, nor what needs more shared memory than there is.
     """
 
-    def __init__(self, configs: Sequence[Config]) -> None:
-        self.configs = tuple(configs)
+    def __init__(self, configs: Sequence[Config], numbers: Sequence[int]) -> None:
+        self.configs, self.numbers = tuple(configs), tuple(numbers)
         self.aten = self.configs.index(ATEN)
         self.tiling = Tiling(configs)
         self._least = np.array([_least(config) for config in configs], np.int64).T
@@ -75,7 +76,8 @@ def family_of(problem: Problem) -> int:
 
 
 def _without(templates: tuple[str, ...], configs: Sequence[Config]) -> Candidates:
-    return Candidates([config for config in configs if config.template not in templates])
+    numbers = [number for number, config in enumerate(configs) if config.template not in templates]
+    return Candidates([configs[number] for number in numbers], numbers)
 
 
 def _k_split(config: Config) -> int:

@@ -30,9 +30,11 @@ OUTPUTS = 2
 class Weights(NamedTuple):
     """Matrices with a row for each output and a column for each input, and biases as columns.
 
-    The first layer is cut by what its inputs depend on. Scaling of the features is part of the weights.
+    The first layer is cut by what its inputs depend on. Scaling of the features is part of the weights. ``learned`` has
+    a row for each feature of configs that was learned, after CONFIG_FEATURES, and a column for each candidate.
     """
 
+    learned: Floats
     problem: Floats
     config: Floats
     joint: Floats
@@ -42,12 +44,13 @@ class Weights(NamedTuple):
     last: Floats
     last_bias: Floats
 
-    def shapes(self) -> dict[str, tuple[int, int]]:
-        """What the shapes must be, by name, given the sizes of the hidden layers."""
-        first, second = self.second.shape[1], self.second.shape[0]
+    def shapes(self, candidates: int) -> dict[str, tuple[int, int]]:
+        """What the shapes must be, by name, given the sizes of the hidden layers and what was learned of candidates."""
+        first, second, learned = self.second.shape[1], self.second.shape[0], self.learned.shape[0]
         return {
+            "learned": (learned, candidates),
             "problem": (first, len(PROBLEM_FEATURES)),
-            "config": (first, len(CONFIG_FEATURES)),
+            "config": (first, len(CONFIG_FEATURES) + learned),
             "joint": (first, len(JOINT_FEATURES)),
             "first_bias": (first, 1),
             "second": (second, first),
@@ -65,10 +68,10 @@ class Scorer:
     ) -> None:
         self._weights = Weights(*(tensor.astype(precision) for tensor in weights))
         self._tiling = candidates.tiling
-        fixed = config_features(candidates.configs)
-        zeros, ones = np.zeros((len(JOINT_FEATURES), fixed.shape[1])), np.ones((1, fixed.shape[1]))
-        self._inputs: Floats = np.vstack((zeros, fixed, ones)).astype(precision)
-        self._first = np.hstack((self._weights.joint, self._weights.config))
+        fixed = np.vstack((config_features(candidates.configs), weights.learned[:, candidates.numbers]))
+        self._of_configs = self._weights.config @ fixed.astype(precision)
+        self._inputs = np.zeros((len(JOINT_FEATURES) + 1, fixed.shape[1]), precision)
+        self._inputs[-1] = 1  # for what is the same for all of them
         self._zeros = np.zeros_like(self._inputs[:1])  # a maximum with an array is faster than with a number
 
     def scores(self, problem: Problem, sm_count: int) -> Floats:
@@ -77,9 +80,10 @@ class Scorer:
         The difference of two scores is that of the logarithms of their times.
         """
         weights, inputs = self._weights, self._inputs.copy()
-        self._tiling.fill(inputs[: len(JOINT_FEATURES)], problem, sm_count)
+        self._tiling.fill(inputs[:-1], problem, sm_count)
         of_problem = weights.problem @ problem_features(problem, sm_count) + weights.first_bias
-        hidden = np.hstack((self._first, of_problem)) @ inputs
+        hidden = np.hstack((weights.joint, of_problem)) @ inputs
+        hidden += self._of_configs
         np.maximum(hidden, self._zeros, out=hidden)
         hidden = weights.second @ hidden
         hidden += weights.second_bias

@@ -84,7 +84,7 @@ def _model(metadata: Mapping[str, Any], tensors: dict[str, Any], path: Path, dig
     candidates = [Config.from_json(fields) for fields in metadata["candidates"]]
     if ATEN not in candidates:
         raise ProblemError("candidates: aten is not among them")
-    weights = _weights(tensors, path)
+    weights = _weights(tensors, len(candidates), path)
     kinds = [Kind.from_json(fields) for fields in metadata["kinds"]]
     return Model(
         Hardware.from_json(metadata["hardware"]),
@@ -107,14 +107,16 @@ def _calibration(fields: Mapping[str, Any], name: str) -> Calibration:
     return Calibration(regrets, confidences)
 
 
-def _weights(tensors: Mapping[str, Any], path: Path) -> Weights:
+def _weights(tensors: Mapping[str, Any], candidates: int, path: Path) -> Weights:
     """The tensors, or ModelError if one is missing, has another type or shape, or holds what is no number."""
     if set(tensors) != set(Weights._fields):
         raise ModelError(f"{path}: tensors {sorted(tensors)}, expected {sorted(Weights._fields)}")
     weights = Weights(**{name: tensors[name] for name in Weights._fields})
     if weights.second.ndim != 2 or max(weights.second.shape) > MOST_HIDDEN:
         raise ModelError(f"{path}: second: shape {weights.second.shape}, expected two sizes up to {MOST_HIDDEN}")
-    for name, shape in weights.shapes().items():
+    if weights.learned.ndim != 2:
+        raise ModelError(f"{path}: learned: shape {weights.learned.shape}, expected two sizes")
+    for name, shape in weights.shapes(candidates).items():
         tensor = tensors[name]
         if tensor.dtype != np.float32 or tensor.shape != shape:
             raise ModelError(f"{path}: {name}: {tensor.dtype} {tensor.shape}, expected float32 {shape}")

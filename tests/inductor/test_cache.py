@@ -43,8 +43,8 @@ class Files:
     def model(self, name: str, *, library: bool) -> str:
         """The path of a model that knows the product."""
         path = self._directory / f"{name}.safetensors"
-        weights = small.weights(0.5 if library else -0.5, "aten")
         candidates = (self._kernel, ATEN)
+        weights = small.weights(0.5 if library else -0.5, "aten", len(candidates))
         write_model(small.model(candidates=candidates, kinds=[KNOWN], weights=weights), path)
         return str(path)
 

@@ -31,7 +31,7 @@ def model(
     return Model(
         **{
             "hardware": H200,
-            "weights": weights(advantage),
+            "weights": weights(advantage, candidates=len(candidates)),
             "candidates": candidates,
             "kinds": KINDS,
             "calibrations": dict.fromkeys((True, False), Calibration((0.0,), (confidence,))),
@@ -41,14 +41,15 @@ def model(
     )
 
 
-def weights(advantage: float, feature: str = "tiled") -> Weights:
+def weights(advantage: float, feature: str = "tiled", candidates: int = len(CANDIDATES)) -> Weights:
     """One neuron that sees whether a config is tiled, or sees nothing else."""
-    config = np.zeros((1, len(CONFIG_FEATURES)), np.float32)
+    config = np.zeros((1, len(CONFIG_FEATURES) + 1), np.float32)
     config[0, CONFIG_FEATURES.index(feature)] = 1
     last = np.zeros((OUTPUTS, 1), np.float32)
     last[0] = -advantage
     one, zero = np.ones((1, 1), np.float32), np.zeros((1, 1), np.float32)
     return Weights(
+        learned=np.zeros((1, candidates), np.float32),
         problem=np.zeros((1, len(PROBLEM_FEATURES)), np.float32),
         config=config,
         joint=np.zeros((1, len(JOINT_FEATURES)), np.float32),

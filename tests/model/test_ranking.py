@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from diode_lut.model.kinds import MANY
 from diode_lut.model.ranking import LENGTH, Calibration
 from diode_lut.problem import ATEN, Config
-from tests.model.small import BATCHED, BMM, CUT, KINDS, LARGE, MM, SMALL, model
+from tests.model.small import BATCHED, BMM, CUT, KINDS, LARGE, MM, SMALL, model, weights
 
 
 def test_fastest_comes_first_with_its_time_over_atens() -> None:
@@ -19,6 +20,19 @@ def test_fastest_comes_first_with_its_time_over_atens() -> None:
     assert ranking.configs == (SMALL, LARGE, ATEN)
     assert ranking.times == pytest.approx((math.exp(-0.5), math.exp(-0.5), 1.0), abs=1e-3)
     assert ranking.confidence == 0.99
+
+
+def test_what_was_learned_of_a_candidate_is_its_own() -> None:
+    """Learned features belong to one candidate, wherever it is among those of its family."""
+    candidates = (BATCHED, SMALL, LARGE, ATEN)
+    learned = np.array([[each == LARGE for each in candidates]], np.float32)
+    blind = weights(0.5, candidates=len(candidates))
+    own = np.zeros_like(blind.config)
+    own[0, -1] = 1
+    ranking = model(candidates=candidates, weights=blind._replace(config=own, learned=learned)).rank(MM)
+    assert ranking is not None
+    assert ranking.configs == (LARGE, SMALL, ATEN)
+    assert ranking.times == pytest.approx((math.exp(-0.5), 1.0, 1.0), abs=1e-3)
 
 
 def test_aten_can_win() -> None:

@@ -23,11 +23,22 @@ def shipped() -> Model:
     return read_model(TABLES / "nvidia-h200.mlp.safetensors")
 
 
+def held_out(model: Model, path: Path) -> Validation:
+    """On the products of one of its datasets that it was not trained on."""
+    return validate(model, targets_of(r for r in read_dataset(path) if model.split.group(r.problem) != TRAIN))
+
+
 @pytest.fixture(scope="module")
 def of_models(shipped: Model) -> Validation:
     """On products of real models."""
     (path,) = DATASETS.glob("nvidia-h200*")
-    return validate(shipped, targets_of(r for r in read_dataset(path) if shipped.split.group(r.problem) != TRAIN))
+    return held_out(shipped, path)
+
+
+@pytest.fixture(scope="module")
+def others_at_random(shipped: Model) -> Validation:
+    """On random products like those that it was trained on."""
+    return held_out(shipped, DATASETS / "random" / "nvidia-h200.msgpack.zst")
 
 
 @pytest.fixture(scope="module")
@@ -56,37 +67,45 @@ def test_the_test_split_was_not_trained_on(shipped: Model) -> None:
     assert unseen.isdisjoint(record.problem for dataset in found for record in dataset)
 
 
-def test_first_choices_are_near_the_best(of_models: Validation, at_random: Validation) -> None:
+def test_first_choices_are_near_the_best(
+    of_models: Validation, others_at_random: Validation, at_random: Validation
+) -> None:
     """In geometric mean, of the first choice and of the best of five; and the share within 5 %."""
     assert of_models.tops[1] < 1.015
-    assert of_models.tops[5] < 1.01
-    assert good(of_models) > 0.9
-    assert at_random.tops[1] < 1.035
-    assert at_random.tops[5] < 1.01
-    assert good(at_random) > 0.82
+    assert of_models.tops[5] < 1.005
+    assert good(of_models) > 0.93
+    for each in (others_at_random, at_random):
+        assert each.tops[1] < 1.03
+        assert each.tops[5] < 1.005
+        assert good(each) > 0.84
 
 
 def test_most_of_what_can_be_gained_is(of_models: Validation, at_random: Validation) -> None:
     """The first choices gain over aten, as a share of what the best gain."""
     assert of_models.gain - 1 > 0.85 * (of_models.best_gain - 1)
-    assert at_random.gain - 1 > 0.74 * (at_random.best_gain - 1)
+    assert at_random.gain - 1 > 0.8 * (at_random.best_gain - 1)
 
 
-def test_confidence_is_about_what_it_says(of_models: Validation, at_random: Validation) -> None:
-    """Of the answers given with a confidence of 0.95, about so many are good; most products get one."""
-    assert round(good(of_models.sure(0.95)), 2) >= 0.95
-    assert len(of_models.sure(0.95).choices) > 0.8 * len(of_models.choices)
-    assert good(at_random.sure(0.95)) > 0.95
-    assert len(at_random.sure(0.95).choices) > 0.5 * len(at_random.choices)
-    assert not at_random.sure(0.95).slow
+def test_confidence_is_about_what_it_says(
+    of_models: Validation, others_at_random: Validation, at_random: Validation
+) -> None:
+    """Of all answers given with a confidence of 0.95, so many are good; most products get one."""
+    sure = [each.sure(0.95) for each in (of_models, others_at_random, at_random)]
+    choices = [choice for each in sure for choice in each.choices]
+    assert sum(choice.good for choice in choices) > 0.95 * len(choices)
+    assert good(sure[0]) > 0.95
+    assert min(map(good, sure)) > 0.93
+    assert len(sure[0].choices) > 0.7 * len(of_models.choices)
+    assert len(sure[2].choices) > 0.55 * len(at_random.choices)
+    assert len(sure[2].slow) <= 1
 
 
 def test_what_is_answered_gains_over_all(of_models: Validation, at_random: Validation) -> None:
     """With the thresholds that are the defaults, over all problems; hardly any answer is slower than aten."""
     assert gain_over_all(of_models) > 1.10
-    assert gain_over_all(at_random) > 1.065
-    assert len(of_models.answered().slow) <= 1
-    assert not at_random.answered().slow
+    assert gain_over_all(at_random) > 1.10
+    assert len(of_models.answered().slow) <= 2
+    assert len(at_random.answered().slow) <= 2
 
 
 def test_models_are_small(shipped: Model) -> None:

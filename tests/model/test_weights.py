@@ -85,16 +85,20 @@ def test_weights_are_numbers(path: Path, value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tensor", "message"),
+    ("name", "tensor", "message"),
     [
-        (np.zeros((1, 3), np.float32), r"joint: float32 \(1, 3\), expected float32 \(1, 20\)"),
-        (np.zeros((1, 20)), r"joint: float64 \(1, 20\), expected float32"),
+        ("joint", np.zeros((1, 3), np.float32), r"joint: float32 \(1, 3\), expected float32 \(1, 20\)"),
+        ("joint", np.zeros((1, 20)), r"joint: float64 \(1, 20\), expected float32"),
+        ("learned", np.zeros((1, 3), np.float32), r"learned: float32 \(1, 3\), expected float32 \(1, 5\)"),
+        ("learned", np.zeros((2, 5), np.float32), r"config: float32 \(1, 14\), expected float32 \(1, 15\)"),
+        ("learned", np.zeros(5, np.float32), r"learned: shape \(5,\), expected two sizes"),
+        ("second", np.zeros((1, 999), np.float32), r"second: shape \(1, 999\), expected two sizes up to 256"),
     ],
 )
-def test_shapes_and_types_are_checked(path: Path, tensor: np.ndarray, message: str) -> None:
-    """Tensors that do not go with the features are refused before anything is computed with them."""
+def test_shapes_and_types_are_checked(path: Path, name: str, tensor: np.ndarray, message: str) -> None:
+    """Tensors that do not go with the features or the candidates are refused before anything is computed with them."""
     data = path.read_bytes()
-    path.write_bytes(save({**load(data), "joint": tensor}, {KEY: json.dumps(metadata_of(data, path))}))
+    path.write_bytes(save({**load(data), name: tensor}, {KEY: json.dumps(metadata_of(data, path))}))
     with pytest.raises(ModelError, match=message):
         read_model(path)
 
@@ -102,7 +106,7 @@ def test_shapes_and_types_are_checked(path: Path, tensor: np.ndarray, message: s
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda fields: fields["features"].update(version=3), "features.version: expected 2, found 3"),
+        (lambda fields: fields["features"].update(version=4), "features.version: expected 3, found 4"),
         (lambda fields: fields["features"]["joint"].reverse(), "features.joint: other names or values; distill"),
         (lambda fields: fields["features"]["constants"].update(shared_memory=1), "features.constants: other names"),
         (lambda fields: fields.pop("kinds"), "metadata is incomplete or damaged: KeyError: 'kinds'"),
