@@ -77,7 +77,7 @@ def test_first_choices_are_near_the_best(
     for each in (others_at_random, at_random):
         assert each.tops[1] < 1.03
         assert each.tops[5] < 1.005
-        assert good(each) > 0.84
+        assert good(each) > 0.845
 
 
 def test_most_of_what_can_be_gained_is(of_models: Validation, at_random: Validation) -> None:
@@ -94,10 +94,10 @@ def test_confidence_is_about_what_it_says(
     choices = [choice for each in sure for choice in each.choices]
     assert sum(choice.good for choice in choices) > 0.95 * len(choices)
     assert good(sure[0]) > 0.95
-    assert min(map(good, sure)) > 0.93
-    assert len(sure[0].choices) > 0.7 * len(of_models.choices)
-    assert len(sure[2].choices) > 0.55 * len(at_random.choices)
-    assert len(sure[2].slow) <= 1
+    assert min(map(good, sure)) > 0.935
+    assert len(sure[0].choices) > 0.72 * len(of_models.choices)
+    assert len(sure[2].choices) > 0.57 * len(at_random.choices)
+    assert all(len(each.slow) <= most for each, most in zip(sure, (1, 2, 1), strict=True))
 
 
 def test_what_is_answered_gains_over_all(of_models: Validation, at_random: Validation) -> None:
