@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from diode_lut.model.kinds import Kind
-from diode_lut.model.network import OUTPUTS, Weights
+from diode_lut.model.network import Weights
+from diode_lut.model.ranking import Calibration
 from diode_lut.model.weights import write_model
 from diode_lut.problem import ATEN, Config
 from tests.model import small
@@ -53,12 +54,10 @@ def close_model(path: Path) -> str:
     weights.last[:, 32:] -= np.float32(4)
     weights.last[:, :32] += np.float32(4)
     kinds = [
-        Kind("mm", dtype, layout, 16, 10, *[(1, 2**20)] * 4)
-        for dtype in ("float16", "bfloat16")
-        for layout in ("nn", "nt")
+        Kind("mm", dtype, layout, 16, *[(1, 2**20)] * 4) for dtype in ("float16", "bfloat16") for layout in ("nn", "nt")
     ]
-    assert weights.last.shape[0] == OUTPUTS
-    write_model(small.model(confidence=1.0, candidates=configs, kinds=kinds, weights=weights), path)
+    calibration = Calibration(8.0, (0.0,), (1.0,))
+    write_model(small.model(candidates=configs, kinds=kinds, weights=weights, calibration=calibration), path)
     return str(path)
 
 

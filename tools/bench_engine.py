@@ -187,25 +187,25 @@ def model(count: int) -> Model:
 
     from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES
     from diode_lut.model.kinds import Kind
-    from diode_lut.model.network import OUTPUTS, Weights
+    from diode_lut.model.network import Weights
     from diode_lut.model.ranking import Calibration, Model
     from diode_lut.model.split import Split
 
     first, second = HIDDEN
     config = len(CONFIG_FEATURES) + LEARNED
     inputs = [(LEARNED, count + 1), *((first, of) for of in (len(PROBLEM_FEATURES), config, len(JOINT_FEATURES)))]
-    shapes = [*inputs, (first, 1), (second, first), (second, 1), (OUTPUTS, second), (OUTPUTS, 1)]
+    shapes = [*inputs, (first, 1), (second, first), (second, 1), (1, second), (1, 1), (1, first + second), (1, 1)]
     draw = np.random.default_rng(5)
     weights = Weights(*(draw.normal(scale=0.05, size=shape).astype(np.float32) for shape in shapes))
     blocks = product((16, 32, 64, 128), (16, 32, 64, 128), (16, 32, 64), (2, 3), (2, 4, 8))
     configs = [Config("triton_mm", (m, n, k, 8, stages, warps)) for m, n, k, stages, warps in blocks]
-    kind = Kind("mm", "bfloat16", "nt", 16, 1, (1, 1), (1, 8192), (1, 8192), (1, 8192))
+    kind = Kind("mm", "bfloat16", "nt", 16, (1, 1), (1, 8192), (1, 8192), (1, 8192))
     return Model(
         HARDWARE,
         weights,
         [*configs[:count], ATEN],
         [kind],
-        {known: Calibration((9.0,), (1.0,)) for known in (True, False)},
+        Calibration(1.0, (9.0,), (1.0,)),
         Split(0, 0.0),
     )
 

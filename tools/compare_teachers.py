@@ -115,7 +115,7 @@ def _networks(training: Sequence[Target], space: Space) -> dict[str, Score]:
         return scores
 
     def teacher(test: Examples) -> Tensor:
-        return trained.teacher.teach(scale.apply(test)).examples.losses
+        return trained.teacher.teach(scale.apply(test)).losses
 
     return {"one member": member, "ensemble": teacher, "student": student}
 

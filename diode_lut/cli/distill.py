@@ -56,7 +56,7 @@ def distill_command(
 ) -> None:
     """Train a model, which answers for problems that no table covers, and validate it on problems it has not seen.
 
-    On two CPU cores it takes half an hour for 8,000 products. Timings of both stages are used.
+    On two CPU cores it takes a quarter of an hour for 10,000 products. Timings of both stages are used.
     """
     if not output.parent.is_dir():
         raise click.UsageError(f"{output.parent}: no such directory to write the model to")

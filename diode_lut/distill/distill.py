@@ -57,13 +57,12 @@ def distill(
     space = Space.of(*families(candidates), hardware.sm_count)
     held_out = groups.get(TEST, [])
     test = examples_of([each.problem for each in held_out], space, held_out) if held_out else None
-    report(f"training on {len(training)} problems, with {len(candidates)} candidates")
-    trained = train_student(training, test, space, plan)
-    report("calibrating its confidence")
-    calibrations = calibrate(training, kinds, space, plan)
-    weights = trained.student.weights()
+    report(f"{len(training)} problems to train on, {len(candidates)} candidates")
+    trained = train_student(training, test, space, plan, report)
+    calibrated = calibrate(trained)
+    weights = trained.student.weights(calibrated.weights, calibrated.bias)
     provenance = _provenance(datasets, plan, len(training))
-    model = Model(hardware, weights, candidates, kinds, calibrations, split, provenance)
+    model = Model(hardware, weights, candidates, kinds, calibrated.calibration, split, provenance)
     validations = {name: validate(model, group) for name, group in sorted(groups.items())}
     return Distilled(model, len(training), validations, trained.histories)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +13,7 @@ from torch import Tensor, nn
 
 from diode_lut.distill.examples import LOST, Examples, Space
 from diode_lut.model.features import Floats
-from diode_lut.model.network import OUTPUTS, Weights
+from diode_lut.model.network import Weights
 
 HIDDEN = 96, 64
 """Neurons of the two layers."""
@@ -32,8 +35,11 @@ _REST = 0.05
 _TEMPERATURE = 0.02
 """Scores that differ by this are hard to tell apart."""
 
-_SQUARES, _REGRETS = 10.0, 0.1
-"""How much squared errors of scores, and those of logarithms of regrets, count against the regret of the choice."""
+_SQUARES = 10.0
+"""How much squared errors of scores count against the regret of the choice."""
+
+_AT_ONCE = 512
+"""So many problems are answered at a time."""
 
 
 class Plan(NamedTuple):
@@ -78,30 +84,40 @@ class Scale(NamedTuple):
 class Network(nn.Module):
     """The network of ``model.network`` as torch trains it."""
 
-    def __init__(self, scale: Scale, space: Space) -> None:
+    def __init__(self, scale: Scale, space: Space, seed: int) -> None:
         super().__init__()
         self.scale = scale
         self._configs, self._numbers = (space.configs - scale.mean[1]) / scale.deviation[1], space.numbers
-        first, second = HIDDEN
-        self.learned = nn.Parameter(_FIRST_LEARNED * torch.randn(int(space.numbers.max()) + 1, LEARNED))
-        of_problem, of_config, of_joint = map(len, scale.mean)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._draw(*HIDDEN)
+
+    def _draw(self, first: int, second: int) -> None:
+        """The weights to begin with."""
+        self.learned = nn.Parameter(_FIRST_LEARNED * torch.randn(int(self._numbers.max()) + 1, LEARNED))
+        of_problem, of_config, of_joint = map(len, self.scale.mean)
         inputs = [of_problem, of_config + LEARNED, of_joint]
         whole = nn.Linear(sum(inputs), first)
         self.parts = nn.ParameterList(part.detach().clone() for part in torch.split(whole.weight, inputs, dim=1))
         self.first_bias = nn.Parameter(whole.bias.detach().clone())
-        self.second, self.last = nn.Linear(first, second), nn.Linear(second, OUTPUTS)
+        self.second, self.last = nn.Linear(first, second), nn.Linear(second, 1)
 
     def forward(self, examples: Examples) -> Tensor:
-        """Scores and logarithms of regrets, problems x candidates x 2, of examples that the scale was applied to."""
+        """Scores, problems x candidates, of examples that the scale was applied to."""
+        _, second = self.layers(examples)
+        scores: Tensor = self.last(second)[..., 0]
+        return scores
+
+    def layers(self, examples: Examples) -> tuple[Tensor, Tensor]:
+        """What the first and the second layer make of them, each problems x candidates x neurons."""
         of_problem, of_config, of_joint = self.parts
         plain, batched = torch.cat((self._configs, self.learned[self._numbers]), dim=2) @ of_config.T
-        hidden = examples.joint @ of_joint.T + torch.where(examples.family[:, None, None] == 1, batched, plain)
-        hidden = torch.relu(hidden + (examples.features @ of_problem.T + self.first_bias)[:, None])
-        answer: Tensor = self.last(torch.relu(self.second(hidden)))
-        return answer
+        first = examples.joint @ of_joint.T + torch.where(examples.family[:, None, None] == 1, batched, plain)
+        first = torch.relu(first + (examples.features @ of_problem.T + self.first_bias)[:, None])
+        return first, torch.relu(self.second(first))
 
-    def weights(self) -> Weights:
-        """What inference needs, with the scaling of features worked in."""
+    def weights(self, doubt: Tensor, doubt_bias: Tensor) -> Weights:
+        """What inference needs, with the scaling of features worked in; ``doubt`` is what to make of both layers."""
         scale = self.scale.widened(LEARNED)
         scaled = [part / deviation for part, deviation in zip(self.parts, scale.deviation, strict=True)]
         shift = sum(part @ mean for part, mean in zip(scaled, scale.mean, strict=True))
@@ -110,6 +126,7 @@ class Network(nn.Module):
             *scaled,
             (self.first_bias - shift)[:, None],
             *(self.second.weight, self.second.bias[:, None], self.last.weight, self.last.bias[:, None]),
+            *(doubt[None], doubt_bias[None]),
         )
         return Weights(*(_array(each) for each in arrays))
 
@@ -118,11 +135,12 @@ def _array(tensor: Tensor) -> Floats:
     return tensor.detach().numpy().copy()
 
 
-class Lesson(NamedTuple):
-    """What to learn from. ``regrets`` are the logarithms to answer for each candidate; None to learn only scores."""
+class Training(NamedTuple):
+    """A network and what it is to learn from: ``lessons`` are taken in batches of their own."""
 
-    examples: Examples
-    regrets: Tensor | None = None
+    network: Network
+    lessons: list[Examples]
+    plan: Plan
 
 
 class Epoch(NamedTuple):
@@ -132,19 +150,35 @@ class Epoch(NamedTuple):
     regret: float
 
 
-def train(network: Network, lessons: list[Lesson], test: Examples | None, plan: Plan) -> list[Epoch]:
-    """Train on all lessons, each in batches of its own; what happened, epoch by epoch."""
+def train(trainings: Sequence[Training], test: Examples | None) -> list[list[Epoch]]:
+    """Train networks, as many at a time as torch has threads; what happened to each, epoch by epoch.
+
+    Each is trained in one thread, which is faster, and makes the same of it whatever the number of threads.
+    """
+    threads, ended = torch.get_num_threads(), Event()
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            try:
+                return list(pool.map(lambda training: _train(training, test, ended), trainings))
+            finally:
+                ended.set()  # what is being trained after an error, or Ctrl-C, is not waited for
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _train(training: Training, test: Examples | None, ended: Event) -> list[Epoch]:
+    network, lessons, plan = training
     generator = torch.Generator().manual_seed(plan.seed)
     optimizer = torch.optim.AdamW(network.parameters(), weight_decay=_WEIGHT_DECAY)
-    batches = sum(-(-lesson.examples.size // _BATCH) for lesson in lessons)
+    batches = sum(-(-lesson.size // _BATCH) for lesson in lessons)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, _LEARNING_RATE, total_steps=plan.epochs * batches, pct_start=_WARM_UP
     )
-    history = []
-    for _ in range(plan.epochs):
+    history: list[Epoch] = []
+    while len(history) < plan.epochs and not ended.is_set():
         total = 0.0
         for number, rows in _shuffled(lessons, generator):
-            loss = _loss(network, lessons[number], rows)
+            loss = _loss(network, lessons[number].take(rows))
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -154,25 +188,20 @@ def train(network: Network, lessons: list[Lesson], test: Examples | None, plan: 
     return history
 
 
-def _shuffled(lessons: list[Lesson], generator: torch.Generator) -> list[tuple[int, Tensor]]:
+def _shuffled(lessons: list[Examples], generator: torch.Generator) -> list[tuple[int, Tensor]]:
     batches = [
         (number, rows)
         for number, lesson in enumerate(lessons)
-        for rows in torch.split(torch.randperm(lesson.examples.size, generator=generator), _BATCH)
+        for rows in torch.split(torch.randperm(lesson.size, generator=generator), _BATCH)
     ]
     return [batches[place] for place in torch.randperm(len(batches), generator=generator).tolist()]
 
 
-def _loss(network: Network, lesson: Lesson, rows: Tensor) -> Tensor:
-    examples = lesson.examples.take(rows)
-    scores, regrets = network(examples).unbind(-1)
+def _loss(network: Network, examples: Examples) -> Tensor:
+    scores: Tensor = network(examples)
     weight = (torch.exp(-examples.losses / _TOP) + _REST) * examples.applies
     choice = torch.softmax(masked(-scores / _TEMPERATURE, examples.applies, -torch.inf), dim=1)
-    loss = _SQUARES * _squares(scores, examples.losses, weight) + (choice * examples.losses).sum(1).mean()
-    if lesson.regrets is not None:
-        errors = (regrets - lesson.regrets[rows]) ** 2
-        loss = loss + _REGRETS * (errors * weight).sum() / weight.sum()
-    return loss
+    return _SQUARES * _squares(scores, examples.losses, weight) + (choice * examples.losses).sum(1).mean()
 
 
 def _squares(scores: Tensor, losses: Tensor, weight: Tensor) -> Tensor:
@@ -189,7 +218,32 @@ def masked(values: Tensor, applies: Tensor, otherwise: float) -> Tensor:
 
 
 @torch.no_grad()
+def answers(network: Network, examples: Examples) -> Tensor:
+    """Scores of all problems, problems x candidates; those of what does not apply are infinite."""
+    parts = [network(examples.take(rows)) for rows in _parts(examples)]
+    return masked(torch.cat(parts), examples.applies, torch.inf)
+
+
+@torch.no_grad()
+def layers_of(network: Network, examples: Examples, choices: Tensor) -> Tensor:
+    """What both layers make of one choice on each problem, problems x neurons."""
+    parts = []
+    for rows in _parts(examples):
+        layers = network.layers(examples.take(rows))
+        parts.append(torch.cat([layer[torch.arange(len(rows)), choices[rows]] for layer in layers], dim=1))
+    return torch.cat(parts)
+
+
+def _parts(examples: Examples) -> Sequence[Tensor]:
+    return torch.split(torch.arange(examples.size), _AT_ONCE)
+
+
+def losses_of(network: Network, examples: Examples) -> Tensor:
+    """The loss of the first choice on each problem."""
+    choice = answers(network, examples).argmin(1, keepdim=True)
+    return examples.losses.gather(1, choice)[:, 0]
+
+
 def mean_regret(network: Network, examples: Examples) -> float:
     """How much slower than the best the first choices are, as the geometric mean, minus one."""
-    choice = masked(network(examples)[..., 0], examples.applies, torch.inf).argmin(1, keepdim=True)
-    return float(torch.expm1(examples.losses.gather(1, choice).mean()))
+    return float(torch.expm1(losses_of(network, examples).mean()))

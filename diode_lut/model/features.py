@@ -16,8 +16,8 @@ from diode_lut.problem import BATCHED, ITEMSIZES, TEMPLATES, Config, Problem
 
 Floats = npt.NDArray[np.floating[Any]]
 
-VERSION = 3
-"""Of what the network sees; the names of features are compared, too."""
+VERSION = 4
+"""Of what the network sees and says; the names of features are compared, too."""
 
 _LIBRARY_TILES = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
 """Tiles of the library's own kernels: how well a problem divides into them says how fast it is there."""

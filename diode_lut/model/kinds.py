@@ -12,12 +12,12 @@ from diode_lut.table import Range
 _KIND_FIELDS = ("op", "dtype", "layout", "align")
 _SIZES = ("b", "m", "n", "k")
 
-FEWEST, MANY = 4, 150
-"""So many problems of a kind make it known, and well known."""
+FEWEST = 4
+"""So many problems of a kind make it known."""
 
 
 class Kind(NamedTuple):
-    """Problems of one op, dtype, layout and alignment: ``problems`` is their number.
+    """Problems of one op, dtype, layout and alignment.
 
     The ranges hold the sizes of all problems of that dtype that have a batch, or have none: what the network learns
     about sizes it learns from other layouts and alignments, too.
@@ -27,7 +27,6 @@ class Kind(NamedTuple):
     dtype: str
     layout: str
     align: int
-    problems: int
     b: Range
     m: Range
     n: Range
@@ -41,21 +40,16 @@ class Kind(NamedTuple):
         """
         kind = cls(**{**fields, **{name: _range(*fields[name]) for name in _SIZES}})
         Problem.checked(*kind.key, 1, 1, 1, 1)
-        return kind._replace(problems=int(kind.problems))
+        return kind
 
     @property
     def key(self) -> tuple[str, str, str, int]:
         """What a problem of this kind begins with."""
         return self.op, self.dtype, self.layout, self.align
 
-    @property
-    def well_known(self) -> bool:
-        """Whether there were enough problems of this very kind for answers to be worth more than elsewhere."""
-        return self.problems >= MANY
-
     def outside(self, problem: Problem) -> str:
         """The first size of the problem that is out of range, in words; empty if there is none."""
-        for name, size, (low, high) in zip(_SIZES, problem[4:], self[5:], strict=True):
+        for name, size, (low, high) in zip(_SIZES, problem[4:], self[4:], strict=True):
             if not low <= size <= high:
                 return f"{name}={size} is outside {low} to {high}"
         return ""
@@ -74,7 +68,7 @@ def kinds_of(problems: Iterable[Problem]) -> list[Kind]:
         sizes[problem.dtype, problem.op in BATCHED].append(problem[4:])
     ranges = {group: [(min(each), max(each)) for each in zip(*found, strict=True)] for group, found in sizes.items()}
     return [
-        Kind(op, dtype, layout, align, count, *ranges[dtype, op in BATCHED])
+        Kind(op, dtype, layout, align, *ranges[dtype, op in BATCHED])
         for (op, dtype, layout, align), count in sorted(kinds.items())
         if count >= FEWEST
     ]

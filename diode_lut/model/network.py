@@ -23,15 +23,13 @@ from diode_lut.problem import Problem
 MOST_HIDDEN = 256
 """The most neurons of one layer that a weights file may have."""
 
-OUTPUTS = 2
-"""Of each candidate: its score, and the logarithm of the regret to expect with it."""
-
 
 class Weights(NamedTuple):
     """Matrices with a row for each output and a column for each input, and biases as columns.
 
     The first layer is cut by what its inputs depend on. Scaling of the features is part of the weights. ``learned`` has
-    a row for each feature of configs that was learned, after CONFIG_FEATURES, and a column for each candidate.
+    a row for each feature of configs that was learned, after CONFIG_FEATURES, and a column for each candidate. ``last``
+    makes scores of the second layer, ``doubt`` makes doubts of both.
     """
 
     learned: Floats
@@ -43,6 +41,8 @@ class Weights(NamedTuple):
     second_bias: Floats
     last: Floats
     last_bias: Floats
+    doubt: Floats
+    doubt_bias: Floats
 
     def shapes(self, candidates: int) -> dict[str, tuple[int, int]]:
         """What the shapes must be, by name, given the sizes of the hidden layers and what was learned of candidates."""
@@ -55,8 +55,10 @@ class Weights(NamedTuple):
             "first_bias": (first, 1),
             "second": (second, first),
             "second_bias": (second, 1),
-            "last": (OUTPUTS, second),
-            "last_bias": (OUTPUTS, 1),
+            "last": (1, second),
+            "last_bias": (1, 1),
+            "doubt": (1, first + second),
+            "doubt_bias": (1, 1),
         }
 
 
@@ -74,19 +76,20 @@ class Scorer:
         self._inputs[-1] = 1  # for what is the same for all of them
         self._zeros = np.zeros_like(self._inputs[:1])  # a maximum with an array is faster than with a number
 
-    def scores(self, problem: Problem, sm_count: int) -> Floats:
-        """A row of scores and one of the logarithms of regrets, with a column for each candidate.
+    def scores(self, problem: Problem, sm_count: int) -> tuple[Floats, Floats]:
+        """Of each candidate the score, and the doubt whether it is a good choice, should it be the first.
 
-        The difference of two scores is that of the logarithms of their times.
+        The difference of two scores is that of the logarithms of their times. Doubts are logarithms of odds.
         """
         weights, inputs = self._weights, self._inputs.copy()
         self._tiling.fill(inputs[:-1], problem, sm_count)
         of_problem = weights.problem @ problem_features(problem, sm_count) + weights.first_bias
-        hidden = np.hstack((weights.joint, of_problem)) @ inputs
-        hidden += self._of_configs
-        np.maximum(hidden, self._zeros, out=hidden)
-        hidden = weights.second @ hidden
-        hidden += weights.second_bias
-        np.maximum(hidden, self._zeros, out=hidden)
-        answer: Floats = weights.last @ hidden + weights.last_bias
-        return answer
+        first = np.hstack((weights.joint, of_problem)) @ inputs
+        first += self._of_configs
+        np.maximum(first, self._zeros, out=first)
+        second = weights.second @ first
+        second += weights.second_bias
+        np.maximum(second, self._zeros, out=second)
+        scores = weights.last @ second + weights.last_bias
+        doubts = weights.doubt @ np.vstack((first, second)) + weights.doubt_bias
+        return scores[0], doubts[0]

@@ -24,6 +24,9 @@ LENGTH = 32
 GOOD = 0.05
 """Confidence is that the first config is slower than the best by no more than this fraction."""
 
+MOST_LEAD = 0.5
+"""The score of a first choice counts as no further ahead than this."""
+
 _DIGITS = 4
 """Scores that agree in so many digits are equal."""
 
@@ -47,28 +50,33 @@ class Ranking(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """What a regret to expect means: the share of answers that were good, among those with no more than that regret.
-    A model has one for the kinds of problems that it knows well, and one for the others.
+    """What doubts mean: the share of answers that were good, among those with no more doubt.
 
-    ``regrets`` are logarithms, upwards; ``confidences``, downwards, one for each.
+    ``doubts`` are logarithms of odds, upwards; ``confidences``, downwards, one for each. A doubt is ``per_lead`` less
+    for each unit by which the score of the first choice is ahead of the second's.
     """
 
-    regrets: tuple[float, ...]
+    per_lead: float
+    doubts: tuple[float, ...]
     confidences: tuple[float, ...]
 
-    def confidence(self, regret: float) -> float:
-        """From 0 to 1; 0 where the regret is larger than all that were seen."""
-        place = bisect_left(self.regrets, regret)
+    def doubt(self, doubt: float, best: Sequence[float]) -> float:
+        """The doubt in a first choice, of which the network says so much, with the ``best`` scores, its own first."""
+        lead = min(best[1] - best[0], MOST_LEAD) if len(best) > 1 else MOST_LEAD
+        return doubt - self.per_lead * lead
+
+    def confidence(self, doubt: float) -> float:
+        """From 0 to 1; 0 where the doubt is larger than all that were seen."""
+        place = bisect_left(self.doubts, doubt)
         return self.confidences[place] if place < len(self.confidences) else 0.0
 
 
 class Model:
     """Ranks the candidates for a problem; read-only.
 
-    ``candidates`` are what it chooses from, ``kinds`` are the problems that it knows, ``calibrations`` say how sure it
-    is of those that it knows well and of the others, ``split`` says which problems it was not trained on. ``path`` is
-    the file that it was read from and ``digest`` the SHA-256 of that file's bytes in hexadecimal; both are empty for
-    one in memory.
+    ``candidates`` are what it chooses from, ``kinds`` are the problems that it knows, ``calibration`` says how sure it
+    is, ``split`` which problems it was not trained on. ``path`` is the file that it was read from and ``digest`` the
+    SHA-256 of that file's bytes in hexadecimal; both are empty for one in memory.
     """
 
     def __init__(
@@ -77,7 +85,7 @@ class Model:
         weights: Weights,
         candidates: Sequence[Config],
         kinds: Sequence[Kind],
-        calibrations: Mapping[bool, Calibration],
+        calibration: Calibration,
         split: Split,
         provenance: Mapping[str, Any] | None = None,
         *,
@@ -88,7 +96,7 @@ class Model:
         self.weights = weights
         self.candidates = tuple(candidates)
         self.kinds = tuple(kinds)
-        self.calibrations = calibrations
+        self.calibration = calibration
         self.split = split
         self.provenance = provenance or {}
         self.path, self.digest = path, digest
@@ -106,21 +114,22 @@ class Model:
         if kind is None or kind.outside(problem):
             return None
         family, sm_count = family_of(problem), (hardware or self.hardware).sm_count
-        candidates, calibration = self.families[family], self.calibrations[kind.well_known]
+        candidates = self.families[family]
         applicable = np.flatnonzero(candidates.applicable(problem))
         for scorer in self._scorers[family]:
-            scores, regrets = scorer.scores(problem, sm_count)
+            scores, doubts = scorer.scores(problem, sm_count)
             scores = np.round(scores - scores[candidates.aten], _DIGITS)
             order = applicable[np.argsort(scores[applicable], kind="stable")]
             best = scores[order[: _SETTLED + 1]].tolist()
-            if _settled(best, gain, float(regrets[order[0]]), calibration):
+            doubt = self.calibration.doubt(float(doubts[order[0]]), best)
+            if _settled(best, gain, doubt, self.calibration):
                 break
         numbers = order[:LENGTH].tolist()
         if candidates.aten not in numbers:
             numbers[-1] = candidates.aten
         times = np.exp(scores[numbers]).tolist()
         configs = tuple(map(candidates.configs.__getitem__, numbers))
-        return Ranking(configs, tuple(times), calibration.confidence(float(regrets[numbers[0]])))
+        return Ranking(configs, tuple(times), self.calibration.confidence(doubt))
 
     @cached_property
     def families(self) -> tuple[Candidates, Candidates]:
@@ -140,7 +149,8 @@ class Model:
         return f"<Model for {self.hardware}: {len(self.candidates)} candidates, {self.path or 'in memory'}>"
 
 
-def _settled(best: list[float], gain: float, regret: float, calibration: Calibration) -> bool:
-    """Whether slightly different scores and regrets would lead to the same answer."""
+def _settled(best: list[float], gain: float, doubt: float, calibration: Calibration) -> bool:
+    """Whether slightly different scores and doubts would lead to the same answer."""
     apart = all(after - before > _CLOSE for before, after in pairwise(best)) and abs(best[0] + log1p(gain)) > _CLOSE
-    return apart and calibration.confidence(regret - _CLOSE) == calibration.confidence(regret + _CLOSE)
+    close = _CLOSE * (1 + abs(calibration.per_lead))
+    return apart and calibration.confidence(doubt - close) == calibration.confidence(doubt + close)

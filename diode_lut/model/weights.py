@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,6 @@ _FEATURES = {
     "constants": {"shared_memory": SHARED_MEMORY},
 }
 
-_CALIBRATIONS = {"well_known": True, "others": False}
-"""What the calibrations are for: whether a kind is known well."""
-
 
 def write_model(model: Model, path: Path) -> None:
     """Write the weights file; the same model gives the same bytes."""
@@ -41,7 +39,7 @@ def write_model(model: Model, path: Path) -> None:
         "hardware": model.hardware._asdict(),
         "candidates": [config.to_json() for config in model.candidates],
         "kinds": [kind._asdict() for kind in model.kinds],
-        "calibrations": {name: model.calibrations[known]._asdict() for name, known in _CALIBRATIONS.items()},
+        "calibration": model.calibration._asdict(),
         "split": model.split.to_json(),
         "provenance": dict(model.provenance),
     }
@@ -91,7 +89,7 @@ def _model(metadata: Mapping[str, Any], tensors: dict[str, Any], path: Path, dig
         weights,
         candidates,
         kinds,
-        {known: _calibration(metadata["calibrations"][name], name) for name, known in _CALIBRATIONS.items()},
+        _calibration(metadata["calibration"]),
         Split.from_json(metadata["split"]),
         metadata["provenance"],
         path=path,
@@ -99,12 +97,12 @@ def _model(metadata: Mapping[str, Any], tensors: dict[str, Any], path: Path, dig
     )
 
 
-def _calibration(fields: Mapping[str, Any], name: str) -> Calibration:
-    columns = [tuple(map(float, fields[name])) for name in Calibration._fields]
-    regrets, confidences = columns
-    if len(regrets) != len(confidences) or list(regrets) != sorted(regrets):
-        raise ProblemError(f"calibrations.{name}: not a confidence for each of some rising regrets")
-    return Calibration(regrets, confidences)
+def _calibration(fields: Mapping[str, Any]) -> Calibration:
+    doubts, confidences = (tuple(map(float, fields[name])) for name in ("doubts", "confidences"))
+    per_lead = float(fields["per_lead"])
+    if len(doubts) != len(confidences) or list(doubts) != sorted(doubts) or not math.isfinite(per_lead):
+        raise ProblemError("calibration: not a confidence for each of some rising doubts")
+    return Calibration(per_lead, doubts, confidences)
 
 
 def _weights(tensors: Mapping[str, Any], candidates: int, path: Path) -> Weights:

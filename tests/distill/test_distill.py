@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from diode_lut.dataset import read_dataset
 from diode_lut.distill import Distilled, Plan, distill
@@ -59,9 +63,16 @@ def test_groups_are_kept_apart(distilled: Distilled) -> None:
 
 
 def test_a_seed_gives_one_model(dataset_file: Path, distilled: Distilled, tmp_path: Path) -> None:
-    """Distilling again gives the same file, byte for byte."""
+    """Distilling again gives the same file, byte for byte, whatever the number of threads."""
     files = [tmp_path / name for name in ("first.safetensors", "second.safetensors")]
-    for path, each in zip(files, (distilled, distill([read_dataset(dataset_file)], SPLIT, PLAN)), strict=True):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 2)
+    try:
+        again = distill([read_dataset(dataset_file)], SPLIT, PLAN)
+        assert torch.get_num_threads() == threads + 2
+    finally:
+        torch.set_num_threads(threads)
+    for path, each in zip(files, (distilled, again), strict=True):
         write_model(each.model, path)
     assert files[0].read_bytes() == files[1].read_bytes()
 
@@ -121,3 +132,21 @@ def test_bad_arguments(dataset_file: Path, tmp_path: Path, arguments: list[str],
     """Wrong usage is found before the work begins."""
     result = call("distill", dataset_file, "-o", tmp_path / "x.safetensors", *arguments)
     assert (result.exit_code, message in result.stderr) == (code, True)
+
+
+def test_ctrl_c_ends_it(dataset_file: Path, tmp_path: Path) -> None:
+    """The networks that are being trained are not waited for: here that would take days. Nothing is written."""
+    out = tmp_path / "x.safetensors"
+    arguments = ["distill", str(dataset_file), "-o", str(out), "--epochs", "10000000"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "diode_lut", *arguments], stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert any(line.startswith("training the teacher") for line in process.stderr)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, "Traceback" in errors) == (1, False)
+    assert not out.exists()

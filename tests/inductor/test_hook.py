@@ -364,7 +364,7 @@ def test_model_answers_where_no_table_does(mode: str, shipped: Path, tmp_path: P
     """Without a row, the kernel is the first of the model's ranking, without a benchmark; an unsure model leaves it."""
     weights = tmp_path / "x.safetensors"
     best = Config("triton_mm", (64, 128, 32, 8, 3, 4))
-    kind = Kind("mm", "bfloat16", "nn", 16, 10, (1, 1), (1, 4096), (1, 4096), (1, 4096))
+    kind = Kind("mm", "bfloat16", "nn", 16, (1, 1), (1, 4096), (1, 4096), (1, 4096))
     write_model(small.model(candidates=(best, small.BATCHED, small.ATEN), kinds=(kind,)), weights)
     inputs = Input((512, 1024)), Input((1024, 2048))
     with diode_lut.config.patch(tables=(str(weights),)):

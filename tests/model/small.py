@@ -6,7 +6,7 @@ import numpy as np
 
 from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES
 from diode_lut.model.kinds import Kind
-from diode_lut.model.network import OUTPUTS, Weights
+from diode_lut.model.network import Weights
 from diode_lut.model.ranking import Calibration, Model
 from diode_lut.model.split import Split
 from diode_lut.problem import ATEN, Config, Hardware, Problem
@@ -21,7 +21,7 @@ CANDIDATES = (SMALL, LARGE, BATCHED, ATEN, CUT)
 MM = Problem("mm", "bfloat16", "nt", 16, 1, 1024, 1024, 1024)
 BMM = Problem("bmm", "bfloat16", "nt", 16, 8, 64, 64, 64)
 WIDE = (1, 65536)
-KINDS = tuple(Kind(*problem[:4], 10, (1, 64), WIDE, WIDE, WIDE) for problem in (MM, BMM))
+KINDS = tuple(Kind(*problem[:4], (1, 64), WIDE, WIDE, WIDE) for problem in (MM, BMM))
 
 
 def model(
@@ -34,7 +34,7 @@ def model(
             "weights": weights(advantage, candidates=len(candidates)),
             "candidates": candidates,
             "kinds": KINDS,
-            "calibrations": dict.fromkeys((True, False), Calibration((0.0,), (confidence,))),
+            "calibration": Calibration(0.0, (0.0,), (confidence,)),
             "split": Split(0, 0.2),
             **fields,
         }  # type: ignore[arg-type]
@@ -45,8 +45,6 @@ def weights(advantage: float, feature: str = "tiled", candidates: int = len(CAND
     """One neuron that sees whether a config is tiled, or sees nothing else."""
     config = np.zeros((1, len(CONFIG_FEATURES) + 1), np.float32)
     config[0, CONFIG_FEATURES.index(feature)] = 1
-    last = np.zeros((OUTPUTS, 1), np.float32)
-    last[0] = -advantage
     one, zero = np.ones((1, 1), np.float32), np.zeros((1, 1), np.float32)
     return Weights(
         learned=np.zeros((1, candidates), np.float32),
@@ -56,6 +54,8 @@ def weights(advantage: float, feature: str = "tiled", candidates: int = len(CAND
         first_bias=zero,
         second=one,
         second_bias=zero,
-        last=last,
-        last_bias=np.full((OUTPUTS, 1), -1, np.float32),
+        last=np.full((1, 1), -advantage, np.float32),
+        last_bias=zero,
+        doubt=np.zeros((1, 2), np.float32),
+        doubt_bias=-one,
     )

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from diode_lut.model.kinds import MANY
 from diode_lut.model.ranking import LENGTH, Calibration
 from diode_lut.problem import ATEN, Config
 from tests.model.small import BATCHED, BMM, CUT, KINDS, LARGE, MM, SMALL, model, weights
@@ -112,17 +111,23 @@ def test_waves_are_those_of_the_hardware_asked_about() -> None:
     assert few[4, : tiling.count] == pytest.approx(many[4, : tiling.count] + 1, abs=1e-5)
 
 
-def test_what_is_well_known_is_judged_apart() -> None:
-    """The same regret means another confidence for kinds of which there were many problems."""
-    calibrations = {True: Calibration((0.0,), (0.9,)), False: Calibration((0.0,), (0.4,))}
-    for problems, confidence in ((MANY, 0.9), (MANY - 1, 0.4)):
-        kinds = [kind._replace(problems=problems) for kind in KINDS]
-        ranking = model(kinds=kinds, calibrations=calibrations).rank(MM)
+def test_confidence_grows_with_the_lead() -> None:
+    """How far the first choice is ahead of the next, up to a limit, takes from the doubt in it."""
+    # SMALL and LARGE are equally fast: no lead; with one of them only, it leads aten by what it is faster
+    calibration = Calibration(10.0, (-5.0, -2.0, 0.0), (0.9, 0.8, 0.7))
+    for advantage, candidates, confidence in (
+        (0.2, (SMALL, LARGE, ATEN), 0.7),
+        (0.05, (SMALL, ATEN), 0.7),
+        (0.2, (SMALL, ATEN), 0.8),
+        (0.9, (SMALL, ATEN), 0.9),
+        (0.2, (ATEN,), 0.9),
+    ):
+        ranking = model(advantage, candidates=candidates, calibration=calibration).rank(MM)
         assert ranking is not None
-        assert ranking.confidence == confidence
+        assert ranking.confidence == confidence, (advantage, candidates)
 
 
 def test_calibration_steps_down() -> None:
-    """A regret counts as the next larger one that was seen; beyond all of them there is no confidence."""
-    calibration = Calibration((-3.0, -2.0), (1.0, 0.9))
-    assert [calibration.confidence(regret) for regret in (-4, -3, -2.5, -2, -1)] == [1.0, 1.0, 0.9, 0.9, 0.0]
+    """A doubt counts as the next larger one that was seen; beyond all of them there is no confidence."""
+    calibration = Calibration(0.0, (-3.0, -2.0), (1.0, 0.9))
+    assert [calibration.confidence(doubt) for doubt in (-4, -3, -2.5, -2, -1)] == [1.0, 1.0, 0.9, 0.9, 0.0]

@@ -71,19 +71,21 @@ def test_first_choices_are_near_the_best(
     of_models: Validation, others_at_random: Validation, at_random: Validation
 ) -> None:
     """In geometric mean, of the first choice and of the best of five; and the share within 5 %."""
-    assert of_models.tops[1] < 1.015
+    assert of_models.tops[1] < 1.025
     assert of_models.tops[5] < 1.005
-    assert good(of_models) > 0.93
+    assert good(of_models) > 0.92
     for each in (others_at_random, at_random):
         assert each.tops[1] < 1.03
-        assert each.tops[5] < 1.005
-        assert good(each) > 0.845
+        assert each.tops[5] < 1.006
+        assert good(each) > 0.855
 
 
-def test_most_of_what_can_be_gained_is(of_models: Validation, at_random: Validation) -> None:
+def test_most_of_what_can_be_gained_is(
+    of_models: Validation, others_at_random: Validation, at_random: Validation
+) -> None:
     """The first choices gain over aten, as a share of what the best gain."""
-    assert of_models.gain - 1 > 0.85 * (of_models.best_gain - 1)
-    assert at_random.gain - 1 > 0.8 * (at_random.best_gain - 1)
+    for each in (of_models, others_at_random, at_random):
+        assert each.gain - 1 > 0.8 * (each.best_gain - 1)
 
 
 def test_confidence_is_about_what_it_says(
@@ -94,10 +96,10 @@ def test_confidence_is_about_what_it_says(
     choices = [choice for each in sure for choice in each.choices]
     assert sum(choice.good for choice in choices) > 0.95 * len(choices)
     assert good(sure[0]) > 0.95
-    assert min(map(good, sure)) > 0.935
-    assert len(sure[0].choices) > 0.72 * len(of_models.choices)
-    assert len(sure[2].choices) > 0.57 * len(at_random.choices)
-    assert all(len(each.slow) <= most for each, most in zip(sure, (1, 2, 1), strict=True))
+    assert min(map(good, sure)) > 0.945
+    assert len(sure[0].choices) > 0.8 * len(of_models.choices)
+    assert len(sure[2].choices) > 0.58 * len(at_random.choices)
+    assert all(len(each.slow) <= 1 for each in sure)
 
 
 def test_what_is_answered_gains_over_all(of_models: Validation, at_random: Validation) -> None:

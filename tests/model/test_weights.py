@@ -106,7 +106,7 @@ def test_shapes_and_types_are_checked(path: Path, name: str, tensor: np.ndarray,
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda fields: fields["features"].update(version=4), "features.version: expected 3, found 4"),
+        (lambda fields: fields["features"].update(version=3), "features.version: expected 4, found 3"),
         (lambda fields: fields["features"]["joint"].reverse(), "features.joint: other names or values; distill"),
         (lambda fields: fields["features"]["constants"].update(shared_memory=1), "features.constants: other names"),
         (lambda fields: fields.pop("kinds"), "metadata is incomplete or damaged: KeyError: 'kinds'"),
@@ -114,10 +114,8 @@ def test_shapes_and_types_are_checked(path: Path, name: str, tensor: np.ndarray,
         (lambda fields: fields["kinds"][0].update(m=""), "metadata is incomplete or damaged: TypeError"),
         (lambda fields: fields["candidates"][0].update(block_m=96), "metadata: block_m: 96 is not allowed"),
         (lambda fields: fields["candidates"].pop(3), "metadata: candidates: aten is not among them"),
-        (
-            lambda fields: fields["calibrations"]["others"]["regrets"].append(1),
-            "calibrations.others: not a confidence for each",
-        ),
+        (lambda fields: fields["calibration"]["doubts"].append(1), "calibration: not a confidence for each"),
+        (lambda fields: fields["calibration"].update(per_lead="inf"), "calibration: not a confidence for each"),
         (lambda fields: fields["hardware"].update(sm_count=0), "metadata: sm_count: 0 is not a positive integer"),
     ],
 )

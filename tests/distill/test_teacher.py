@@ -1,0 +1,55 @@
+"""What calibration rests on: one member of the teacher has learned nothing from a problem."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.utils import parameters_to_vector
+
+from diode_lut.dataset import read_dataset
+from diode_lut.distill.candidates import choose
+from diode_lut.distill.examples import Examples, Space, examples_of
+from diode_lut.distill.targets import targets_of
+from diode_lut.distill.teacher import MEMBERS, Teacher, train_teacher
+from diode_lut.distill.training import Plan, Scale, losses_of
+from diode_lut.model.candidates import families
+from tests.distill.synthetic import write
+from tests.model.small import H200
+
+
+@pytest.fixture(scope="module")
+def space_and_examples(tmp_path_factory: pytest.TempPathFactory) -> tuple[Space, Examples]:
+    targets = targets_of(read_dataset(write(tmp_path_factory.mktemp("teacher") / "x.msgpack", 100)))
+    space = Space.of(*families(choose(targets)), H200.sm_count)
+    return space, examples_of([target.problem for target in targets], space, targets)
+
+
+def trained(space: Space, examples: Examples) -> Teacher:
+    scale = Scale.of(examples, space.configs)
+    teacher, _ = train_teacher(scale.apply(examples), None, scale, space, Plan(epochs=2))
+    return teacher
+
+
+def test_a_member_learns_nothing_from_what_it_has_not_seen(space_and_examples: tuple[Space, Examples]) -> None:
+    """Other times of the problems that one member has not seen change all members but that one."""
+    space, examples = space_and_examples
+    teacher = trained(space, examples)
+    assert sorted(set(teacher.unseen.tolist())) == list(range(MEMBERS))
+    others = torch.where((teacher.unseen == 2)[:, None], examples.losses.flip(1), examples.losses)
+    again = trained(space, examples._replace(losses=others))
+    same = [
+        torch.equal(parameters_to_vector(one.parameters()), parameters_to_vector(other.parameters()))
+        for one, other in zip(teacher.members, again.members, strict=True)
+    ]
+    assert same == [number == 2 for number in range(MEMBERS)]
+
+
+def test_unseen_losses_are_of_that_member(space_and_examples: tuple[Space, Examples]) -> None:
+    """Each problem's is that of the first choice of the member that has not seen it."""
+    space, examples = space_and_examples
+    teacher = trained(space, examples)
+    scaled = teacher.members[0].scale.apply(examples)
+    losses = teacher.unseen_losses(scaled)
+    every = torch.stack([losses_of(member, scaled) for member in teacher.members])
+    assert torch.equal(losses, every[teacher.unseen, torch.arange(examples.size)])
+    assert not torch.equal(losses, every[0])
