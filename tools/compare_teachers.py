@@ -21,7 +21,7 @@ from diode_lut.distill.candidates import choose
 from diode_lut.distill.examples import LOST, Examples, Space, examples_of
 from diode_lut.distill.student import train_student
 from diode_lut.distill.targets import Target, targets_of
-from diode_lut.distill.training import Plan, masked
+from diode_lut.distill.training import Plan, answers, masked
 from diode_lut.model.candidates import families
 from diode_lut.model.split import TRAIN, Split
 from diode_lut.problem import Hardware
@@ -104,15 +104,11 @@ def _networks(training: Sequence[Target], space: Space) -> dict[str, Score]:
     trained = train_student(training, None, space, Plan(SEED))
     scale = trained.student.scale
 
-    @torch.no_grad()
     def student(test: Examples) -> Tensor:
-        scores: Tensor = trained.student(scale.apply(test))[..., 0]
-        return scores
+        return answers(trained.student, scale.apply(test))
 
-    @torch.no_grad()
     def member(test: Examples) -> Tensor:
-        scores: Tensor = trained.teacher.members[0](scale.apply(test))[..., 0]
-        return scores
+        return answers(trained.teacher.members[0], scale.apply(test))
 
     def teacher(test: Examples) -> Tensor:
         return trained.teacher.teach(scale.apply(test)).losses
