@@ -19,9 +19,10 @@ from torch import Tensor
 from diode_lut.dataset import read_dataset
 from diode_lut.distill.candidates import choose
 from diode_lut.distill.examples import LOST, Examples, Space, examples_of
+from diode_lut.distill.network import answers, masked
 from diode_lut.distill.student import train_student
 from diode_lut.distill.targets import Target, targets_of
-from diode_lut.distill.training import Plan, answers, masked
+from diode_lut.distill.training import Plan
 from diode_lut.model.candidates import families
 from diode_lut.model.split import TRAIN, Split
 from diode_lut.problem import Hardware

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, pad
 
 from diode_lut.distill.examples import Examples
+from diode_lut.distill.network import Network, answers, layers_of
 from diode_lut.distill.student import Trained
-from diode_lut.distill.training import Network, answers, layers_of
 from diode_lut.model.ranking import GOOD, MOST_LEAD, Calibration
 
 _STEPS = 100

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from diode_lut.distill.drawn import draw_problems
 from diode_lut.distill.examples import Examples, Space, examples_of
+from diode_lut.distill.network import Network, Scale
 from diode_lut.distill.targets import Target
 from diode_lut.distill.teacher import MEMBERS, Teacher, train_teacher
-from diode_lut.distill.training import Epoch, Network, Plan, Scale, Training, train
+from diode_lut.distill.training import Epoch, Plan, Training, train
 from diode_lut.model.kinds import kinds_of
 
 _DRAWN = 1

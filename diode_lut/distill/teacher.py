@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from diode_lut.distill.examples import LOST, Examples, Space
-from diode_lut.distill.training import Epoch, Network, Plan, Scale, Training, answers, losses_of, train
+from diode_lut.distill.network import Network, Scale, answers, losses_of
+from diode_lut.distill.training import Epoch, Plan, Training, train
 
 MEMBERS = 6
 

@@ -9,9 +9,10 @@ from torch.nn.utils import parameters_to_vector
 from diode_lut.dataset import read_dataset
 from diode_lut.distill.candidates import choose
 from diode_lut.distill.examples import Examples, Space, examples_of
+from diode_lut.distill.network import Scale, losses_of
 from diode_lut.distill.targets import targets_of
 from diode_lut.distill.teacher import MEMBERS, Teacher, train_teacher
-from diode_lut.distill.training import Plan, Scale, losses_of
+from diode_lut.distill.training import Plan
 from diode_lut.model.candidates import families
 from tests.distill.synthetic import write
 from tests.model.small import H200
