@@ -1,8 +1,9 @@
 """What the hook is worth on this GPU: products compiled in default mode with and without it, timed side by side.
 
-Run with ``python tools/bench_live.py FILE``, a problem file or a dataset. Both are compiled with empty caches. Times
-are medians of interleaved rounds with a cold L2 cache; gains are times without over times with the hook. With
-``DIODE_LUT_TIERS=model`` only the model answers.
+Run with ``python tools/bench_live.py FILE``, a problem file or a dataset. Both are compiled with one cache, empty at
+first: so that Inductor decides for both alike whether to pad the product, which it benchmarks, and now and then decides
+otherwise. Times are medians of interleaved rounds with a cold L2 cache; gains are times without over times with the
+hook. With ``DIODE_LUT_TIERS=model`` only the model answers.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def problems_in(path: Path) -> list[Problem]:
 def measure(problem: Problem, bench: Bench) -> tuple[float, str]:
     """The gain, and the tier that answered; AssertionError if the two results differ by more than the type allows."""
     operands = make_operands(problem, "cuda")
-    with matmul_precision(problem.dtype):
+    with matmul_precision(problem.dtype), fresh_cache():
         with diode_lut.config.patch(policy="off"):
             without = compiled(problem, operands)
         with diode_lut.profile_predictions() as counts:
@@ -81,7 +82,7 @@ def measure(problem: Problem, bench: Bench) -> tuple[float, str]:
 
 
 def compiled(problem: Problem, operands: tuple[torch.Tensor, ...]) -> Callable[..., torch.Tensor]:
-    """The product as default mode compiles it, with empty caches."""
+    """The product as default mode compiles it."""
     product: Any = getattr(torch, problem.op)
 
     class Product(torch.nn.Module):
@@ -89,7 +90,7 @@ def compiled(problem: Problem, operands: tuple[torch.Tensor, ...]) -> Callable[.
             return product(*tensors)
 
     exported = torch.export.export(Product(), operands).module()
-    with fresh_cache(), torch.no_grad():
+    with torch.no_grad():
         function: Callable[..., torch.Tensor] = torch._inductor.compile(exported, list(operands))
         function(*operands)
     return function
