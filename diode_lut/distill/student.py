@@ -47,5 +47,5 @@ def train_student(
     lessons = [measured, teacher.teach(scale.apply(examples_of(drawn, space)))]
     report("training its student")
     student = Network(scale, space, plan.seed)
-    (learning,) = train([Training(student, lessons, plan)], test)
+    (learning,) = train([Training(student, lessons, plan, test)])
     return Trained(student, teacher, measured, {"teacher": teaching, "student": learning})

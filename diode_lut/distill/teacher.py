@@ -44,6 +44,6 @@ def train_teacher(
     for number in range(MEMBERS):
         own = plan._replace(seed=MEMBERS * plan.seed + number)
         seen = examples.take((unseen != number).nonzero()[:, 0])
-        trainings.append(Training(Network(scale, space, own.seed), [seen], own))
-    history, *_ = train(trainings, test)
+        trainings.append(Training(Network(scale, space, own.seed), [seen], own, None if number else test))
+    history, *_ = train(trainings)
     return Teacher(tuple(training.network for training in trainings), unseen), history

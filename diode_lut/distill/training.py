@@ -37,21 +37,26 @@ class Plan(NamedTuple):
 
 
 class Training(NamedTuple):
-    """A network and what it is to learn from: ``lessons`` are taken in batches of their own."""
+    """A network and what it is to learn from: ``lessons`` are taken in batches of their own. What its choices are worth
+    on a ``test`` is noted after each pass.
+    """
 
     network: Network
     lessons: list[Examples]
     plan: Plan
+    test: Examples | None = None
 
 
 class Epoch(NamedTuple):
-    """What became of the network in one pass: mean loss in training, and mean regret of its choices in the test."""
+    """What became of the network in one pass: mean loss in training, and mean regret of its choices in the test, NaN
+    without one.
+    """
 
     loss: float
     regret: float
 
 
-def train(trainings: Sequence[Training], test: Examples | None) -> list[list[Epoch]]:
+def train(trainings: Sequence[Training]) -> list[list[Epoch]]:
     """Train networks, as many at a time as torch has threads; what happened to each, epoch by epoch.
 
     Each is trained in one thread, which is faster, and makes the same of it whatever the number of threads.
@@ -60,15 +65,15 @@ def train(trainings: Sequence[Training], test: Examples | None) -> list[list[Epo
     try:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             try:
-                return list(pool.map(lambda training: _train(training, test, ended), trainings))
+                return list(pool.map(lambda training: _train(training, ended), trainings))
             finally:
                 ended.set()  # what is being trained after an error, or Ctrl-C, is not waited for
     finally:
         torch.set_num_threads(threads)
 
 
-def _train(training: Training, test: Examples | None, ended: Event) -> list[Epoch]:
-    network, lessons, plan = training
+def _train(training: Training, ended: Event) -> list[Epoch]:
+    network, lessons, plan, test = training
     generator = torch.Generator().manual_seed(plan.seed)
     optimizer = torch.optim.AdamW(network.parameters(), weight_decay=_WEIGHT_DECAY)
     batches = sum(-(-lesson.size // _BATCH) for lesson in lessons)
