@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from diode_lut.errors import ProblemError
 from diode_lut.problem import BATCHED, Problem
 from diode_lut.table import Range
 
@@ -38,7 +39,7 @@ class Kind(NamedTuple):
 
         For anything else ProblemError, KeyError, TypeError or ValueError.
         """
-        kind = cls(**{**fields, **{name: _range(*fields[name]) for name in _SIZES}})
+        kind = cls(**{**fields, **{name: _range(name, *fields[name]) for name in _SIZES}})
         Problem.checked(*kind.key, 1, 1, 1, 1)
         return kind
 
@@ -55,8 +56,10 @@ class Kind(NamedTuple):
         return ""
 
 
-def _range(low: Any, high: Any) -> Range:
-    return int(low), int(high)
+def _range(name: str, low: Any, high: Any) -> Range:
+    if not (type(low) is type(high) is int and 1 <= low <= high):
+        raise ProblemError(f"{name}: {low!r} to {high!r} is no range of sizes")
+    return low, high
 
 
 def kinds_of(problems: Iterable[Problem]) -> list[Kind]:

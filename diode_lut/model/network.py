@@ -23,6 +23,9 @@ from diode_lut.problem import Problem
 MOST_HIDDEN = 256
 """The most neurons of one layer that a weights file may have."""
 
+MOST_WEIGHT = 1000
+"""The largest weight that it may have: with such, nothing overflows."""
+
 
 class Weights(NamedTuple):
     """Matrices with a row for each output and a column for each input, and biases as columns.

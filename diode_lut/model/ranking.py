@@ -27,6 +27,9 @@ GOOD = 0.05
 MOST_LEAD = 0.5
 """The score of a first choice counts as no further ahead than this."""
 
+_FARTHEST = 10.0
+"""Logarithms of times over that of aten are expected to be no further from 0: so times are finite and not zero."""
+
 _DIGITS = 4
 """Scores that agree in so many digits are equal."""
 
@@ -127,7 +130,7 @@ class Model:
         numbers = order[:LENGTH].tolist()
         if candidates.aten not in numbers:
             numbers[-1] = candidates.aten
-        times = np.exp(scores[numbers]).tolist()
+        times = np.exp(scores[numbers].clip(-_FARTHEST, _FARTHEST)).tolist()
         configs = tuple(map(candidates.configs.__getitem__, numbers))
         return Ranking(configs, tuple(times), self.calibration.confidence(doubt))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ from safetensors.numpy import load, save
 
 from diode_lut.errors import ModelError, ProblemError
 from diode_lut.files import write_atomically
-from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, SHARED_MEMORY, VERSION
+from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, SHARED_MEMORY, VERSION, is_tiled
 from diode_lut.model.head import KEY, LARGEST, metadata_of, read_bytes
 from diode_lut.model.kinds import Kind
-from diode_lut.model.network import MOST_HIDDEN, Weights
+from diode_lut.model.network import MOST_HIDDEN, MOST_WEIGHT, Weights
 from diode_lut.model.ranking import Calibration, Model
 from diode_lut.model.split import Split
 from diode_lut.problem import ATEN, Config, Hardware
@@ -57,7 +57,7 @@ def read_model(path: Path) -> Model:
     _check_features(metadata.get("features"), path)
     try:
         tensors = load(data)
-    except SafetensorError as error:
+    except (SafetensorError, KeyError) as error:  # a KeyError is of a type that NumPy does not have
         raise ModelError(f"{path}: damaged: {error}") from error
     try:
         return _model(metadata, tensors, path, hashlib.sha256(data).hexdigest())
@@ -79,16 +79,12 @@ def _check_features(found: Any, path: Path) -> None:
 
 
 def _model(metadata: Mapping[str, Any], tensors: dict[str, Any], path: Path, digest: str) -> Model:
-    candidates = [Config.from_json(fields) for fields in metadata["candidates"]]
-    if ATEN not in candidates:
-        raise ProblemError("candidates: aten is not among them")
-    weights = _weights(tensors, len(candidates), path)
-    kinds = [Kind.from_json(fields) for fields in metadata["kinds"]]
+    candidates = _candidates(metadata["candidates"])
     return Model(
         Hardware.from_json(metadata["hardware"]),
-        weights,
+        _weights(tensors, len(candidates), path),
         candidates,
-        kinds,
+        _kinds(metadata["kinds"]),
         _calibration(metadata["calibration"]),
         Split.from_json(metadata["split"]),
         metadata["provenance"],
@@ -97,16 +93,40 @@ def _model(metadata: Mapping[str, Any], tensors: dict[str, Any], path: Path, dig
     )
 
 
+def _candidates(rows: Sequence[Mapping[str, Any]]) -> list[Config]:
+    candidates = [Config.from_json(fields) for fields in rows]
+    if ATEN not in candidates:
+        raise ProblemError("candidates: aten is not among them")
+    if len(set(candidates)) < len(candidates):
+        raise ProblemError("candidates: one is there twice")
+    tiled = [is_tiled(config) for config in candidates]
+    if tiled != sorted(tiled, reverse=True):
+        raise ProblemError("candidates: tiled ones do not come first")
+    return candidates
+
+
+def _kinds(rows: Sequence[Mapping[str, Any]]) -> list[Kind]:
+    kinds = [Kind.from_json(fields) for fields in rows]
+    if len({kind.key for kind in kinds}) < len(kinds):
+        raise ProblemError("kinds: one is there twice")
+    return kinds
+
+
 def _calibration(fields: Mapping[str, Any]) -> Calibration:
-    doubts, confidences = (tuple(map(float, fields[name])) for name in ("doubts", "confidences"))
-    per_lead = float(fields["per_lead"])
-    if len(doubts) != len(confidences) or list(doubts) != sorted(doubts) or not math.isfinite(per_lead):
-        raise ProblemError("calibration: not a confidence for each of some rising doubts")
-    return Calibration(per_lead, doubts, confidences)
+    doubts, confidences, per_lead = fields["doubts"], fields["confidences"], fields["per_lead"]
+    if (
+        not all(map(math.isfinite, (*doubts, *confidences, per_lead)))
+        or len(doubts) != len(confidences)
+        or doubts != sorted(doubts)
+        or confidences != sorted(confidences, reverse=True)
+        or any(not 0 <= confidence <= 1 for confidence in confidences)
+    ):
+        raise ProblemError("calibration: not a confidence, from 1 down to 0, for each of some rising doubts")
+    return Calibration(per_lead, tuple(doubts), tuple(confidences))
 
 
 def _weights(tensors: Mapping[str, Any], candidates: int, path: Path) -> Weights:
-    """The tensors, or ModelError if one is missing, has another type or shape, or holds what is no number."""
+    """The tensors, or ModelError if one is missing, has another type or shape, or holds what is no weight."""
     if set(tensors) != set(Weights._fields):
         raise ModelError(f"{path}: tensors {sorted(tensors)}, expected {sorted(Weights._fields)}")
     weights = Weights(**{name: tensors[name] for name in Weights._fields})
@@ -118,6 +138,6 @@ def _weights(tensors: Mapping[str, Any], candidates: int, path: Path) -> Weights
         tensor = tensors[name]
         if tensor.dtype != np.float32 or tensor.shape != shape:
             raise ModelError(f"{path}: {name}: {tensor.dtype} {tensor.shape}, expected float32 {shape}")
-        if not np.isfinite(tensor).all():
-            raise ModelError(f"{path}: {name}: holds NaN or infinity")
+        if not (np.abs(tensor) <= MOST_WEIGHT).all():
+            raise ModelError(f"{path}: {name}: holds NaN, or a number beyond {MOST_WEIGHT}")
     return weights

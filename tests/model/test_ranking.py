@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from diode_lut.model.network import MOST_WEIGHT, Weights
 from diode_lut.model.ranking import LENGTH, Calibration
 from diode_lut.problem import ATEN, Config
 from tests.model.small import BATCHED, BMM, CUT, KINDS, LARGE, MM, SMALL, model, weights
@@ -19,6 +20,18 @@ def test_fastest_comes_first_with_its_time_over_atens() -> None:
     assert ranking.configs == (SMALL, LARGE, ATEN)
     assert ranking.times == pytest.approx((math.exp(-0.5), math.exp(-0.5), 1.0), abs=1e-3)
     assert ranking.confidence == 0.99
+
+
+@pytest.mark.parametrize("weight", [-MOST_WEIGHT, MOST_WEIGHT])
+def test_expected_times_are_finite(weight: float) -> None:
+    """The largest weights that a file may have make no time zero or infinite, and no confidence out of nothing."""
+    huge = Weights(*(np.full_like(tensor, MOST_WEIGHT) for tensor in weights(0.5)))
+    huge = huge._replace(last=np.full_like(huge.last, weight), doubt=np.full_like(huge.doubt, MOST_WEIGHT))
+    with np.errstate(all="raise"):
+        ranking = model(weights=huge).rank(MM)
+    assert ranking is not None
+    assert all(0 < time < math.inf for time in ranking.times)
+    assert ranking.confidence == 0
 
 
 def test_what_was_learned_of_a_candidate_is_its_own() -> None:

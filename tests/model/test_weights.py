@@ -73,14 +73,14 @@ def test_files_that_are_no_models(path: Path, change: Callable[[bytes], bytes], 
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 1001])
 def test_weights_are_numbers(path: Path, value: float) -> None:
-    """One NaN among the weights, or one infinity, is enough to refuse the file."""
+    """One NaN among the weights, or one that is out of all proportion, is enough to refuse the file."""
     data = path.read_bytes()
     tensors = load(data)
     tensors["joint"][0, 3] = value
     path.write_bytes(save(tensors, {KEY: json.dumps(metadata_of(data, path))}))
-    with pytest.raises(ModelError, match="joint: holds NaN or infinity"):
+    with pytest.raises(ModelError, match="joint: holds NaN, or a number beyond 1000"):
         read_model(path)
 
 
@@ -103,6 +103,22 @@ def test_shapes_and_types_are_checked(path: Path, name: str, tensor: np.ndarray,
         read_model(path)
 
 
+@pytest.mark.parametrize("kind", ["BF16", "F8_E4M3", "F8_E5M2"])
+def test_types_that_numpy_does_not_have(path: Path, kind: str) -> None:
+    """A tensor of such a type is an error like any other."""
+    data = path.read_bytes()
+    length = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:length])
+    name = next(name for name, tensor in header.items() if tensor.get("data_offsets", [9])[0] == 0)
+    values = data[length:]
+    _, end = header[name]["data_offsets"]
+    header[name] |= {"dtype": kind, "shape": [end // (2 if kind == "BF16" else 1)]}
+    encoded = json.dumps(header).encode()
+    path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + values)
+    with pytest.raises(ModelError, match=f"damaged: '{kind}'"):
+        read_model(path)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -113,9 +129,20 @@ def test_shapes_and_types_are_checked(path: Path, name: str, tensor: np.ndarray,
         (lambda fields: fields["kinds"][0].update(dtype={}), "metadata: dtype: {} is not one of float16"),
         (lambda fields: fields["kinds"][0].update(m=""), "metadata is incomplete or damaged: TypeError"),
         (lambda fields: fields["candidates"][0].update(block_m=96), "metadata: block_m: 96 is not allowed"),
+        (lambda fields: fields["kinds"][0].update(m=[100, 1]), "metadata: m: 100 to 1 is no range of sizes"),
+        (lambda fields: fields["kinds"][0].update(m="19"), "metadata: m: '1' to '9' is no range of sizes"),
+        (lambda fields: fields["kinds"].append(fields["kinds"][0]), "metadata: kinds: one is there twice"),
         (lambda fields: fields["candidates"].pop(3), "metadata: candidates: aten is not among them"),
-        (lambda fields: fields["calibration"]["doubts"].append(1), "calibration: not a confidence for each"),
-        (lambda fields: fields["calibration"].update(per_lead="inf"), "calibration: not a confidence for each"),
+        (lambda fields: fields["candidates"].append(fields["candidates"][3]), "candidates: one is there twice"),
+        (lambda fields: fields["candidates"].reverse(), "metadata: candidates: tiled ones do not come first"),
+        (lambda fields: fields["calibration"]["doubts"].append(1), "calibration: not a confidence, from 1 down to 0"),
+        (lambda fields: fields["calibration"].update(confidences=[7]), "calibration: not a confidence, from 1 down"),
+        (
+            lambda fields: fields["calibration"].update(doubts=[0, 1], confidences=[0.8, 0.9]),
+            "calibration: not a confidence, from 1 down",
+        ),
+        (lambda fields: fields["calibration"].update(doubts="0", confidences="1"), "incomplete or damaged: TypeError"),
+        (lambda fields: fields["calibration"].update(per_lead="inf"), "incomplete or damaged: TypeError"),
         (lambda fields: fields["hardware"].update(sm_count=0), "metadata: sm_count: 0 is not a positive integer"),
     ],
 )
