@@ -105,7 +105,7 @@ def decide(problem: Problem, device: str | torch.device) -> Decision:
 
 
 def skipped(decision: Decision, config: Config, reason: str) -> None:
-    """Note a config of the decision that cannot run after all, and warn if it is the row's first such problem."""
+    """Note a config of the decision that cannot run after all; warn, of each config of a row, or of models, once."""
     count_skipped_config()
     receipt.record_skipped(decision, config, reason)
     key = decision.entry, config
@@ -114,7 +114,8 @@ def skipped(decision: Decision, config: Config, reason: str) -> None:
             return
         _skipped.add(key)
     found = f"{config} cannot run {decision.problem} here: {reason}"
-    log.warning("%s: %s; the row's next config is taken, if there is one", decision.where, found)
+    instead = "Inductor decides" if decision.entry is None else "the row's next config is taken, if there is one"
+    log.warning("%s: %s; %s", decision.where, found, instead)
 
 
 def settle(decision: Decision, served: tuple[Config, ...]) -> None:

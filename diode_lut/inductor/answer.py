@@ -40,7 +40,8 @@ def answer(decision: Decision, build: Build) -> list[ChoiceCaller] | None:
     """The candidates for a decision, marked; None if Inductor should choose among its own.
 
     ``build`` makes the candidate of a config, or raises CannotRun. Up to ``top_k`` of those that can run are taken,
-    best first; with the policy ``verify``, aten as well. MissError with the setting ``strict`` if there are none.
+    best first, of a model's only if its first can; with the policy ``verify``, aten as well. MissError with the setting
+    ``strict`` if there are none.
     """
     built = dict(islice(_runnable(decision, build), config.top_k))
     runtime.settle(decision, tuple(built))
@@ -63,3 +64,5 @@ def _runnable(decision: Decision, build: Build) -> Iterator[tuple[Config, Choice
             yield candidate, build(candidate)
         except CannotRun as reason:  # noqa: PERF203 (one config is all that is usually tried)
             runtime.skipped(decision, candidate, str(reason))
+            if decision.entry is None and candidate == decision.configs[0]:
+                return  # it is this one that the model is sure of

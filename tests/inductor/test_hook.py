@@ -360,6 +360,18 @@ def test_what_others_add_is_left_out(rows: Rows) -> None:
     assert len(lowered.triton_templates) == 1
 
 
+def test_a_model_vouches_for_its_first_choice_alone(shipped: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where that cannot run, none of its others is taken: the product is left to Inductor, with one warning."""
+    kind = Kind("mm", "bfloat16", "nn", 16, (1, 1), (1, 4096), (1, 4096), (1, 4096))
+    write_model(small.model(kinds=(kind,)), shipped / "nvidia-h200.mlp.safetensors")
+    with diode_lut.profile_predictions() as counts, inductor_config.patch(max_autotune_gemm_backends="ATEN"):
+        lower(mm, Input((512, 1024)), Input((1024, 2048)))
+    assert (counts.hits["model"], counts.skipped_configs, counts.unserved) == (1, 1, 1)
+    (message,) = (record.message for record in caplog.records if record.name.startswith("diode_lut"))
+    assert f"{small.SMALL} cannot run" in message
+    assert message.endswith("; Inductor decides")
+
+
 def test_model_answers_where_no_table_does(mode: str, shipped: Path, tmp_path: Path) -> None:
     """Without a row, the kernel is the first of the model's ranking, without a benchmark; an unsure model leaves it."""
     weights = tmp_path / "x.safetensors"
