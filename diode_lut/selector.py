@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -140,14 +141,14 @@ class Selector:
     """Answers for one kind of hardware: walks the tiers and stops at the first table that covers the problem.
 
     Where none does, it asks the models. ``digest`` is a SHA-256 in hexadecimal over everything that an answer can
-    depend on, but for the problem and what is demanded of models: tables and models, their order and their tiers.
-    Tables of other hardware have no part in it.
+    depend on, but for the problem and what is demanded of models: tables and models, their order and their tiers, and
+    the SM count, by which models rank. Tables of other hardware have no part in it.
     """
 
     def __init__(self, hardware: Hardware, tiers: Iterable[Tier]) -> None:
         self.hardware = hardware
         self.tiers = tuple(tiers)
-        self.digest = _digest(self.tiers)
+        self.digest = _digest(self.tiers, hardware.sm_count)
         tried: list[Step] = []
         self._tables: list[tuple[str, Table, tuple[Step, ...]]] = []
         self._models: list[tuple[str, Model]] = []
@@ -194,14 +195,17 @@ def model_name(model: Model) -> str:
 
 def shown(path: Path) -> str:
     """The path as messages show it: relative to the working directory where it lies below that."""
-    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+    with suppress(FileNotFoundError):  # the working directory may have been removed
+        if path.is_relative_to(Path.cwd()):
+            return os.path.relpath(path)
+    return str(path)
 
 
-def _digest(tiers: Iterable[Tier]) -> str:
+def _digest(tiers: Iterable[Tier], sm_count: int) -> str:
     lines: list[str] = []
     for tier in tiers:
-        digests = [table.digest for table in tier.tables] + [model.digest for model in tier.models]
-        lines += (f"{tier.name} {digest}\n" for digest in digests)
+        lines += (f"{tier.name} {table.digest}\n" for table in tier.tables)
+        lines += (f"{tier.name} {model.digest} {sm_count}\n" for model in tier.models)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 

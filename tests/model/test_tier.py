@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ import diode_lut
 from diode_lut import catalog, runtime
 from diode_lut.catalog import find_path, find_tables, tiers_for
 from diode_lut.errors import ModelError
-from diode_lut.model.weights import write_model
+from diode_lut.model.weights import read_model, write_model
 from diode_lut.problem import ATEN, Hardware
 from diode_lut.selector import Demand, Selector, Tier
 from tests.commands import call
@@ -27,13 +27,11 @@ def selector(confidence: float = 0.99, hardware: Hardware = H200) -> Selector:
 
 
 @pytest.fixture
-def shipped_model(shipped: Path) -> Iterator[Path]:
+def shipped_model(shipped: Path) -> Path:
     """A model shipped for the H200, and nothing else."""
     path = shipped / "nvidia-h200.mlp.safetensors"
     write_model(model(), path)
-    runtime._build_selector.cache_clear()
-    yield path
-    runtime._build_selector.cache_clear()
+    return path
 
 
 def test_a_sure_model_answers() -> None:
@@ -89,6 +87,23 @@ def test_digest_depends_on_the_model(tmp_path: Path) -> None:
         write_model(model(advantage), path)
         digests.add(Selector(H200, tiers_for(H200, (str(path),))).digest)
     assert len({*digests, Selector(H200, ()).digest}) == 3
+
+
+def test_digest_depends_on_the_sm_count() -> None:
+    """Models rank by it, tables do not."""
+    devices = [H200, H200._replace(sm_count=66)]
+    assert len({selector(hardware=device).digest for device in devices}) == 2
+    assert len({Selector(device, ()).digest for device in devices}) == 1
+
+
+def test_names_without_a_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the working directory has been removed, files have their whole paths, and answers are what they were."""
+    write_model(model(confidence=0.1), path := tmp_path / "x.mlp.safetensors")
+    asked = Selector(H200, [Tier("model", (), models=(read_model(path),))])
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert f"model: {path}: confidence 0.100 is below" in asked.select(MM, Demand(gain=0.7)).explain()
 
 
 def test_shipped_models_are_for_their_device_and_its_kin(shipped_model: Path) -> None:
