@@ -77,6 +77,7 @@ class Scorer:
         self._of_configs = self._weights.config @ fixed.astype(precision)
         self._inputs = np.zeros((len(JOINT_FEATURES) + 1, fixed.shape[1]), precision)
         self._inputs[-1] = 1  # for what is the same for all of them
+        self._inputs.setflags(write=False)  # many threads may ask at the same time
         self._zeros = np.zeros_like(self._inputs[:1])  # a maximum with an array is faster than with a number
 
     def scores(self, problem: Problem, sm_count: int) -> tuple[Floats, Floats]:

@@ -124,6 +124,47 @@ def test_waves_are_those_of_the_hardware_asked_about() -> None:
     assert few[4, : tiling.count] == pytest.approx(many[4, : tiling.count] + 1, abs=1e-5)
 
 
+def blurred(learned: tuple[float, ...]) -> Weights:
+    """Scores differ by 2.5e-4 for each unit learned, and so do doubts: too little for single precision."""
+    plain = weights(0.0, candidates=len(learned))
+    config = np.zeros_like(plain.config)
+    config[0, -1] = 2.5e-5
+    return plain._replace(
+        learned=np.array([learned], np.float32),
+        config=config,
+        first_bias=np.full_like(plain.first_bias, 1000),
+        second=np.full_like(plain.second, 10),
+        last=-np.ones_like(plain.last),
+        doubt=np.array([[10, 0]], np.float32),
+        doubt_bias=np.full_like(plain.doubt_bias, -10000),
+    )
+
+
+def test_close_scores_are_told_apart() -> None:
+    """Where single precision cannot say which of two is faster, double does."""
+    ranking = model(candidates=(SMALL, LARGE, ATEN), weights=blurred((0, 1, -9999))).rank(MM)
+    assert ranking is not None
+    assert ranking.configs == (LARGE, SMALL, ATEN)
+
+
+def test_a_gain_is_told_from_what_is_demanded() -> None:
+    """A time close to what will be asked of it is computed in double precision."""
+    atens = -math.log(1.15) / 2.5e-4
+    calibration = Calibration(0.0, (1.0,), (0.9,))
+    asked = model(candidates=(SMALL, ATEN), weights=blurred((1, atens)), calibration=calibration)
+    ranking = asked.rank(MM, gain=0.15)
+    assert ranking is not None
+    assert ranking.times[0] == pytest.approx(math.exp(-0.14), abs=1e-6)
+
+
+def test_confidences_are_told_apart() -> None:
+    """So is a doubt that is close to a step of the calibration."""
+    calibration = Calibration(0.0, (0.0, 1.0), (0.9, 0.8))
+    ranking = model(candidates=(SMALL, ATEN), weights=blurred((1, -9999)), calibration=calibration).rank(MM)
+    assert ranking is not None
+    assert ranking.confidence == 0.8
+
+
 def test_confidence_grows_with_the_lead() -> None:
     """How far the first choice is ahead of the next, up to a limit, takes from the doubt in it."""
     # SMALL and LARGE are equally fast: no lead; with one of them only, it leads aten by what it is faster
