@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from diode_lut.architecture import WITHOUT_TENSOR_CORES
+from diode_lut.architecture import GEMM_TEMPLATES, WITHOUT_TENSOR_CORES, shared_memory
 from diode_lut.model.features import SHARED_MEMORY, Tiling, is_tiled
 from diode_lut.problem import ATEN, BATCHED, ITEMSIZES, Config, Problem
 
@@ -43,17 +43,23 @@ class Candidates:
         self._k_splits = np.array([_k_split(config) for config in configs], np.int64)
         self._block_k = np.array([config.params[2] if is_tiled(config) else 0 for config in configs], np.int64)
         self._for_any_op = self._k_splits == 1
-        self._fitting = {itemsize: self._fits(itemsize) for itemsize in set(ITEMSIZES.values())}
+        self._fitting: dict[tuple[str, int], Flags] = {}
 
-    def _fits(self, itemsize: int) -> Flags:
+    def _fits(self, op: str, itemsize: int) -> Flags:
         """Which of them have what they need in shared memory."""
-        fits = np.ones(len(self.configs), np.bool_)
-        fits[: self.tiling.count] = self.tiling.held * itemsize <= SHARED_MEMORY
-        return fits
+        return np.array(
+            [
+                config.template not in GEMM_TEMPLATES or shared_memory(config, op, itemsize) <= SHARED_MEMORY
+                for config in self.configs
+            ]
+        )
 
     def applicable(self, problem: Problem) -> Flags:
         """Which of them can run, and are not out of all proportion."""
-        fits: Flags = self._fitting[ITEMSIZES[problem.dtype]] & (problem.k % self._k_splits == 0)
+        kind = problem.op, ITEMSIZES[problem.dtype]
+        if kind not in self._fitting:
+            self._fitting[kind] = self._fits(*kind)
+        fits: Flags = self._fitting[kind] & (problem.k % self._k_splits == 0)
         for least, size in zip(self._least, problem[5:], strict=True):
             fits &= least <= size
         if problem.op != "mm" or problem.k < _LONG_K * max(problem.m, problem.n):

@@ -80,12 +80,25 @@ def test_no_single_step_without_tensor_cores() -> None:
         assert set(ranking.configs) == tiled
 
 
-def test_tiles_need_shared_memory() -> None:
-    """What cannot be launched, because its stages do not fit, is not ranked."""
-    huge = Config("triton_mm", (256, 128, 128, 8, 5, 8))
+@pytest.mark.parametrize(
+    "huge", [Config("triton_mm", (256, 128, 128, 8, 5, 8)), Config("triton_mm_persistent_tma", (128, 256, 64, 8, 4, 8))]
+)
+def test_tiles_need_shared_memory(huge: Config) -> None:
+    """What cannot be launched, because its stages, or with TMA its result besides, do not fit, is not ranked."""
     ranking = model(candidates=(huge, BATCHED, ATEN)).rank(MM)
     assert ranking is not None
     assert ranking.configs == (ATEN,)
+
+
+def test_tma_is_for_aligned_rows() -> None:
+    """Tensor descriptors are taken for rows aligned to 16 bytes, and for enough of them."""
+    tma = Config("triton_mm_persistent_tma", (64, 64, 64, 8, 3, 4))
+    kinds = [kind._replace(align=align) for kind in KINDS for align in (2, 16)]
+    asked = model(candidates=(tma, ATEN), kinds=kinds)
+    for problem, ranked in ((MM, True), (MM._replace(align=2), False), (MM._replace(m=48), False)):
+        ranking = asked.rank(problem)
+        assert ranking is not None
+        assert (tma in ranking.configs) is ranked
 
 
 def test_long_rankings_end_with_aten() -> None:
