@@ -56,8 +56,11 @@ def belongs(problem: Problem, family: Family) -> bool:
 
 
 def parse_family(text: str) -> Family:
-    """The family of ``op=mm,layout=nt,m=1:64``; ProblemError if a field or a value is none."""
-    return tuple(_condition(part.strip()) for part in text.split(","))
+    """The family of ``op=mm,layout=nt,m=1:64``; ProblemError if a field or a value is none, or a field is repeated."""
+    family = tuple(_condition(part.strip()) for part in text.split(","))
+    if len(dict(family)) < len(family):
+        raise ProblemError(f"{text}: a field is there twice")
+    return family
 
 
 def _condition(text: str) -> tuple[str, Any]:
@@ -66,8 +69,8 @@ def _condition(text: str) -> tuple[str, Any]:
         if value not in _KINDS[name]:
             raise ProblemError(f"{text}: {value!r} is not one of {', '.join(_KINDS[name])}")
         return name, int(value) if name == "align" else value
-    low, _, high = value.partition(":")
-    sizes = [int(size) for size in (low, high or low) if size.isdecimal()]
+    low, colon, high = value.partition(":")
+    sizes = [int(size) for size in (low, high if colon else low) if size.isdecimal()]
     if name not in ("b", "m", "n", "k") or len(sizes) != 2 or not 1 <= sizes[0] <= sizes[1] <= MAX_SIZE:
         raise ProblemError(f"{text!r}: not a condition such as op=mm, layout=nt or m=1:64")
     return name, (sizes[0], sizes[1])

@@ -73,7 +73,7 @@ def _check_features(found: Any, path: Path) -> None:
     for name, expected in _FEATURES.items():
         if found.get(name) != expected:
             difference = (
-                f"expected {expected}, found {found.get(name)}" if name == "version" else "other names or values"
+                f"expected {expected}, found {found.get(name)!r}" if name == "version" else "other names or values"
             )
             raise ModelError(f"{path}: features.{name}: {difference}; distill the model again with this diode_lut")
 

@@ -52,7 +52,9 @@ def test_split_survives_json(text: str) -> None:
     assert Split.from_json(split.to_json()) == split
 
 
-@pytest.mark.parametrize("text", ["", "op=conv", "size=3", "m=9:3", "m=x", "m", "align=4", "m=0", "op=mm,,"])
+@pytest.mark.parametrize(
+    "text", ["", "op=conv", "size=3", "m=9:3", "m=x", "m", "align=4", "m=0", "m=5:", "op=mm,,", "op=mm,op=bmm"]
+)
 def test_bad_families(text: str) -> None:
     """A family that no problem can belong to is an error that quotes it."""
     with pytest.raises(ProblemError, match=text.split(",")[-1] or "condition"):
