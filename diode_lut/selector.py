@@ -132,7 +132,9 @@ class Decision(NamedTuple):
         if not self.configs:
             return f"{ABSTAIN}: Inductor decides as it would without diode_lut"
         if self.entry is None:
-            return f"{self.tier}: {self.where}{_trained_for(self)} answers, with confidence {self.confidence:.3f}"
+            assert self.opinion is not None
+            remark = _trained_for(self.opinion.model, self.hardware)
+            return f"{self.tier}: {self.where}{remark and f'{remark},'} answers, with confidence {self.confidence:.3f}"
         note = f" ({self.entry.note})" if self.entry.note else ""
         return f"{self.tier}: {self.where} answers{note}"
 
@@ -172,14 +174,15 @@ class Selector:
         """What the models answer, whether or not a table does; ``before`` is what was tried in vain before."""
         tried, opinion = list(before), None
         for tier, model in self._models:
+            name = f"{model_name(model)}{_trained_for(model, self.hardware)}"
             ranking = model.rank(problem, self.hardware, demand.gain)
             if ranking is None:
-                tried.append(Step(tier, None, f"{model_name(model)}: {model.unknown(problem)}"))
+                tried.append(Step(tier, None, f"{name}: {model.unknown(problem)}"))
                 continue
             opinion = Opinion(model, ranking)
             if demand.met(ranking.confidence, ranking.times[0]):
                 return Decision(problem, self.hardware, tier, ranking.configs, None, None, tuple(tried), opinion)
-            tried.append(Step(tier, None, f"{model_name(model)}: {demand.unmet(ranking)}"))
+            tried.append(Step(tier, None, f"{name}: {demand.unmet(ranking)}"))
         return Decision(problem, self.hardware, ABSTAIN, (), None, None, tuple(tried), opinion)
 
 
@@ -228,11 +231,9 @@ def ranking_in_words(ranking: Ranking) -> list[str]:
     return [*shown, f"    the first is within 5 % of the best with confidence {ranking.confidence:.3f}"]
 
 
-def _trained_for(decision: Decision) -> str:
+def _trained_for(model: Model, hardware: Hardware) -> str:
     """A remark where the model is another device's."""
-    assert decision.opinion is not None
-    hardware = decision.opinion.model.hardware
-    return "" if hardware.same_device(decision.hardware) else f", trained for {hardware},"
+    return "" if model.hardware.same_device(hardware) else f", trained for {model.hardware}"
 
 
 def _why_not(table: Table, problem: Problem) -> str:

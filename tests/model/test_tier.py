@@ -74,9 +74,11 @@ def test_explain_shows_the_ranking_in_any_case() -> None:
 
 
 def test_another_devices_model_says_so() -> None:
-    """On hardware that it was not trained for, explain names what it was trained for."""
-    steps = selector(hardware=A100).select(MM).steps
-    assert steps[-1].startswith("model: model for NVIDIA H200, trained for NVIDIA H200 (sm_90, 132 SMs), answers")
+    """On hardware that it was not trained for, explain names what it was trained for, whether or not it answers."""
+    name = "model: model for NVIDIA H200, trained for NVIDIA H200 (sm_90, 132 SMs)"
+    asked = selector(hardware=A100)
+    assert asked.select(MM).steps[-1].startswith(f"{name}, answers")
+    assert asked.select(FLOAT32).steps[0].startswith(f"{name}: not trained")
 
 
 def test_digest_depends_on_the_model(tmp_path: Path) -> None:
