@@ -93,9 +93,11 @@ def is_model(path: Path) -> bool:
 
 
 def open_model(path: Path) -> Model:
-    """The model in a file; ModelError if it is bad."""
-    from diode_lut.model.weights import read_model
-
+    """The model in a file; ModelError if it is bad, or if what models need is not installed, or broken."""
+    try:
+        from diode_lut.model.weights import read_model
+    except ImportError as error:
+        raise ModelError(f"{path}: NumPy or safetensors, which models need, cannot be imported: {error}") from error
     return read_model(path)
 
 

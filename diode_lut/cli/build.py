@@ -100,12 +100,12 @@ def build_command(
 
 def _first_choice(path: Path) -> Choose:
     """What the model in a file answers, where it says what the settings demand."""
+    from diode_lut.catalog import open_model
     from diode_lut.evaluate import answers_of_model
-    from diode_lut.model.weights import read_model
     from diode_lut.selector import Demand
     from diode_lut.settings import config
 
-    select = answers_of_model(read_model(path), Demand.of(config))
+    select = answers_of_model(open_model(path), Demand.of(config))
     return lambda problem: next(iter(select(problem).configs), None)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+
+import pytest
 
 from diode_lut.build import BuildResult, build
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
@@ -66,3 +69,14 @@ def test_command(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.stderr
     assert "  rows left to the model: 1, of 1 problems" in result.stdout
     assert [entry.configs[0] for entry in read_table(out).entries] == [ATEN]
+
+
+def test_command_without_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no model can be read, that is an error, and no table is written."""
+    weights, out = tmp_path / "x.safetensors", tmp_path / "x.json"
+    write_model(model(candidates=(LARGE, BATCHED, ATEN)), weights)
+    monkeypatch.delitem(sys.modules, "diode_lut.model.weights")
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    result = call("build", dataset(tmp_path / "x.msgpack"), "-o", out, "--prune-with", weights)
+    assert (result.exit_code, out.exists()) == (1, False)
+    assert f"error: {weights}: NumPy or safetensors, which models need, cannot be imported: " in result.stderr

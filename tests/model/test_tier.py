@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -146,6 +147,32 @@ def test_a_bad_model_costs_itself_and_a_warning(shipped_model: Path, caplog: pyt
     assert caplog.messages[0].startswith(f"model left out: {shipped_model}: damaged")
     with pytest.raises(ModelError):
         diode_lut.register_table(str(shipped_model))
+
+
+@pytest.mark.parametrize("missing", ["numpy", "safetensors"])
+def test_models_cost_only_themselves_where_their_libraries_are_broken(
+    missing: str,
+    shipped_model: Path,
+    table_file: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Tables answer without them, each model is left out with a warning, and a command that needs it says why."""
+    table_file("tables/nvidia-h200.json", {"op": "mm", "configs": [{"template": "aten"}]})
+    mine = shipped_model.parent.parent / "mine.safetensors"
+    mine.write_bytes(shipped_model.read_bytes())
+    monkeypatch.delitem(sys.modules, "diode_lut.model.weights")
+    monkeypatch.setitem(sys.modules, missing, None)
+    with diode_lut.config.patch(tables=(str(mine),)):
+        assert diode_lut.select(MM, hardware=H200).tier == "device"
+        decision = diode_lut.select(MM._replace(op="bmm", b=2), hardware=H200)
+    why = "NumPy or safetensors, which models need, cannot be imported: "
+    assert (decision.tier, len(decision.steps)) == ("abstain", 6)
+    assert [message.partition("cannot be")[0] for message in caplog.messages] == [
+        f"model left out: {path}: NumPy or safetensors, which models need, " for path in (mine, shipped_model)
+    ]
+    result = call("explain", "mm", 8, 8, 8, "--hardware", "nvidia-h200", "--table", mine)
+    assert (result.exit_code, result.stderr.startswith(f"error: {mine}: {why}")) == (1, True)
 
 
 def test_threshold_is_a_setting(shipped_model: Path) -> None:
