@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from diode_lut.errors import HardwareError, ModelError, TableError
+from diode_lut.errors import DiodeLutError, HardwareError, ModelError, TableError
 from diode_lut.log import warn_once
 from diode_lut.model.head import SUFFIX, read_model_hardware
 from diode_lut.problem import Hardware, slug
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from diode_lut.model.ranking import Model
 
 _SHIPPED = ("*.json", f"*{SUFFIX}")
+_MISSING = "no such file"
 _ROWS_NAMED = 10
 """So many bad rows of a file are named one by one in the log."""
 
@@ -52,18 +53,26 @@ def find_tables(user_tables: Iterable[str]) -> list[TableFile]:
 def find_path(name_or_path: str) -> Path:
     """The file of a path, or of a shipped table's or model's name; TableError if there is none."""
     path = Path(name_or_path)
-    try:
-        if path.is_file():
-            return path
-    except OSError as error:
-        raise TableError(f"cannot be read: {error.strerror}", path=path) from error
+    fault = _no_file(path)
+    if not fault:
+        return path
     shipped = [*_shipped_files(), *_shipped_models()]
     for file in shipped:
         if file.called(name_or_path):
             return file.path
     known = ", ".join(file.name for file in shipped) or "none"
-    missing = FileNotFoundError(name_or_path)
-    raise TableError(f"no such file, and no shipped table of that name (shipped: {known})", path=path) from missing
+    more = f", and no shipped table of that name (shipped: {known})" if fault == _MISSING else ""
+    raise TableError(f"{fault}{more}", path=path) from OSError(name_or_path)
+
+
+def _no_file(path: Path) -> str:
+    """What is there instead of a file, in words; empty if it is one. TableError if the system will not say."""
+    try:
+        if path.is_file():
+            return ""
+        return "is a directory" if path.is_dir() else "is no regular file" if path.exists() else _MISSING
+    except OSError as error:
+        raise TableError(f"cannot be read: {error.strerror}", path=path) from error
 
 
 def find_hardware(name: str, user_tables: Iterable[str]) -> Hardware:
@@ -131,26 +140,27 @@ def _switched_off(name: str) -> Tier:
 
 
 def _names_model(name: str) -> bool:
-    """Whether a name is a model's; unknown names are none, so that the error about them is a table's."""
+    """Whether a name is a model's; where there is no such file, whether it looks like a model's."""
     try:
         return is_model(find_path(name))
     except TableError:
-        return False
+        return is_model(Path(name))
 
 
 def _model_tier(name: str, hardware: Hardware, mine: Iterable[str]) -> Tier:
     shipped = [file for file in _shipped_models() if file.hardware.kin(hardware)]
     shipped.sort(key=lambda file: not file.hardware.same_device(hardware))
-    opened = [_try_model(path) for path in (*map(find_path, mine), *(file.path for file in shipped))]
-    left_out = tuple(f"left out: {found}" for found in opened if isinstance(found, ModelError))
-    models = tuple(found for found in opened if not isinstance(found, ModelError))
+    opened = [_try_model(name_or_path) for name_or_path in (*mine, *_paths(shipped))]
+    left_out = tuple(f"left out: {found}" for found in opened if isinstance(found, DiodeLutError))
+    models = tuple(found for found in opened if not isinstance(found, DiodeLutError))
     return Tier(name, (), left_out if opened else (f"no model is for {hardware}",), models)
 
 
-def _try_model(path: Path) -> Model | ModelError:
+def _try_model(name_or_path: str) -> Model | TableError | ModelError:
+    """The model, or why there is none to use, which is a warning as well."""
     try:
-        return open_model(path)
-    except ModelError as error:
+        return open_model(find_path(name_or_path))
+    except (TableError, ModelError) as error:
         warn_once(f"model left out: {error}")
         return error
 
@@ -225,11 +235,19 @@ def _files(tables: Iterable[str], *, shipped: bool) -> list[TableFile]:
 
 def _file(name_or_path: str, shipped: bool) -> TableFile | None:
     try:
-        path = find_path(name_or_path)
+        path = _shipped_file(name_or_path) if shipped else find_path(name_or_path)
         return TableFile(path, read_model_hardware(path) if is_model(path) else read_hardware(path), shipped)
     except (TableError, ModelError) as error:
         warn_once(f"table left out: {error}")
         return None
+
+
+def _shipped_file(name: str) -> Path:
+    """The path of a shipped file; TableError if there is none. To find it by name would be to list them all again."""
+    path = Path(name)
+    if fault := _no_file(path):
+        raise TableError(fault, path=path) from OSError(name)
+    return path
 
 
 def _paths(files: Iterable[TableFile]) -> Iterator[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from diode_lut import catalog
 from diode_lut.catalog import find_hardware, find_path, find_tables, open_table, tiers_for, warn_of_useless
 from diode_lut.errors import HardwareError, TableError
 from diode_lut.problem import Hardware
@@ -152,6 +154,43 @@ def test_missing_and_bad_files_never_raise(shipped: Path, table_file: Write, cap
         f"table left out: {missing.removesuffix('json')}",
         f"table left out: {shipped / 'broken.'}",
     ]
+
+
+@pytest.mark.parametrize("name", ["other.json", "other.mlp.safetensors"])
+@pytest.mark.parametrize("kind", ["directory", "pipe"])
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with names")
+def test_what_is_no_file_among_the_shipped_ones(
+    kind: str, name: str, shipped: Path, table_file: Write, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A directory or a pipe that is named like a table or a model costs itself and one warning, and is not read."""
+    path = shipped / name
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    what = "is no regular file" if kind == "pipe" else "is a directory"
+    table_file("tables/nvidia-h200.json", ATEN)
+    for _ in range(2):
+        assert [file.name for file in find_tables(())] == ["nvidia-h200"]
+        assert names(H200)["device"] == ["nvidia-h200.json"]
+        with pytest.raises(TableError, match=what):
+            find_path(str(path))
+        with pytest.raises(TableError, match=r"h300: no such file, .* \(shipped: nvidia-h200\)"):
+            find_path("h300")
+    assert caplog.messages == [f"table left out: {path}: {what}"]
+
+
+@pytest.mark.parametrize("name", ["other.json", "other.mlp.safetensors"])
+def test_a_shipped_file_that_vanishes(
+    name: str, shipped: Path, table_file: Write, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that somebody removes after it was seen in the directory costs itself and one warning."""
+    path = shipped / name
+    path.touch()
+    table_file("tables/nvidia-h200.json", ATEN)
+    monkeypatch.setattr(catalog, "distrust", lambda seen: seen.unlink() if seen == path else None)
+    assert [file.name for file in find_tables(())] == ["nvidia-h200"]
+    assert caplog.messages == [f"table left out: {path}: no such file"]
 
 
 def test_bad_rows_are_named_once(shipped: Path, table_file: Write, caplog: pytest.LogCaptureFixture) -> None:

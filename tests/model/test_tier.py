@@ -149,6 +149,26 @@ def test_a_bad_model_costs_itself_and_a_warning(shipped_model: Path, caplog: pyt
         diode_lut.register_table(str(shipped_model))
 
 
+def test_an_own_model_that_vanishes(
+    shipped_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that somebody removes after its name was looked up costs only itself."""
+    mine = shipped_model.parent.parent / "mine.safetensors"
+    mine.touch()
+    find = catalog.find_path
+
+    def find_and_remove(name: str) -> Path:
+        path = find(name)
+        if path == mine:
+            path.unlink()
+        return path
+
+    monkeypatch.setattr(catalog, "find_path", find_and_remove)
+    *_, tier = tiers_for(H200, (str(mine),))
+    assert [each.path for each in tier.models] == [shipped_model]
+    assert caplog.messages[0].startswith(f"model left out: {mine}: no such file")
+
+
 @pytest.mark.parametrize("missing", ["numpy", "safetensors"])
 def test_models_cost_only_themselves_where_their_libraries_are_broken(
     missing: str,
