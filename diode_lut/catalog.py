@@ -150,13 +150,13 @@ def _names_model(name: str) -> bool:
 def _model_tier(name: str, hardware: Hardware, mine: Iterable[str]) -> Tier:
     shipped = [file for file in _shipped_models() if file.hardware.kin(hardware)]
     shipped.sort(key=lambda file: not file.hardware.same_device(hardware))
-    opened = [_try_model(name_or_path) for name_or_path in (*mine, *_paths(shipped))]
+    opened = [try_model(name_or_path) for name_or_path in (*mine, *_paths(shipped))]
     left_out = tuple(f"left out: {found}" for found in opened if isinstance(found, DiodeLutError))
     models = tuple(found for found in opened if not isinstance(found, DiodeLutError))
     return Tier(name, (), left_out if opened else (f"no model is for {hardware}",), models)
 
 
-def _try_model(name_or_path: str) -> Model | TableError | ModelError:
+def try_model(name_or_path: str) -> Model | TableError | ModelError:
     """The model, or why there is none to use, which is a warning as well."""
     try:
         return open_model(find_path(name_or_path))
@@ -207,6 +207,11 @@ def _shipped_models() -> list[TableFile]:
 def _found(pattern: str) -> list[str]:
     """The shipped files that can be trusted: nobody named them."""
     return [str(path) for path in sorted(tables_directory().glob(pattern)) if _trusted(path)]
+
+
+def shipped_paths() -> list[str]:
+    """The shipped files that can be trusted, good or bad: tables, then models."""
+    return [path for pattern in _SHIPPED for path in _found(pattern)]
 
 
 def distrusted() -> list[str]:

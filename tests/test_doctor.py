@@ -14,8 +14,10 @@ from torch._inductor.choices import InductorChoices
 from torch._inductor.virtualized import V
 
 import diode_lut
+from diode_lut.model.weights import write_model
 from tests.commands import call
 from tests.fake_cuda import fake_cuda
+from tests.model.small import model
 
 ROOT = Path(__file__).parent.parent
 ROW = {"configs": [{"template": "aten"}]}
@@ -81,6 +83,43 @@ def test_tables_of_no_use(cpu_table: Write, table_file: Write) -> None:
         f"tables: {other} is for NVIDIA H200 (sm_90, 132 SMs), which this machine does not have",
     ]
     assert found["to"][:2] == [f"do: python -m diode_lut check {partly}", "do: correct DIODE_LUT_TABLES"]
+
+
+@pytest.mark.parametrize("name", ["h200.json", "h200.mlp.safetensors"])
+def test_a_damaged_shipped_file(cpu_table: Write, shipped: Path, name: str) -> None:
+    """One that is cut off is wrong, with what to do, even if others answer."""
+    (shipped / name).write_bytes((ROOT / "tables" / f"nvidia-{name}").read_bytes()[:-1000])
+    mine = cpu_table("mine.json", ROW)
+    code, found = findings([mine])
+    (text,) = found["wrong"]
+    assert (code, text.startswith(f"tables: {shipped / name}:")) == (1, True)
+    assert found["to"] == ["do: restore it, by installing diode_lut again, or remove it"]
+
+
+def test_a_bad_model_of_ones_own(cpu_table: Write, tmp_path: Path) -> None:
+    """It is wrong, and what to do is a command that says what is wrong with it, or nothing once it is good."""
+    path = tmp_path / "mine.mlp.safetensors"
+    write_model(model(), path)
+    good = path.read_bytes()
+    path.write_bytes(good[:-4])
+    code, found = findings([cpu_table("mine.json", ROW), path])
+    (text,) = found["wrong"]
+    assert (code, found["to"]) == (1, [f"do: python -m diode_lut check {path}"])
+    assert call("check", path).stdout == text.removeprefix("tables: ") + "\n"
+    path.write_bytes(good)
+    assert call("check", path).output == "1 file, 0 problems\n"
+    assert findings([cpu_table("mine.json", ROW), path])[1]["wrong"] == []
+
+
+def test_a_model_without_its_libraries(cpu_table: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What to do is to install them."""
+    path = tmp_path / "mine.mlp.safetensors"
+    write_model(model(), path)
+    monkeypatch.delitem(sys.modules, "diode_lut.model.weights")
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    code, found = findings([cpu_table("mine.json", ROW), path])
+    assert (code, len(found["wrong"])) == (1, 1)
+    assert found["to"] == ["do: pip install --force-reinstall numpy safetensors"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions are others on Windows")

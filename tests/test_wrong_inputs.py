@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from diode_lut.cli import COMMANDS
+from diode_lut.model.weights import write_model
 from tests.commands import call
 from tests.distill import synthetic
+from tests.model.small import model
 
 CASES = [
     ("build nosuch.msgpack -o x.json", 2, "error: nosuch.msgpack: No such file or directory"),
@@ -23,10 +25,15 @@ CASES = [
     ("check inverted.json", 1, "entries[0].m: [512, 1] ends before it begins (allowed: [lowest, highest])"),
     ("check misspelt.json", 1, "entries[0].config: unknown field (known: op, dtype,"),
     ("check d.msgpack", 1, "is not UTF-8 (expected a table, which is JSON)"),
+    ("check cut.safetensors", 1, "cut.safetensors: damaged: "),
+    ("check cut.safetensors --compile --format github", 1, "::error file=cut.safetensors::damaged: "),
+    ("check nosuch.safetensors", 2, "nosuch.safetensors: cannot be read: No such file or directory"),
+    ("check model.bin", 1, "model.bin: a model, not a table (names of models end with .safetensors)"),
     ("check nosuch.json", 2, "nosuch.json: cannot be read: No such file or directory"),
     ("collect --problems problems.json --out t.msgpack", 1, "problems.json: [0].dtype: 'fp16' is not one of float16,"),
     ("collect --out t.msgpack", 2, "give either --problems or --random"),
     ("diff mine.json text.json", 2, "error: text.json:1:1: not JSON"),
+    ("diff mine.json model.bin", 2, "error: model.bin: a model, not a table"),
     ("diff mine.json mine.json --dataset mine.json", 1, "error: mine.json: a table, not a dataset"),
     ("distill d.msgpack -o x.json", 2, "x.json: the name of a model ends with .safetensors"),
     ("distill d.msgpack -o x.safetensors --leave-out m=9:1", 2, "'m=9:1': not a condition such as op=mm, layout=nt"),
@@ -36,10 +43,16 @@ CASES = [
     ("evaluate mine.json d.msgpack --json nodir/x.json", 2, "nodir: no such directory to write the figures to"),
     ("evaluate --model mine.json d.msgpack", 1, "error: mine.json: not a safetensors file"),
     ("explain mm 8 8 8 --batch 4 --hardware h200", 2, "error: b: mm has no batch, so b is 1, not 4"),
+    (
+        "explain mm 8 8 8 --hardware h200 --table model.bin",
+        1,
+        "error: model.bin: a model, not a table (names of models",
+    ),
     ("explain mm 8 8 8 --hardware h300", 2, "error: h300: no table is for hardware of that name (tables: "),
     ("export inductor-table mine.json -o nodir/x.json", 2, "error: nodir/x.json: No such file or directory"),
     ("export t4 mine.json -o x.json", 1, "error: mine.json: a table, not a dataset"),
     ("fmt inverted.json", 1, "[512, 1] ends before it begins (allowed: [lowest, highest]) (correct it first)"),
+    ("fmt cut.safetensors", 1, "error: cut.safetensors: a model, not a table (names of models end with .safetensors)"),
     ("git-setup", 2, "not a git repository"),
     ("import t4 text.json -o x.msgpack", 1, "error: text.json: not JSON: "),
     ("import inductor-table mine.json -o x.json", 1, "does not say what it was measured on: give --hardware"),
@@ -48,7 +61,9 @@ CASES = [
     ("merge mine.json", 2, "give two tables, or three: BASE OURS THEIRS"),
     ("pack mine.json -o x.msgpack.zst", 1, "error: mine.json: the first object has no 'diode_lut_dataset': not a d"),
     ("query mine.json 'entries[?'", 2, "Invalid value for JMESPATH: Invalid jmespath expression: Incomplete"),
+    ("query cut.safetensors entries", 1, "error: cut.safetensors: a model, not a table"),
     ("receipt mine.json", 1, "error: mine.json"),
+    ("report cut.safetensors d.msgpack -o x.html", 1, "error: cut.safetensors: a model, not a table"),
     ("report mine.json d.msgpack -o nodir/x.html", 2, "nodir: no such directory to write the page to"),
     ("set mine.json mm --m 1024-513 --config aten --note x", 2, "error: m: [1024, 513] ends before it begins"),
     (
@@ -75,6 +90,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "inverted.json").write_text(f"{head}[{{{row.replace('[1, 512]', '[512, 1]')}}}]}}")
     (here / "misspelt.json").write_text(f"{head}[{{{row.replace('configs', 'config')}}}]}}")
     (here / "text.json").write_text("hello")
+    write_model(model(), here / "model.bin")
+    (here / "cut.safetensors").write_bytes((here / "model.bin").read_bytes()[:-4])
     problem = '{"op": "mm", "B": 1, "M": 8, "N": 8, "K": 8, "dtype": "fp16", "layout": "nn"}'
     (here / "problems.json").write_text(f"[{problem}]")
     return here

@@ -1,4 +1,4 @@
-"""``check``: everything that is wrong with table files."""
+"""``check``: everything that is wrong with table files, and whether models can be used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from diode_lut import cli
 from diode_lut.cli.reporters import REPORTERS
-from diode_lut.errors import TableError
+from diode_lut.errors import ModelError, TableError
 
 
 @click.command("check")
@@ -31,19 +31,39 @@ from diode_lut.errors import TableError
 )
 @click.pass_context
 def check_command(ctx: click.Context, files: tuple[Path, ...], compiling: bool, form: str) -> None:
-    """Find everything that is wrong with tables.
+    """Find everything that is wrong with tables, and whether models can be used.
 
     That is what the schema says, rows that contradict each other or can never answer, configs that the architecture
     cannot launch, and any form but that of fmt. Prints one line for each problem, as FILE:LINE:COLUMN: PATH: what was
-    found and what is allowed.
+    found and what is allowed. Of a model the first problem is found.
     """
-    from diode_lut.table.check import check_file
-
-    errors = [error for file in files for error in (*check_file(file), *(_compile(file) if compiling else ()))]
+    errors = [error for file in files for error in _check(file, compiling)]
     for line in REPORTERS[form](errors):
         click.echo(line)
     click.echo(f"{_count(len(files), 'file')}, {_count(len(errors), 'problem')}", err=True)
     ctx.exit(max(map(cli.exit_code, errors), default=0))
+
+
+def _check(file: Path, compiling: bool) -> list[TableError]:
+    from diode_lut.catalog import is_model
+    from diode_lut.table.check import check_file
+
+    if is_model(file):
+        return _check_model(file)
+    return [*check_file(file), *(_compile(file) if compiling else ())]
+
+
+def _check_model(file: Path) -> list[TableError]:
+    """What is wrong with a model, in the form in which it is said of tables."""
+    from diode_lut.catalog import open_model
+
+    try:
+        open_model(file)
+    except ModelError as error:
+        found = TableError(str(error).removeprefix(f"{file}: "), path=file)
+        found.__cause__ = error.__cause__
+        return [found]
+    return []
 
 
 def _compile(file: Path) -> list[TableError]:

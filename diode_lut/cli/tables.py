@@ -7,10 +7,14 @@ import click
 
 @click.command("tables")
 def tables_command() -> None:
-    """List the tables that can be used, and the hardware that they are for."""
+    """List the tables and models that can be used, and the hardware that they are for."""
     from diode_lut import runtime
+    from diode_lut.catalog import is_model, try_model
+    from diode_lut.errors import DiodeLutError
     from diode_lut.selector import shown
 
     for file in runtime.list_available_tables():
+        if is_model(file.path) and isinstance(try_model(str(file.path)), DiodeLutError):
+            continue
         origin = "shipped" if file.shipped else "user"
         click.echo(f"{file.name}  {file.hardware}  {origin}  {shown(file.path)}")

@@ -6,13 +6,24 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from diode_lut.catalog import distrusted, find_path, find_tables, is_model, open_model, open_table, tiers_for
+from diode_lut.catalog import (
+    distrusted,
+    find_path,
+    find_tables,
+    is_model,
+    open_model,
+    open_table,
+    shipped_paths,
+    tiers_for,
+)
 from diode_lut.doctor.finding import Finding, fine, note, wrong
 from diode_lut.errors import ModelError, TableError
 from diode_lut.hardware import detect_hardware, local_devices
 from diode_lut.problem import Hardware
 from diode_lut.selector import shown
 from diode_lut.settings import Settings, config, faults_in_environment
+
+_LIBRARIES = "pip install --force-reinstall numpy safetensors"
 
 
 def settings() -> Iterator[Finding]:
@@ -55,6 +66,7 @@ def _unusable(found: list[Hardware]) -> Iterator[Finding]:
     """Files that answer on no device of this machine, or not with all that is in them."""
     for name in config.tables:
         yield from _own(name)
+    yield from _shipped()
     for reason in distrusted():
         yield wrong("tables", f"left out: {reason}", "see to its owner and permissions, or name it in DIODE_LUT_TABLES")
     for file in find_tables(config.tables):
@@ -66,6 +78,18 @@ def _unusable(found: list[Hardware]) -> Iterator[Finding]:
 
 def _own(name: str) -> Iterator[Finding]:
     """What is wrong with one of the user's own files."""
+    yield from _faults(name, f"python -m diode_lut check {name}", "correct DIODE_LUT_TABLES")
+
+
+def _shipped() -> Iterator[Finding]:
+    """What is wrong with the shipped files, for whatever hardware they are."""
+    remedy = "restore it, by installing diode_lut again, or remove it"
+    for path in shipped_paths():
+        yield from _faults(path, remedy, remedy)
+
+
+def _faults(name: str, if_bad: str, if_unreadable: str) -> Iterator[Finding]:
+    """What is wrong with a table or model, with the remedy."""
     try:
         path = find_path(name)
         if is_model(path):
@@ -73,11 +97,9 @@ def _own(name: str) -> Iterator[Finding]:
             return
         faults = len(open_table(path).errors)
     except (TableError, ModelError) as error:
-        unreadable = isinstance(error.__cause__, OSError)
-        remedy = "correct DIODE_LUT_TABLES" if unreadable else f"python -m diode_lut check {name}"
-        yield wrong("tables", str(error), remedy)
+        cause = error.__cause__
+        remedy = if_unreadable if isinstance(cause, OSError) else if_bad
+        yield wrong("tables", str(error), _LIBRARIES if isinstance(cause, ImportError) else remedy)
         return
     if faults:
-        yield wrong(
-            "tables", f"{shown(path)}: {faults} of its rows cannot be used", f"python -m diode_lut check {name}"
-        )
+        yield wrong("tables", f"{shown(path)}: {faults} of its rows cannot be used", if_bad)

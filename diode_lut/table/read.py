@@ -45,6 +45,8 @@ Piece = tuple[bytes, list[Any]]
 _OPENING = re.compile(rb'"entries"\s*:\s*\[(\s*)(\{\s*")[^"\\]*"')
 _CLOSING = re.compile(rb"\s*\]\s*\}\s*\Z")
 _CLOSING_BYTES = 64
+_SAFETENSORS = b"\0\0\0\0{"
+"""How a safetensors file goes on after 4 bytes: the rest of its header's length, and the header."""
 _ROW = b'"configs"'
 """What every row has once."""
 
@@ -94,6 +96,8 @@ def read_bytes(path: Path) -> bytes:
 
 def parse(path: Path, data: bytes, most: int) -> Any:
     """The JSON document in the bytes of the file; TableError if there is none, or one of more values than ``most``."""
+    if data.startswith(_SAFETENSORS, 4):
+        raise TableError("a model, not a table (names of models end with .safetensors)", path=path)
     if has_more_values(data, most):
         remedy = "if it is a table, write it with jq . or fmt, the rows last"
         raise TableError(f"not JSON, or more than {most} values that can only be read at once ({remedy})", path=path)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load, save
 
 import diode_lut
 from diode_lut import catalog, runtime
 from diode_lut.catalog import find_path, find_tables, tiers_for
 from diode_lut.errors import ModelError
+from diode_lut.model.head import KEY, metadata_of
 from diode_lut.model.weights import read_model, write_model
 from diode_lut.problem import ATEN, Hardware
 from diode_lut.selector import Demand, Selector, Tier
@@ -193,6 +196,21 @@ def test_models_cost_only_themselves_where_their_libraries_are_broken(
     ]
     result = call("explain", "mm", 8, 8, 8, "--hardware", "nvidia-h200", "--table", mine)
     assert (result.exit_code, result.stderr.startswith(f"error: {mine}: {why}")) == (1, True)
+
+
+def test_tables_command_lists_models_that_can_be_used(shipped_model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One that is cut off, or made for other features, is a warning instead of a line."""
+    good = shipped_model.read_bytes()
+    metadata = metadata_of(good, shipped_model)
+    metadata["features"]["version"] += 1
+    for bad in (good[:-4], save(load(good), {KEY: json.dumps(metadata)})):
+        assert str(shipped_model) in call("tables").stdout
+        shipped_model.write_bytes(bad)
+        assert call("tables").stdout == ""
+        shipped_model.write_bytes(good)
+    why = ("damaged: ", "features.version: expected ")
+    assert all(map(str.startswith, caplog.messages, [f"model left out: {shipped_model}: {words}" for words in why]))
+    assert len(caplog.messages) == len(why)
 
 
 def test_threshold_is_a_setting(shipped_model: Path) -> None:
