@@ -58,15 +58,17 @@ def register_table(name_or_path: str) -> None:
     """Put a table or a model behind the user's own in ``config.tables``; TableError or ModelError if it is no use.
 
     ``name_or_path`` is a file, or the name of a shipped table, of its hardware or an alias of that. A model is used on
-    any hardware, whatever it was trained for.
+    any hardware, whatever it was trained for. What is there already stays where it is, and a relative path means the
+    same file wherever the process goes.
     """
-    path = find_path(name_or_path)
+    path = find_path(name_or_path).absolute()
     if is_model(path):
         open_model(path)
     else:
         open_table(path)
     with _lock:
-        config.tables = (*config.tables, str(path))
+        if not {name_or_path, str(path)}.intersection(config.tables):
+            config.tables = (*config.tables, str(path))
 
 
 def select(problem: Problem, *, hardware: Hardware | str | None = None) -> Decision:

@@ -84,6 +84,25 @@ def test_register_rejects_what_cannot_be_used(tmp_path: Path) -> None:
     assert diode_lut.config.tables == ()
 
 
+def test_register_in_another_directory(table_file: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path means the file that it was registered for, wherever the process goes."""
+    table_file("here/mine.json", ROW)
+    monkeypatch.chdir(tmp_path / "here")
+    diode_lut.register_table("mine.json")
+    monkeypatch.chdir(tmp_path)
+    assert diode_lut.select(MM, hardware=Hardware("NVIDIA H200", "sm_90", 132)).tier == "user"
+
+
+def test_register_again(table_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is registered, or named by the settings, already is neither listed nor asked twice, and keeps its place."""
+    first, second = table_file("first.json", ROW), table_file("second.json", ROW)
+    monkeypatch.chdir(first.parent)
+    diode_lut.config.tables = ("first.json",)
+    for name in ("second.json", "first.json", str(second), "second.json"):
+        diode_lut.register_table(name)
+    assert diode_lut.config.tables == ("first.json", str(second))
+
+
 def test_register_by_name(table_file: Write) -> None:
     """A shipped table can be registered by its name."""
     path = table_file("tables/nvidia-h200.json", ROW)
