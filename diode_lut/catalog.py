@@ -223,7 +223,7 @@ def distrusted() -> list[str]:
 def _trusted(path: Path) -> bool:
     reason = _against(path)
     if reason:
-        warn_once(f"table left out: {reason}")
+        warn_once(f"{_kind(path)} left out: {reason}")
     return not reason
 
 
@@ -243,8 +243,12 @@ def _file(name_or_path: str, shipped: bool) -> TableFile | None:
         path = _shipped_file(name_or_path) if shipped else find_path(name_or_path)
         return TableFile(path, read_model_hardware(path) if is_model(path) else read_hardware(path), shipped)
     except (TableError, ModelError) as error:
-        warn_once(f"table left out: {error}")
+        warn_once(f"{_kind(Path(name_or_path))} left out: {error}")
         return None
+
+
+def _kind(path: Path) -> str:
+    return "model" if is_model(path) else "table"
 
 
 def _shipped_file(name: str) -> Path:

@@ -32,6 +32,11 @@ def names(hardware: Hardware, *user_tables: str) -> dict[str, list[str]]:
     }
 
 
+def left_out(path: Path) -> str:
+    """How the warning about a file begins that cannot be used."""
+    return f"{'table' if path.suffix == '.json' else 'model'} left out: {path}"
+
+
 def test_tables_are_listed_users_first(shipped: Path, table_file: Write) -> None:
     """The user's tables come in their order, then the shipped ones by file name."""
     for name in ("tables/nvidia-h200.json", "tables/a.json"):
@@ -177,7 +182,7 @@ def test_what_is_no_file_among_the_shipped_ones(
             find_path(str(path))
         with pytest.raises(TableError, match=r"h300: no such file, .* \(shipped: nvidia-h200\)"):
             find_path("h300")
-    assert caplog.messages == [f"table left out: {path}: {what}"]
+    assert caplog.messages == [f"{left_out(path)}: {what}"]
 
 
 @pytest.mark.parametrize("name", ["other.json", "other.mlp.safetensors"])
@@ -190,7 +195,27 @@ def test_a_shipped_file_that_vanishes(
     table_file("tables/nvidia-h200.json", ATEN)
     monkeypatch.setattr(catalog, "distrust", lambda seen: seen.unlink() if seen == path else None)
     assert [file.name for file in find_tables(())] == ["nvidia-h200"]
-    assert caplog.messages == [f"table left out: {path}: no such file"]
+    assert caplog.messages == [f"{left_out(path)}: no such file"]
+
+
+def test_bad_models_are_said_to_be_models(shipped: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever is wrong with what is named like a model, there is one warning, and it calls it a model."""
+    directory, empty = tmp_path / "mine.safetensors", shipped / "nvidia-h200.mlp.safetensors"
+    directory.mkdir()
+    empty.touch()
+    missing = tmp_path / "missing.safetensors"
+    mine = [str(directory), str(missing)]
+    for _ in range(2):
+        assert find_tables(mine) == []
+        *_, tier = tiers_for(H200, mine)
+        assert tier.left_out[0] == f"left out: {directory}: is a directory"
+    beginnings = [
+        f"{left_out(directory)}: is a directory",
+        f"{left_out(missing)}: no such file",
+        f"{left_out(empty)}: not a safetensors file",
+    ]
+    assert [message for message in caplog.messages if not message.startswith(tuple(beginnings))] == []
+    assert len(caplog.messages) == len(beginnings)
 
 
 def test_bad_rows_are_named_once(shipped: Path, table_file: Write, caplog: pytest.LogCaptureFixture) -> None:
