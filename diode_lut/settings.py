@@ -138,7 +138,10 @@ class Settings:
     gain_threshold: float
     """A model answers also where it expects its first config to be faster than aten by this fraction, however sure."""
     tables: tuple[str, ...]
-    """Your own tables and models, as names or paths. They come before the shipped ones, the first that answers wins."""
+    """Your own tables and models, as names or paths.
+
+    All tables are asked before the models, of each your own before the shipped ones; the first that answers wins.
+    """
     tiers: tuple[str, ...]
     """Who may answer, of TIERS and in their order."""
     strict: bool

@@ -36,7 +36,7 @@ _SIZE = click.IntRange(1, MAX_SIZE)
     "--table",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Ask this table, or model, before all others.",
+    help="Ask this table before all other tables, or this model before all other models; tables come first.",
 )
 @click.pass_context
 def explain_command(

@@ -134,11 +134,12 @@ def test_own_models_come_first_on_any_hardware(shipped_model: Path, tmp_path: Pa
 
 
 def test_tables_come_before_models(shipped_model: Path, table_file: Callable[..., Path]) -> None:
-    """Where a table covers the problem, no model is asked."""
+    """Where a table covers the problem, no model is asked, not even the user's own."""
     table_file("tables/nvidia-h200.json", {"op": "mm", "configs": [{"template": "aten"}]})
-    with diode_lut.config.patch(tables=()):
-        assert diode_lut.select(MM, hardware=H200).tier == "device"
-        assert diode_lut.select(MM._replace(op="bmm", b=2), hardware=H200).tier == "model"
+    for mine in (), (str(shipped_model),):
+        with diode_lut.config.patch(tables=mine):
+            assert diode_lut.select(MM, hardware=H200).tier == "device"
+            assert diode_lut.select(MM._replace(op="bmm", b=2), hardware=H200).tier == "model"
 
 
 def test_a_bad_model_costs_itself_and_a_warning(shipped_model: Path, caplog: pytest.LogCaptureFixture) -> None:
