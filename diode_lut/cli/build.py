@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.inputs import hardware_of, read_whole_table
+from diode_lut.cli.inputs import hardware_of, read_whole_table, require_same_device
 from diode_lut.problem import LAYOUTS
 
 if TYPE_CHECKING:
     from diode_lut.build import BuildResult
     from diode_lut.build.prune import Choose
+    from diode_lut.model.ranking import Model
     from diode_lut.table import Table
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -54,7 +55,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "model_file",
     metavar="MODEL",
     type=_FILE,
-    help="Leave out rows whose problems this model serves as well.",
+    help="Leave out rows whose problems this model, trained for the same device, serves as well.",
 )
 def build_command(
     inputs: tuple[Path, ...],
@@ -74,6 +75,7 @@ def build_command(
     from rich.progress import Progress
 
     from diode_lut.build import build
+    from diode_lut.catalog import open_model
     from diode_lut.dataset import read_dataset
     from diode_lut.table import write_table
 
@@ -84,6 +86,9 @@ def build_command(
     device = hardware_of(hardware) if hardware is not None else None
     known = device or (table.hardware if table else None)
     datasets = [read_dataset(path, hardware=known, layout=layout) for path in inputs]
+    model = open_model(model_file) if model_file else None
+    if model:
+        require_same_device(datasets, model)
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
         result = build(
@@ -91,21 +96,20 @@ def build_command(
             hardware=device,
             previous=table,
             epsilon=epsilon,
-            prune_with=_first_choice(model_file) if model_file else None,
+            prune_with=_first_choice(model) if model else None,
             progress=lambda dataset: progress.track(dataset, description=dataset.path.name),
         )
     write_table(result.table, output)
     click.echo("\n".join(_summary(result, table, output)))
 
 
-def _first_choice(path: Path) -> Choose:
-    """What the model in a file answers, where it says what the settings demand."""
-    from diode_lut.catalog import open_model
+def _first_choice(model: Model) -> Choose:
+    """What the model answers, where it says what the settings demand."""
     from diode_lut.evaluate import answers_of_model
     from diode_lut.selector import Demand
     from diode_lut.settings import config
 
-    select = answers_of_model(open_model(path), Demand.of(config))
+    select = answers_of_model(model, Demand.of(config))
     return lambda problem: next(iter(select(problem).configs), None)
 
 

@@ -42,11 +42,16 @@ def read_datasets_for(table: Table | Model, inputs: Iterable[Path]) -> list[Data
     from diode_lut.dataset import read_dataset
 
     datasets = [read_dataset(path, hardware=table.hardware) for path in inputs]
+    require_same_device(datasets, table)
+    return datasets
+
+
+def require_same_device(datasets: Iterable[Dataset], table: Table | Model) -> None:
+    """DatasetError if one of the datasets was measured on another device than the table or model is for."""
     for dataset in datasets:
         found = dataset.header.hardware
         if not found.same_device(table.hardware):
             raise DatasetError(f"{dataset.path}: measured on {found}, but {table.path} is for {table.hardware}")
-    return datasets
 
 
 def require_torch(command: str) -> None:

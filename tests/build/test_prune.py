@@ -10,11 +10,12 @@ import pytest
 from diode_lut.build import BuildResult, build
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.model.weights import write_model
-from diode_lut.problem import ATEN, Config, Problem
+from diode_lut.problem import ATEN, Config, Hardware, Problem
 from diode_lut.table import Candidate, Entry, Table, read_table
 from tests.commands import call
 from tests.model.small import BATCHED, H200, LARGE, MM, SMALL, model
 
+A100 = Hardware("NVIDIA A100", "sm_80", 108)
 NEAR, FAR = MM, MM._replace(m=8192)
 
 
@@ -80,3 +81,12 @@ def test_command_without_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyP
     result = call("build", dataset(tmp_path / "x.msgpack"), "-o", out, "--prune-with", weights)
     assert (result.exit_code, out.exists()) == (1, False)
     assert f"error: {weights}: NumPy or safetensors, which models need, cannot be imported: " in result.stderr
+
+
+def test_a_model_for_another_device_is_refused(tmp_path: Path) -> None:
+    """It would not answer where the table does: an error says which device is whose, and nothing is written."""
+    weights, source, out = tmp_path / "a100.safetensors", dataset(tmp_path / "x.msgpack"), tmp_path / "x.json"
+    write_model(model(hardware=A100), weights)
+    result = call("build", source, "-o", out, "--prune-with", weights)
+    assert (result.exit_code, out.exists()) == (1, False)
+    assert result.stderr == f"error: {source}: measured on {H200}, but {weights} is for {A100}\n"
