@@ -107,7 +107,8 @@ def build(
     built = entries_of(measurements, previous, epsilon, noise)
     answered = _answering(built, kept, measurements, device)
     pruned = needless(answered, kept, measurements, prune_with, epsilon, noise) if prune_with else []
-    left = {row: numbers for row, numbers in answered.items() if row not in set(pruned)}
+    gone = set(pruned)
+    left = {row: numbers for row, numbers in answered.items() if row not in gone}
     entries = [row._replace(problems=len(numbers)) for row, numbers in left.items()]
     return BuildResult(
         table=Table(device, [*entries, *kept], _provenance(datasets)),

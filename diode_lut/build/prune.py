@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from diode_lut.build.measurements import Measurements
 from diode_lut.problem import Config, Problem
 from diode_lut.table import Entry
+from diode_lut.table.overlap import Neighbours
 
 Choose = Callable[[Problem], Config | None]
 """A model's first choice for a problem; None if it is not sure enough."""
@@ -25,13 +26,16 @@ def needless(
     Safe is a choice that keeps the promise of ``build`` by what was measured. A problem that another row covers, which
     would then answer for it, goes to that row.
     """
-    others = [*answered, *kept]
+    rows = [*answered, *kept]
+    neighbours = Neighbours(rows)
     good = measurements.within(epsilon, noise)
 
-    def left_to_the_model(row: Entry, number: int) -> bool:
-        problem = measurements.problems[number]
-        if any(other.covers(problem) for other in others if other is not row):
+    def left_to_the_model(row: Entry, numbers: Sequence[int]) -> bool:
+        others = [rows[place] for place in neighbours.of(row, len(rows)) if rows[place] is not row]
+        problems = [measurements.problems[number] for number in numbers]
+        if any(other.covers(problem) for other in others for problem in problems):
             return False
-        return choose(problem) in measurements.configs_on(number, good)
+        safe = (measurements.configs_on(number, good) for number in numbers)
+        return all(choose(problem) in configs for problem, configs in zip(problems, safe, strict=True))
 
-    return [row for row, numbers in answered.items() if all(left_to_the_model(row, number) for number in numbers)]
+    return [row for row, numbers in answered.items() if left_to_the_model(row, numbers)]

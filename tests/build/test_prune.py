@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from diode_lut.build import BuildResult, build
+from diode_lut.build.measurements import measurements_of
+from diode_lut.build.prune import needless
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.model.weights import write_model
 from diode_lut.problem import ATEN, Config, Hardware, Problem
 from diode_lut.table import Candidate, Entry, Table, read_table
 from tests.commands import call
 from tests.model.small import BATCHED, H200, LARGE, MM, SMALL, model
+from tests.strategies import STRATEGIES
 
 A100 = Hardware("NVIDIA A100", "sm_80", 108)
 NEAR, FAR = MM, MM._replace(m=8192)
@@ -60,6 +66,40 @@ def test_a_problem_that_a_kept_row_covers_does_not_go_to_the_model(tmp_path: Pat
     """Without its own row it would be answered by the wider one, so it keeps its own."""
     wide = Entry("mm", None, None, None, None, None, None, None, (Candidate(ATEN),), note="by hand")
     assert built(tmp_path, {NEAR: LARGE}, previous=Table(H200, [wide])).pruned == []
+
+
+def of_one_kind(entry: Entry) -> Entry:
+    """The entry, for problems of NEAR's kind where it is not for any."""
+    op, dtype, layout, align = NEAR[:4]
+    return entry._replace(
+        op=entry.op and op, dtype=entry.dtype and dtype, layout=entry.layout and layout, align=entry.align and align
+    )
+
+
+def with_sizes_of(problem: Problem) -> Problem:
+    return NEAR._replace(m=problem.m, n=problem.n, k=problem.k)
+
+
+@settings(max_examples=50)
+@given(
+    rows=st.lists(STRATEGIES.entries.map(of_one_kind), max_size=20, unique_by=lambda row: row.key),
+    problems=st.lists(STRATEGIES.problems.map(with_sizes_of), min_size=1, max_size=20),
+)
+def test_rows_go_by_a_scan_of_all_the_others(rows: list[Entry], problems: list[Problem]) -> None:
+    """Wildcards, ranges and exact rows: a row goes if no other of them covers a problem that it answers for."""
+    table = Table(H200, rows)
+    measurements = measurements_of(Record(problem, (Timing(ATEN, 1.0),)) for problem in problems)
+    answered = defaultdict(list)
+    for number, problem in enumerate(measurements.problems):
+        if entry := table.lookup(problem):
+            answered[entry].append(number)
+    kept = [row for row in rows if row not in answered]
+    alone = [
+        row
+        for row, numbers in answered.items()
+        if all(table.covering(measurements.problems[number]) == [row] for number in numbers)
+    ]
+    assert needless(answered, kept, measurements, lambda _: ATEN, 0.02, 0.01) == alone
 
 
 def test_command(tmp_path: Path) -> None:
