@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diode_lut.build import build
+from diode_lut.build.prune import Pruning
 from diode_lut.dataset import Header, Record, Timing, read_dataset
 from diode_lut.dataset.codec import header_to_wire, record_to_wire
 from diode_lut.problem import ATEN, Config, Hardware, Problem, contiguous_align
@@ -76,7 +77,7 @@ def seconds_of(dataset: Path, table: Path, *options: str) -> float:
 
 def build_file(dataset: Path, path: Path, prune: bool) -> None:
     """What the command does, in a process of its own so that its memory can be told."""
-    result = build([read_dataset(dataset)], prune_with=(lambda _: ATEN) if prune else None)
+    result = build([read_dataset(dataset)], prune_with=Pruning(lambda _: ATEN, "aten") if prune else None)
     write_table(result.table, path)
     rows = len(result.table.entries)
     print(f"{result.timings} timings of {result.problems} problems: {rows} rows, regret {result.worst_regret:.2%}")

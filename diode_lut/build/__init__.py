@@ -10,7 +10,7 @@ from typing import NamedTuple
 from diode_lut import __version__
 from diode_lut.build.entries import entries_of
 from diode_lut.build.measurements import Columns, Measurements
-from diode_lut.build.prune import Choose, needless
+from diode_lut.build.prune import Pruning, needless
 from diode_lut.dataset import SOFTWARE, Dataset, Record
 from diode_lut.errors import DatasetError
 from diode_lut.problem import Hardware
@@ -74,7 +74,7 @@ def build(
     previous: Table | None = None,
     epsilon: float = EPSILON,
     noise: float = NOISE,
-    prune_with: Choose | None = None,
+    prune_with: Pruning | None = None,
     progress: Callable[[Dataset], Iterable[Record]] = iter,
 ) -> BuildResult:
     """A small table with which every measured problem gets a config that is good enough.
@@ -88,7 +88,7 @@ def build(
     told apart by what ``previous`` says, then aten wins, then a fixed order decides. Rows of ``previous`` with a note
     are a person's own, and stay. The order of files, records and timings has no influence.
 
-    ``prune_with`` is a model's first choice for a problem: rows are left out whose problems the model serves as well.
+    With ``prune_with`` rows are left out whose problems this model serves as well.
     ``hardware`` says what the table is for, by default the hardware of ``previous``, and without that the datasets'.
     ``progress`` passes on the records of a dataset. DatasetError is raised if datasets are from different hardware,
     or hold not one usable timing.
@@ -106,12 +106,12 @@ def build(
     kept = [entry for entry in previous.entries if entry.note is not None] if previous else []
     built = entries_of(measurements, previous, epsilon, noise)
     answered = _answering(built, kept, measurements, device)
-    pruned = needless(answered, kept, measurements, prune_with, epsilon, noise) if prune_with else []
+    pruned = needless(answered, kept, measurements, prune_with.choose, epsilon, noise) if prune_with else []
     gone = set(pruned)
     left = {row: numbers for row, numbers in answered.items() if row not in gone}
     entries = [row._replace(problems=len(numbers)) for row, numbers in left.items()]
     return BuildResult(
-        table=Table(device, [*entries, *kept], _provenance(datasets)),
+        table=Table(device, [*entries, *kept], _provenance(datasets, prune_with)),
         timings=measurements.timings,
         outdone=measurements.timings - measurements.counting,
         failures=columns.failures,
@@ -169,13 +169,14 @@ def _answering(
     return dict(answered)
 
 
-def _provenance(datasets: Sequence[Dataset]) -> dict[str, str | list[str]]:
-    """What the headers say; where they differ, all of it."""
+def _provenance(datasets: Sequence[Dataset], pruning: Pruning | None) -> dict[str, str | list[str]]:
+    """What the headers say; where they differ, all of it. And the model that rows were left to."""
     headers = [dataset.header for dataset in datasets]
     provenance: dict[str, str | list[str]] = {
         name: ", ".join(sorted({getattr(header, name) for header in headers} - {""})) for name in SOFTWARE
     }
     provenance["measured_on"] = max(header.measured_on for header in headers)
     provenance["datasets"] = sorted({f"sha256:{dataset.digest}" for dataset in datasets})
+    provenance["pruned_with"] = pruning.model if pruning else ""
     provenance["diode_lut"] = __version__
     return {name: value for name, value in provenance.items() if value}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from diode_lut.build.measurements import Measurements
 from diode_lut.problem import Config, Problem
@@ -11,6 +12,13 @@ from diode_lut.table.overlap import Neighbours
 
 Choose = Callable[[Problem], Config | None]
 """A model's first choice for a problem; None if it is not sure enough."""
+
+
+class Pruning(NamedTuple):
+    """What rows are left to: the choices of a model, and which model that is, for the table's provenance."""
+
+    choose: Choose
+    model: str
 
 
 def needless(

@@ -12,7 +12,7 @@ from diode_lut.problem import LAYOUTS
 
 if TYPE_CHECKING:
     from diode_lut.build import BuildResult
-    from diode_lut.build.prune import Choose
+    from diode_lut.build.prune import Pruning
     from diode_lut.model.ranking import Model
     from diode_lut.table import Table
 
@@ -96,21 +96,24 @@ def build_command(
             hardware=device,
             previous=table,
             epsilon=epsilon,
-            prune_with=_first_choice(model) if model else None,
+            prune_with=_pruning(model) if model else None,
             progress=lambda dataset: progress.track(dataset, description=dataset.path.name),
         )
     write_table(result.table, output)
     click.echo("\n".join(_summary(result, table, output)))
 
 
-def _first_choice(model: Model) -> Choose:
-    """What the model answers, where it says what the settings demand."""
+def _pruning(model: Model) -> Pruning:
+    """With what the model answers where it says what the settings demand."""
+    from diode_lut.build.prune import Pruning
     from diode_lut.evaluate import answers_of_model
     from diode_lut.selector import Demand
     from diode_lut.settings import config
 
-    select = answers_of_model(model, Demand.of(config))
-    return lambda problem: next(iter(select(problem).configs), None)
+    demand = Demand.of(config)
+    select = answers_of_model(model, demand)
+    name = f"sha256:{model.digest}, with confidence {demand.confidence:g} or a gain of {demand.gain:g}"
+    return Pruning(lambda problem: next(iter(select(problem).configs), None), name)
 
 
 def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[str]:

@@ -14,7 +14,7 @@ SCHEMA_VERSION = 1
 SCHEMA = "../schemas/table.v1.schema.json"
 """What ``$schema`` says in a table of this repository: editors then check the file while it is typed."""
 
-PROVENANCE = ("torch", "triton", "cuda", "driver", "benchmarker", "measured_on", "datasets", "diode_lut")
+PROVENANCE = ("torch", "triton", "cuda", "driver", "benchmarker", "measured_on", "datasets", "pruned_with", "diode_lut")
 """What ``provenance`` may say, in the order in which it is written."""
 
 _AFTER_ALL = (MAX_SIZE + 1, MAX_SIZE + 1)

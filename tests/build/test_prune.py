@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from diode_lut.build import BuildResult, build
 from diode_lut.build.measurements import measurements_of
-from diode_lut.build.prune import needless
+from diode_lut.build.prune import Pruning, needless
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.model.weights import write_model
 from diode_lut.problem import ATEN, Config, Hardware, Problem
@@ -34,7 +35,8 @@ def dataset(path: Path) -> Path:
 
 
 def built(path: Path, choices: dict[Problem, Config | None], **options: object) -> BuildResult:
-    return build([read_dataset(dataset(path / "x.msgpack"))], prune_with=choices.get, **options)  # type: ignore[arg-type]
+    pruning = Pruning(choices.get, "a model")
+    return build([read_dataset(dataset(path / "x.msgpack"))], prune_with=pruning, **options)  # type: ignore[arg-type]
 
 
 def rows(result: BuildResult) -> dict[Problem, Config | None]:
@@ -103,13 +105,16 @@ def test_rows_go_by_a_scan_of_all_the_others(rows: list[Entry], problems: list[P
 
 
 def test_command(tmp_path: Path) -> None:
-    """The command reads the model, and says how many rows it saves."""
+    """The command reads the model, says how many rows it saves, and the table says which model that was."""
     weights, out = tmp_path / "x.safetensors", tmp_path / "x.json"
     write_model(model(candidates=(LARGE, BATCHED, ATEN)), weights)
     result = call("build", dataset(tmp_path / "x.msgpack"), "-o", out, "--prune-with", weights)
     assert result.exit_code == 0, result.stderr
     assert "  rows left to the model: 1, of 1 problems" in result.stdout
-    assert [entry.configs[0] for entry in read_table(out).entries] == [ATEN]
+    table = read_table(out)
+    assert [entry.configs[0] for entry in table.entries] == [ATEN]
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    assert table.provenance["pruned_with"] == f"sha256:{digest}, with confidence 0.95 or a gain of 0.15"
 
 
 def test_command_without_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
