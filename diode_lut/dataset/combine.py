@@ -1,4 +1,4 @@
-"""Both stages of measuring in one: a time for every config that was timed on a problem at all."""
+"""Both stages of measuring in one: a time, or a failure, for every config that was tried on a problem at all."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def combined(records: Iterable[Record]) -> Iterator[Record]:
 
     Final times count as they are. Others are scaled by what the configs with both times have in common on the problem
     (their median), so that a config which had no chance in the sweep still has a place after those that had. Several
-    times of a config in one stage are combined by their median; a config that failed anywhere is left out.
+    times of a config in one stage are combined by their median; a config that failed anywhere has failed.
     """
     times: defaultdict[Problem, tuple[_Times, _Times]] = defaultdict(lambda: (defaultdict(list), defaultdict(list)))
-    failed: defaultdict[Problem, set[Config]] = defaultdict(set)
+    failed: defaultdict[Problem, dict[Config, Timing]] = defaultdict(dict)
     for record in records:
         stage = times[record.problem][record.stage == "final"]
         for timing in record.timings:
             if timing.ns is None:
-                failed[record.problem].add(timing.config)
+                failed[record.problem].setdefault(timing.config, timing)
             else:
                 stage[timing.config].append(timing.ns)
     for problem in sorted(times):
         sweep, final = ({config: median(ns) for config, ns in stage.items()} for stage in times[problem])
         scale = _scale(sweep, final)
         together = {config: ns * scale for config, ns in sweep.items()} | final
-        kept = sorted(config for config in together if config not in failed[problem])
-        yield Record(problem, tuple(Timing(config, together[config]) for config in kept), "final")
+        timings = {config: Timing(config, ns) for config, ns in together.items()} | failed[problem]
+        yield Record(problem, tuple(timings[config] for config in sorted(timings)), "final")
 
 
 _Times = defaultdict[Config, list[float]]

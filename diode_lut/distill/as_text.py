@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from diode_lut.distill.validation import SLOW, Choice, Validation
@@ -10,7 +11,7 @@ from diode_lut.selector import DEMAND
 
 
 def as_text(name: str, validation: Validation) -> str:
-    """All figures of one group of problems, the worst predictions and the slow ones."""
+    """All figures of one group of problems, the worst predictions, the slow ones and those that failed."""
     return "\n".join(_lines(name, validation))
 
 
@@ -35,11 +36,14 @@ def _lines(name: str, validation: Validation) -> Iterator[str]:
     if validation.slow:
         yield f"  more than {SLOW} times as long as aten: {len(validation.slow)}, of which answered:"
         yield from (f"    {_in_words(choice)}" for choice in validation.answered().slow)
+    if validation.failed:
+        yield f"  failed: {len(validation.failed)}, of which answered: {len(validation.answered().failed)}"
+        yield from (f"    {_in_words(choice)}" for choice in validation.failed)
 
 
 def _figures(validation: Validation) -> str:
     good = sum(choice.good for choice in validation.choices) / len(validation.choices)
-    worst = max(choice.time for choice in validation.choices)
+    worst = max((choice.time for choice in validation.choices if not choice.failed), default=math.nan)
     return (
         f"{good:.1%} within {GOOD:.0%} of the best, gain over aten {validation.gain:.3f}, "
         f"of the best {validation.best_gain:.3f}, worst {worst:.2f} times as long as aten"
@@ -47,8 +51,9 @@ def _figures(validation: Validation) -> str:
 
 
 def _in_words(choice: Choice) -> str:
+    regret, time = f"{choice.tops[0] - 1:.1%}", f"{choice.time:.3f} of aten's time"
     return (
-        f"{choice.tops[0] - 1:.1%} on {choice.problem}: {choice.config}, {choice.time:.3f} of aten's time "
-        f"(expected {choice.expected:.3f}, confidence {choice.confidence:.3f}), "
+        f"{'failed' if choice.failed else regret} on {choice.problem}: {choice.config}, "
+        f"{'no time' if choice.failed else time} (expected {choice.expected:.3f}, confidence {choice.confidence:.3f}), "
         f"best {choice.best_config}, {choice.best:.3f}"
     )

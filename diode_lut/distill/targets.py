@@ -12,11 +12,12 @@ from diode_lut.problem import ATEN, Config, Problem
 
 
 class Target(NamedTuple):
-    """``times`` are logarithms of times over aten's, ``best`` is the least of them."""
+    """``times`` are logarithms of times over aten's, ``best`` is the least of them; ``failed`` configs have none."""
 
     problem: Problem
     times: dict[Config, float]
     best: float
+    failed: frozenset[Config] = frozenset()
 
 
 def targets_of(records: Iterable[Record]) -> list[Target]:
@@ -29,4 +30,5 @@ def _target(record: Record) -> Target | None:
     if ATEN not in times:
         return None
     relative = {config: math.log(ns / times[ATEN]) for config, ns in times.items()}
-    return Target(record.problem, relative, min(relative.values()))
+    failed = frozenset(timing.config for timing in record.timings if timing.ns is None)
+    return Target(record.problem, relative, min(relative.values()), failed)

@@ -21,12 +21,13 @@ SLOW = 1.1
 
 _WORST = 10
 _UNTIMED = math.log(1.5)
-"""The logarithm of the time over aten's that counts for a choice that was not timed, because it could only lose."""
+"""The logarithm of the time over aten's that counts for a choice without a time: it was not worth timing, or failed."""
 
 
 class Choice(NamedTuple):
     """The first choice on one problem: times over aten's, of the choice, as expected and of the best; how sure it was.
 
+    ``failed`` says that it does not work there, by what was measured: then its time is one that counts instead.
     ``tops`` has, for each of TOPS, the time of the best of so many first configs over the best, and ``errors`` the
     differences of logarithms of expected times from those measured, for the first configs.
     """
@@ -40,6 +41,7 @@ class Choice(NamedTuple):
     confidence: float
     tops: tuple[float, ...]
     errors: tuple[float, ...]
+    failed: bool
 
     @property
     def good(self) -> bool:
@@ -76,12 +78,17 @@ class Validation(NamedTuple):
 
     @property
     def slow(self) -> list[Choice]:
-        """The choices that are much slower than aten."""
-        return [choice for choice in self.choices if choice.time > SLOW]
+        """The choices that work, and are much slower than aten."""
+        return [choice for choice in self.choices if choice.time > SLOW and not choice.failed]
+
+    @property
+    def failed(self) -> list[Choice]:
+        """The choices that do not work: no kernel, or wrong results."""
+        return [choice for choice in self.choices if choice.failed]
 
     @property
     def worst(self) -> tuple[Choice, ...]:
-        """The choices with the largest regret."""
+        """The choices that failed, then those with the largest regret."""
         return self.choices[:_WORST]
 
     def sure(self, confidence: float = DEMAND.confidence) -> Validation:
@@ -97,7 +104,7 @@ class Validation(NamedTuple):
 def validate(model: Model, targets: Sequence[Target]) -> Validation:
     """What the model's rankings are worth on the problems that it knows."""
     choices = [choice for target in targets if (choice := _choice(model, target)) is not None]
-    choices.sort(key=lambda choice: (-choice.tops[0], choice.problem))
+    choices.sort(key=lambda choice: (not choice.failed, -choice.tops[0], choice.problem))
     return Validation(tuple(choices), len(targets) - len(choices))
 
 
@@ -118,6 +125,7 @@ def _choice(model: Model, target: Target) -> Choice | None:
         confidence=ranking.confidence,
         tops=tuple(math.exp(min(times[:top]) - target.best) for top in TOPS),
         errors=tuple(math.log(expected) - measured for measured, expected in pairs if measured is not None),
+        failed=ranking.configs[0] in target.failed,
     )
 
 

@@ -43,6 +43,9 @@ def test_one_stage_stays_as_it_is() -> None:
     assert times(record("autotune", aten=10, fast=6), record("autotune", aten=20, fast=8)) == {ATEN: 15, FAST: 7}
 
 
-def test_a_failure_rules_a_config_out() -> None:
-    """What failed in one of the stages has no time."""
-    assert times(record("sweep", aten=10, fast=5), record("final", aten=10, fast=None)) == {ATEN: 10}
+@pytest.mark.parametrize("stages", [("sweep", "final"), ("final", "sweep")])
+def test_a_failure_rules_a_config_out(stages: tuple[str, str]) -> None:
+    """What failed in one of the stages has no time, but the reason."""
+    (found,) = combined([record(stages[0], aten=10, fast=5), record(stages[1], aten=10, fast=None, slow=None)])
+    failed = [Timing(config, None, "launch") for config in (FAST, SLOW)]
+    assert found.timings == (Timing(ATEN, 10), *failed)

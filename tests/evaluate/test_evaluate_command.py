@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
+from diode_lut.model.weights import write_model
 from diode_lut.problem import ATEN, Config, Hardware, Problem
 from tests.commands import call
+from tests.model import small
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 A, B = (Config("triton_mm", (size, 64, 32, 8, 3, 4)) for size in (16, 64))
@@ -112,6 +114,16 @@ def test_against_another_config(tmp_path: Path, table: Path) -> None:
     result = evaluate(table, dataset(tmp_path / "d"), "--against", str(B))
     assert lines(result.stdout)["range"][2] == "1.100"
     assert evaluate(table, tmp_path / "d", "--against", "cublas").exit_code == 1
+
+
+def test_a_choice_of_a_model_that_failed_is_counted(tmp_path: Path) -> None:
+    """A config with wrong results in the final stage is no choice that was not measured, whatever its sweep said."""
+    write_model(small.model(), tmp_path / "m.safetensors")
+    with DatasetWriter(tmp_path / "d", Header(H200)) as writer:
+        writer.append(Record(small.MM, (Timing(small.SMALL, 50.0), Timing(ATEN, 100.0)), "sweep"))
+        writer.append(Record(small.MM, (Timing(small.SMALL, None, "wrong_result"), Timing(ATEN, 99.0)), "final"))
+    result = evaluate("--all", "--model", tmp_path / "m.safetensors", tmp_path / "d")
+    assert lines(result.stdout)["all"][-3:] == ["0", "1", "0"], "slower, failed, not measured"
 
 
 def test_another_gpu_is_refused(tmp_path: Path, table: Path) -> None:

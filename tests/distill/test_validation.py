@@ -1,0 +1,46 @@
+"""What a validation counts, by hand: a model whose first choice is known, and times on its problem."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from diode_lut.dataset import Record, Timing
+from diode_lut.distill.as_text import as_text
+from diode_lut.distill.targets import targets_of
+from diode_lut.distill.validation import Validation, validate
+from diode_lut.problem import ATEN
+from tests.model.small import LARGE, MM, SMALL, model
+
+NEARLY = math.log(0.9)
+"""What the model expects of both tiled configs; SMALL comes first."""
+
+
+def validated(small: float | None, *, aten: float = 1.0, large: float = 1.0, timed: bool = True) -> Validation:
+    """Times of the first choice (None if it failed), of aten and of the second choice."""
+    first = (Timing(SMALL, small, None if small else "wrong_result"),) if timed else ()
+    record = Record(MM, (*first, Timing(ATEN, aten), Timing(LARGE, large)), "final")
+    return validate(model(-NEARLY), targets_of([record]))
+
+
+def test_a_choice_that_failed_is_no_slow_one() -> None:
+    """It is counted apart, as neither good nor slow, first among the worst, and said so without a time."""
+    validation = validated(None, large=0.8)
+    (choice,) = validation.failed
+    assert (choice.config, choice.good, validation.slow, validation.worst) == (SMALL, False, [], (choice,))
+    text = as_text("test", validation)
+    assert f"failed on {MM}: {SMALL}, no time (expected 0.900" in text
+    assert "failed: 1, of which answered: 1\n" in text
+    assert "1.5" not in text
+    assert validated(1.2).failed == []
+    assert [each.time for each in validated(1.2).slow] == [pytest.approx(1.2)]
+    assert "failed" not in as_text("test", validated(1.2))
+
+
+def test_failed_choices_are_the_worst() -> None:
+    """They come before those that take longer."""
+    other = MM._replace(m=2048)
+    slow = Record(other, (Timing(SMALL, 9.0), Timing(ATEN, 1.0)), "final")
+    wrong = Record(MM, (Timing(SMALL, None, "wrong_result"), Timing(ATEN, 1.0)), "final")
+    assert [choice.problem for choice in validate(model(-NEARLY), targets_of([slow, wrong])).worst] == [MM, other]
