@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -20,8 +20,8 @@ FEWEST = 4
 class Kind(NamedTuple):
     """Problems of one op, dtype, layout and alignment.
 
-    The ranges hold the sizes of all problems of that dtype that have a batch, or have none: what the network learns
-    about sizes it learns from other layouts and alignments, too.
+    The ranges hold the sizes of all problems of that dtype that have a batch, or have none, and are of known kinds:
+    what the network learns about sizes it learns from other layouts and alignments, too.
     """
 
     op: str
@@ -64,17 +64,15 @@ def _range(name: str, low: Any, high: Any) -> Range:
 
 def kinds_of(problems: Iterable[Problem]) -> list[Kind]:
     """The kinds of which there are enough problems, in order."""
-    kinds: Counter[tuple[str, str, str, int]] = Counter()
-    sizes: defaultdict[tuple[str, bool], list[tuple[int, ...]]] = defaultdict(list)
+    found: defaultdict[tuple[str, str, str, int], list[tuple[int, ...]]] = defaultdict(list)
     for problem in problems:
-        kinds[problem[:4]] += 1
-        sizes[problem.dtype, problem.op in BATCHED].append(problem[4:])
-    ranges = {group: [(min(each), max(each)) for each in zip(*found, strict=True)] for group, found in sizes.items()}
-    return [
-        Kind(op, dtype, layout, align, *ranges[dtype, op in BATCHED])
-        for (op, dtype, layout, align), count in sorted(kinds.items())
-        if count >= FEWEST
-    ]
+        found[problem[:4]].append(problem[4:])
+    known = {key: sizes for key, sizes in sorted(found.items()) if len(sizes) >= FEWEST}
+    together: defaultdict[tuple[str, bool], list[tuple[int, ...]]] = defaultdict(list)
+    for (op, dtype, *_), sizes in known.items():
+        together[dtype, op in BATCHED] += sizes
+    ranges = {group: [(min(each), max(each)) for each in zip(*sizes, strict=True)] for group, sizes in together.items()}
+    return [Kind(*key, *ranges[key[1], key[0] in BATCHED]) for key in known]
 
 
 def unknown(kinds: Iterable[Kind], problem: Problem) -> str:

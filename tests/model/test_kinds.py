@@ -25,3 +25,9 @@ def test_sizes_are_those_of_all_layouts() -> None:
     assert unknown(kinds, few[0]._replace(m=4096)) == ""
     assert unknown(kinds, few[0]._replace(m=9000)) == "not trained for such sizes: m=9000 is outside 64 to 4099"
     assert unknown(kinds, problems("bmm", "nn", 1, 9000, b=7)[0]) == ""
+
+
+def test_sizes_of_what_is_not_learned_are_not_known() -> None:
+    """Problems of a kind that stays unknown say nothing about sizes: they are not trained on."""
+    kinds = kinds_of([*problems("mm", "nn", FEWEST, 64), *problems("mm", "tt", FEWEST - 1, 100_000)])
+    assert [kind.m for kind in kinds] == [(64, 63 + FEWEST)]
