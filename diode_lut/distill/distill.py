@@ -14,7 +14,7 @@ from diode_lut.distill.candidates import choose
 from diode_lut.distill.examples import Space, examples_of
 from diode_lut.distill.student import train_student
 from diode_lut.distill.targets import Target, targets_of
-from diode_lut.distill.training import Epoch, Plan
+from diode_lut.distill.training import Epoch, Plan, one_thread
 from diode_lut.distill.validation import Validation, validate
 from diode_lut.errors import DatasetError, ModelError
 from diode_lut.model.candidates import families
@@ -59,8 +59,9 @@ def distill(
     test = examples_of([each.problem for each in held_out], space, held_out) if held_out else None
     report(f"{len(training)} problems to train on, {len(candidates)} candidates")
     trained = train_student(training, test, space, plan, report)
-    calibrated = calibrate(trained)
-    weights = trained.student.weights(calibrated.weights, calibrated.bias)
+    with one_thread():
+        calibrated = calibrate(trained)
+        weights = trained.student.weights(calibrated.weights, calibrated.bias)
     provenance = _provenance(datasets, plan, len(training))
     model = Model(hardware, weights, candidates, kinds, calibrated.calibration, split, provenance)
     validations = {name: validate(model, group) for name, group in sorted(groups.items())}

@@ -10,7 +10,7 @@ from diode_lut.distill.examples import Examples, Space, examples_of
 from diode_lut.distill.network import Network, Scale
 from diode_lut.distill.targets import Target
 from diode_lut.distill.teacher import MEMBERS, Teacher, train_teacher
-from diode_lut.distill.training import Epoch, Plan, Training, train
+from diode_lut.distill.training import Epoch, Plan, Training, one_thread, train
 from diode_lut.model.kinds import kinds_of
 
 _DRAWN = 1
@@ -35,17 +35,32 @@ def train_student(
     plan: Plan,
     report: Callable[[str], None] = lambda _: None,
 ) -> Trained:
-    """The student of a teacher, both trained on the same problems. ``report`` is told what is being done."""
+    """The student of a teacher, both trained on the same problems. ``report`` is told what is being done.
+
+    As many networks are trained at a time as torch has threads; all else is done in one.
+    """
+    with one_thread() as threads:
+        return _train_student(targets, test, space, plan, report, threads)
+
+
+def _train_student(
+    targets: Sequence[Target],
+    test: Examples | None,
+    space: Space,
+    plan: Plan,
+    report: Callable[[str], None],
+    at_once: int,
+) -> Trained:
     problems = [target.problem for target in targets]
     measured = examples_of(problems, space, targets)
     scale = Scale.of(measured, space.configs)
     measured = scale.apply(measured)
     test = None if test is None else scale.apply(test)
     report(f"training the teacher: {MEMBERS} networks")
-    teacher, teaching = train_teacher(measured, test, scale, space, plan)
+    teacher, teaching = train_teacher(measured, test, scale, space, plan, at_once)
     drawn = draw_problems(problems, kinds_of(problems), _DRAWN * len(problems), plan.seed)
     lessons = [measured, teacher.teach(scale.apply(examples_of(drawn, space)))]
     report("training its student")
     student = Network(scale, space, plan.seed)
-    (learning,) = train([Training(student, lessons, plan, test)])
+    (learning,) = train([Training(student, lessons, plan, test)], at_once)
     return Trained(student, teacher, measured, {"teacher": teaching, "student": learning})

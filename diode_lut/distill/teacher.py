@@ -35,9 +35,9 @@ class Teacher(NamedTuple):
 
 
 def train_teacher(
-    examples: Examples, test: Examples | None, scale: Scale, space: Space, plan: Plan
+    examples: Examples, test: Examples | None, scale: Scale, space: Space, plan: Plan, at_once: int
 ) -> tuple[Teacher, list[Epoch]]:
-    """The teacher, and how its first member came about."""
+    """The teacher, so many of whose members are trained at a time, and how the first of them came about."""
     generator = torch.Generator().manual_seed(plan.seed)
     unseen = torch.randperm(examples.size, generator=generator) % MEMBERS
     trainings = []
@@ -45,5 +45,5 @@ def train_teacher(
         own = plan._replace(seed=MEMBERS * plan.seed + number)
         seen = examples.take((unseen != number).nonzero()[:, 0])
         trainings.append(Training(Network(scale, space, own.seed), [seen], own, None if number else test))
-    history, *_ = train(trainings)
+    history, *_ = train(trainings, at_once)
     return Teacher(tuple(training.network for training in trainings), unseen), history

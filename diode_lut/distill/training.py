@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Event
 from typing import NamedTuple
 
@@ -56,20 +57,28 @@ class Epoch(NamedTuple):
     regret: float
 
 
-def train(trainings: Sequence[Training]) -> list[list[Epoch]]:
-    """Train networks, as many at a time as torch has threads; what happened to each, epoch by epoch.
+@contextmanager
+def one_thread() -> Iterator[int]:
+    """In here torch has one thread, as sums of many come out otherwise with more; gives how many it had before."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
+
+
+def train(trainings: Sequence[Training], at_once: int) -> list[list[Epoch]]:
+    """Train networks, so many at a time; what happened to each, epoch by epoch.
 
     Each is trained in one thread, which is faster, and makes the same of it whatever the number of threads.
     """
-    threads, ended = torch.get_num_threads(), Event()
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            try:
-                return list(pool.map(lambda training: _train(training, ended), trainings))
-            finally:
-                ended.set()  # what is being trained after an error, or Ctrl-C, is not waited for
-    finally:
-        torch.set_num_threads(threads)
+    ended = Event()
+    with ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            return list(pool.map(lambda training: _train(training, ended), trainings))
+        finally:
+            ended.set()  # what is being trained after an error, or Ctrl-C, is not waited for
 
 
 def _train(training: Training, ended: Event) -> list[Epoch]:

@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from diode_lut.dataset import read_dataset
 from diode_lut.distill import Distilled, Plan, distill
@@ -75,6 +77,33 @@ def test_a_seed_gives_one_model(dataset_file: Path, distilled: Distilled, tmp_pa
     for path, each in zip(files, (distilled, again), strict=True):
         write_model(each.model, path)
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+class Threads(TorchFunctionMode):
+    """Notes what this thread calls of torch, and how many threads torch has then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple[str, int]] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.add((func.__name__, torch.get_num_threads()))
+        return func(*args, **(kwargs or {}))
+
+
+def test_sums_are_computed_in_one_thread(dataset_file: Path) -> None:
+    """With several, large sums come out otherwise; what only moves numbers may have as many as there are."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 2)
+    try:
+        with Threads() as called:
+            distill([read_dataset(dataset_file)], SPLIT, Plan(epochs=1))
+        assert torch.get_num_threads() == threads + 2
+    finally:
+        torch.set_num_threads(threads)
+    assert {"mean", "std", "matmul"} <= {name for name, count in called.seen if count == 1}
+    moving = {"transpose", "contiguous", "stack", "tensor", "__get__"}
+    assert {name for name, count in called.seen if count != 1} <= moving
 
 
 def test_network_is_the_same_without_torch(distilled: Distilled, tmp_path: Path) -> None:

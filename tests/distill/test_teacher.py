@@ -27,7 +27,7 @@ def space_and_examples(tmp_path_factory: pytest.TempPathFactory) -> tuple[Space,
 
 def trained(space: Space, examples: Examples) -> Teacher:
     scale = Scale.of(examples, space.configs)
-    teacher, _ = train_teacher(scale.apply(examples), None, scale, space, Plan(epochs=2))
+    teacher, _ = train_teacher(scale.apply(examples), None, scale, space, Plan(epochs=2), 2)
     return teacher
 
 
