@@ -59,7 +59,9 @@ def _train_student(
     report(f"training the teacher: {MEMBERS} networks")
     teacher, teaching = train_teacher(measured, test, scale, space, plan, at_once)
     drawn = draw_problems(problems, kinds_of(problems), _DRAWN * len(problems), plan.seed)
-    lessons = [measured, teacher.teach(scale.apply(examples_of(drawn, space)))]
+    lessons = [measured]
+    if drawn:  # where all sizes that may be drawn were measured, there are none
+        lessons.append(teacher.teach(scale.apply(examples_of(drawn, space))))
     report("training its student")
     student = Network(scale, space, plan.seed)
     (learning,) = train([Training(student, lessons, plan, test)], at_once)

@@ -1,0 +1,31 @@
+"""What a student learns from."""
+
+from __future__ import annotations
+
+import math
+
+from diode_lut.distill.candidates import choose
+from diode_lut.distill.drawn import draw_problems
+from diode_lut.distill.examples import Space
+from diode_lut.distill.student import train_student
+from diode_lut.distill.targets import Target
+from diode_lut.distill.training import Plan
+from diode_lut.model.candidates import families
+from diode_lut.model.kinds import kinds_of
+from diode_lut.problem import ATEN, Problem
+from tests.distill.synthetic import CONFIGS, time
+from tests.model.small import H200
+
+
+def test_one_layer_swept_densely_is_enough() -> None:
+    """Where no problem can be drawn that was not measured, the student learns from the measurements alone."""
+    problems = [Problem("mm", "bfloat16", "nt", 16, 1, m, 4096, 4096) for m in range(1, 65)]
+    assert draw_problems(problems, kinds_of(problems), 10, 0) == []
+    targets = []
+    for problem in problems:
+        times = {config: math.log(time(config, problem) / time(ATEN, problem)) for config in [*CONFIGS, ATEN]}
+        targets.append(Target(problem, times, min(times.values())))
+    space = Space.of(*families(choose(targets)), H200.sm_count)
+    trained = train_student(targets, None, space, Plan(epochs=1))
+    assert trained.measured.size == 64
+    assert len(trained.histories["student"]) == 1
