@@ -24,6 +24,9 @@ from diode_lut.model.ranking import GOOD, MOST_LEAD, Calibration
 _STEPS = 100
 """A calibration has about so many steps."""
 
+_DIGITS = 4
+"""So many digits of doubts and confidences are kept."""
+
 _CERTAIN = 1.645
 """Standard deviations below a share that was found: the true one is above that with a probability of 95 %."""
 
@@ -91,11 +94,14 @@ def _known(student: Network, examples: Examples) -> Tensor:
 
 def calibration_of(doubts: np.ndarray, good: np.ndarray, per_lead: float) -> Calibration:
     """The share of good answers to be sure of among those with no more than each doubt; never rising with it."""
+    doubts = doubts.round(_DIGITS)
     order = np.argsort(doubts, kind="stable")
-    shares = _at_least(np.cumsum(good[order]), np.arange(1, len(good) + 1))
+    last = np.flatnonzero(np.diff(doubts[order], append=np.inf))  # of those with the same doubt
+    shares = _at_least(np.cumsum(good[order])[last], last + 1)
     shares = np.maximum.accumulate(shares[::-1])[::-1]
-    steps = np.unique(np.linspace(0, len(good) - 1, _STEPS).round().astype(int))
-    return Calibration(per_lead, tuple(doubts[order][steps].round(4).tolist()), tuple(shares[steps].round(4).tolist()))
+    steps = np.unique(np.searchsorted(last, np.linspace(0, len(good) - 1, _STEPS).round()))
+    confidences = shares[steps].round(_DIGITS)
+    return Calibration(per_lead, tuple(doubts[order][last[steps]].tolist()), tuple(confidences.tolist()))
 
 
 def _at_least(good: np.ndarray, among: np.ndarray) -> np.ndarray:

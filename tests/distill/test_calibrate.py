@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -25,6 +27,25 @@ def test_confidence_never_rises_with_the_doubt(good: list[bool]) -> None:
     assert list(found.doubts) == sorted(found.doubts)
     assert list(found.confidences) == sorted(found.confidences, reverse=True)
     assert all(0 <= confidence < 1 for confidence in found.confidences)
+
+
+def test_those_with_the_same_doubt_count_together() -> None:
+    """Of equal doubts the order says nothing: half of all answers are good, whichever come first."""
+    good = np.arange(100) < 50
+    for doubts in (np.zeros(100), np.linspace(0, 4e-5, 100)):
+        assert calibration_of(doubts, good, 0.0).confidence(0.0) == pytest.approx(0.4190, abs=2e-4)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=300), st.randoms())
+def test_the_order_of_answers_does_not_matter(answers: list[tuple[int, bool]], shuffled: random.Random) -> None:
+    """The same doubts and outcomes, in another order, mean the same."""
+    found = []
+    for _ in range(2):
+        doubts, good = zip(*answers, strict=True)
+        found.append(calibration_of(np.array(doubts, float), np.array(good), 0.0))
+        shuffled.shuffle(answers)
+    assert found[0] == found[1]
+    assert found[0].doubts == tuple(sorted({float(doubt) for doubt, _ in answers}))
 
 
 def test_regression_finds_what_doubts_follow_from() -> None:
