@@ -15,7 +15,7 @@ from diode_lut.problem import ATEN, BATCHED, Config
 MOST = 80
 """Candidates of one kind of product, with a batch or without."""
 
-_GROUP_M = 8
+GROUP_M = 8
 """The group that every tiled config is timed with; others were only tried where one with it was best already."""
 
 _LOST = 0.7
@@ -51,7 +51,7 @@ def _cover(targets: Sequence[Target]) -> list[Config]:
 
 
 def _eligible(config: Config) -> bool:
-    return not is_tiled(config) or config.params[3] == _GROUP_M
+    return not is_tiled(config) or config.params[3] == GROUP_M
 
 
 def _losses(targets: Sequence[Target], configs: Sequence[Config]) -> _Matrix:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from diode_lut import __version__
 from diode_lut.dataset import Dataset
 from diode_lut.distill.calibrate import calibrate
-from diode_lut.distill.candidates import choose
+from diode_lut.distill.candidates import GROUP_M, choose
 from diode_lut.distill.examples import Space, examples_of
 from diode_lut.distill.student import train_student
 from diode_lut.distill.targets import Target, targets_of
@@ -21,7 +21,7 @@ from diode_lut.model.candidates import families
 from diode_lut.model.kinds import kinds_of
 from diode_lut.model.ranking import Model
 from diode_lut.model.split import TEST, TRAIN, Split
-from diode_lut.problem import Hardware
+from diode_lut.problem import ATEN, Config, Hardware
 
 FEWEST = 60
 """Problems to train on, at least."""
@@ -44,7 +44,8 @@ def distill(
     """Train a model on the problems of the datasets, except those that ``split`` keeps for testing.
 
     The same datasets, split and plan give the same model, on the same machine. ``report`` is told what is being done.
-    DatasetError is raised if the datasets are from different hardware, ModelError if they hold too few problems.
+    DatasetError is raised if the datasets are from different hardware, ModelError if they hold too few problems, or
+    nothing to choose from but aten.
     """
     hardware = _common_hardware(datasets)
     groups = _groups(targets_of(chain.from_iterable(datasets)), split)
@@ -53,7 +54,7 @@ def distill(
     training = [target for target in training if any(kind.key == target.problem[:4] for kind in kinds)]
     if len(training) < FEWEST:
         raise ModelError(f"{len(training)} problems to train on: too few (at least {FEWEST}, with aten timed on each)")
-    candidates = choose(training)
+    candidates = _candidates(training)
     space = Space.of(*families(candidates), hardware.sm_count)
     held_out = groups.get(TEST, [])
     test = examples_of([each.problem for each in held_out], space, held_out) if held_out else None
@@ -75,6 +76,13 @@ def _common_hardware(datasets: Sequence[Dataset]) -> Hardware:
         if not found.same_device(first):
             raise DatasetError(f"{dataset.path}: {found}, but {datasets[0].path}: {first} (a model is for one of them)")
     return first
+
+
+def _candidates(training: Sequence[Target]) -> list[Config]:
+    candidates = choose(training)
+    if candidates == [ATEN]:
+        raise ModelError(f"nothing to choose but aten: no config with group_m={GROUP_M}, or without tiles, was faster")
+    return candidates
 
 
 def _groups(targets: Sequence[Target], split: Split) -> dict[str, list[Target]]:

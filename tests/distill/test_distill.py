@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from diode_lut.dataset import read_dataset
+from diode_lut.dataset import Dataset, Record, read_dataset
 from diode_lut.distill import Distilled, Plan, distill
 from diode_lut.errors import DatasetError, ModelError
 from diode_lut.model.split import Split, parse_family
 from diode_lut.model.weights import read_model, write_model
 from diode_lut.problem import ATEN
 from tests.commands import call
-from tests.distill.synthetic import problems, time, write
+from tests.distill.synthetic import CONFIGS, problems, time, write
 from tests.model.small import H200, LARGE
 
 PLAN = Plan(epochs=40)
@@ -120,6 +120,20 @@ def test_too_few_problems(tmp_path: Path) -> None:
     dataset = read_dataset(write(tmp_path / "x.msgpack", 12))
     with pytest.raises(ModelError, match=r"problems to train on: too few \(at least 60"):
         distill([dataset], SPLIT)
+
+
+def test_nothing_to_choose_from(dataset_file: Path) -> None:
+    """Without a config that can be a candidate there is no model, and the error says what can be one."""
+
+    def grouped(record: Record) -> Record:
+        others = {config: config._replace(params=(*config.params[:3], 4, *config.params[4:])) for config in CONFIGS}
+        timings = (timing._replace(config=others.get(timing.config, ATEN)) for timing in record.timings)
+        return record._replace(timings=tuple(timings))
+
+    dataset = read_dataset(dataset_file)
+    other = Dataset(dataset.path, dataset.header, lambda _: map(grouped, dataset))
+    with pytest.raises(ModelError, match=r"nothing to choose but aten: no config with group_m=8, or without tiles"):
+        distill([other], SPLIT, PLAN)
 
 
 def test_one_device(dataset_file: Path, tmp_path: Path) -> None:
