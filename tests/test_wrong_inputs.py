@@ -37,10 +37,12 @@ CASES = [
     ("diff mine.json mine.json --dataset mine.json", 1, "error: mine.json: a table, not a dataset"),
     ("distill d.msgpack -o x.json", 2, "x.json: the name of a model ends with .safetensors"),
     ("distill d.msgpack -o x.safetensors --leave-out m=9:1", 2, "'m=9:1': not a condition such as op=mm, layout=nt"),
+    ("distill d.msgpack -o x.safetensors --picture nodir/x.png", 2, "nodir: no such directory to write the picture to"),
     ("doctor mine.json", 2, "Got unexpected extra argument (mine.json)"),
     ("evaluate d.msgpack mine.json", 1, "error: d.msgpack:1:1: byte 0x"),
     ("evaluate other.json d.msgpack", 1, "measured on NVIDIA H200 (sm_90, 132 SMs), but other.json is for"),
     ("evaluate mine.json d.msgpack --json nodir/x.json", 2, "nodir: no such directory to write the figures to"),
+    ("evaluate mine.json d.msgpack --picture nodir/x.png", 2, "nodir: no such directory to write the picture to"),
     ("evaluate --model mine.json d.msgpack", 1, "error: mine.json: not a safetensors file"),
     ("explain mm 8 8 8 --batch 4 --hardware h200", 2, "error: b: mm has no batch, so b is 1, not 4"),
     (

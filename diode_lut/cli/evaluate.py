@@ -116,7 +116,9 @@ def _measured(chooser: Table | Model, everything: bool, records: Iterable[Record
 
 
 def check_picture(path: Path) -> None:
-    """Before the work is done: SettingError if it could not be drawn."""
+    """Before the work is done: SettingError if it could not be drawn, UsageError if there is nowhere to write it to."""
+    if not path.parent.is_dir():
+        raise click.UsageError(f"{path.parent}: no such directory to write the picture to")
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
