@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,12 +107,26 @@ def _answers(chooser: Table | Model) -> Select:
 def _measured(chooser: Table | Model, everything: bool, records: Iterable[Record]) -> Iterable[Record]:
     """What counts: for a model the times of both stages, as it can choose any config, on problems it has not seen."""
     from diode_lut.dataset.combine import combined
-    from diode_lut.model.split import TRAIN
     from diode_lut.table import Table
 
     if isinstance(chooser, Table):
         return records
-    return combined(record for record in records if everything or chooser.split.group(record.problem) != TRAIN)
+    return combined(records if everything else _unseen(chooser, records))
+
+
+def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
+    """Those of problems that the model was not trained on; DatasetError in the end if there are others only."""
+    from diode_lut.errors import DatasetError
+    from diode_lut.model.split import TRAIN
+
+    trained_on = {True: 0, False: 0}
+    for record in records:
+        of_training = model.split.group(record.problem) == TRAIN
+        trained_on[of_training] += 1
+        if not of_training:
+            yield record
+    if trained_on[True] and not trained_on[False]:
+        raise DatasetError("all problems are such as the model was trained on: --all includes them")
 
 
 def check_picture(path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
+from diode_lut.model.split import Split
 from diode_lut.model.weights import write_model
 from diode_lut.problem import ATEN, Config, Hardware, Problem
 from tests.commands import call
@@ -124,6 +125,17 @@ def test_a_choice_of_a_model_that_failed_is_counted(tmp_path: Path) -> None:
         writer.append(Record(small.MM, (Timing(small.SMALL, None, "wrong_result"), Timing(ATEN, 99.0)), "final"))
     result = evaluate("--all", "--model", tmp_path / "m.safetensors", tmp_path / "d")
     assert lines(result.stdout)["all"][-3:] == ["0", "1", "0"], "slower, failed, not measured"
+
+
+def test_a_model_is_not_evaluated_on_what_it_has_learned(tmp_path: Path) -> None:
+    """Where no problem was held out that is said, and how to evaluate it all the same."""
+    model = tmp_path / "m.safetensors"
+    write_model(small.model(split=Split(0, 0.0)), model)
+    result = evaluate("--model", model, dataset(tmp_path / "d"))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "all problems are such as the model was trained on: --all includes them" in result.stderr
+    assert evaluate("--all", "--model", model, tmp_path / "d").exit_code == 0
+    assert "no usable timing" in evaluate("--model", model, dataset(tmp_path / "e", problems=0)).stderr
 
 
 def test_another_gpu_is_refused(tmp_path: Path, table: Path) -> None:
