@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from statistics import fmean
 from typing import NamedTuple
 
 from diode_lut.distill.targets import Target
+from diode_lut.evaluate.evaluation import geometric_mean
 from diode_lut.model.ranking import GOOD, Model
 from diode_lut.problem import Config, Problem
 from diode_lut.selector import DEMAND, Demand
@@ -64,17 +65,17 @@ class Validation(NamedTuple):
     @property
     def tops(self) -> dict[int, float]:
         """Geometric mean of the best time among the first few over the best time, for each of TOPS."""
-        return {top: _geometric_mean([each.tops[place] for each in self.choices]) for place, top in enumerate(TOPS)}
+        return {top: _mean(each.tops[place] for each in self.choices) for place, top in enumerate(TOPS)}
 
     @property
     def gain(self) -> float:
         """Geometric mean of aten's times over those of the choices."""
-        return _geometric_mean([1 / choice.time for choice in self.choices])
+        return _mean(1 / choice.time for choice in self.choices)
 
     @property
     def best_gain(self) -> float:
         """Geometric mean of aten's times over the best."""
-        return _geometric_mean([1 / choice.best for choice in self.choices])
+        return _mean(1 / choice.best for choice in self.choices)
 
     @property
     def slow(self) -> list[Choice]:
@@ -129,5 +130,5 @@ def _choice(model: Model, target: Target) -> Choice | None:
     )
 
 
-def _geometric_mean(factors: Sequence[float]) -> float:
-    return math.exp(fmean(map(math.log, factors))) if factors else math.nan
+def _mean(factors: Iterable[float]) -> float:
+    return geometric_mean(factors) or math.nan

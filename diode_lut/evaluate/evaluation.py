@@ -115,14 +115,14 @@ class Evaluation(NamedTuple):
 def _summary(cases: Sequence[Case]) -> Summary:
     regrets = [case.regret for case in cases if case.ns is not None]
     gains = [case.gain for case in cases if case.gain is not None]
-    mean_ratio = _geometric_mean(regret + 1 for regret in regrets)
+    mean_ratio = geometric_mean(regret + 1 for regret in regrets)
     return Summary(
         problems=len(cases),
         coverage=_share([case.source != MISS for case in cases]),
         not_measured=sum(case.outcome == "not measured" for case in cases),
         failed=sum(case.outcome == "failed" for case in cases),
-        gain=_geometric_mean(gains),
-        best_gain=_geometric_mean(case.best_gain for case in cases if case.best_gain is not None),
+        gain=geometric_mean(gains),
+        best_gain=geometric_mean(case.best_gain for case in cases if case.best_gain is not None),
         regret=None if mean_ratio is None else mean_ratio - 1,
         worst_regret=max(regrets, default=None),
         within_2=_share([regret <= 0.02 for regret in regrets]),
@@ -131,7 +131,8 @@ def _summary(cases: Sequence[Case]) -> Summary:
     )
 
 
-def _geometric_mean(factors: Iterable[float]) -> float | None:
+def geometric_mean(factors: Iterable[float]) -> float | None:
+    """None where there are no factors, which must be positive."""
     logarithms = list(map(math.log, factors))
     return math.exp(fmean(logarithms)) if logarithms else None
 
