@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
@@ -10,7 +11,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.distill.calibrate import Regression, calibration_of
+from diode_lut.dataset import Record, Timing
+from diode_lut.distill.calibrate import Regression, calibrate, calibration_of
+from diode_lut.distill.candidates import choose
+from diode_lut.distill.examples import Space
+from diode_lut.distill.network import answers, layers_of, losses_of
+from diode_lut.distill.student import Trained, train_student
+from diode_lut.distill.targets import targets_of
+from diode_lut.distill.training import Plan
+from diode_lut.model.candidates import families
+from diode_lut.problem import ATEN
+from tests.distill import synthetic
+from tests.distill.synthetic import CONFIGS
+from tests.model.small import H200
 
 
 @pytest.mark.parametrize(("good", "among", "expected"), [(19, 20, 0.8040), (60, 60, 0.9569), (950, 1000, 0.9374)])
@@ -57,3 +70,54 @@ def test_regression_finds_what_doubts_follow_from() -> None:
     found = Regression.of(known, bad)
     assert found.weights.tolist() == pytest.approx([8.0, 1.0, 0.0], rel=0.05, abs=0.01)
     assert found.doubts(known).mean().item() == pytest.approx(odds.mean().item(), abs=0.05)
+
+
+@pytest.fixture(scope="module")
+def trained() -> Trained:
+    """A student and a teacher of times with so much noise that they err often."""
+    draw, targets = random.Random(1), []
+    for problem in synthetic.problems(120):
+        noisy = {config: synthetic.time(config, problem) * math.exp(draw.gauss(0, 0.04)) for config in CONFIGS}
+        targets += targets_of([Record(problem, (Timing(ATEN, 4e4), *(Timing(*each) for each in noisy.items())))])
+    return train_student(targets, None, Space.of(*families(choose(targets)), H200.sm_count), Plan(epochs=8))
+
+
+@pytest.fixture(scope="module")
+def known(trained: Trained) -> torch.Tensor:
+    """Of each problem: both layers for the student's choice, and its lead."""
+    best, order = answers(trained.student, trained.measured).topk(2, dim=1, largest=False)
+    return torch.cat((layers_of(trained.student, trained.measured, order[:, 0]), best[:, 1:] - best[:, :1]), dim=1)
+
+
+@pytest.fixture(scope="module")
+def bad(trained: Trained) -> torch.Tensor:
+    """Whether the member that has not seen a problem errs by more than 5 % there."""
+    every = torch.stack([losses_of(member, trained.measured) for member in trained.teacher.members])
+    found = every[trained.teacher.unseen, torch.arange(trained.measured.size)] > np.log(1.05)
+    assert 10 < found.sum() < len(found) - 10
+    assert not torch.equal(found, losses_of(trained.student, trained.measured) > np.log(1.05))
+    return found.float()
+
+
+def test_doubts_are_those_of_a_regression(trained: Trained, known: torch.Tensor, bad: torch.Tensor) -> None:
+    """Layers, bias and lead come to the odds against a choice like those of the members on what they have not seen."""
+    found = calibrate(trained)
+    of_layers = (known[:, :-1] @ found.weights + found.bias).tolist()
+    leads = known[:, -1].tolist()
+    doubts = [found.calibration.doubt(doubt, [0.0, lead]) for doubt, lead in zip(of_layers, leads, strict=True)]
+    expected = Regression.of(known, bad).doubts(known)
+    np.testing.assert_allclose(doubts, expected, atol=1e-3)
+    assert expected[bad == 1].mean() > expected[bad == 0].mean() + 0.5
+    assert abs(found.calibration.per_lead) > 0.1
+
+
+def test_what_doubts_mean_is_found_elsewhere(trained: Trained, known: torch.Tensor, bad: torch.Tensor) -> None:
+    """Each problem's doubt comes from a regression on those of which another member has seen nothing."""
+    doubts = torch.empty(len(bad))
+    for member in range(len(trained.teacher.members)):
+        unseen = trained.teacher.unseen == member
+        doubts[unseen] = Regression.of(known[~unseen], bad[~unseen]).doubts(known[unseen])
+    found = calibrate(trained).calibration
+    expected = calibration_of(doubts.numpy(), bad.numpy() == 0, found.per_lead)
+    np.testing.assert_allclose(found.doubts, expected.doubts, atol=2e-3)
+    np.testing.assert_allclose(found.confidences, expected.confidences, atol=2e-3)

@@ -106,8 +106,8 @@ def test_sums_are_computed_in_one_thread(dataset_file: Path) -> None:
     assert {name for name, count in called.seen if count != 1} <= moving
 
 
-def test_network_is_the_same_without_torch(distilled: Distilled, tmp_path: Path) -> None:
-    """What NumPy computes from the written file is what the trained network said: the confidence is in the file."""
+def test_what_is_written_is_what_was_distilled(distilled: Distilled, tmp_path: Path) -> None:
+    """The model in the file ranks as the one in memory, with the same confidence."""
     path = tmp_path / "x.safetensors"
     write_model(distilled.model, path)
     found = read_model(path)

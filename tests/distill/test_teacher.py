@@ -8,8 +8,8 @@ from torch.nn.utils import parameters_to_vector
 
 from diode_lut.dataset import read_dataset
 from diode_lut.distill.candidates import choose
-from diode_lut.distill.examples import Examples, Space, examples_of
-from diode_lut.distill.network import Scale, losses_of
+from diode_lut.distill.examples import LOST, Examples, Space, examples_of
+from diode_lut.distill.network import Scale, answers, losses_of
 from diode_lut.distill.targets import targets_of
 from diode_lut.distill.teacher import MEMBERS, Teacher, train_teacher
 from diode_lut.distill.training import Plan
@@ -43,6 +43,16 @@ def test_a_member_learns_nothing_from_what_it_has_not_seen(space_and_examples: t
         for one, other in zip(teacher.members, again.members, strict=True)
     ]
     assert same == [number == 2 for number in range(MEMBERS)]
+
+
+def test_a_teacher_expects_what_its_members_do_on_average(space_and_examples: tuple[Space, Examples]) -> None:
+    """As losses: over the best, and up to a limit."""
+    space, examples = space_and_examples
+    teacher = trained(space, examples)
+    scaled = teacher.members[0].scale.apply(examples)
+    scores = sum(answers(member, scaled) for member in teacher.members) / MEMBERS
+    best = scores.min(1, keepdim=True).values
+    assert torch.allclose(teacher.teach(scaled).losses, torch.clamp(scores - best, max=LOST), atol=1e-5)
 
 
 def test_unseen_losses_are_of_that_member(space_and_examples: tuple[Space, Examples]) -> None:

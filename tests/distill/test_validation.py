@@ -44,3 +44,23 @@ def test_failed_choices_are_the_worst() -> None:
     slow = Record(other, (Timing(SMALL, 9.0), Timing(ATEN, 1.0)), "final")
     wrong = Record(MM, (Timing(SMALL, None, "wrong_result"), Timing(ATEN, 1.0)), "final")
     assert [choice.problem for choice in validate(model(-NEARLY), targets_of([slow, wrong])).worst] == [MM, other]
+
+
+@pytest.mark.parametrize(("over", "good"), [(0.049, True), (0.051, False), (0.09, False)])
+def test_a_choice_is_good_within_five_per_cent(over: float, good: bool) -> None:
+    """Of the best time, whatever aten's."""
+    (choice,) = validated(1 + over, aten=7.0).choices
+    assert (choice.good, choice.best_config) == (good, LARGE)
+    assert choice.tops[:2] == (pytest.approx(1 + over), pytest.approx(1.0))
+    assert (choice.time, choice.best) == (pytest.approx((1 + over) / 7), pytest.approx(1 / 7))
+
+
+def test_a_choice_without_a_time_is_slow() -> None:
+    """It was not worth timing, or failed: it counts as half as long again as aten, and has no error."""
+    for validation in (validated(None, timed=False), validated(None)):
+        (choice,) = validation.choices
+        assert (choice.good, choice.time, choice.tops[0]) == (False, pytest.approx(1.5), pytest.approx(1.5))
+        assert validation.gain == pytest.approx(1 / 1.5)
+        assert len(choice.errors) == 2, "of aten and LARGE"
+    assert len(validated(None, timed=False).slow) == 1
+    assert validated(None, timed=False).failed == []

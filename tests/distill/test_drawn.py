@@ -1,0 +1,63 @@
+"""Problems drawn for the student are new, and such as could have been measured."""
+
+from __future__ import annotations
+
+import random
+
+from diode_lut.distill.drawn import draw_problems
+from diode_lut.model.kinds import kinds_of
+from diode_lut.problem import ITEMSIZES, Problem, contiguous_align
+
+
+def measured() -> list[Problem]:
+    """Small and large ones, aligned ones and others, with a batch and without."""
+    source = random.Random(1)
+    sizes = [[source.choice((16, 50, 64, 333, 1024, 4096)) for _ in "mnk"] for _ in range(120)]
+    plain = [Problem.of("mm", *each, dtype="float16", layout=source.choice(("nn", "nt"))) for each in sizes]
+    batched = [
+        Problem.of("bmm", *each, dtype="float32", layout="nn", b=b)
+        for b, each in zip(range(3, 363, 3), sizes, strict=True)
+    ]
+    return list(dict.fromkeys(plain + batched))
+
+
+def data(problem: Problem) -> int:
+    b, m, n, k = problem[4:]
+    return ITEMSIZES[problem.dtype] * b * (m * k + k * n + m * n)
+
+
+def test_drawn_problems_are_new() -> None:
+    """None was measured, none is drawn twice, and the same seed draws the same."""
+    problems = measured()
+    drawn = draw_problems(problems, kinds_of(problems), 300, 7)
+    assert len(drawn) == len(set(drawn)) == 300
+    assert set(drawn).isdisjoint(problems)
+    assert drawn == draw_problems(problems, kinds_of(problems), 300, 7)
+    assert drawn != draw_problems(problems, kinds_of(problems), 300, 8)
+
+
+def test_drawn_problems_are_plausible() -> None:
+    """They are of known kinds and sizes, as aligned as their sizes make them, and no larger than others are."""
+    problems = measured()
+    kinds = {kind.key: kind for kind in kinds_of(problems)}
+    assert {key[3] for key in kinds} == {2, 16}
+    drawn = draw_problems(problems, list(kinds.values()), 300, 7)
+    assert {problem[:4] for problem in drawn} == kinds.keys()
+    for problem in drawn:
+        op, dtype, layout, align, b, m, n, k = problem
+        assert kinds[problem[:4]].outside(problem) == ""
+        assert align == contiguous_align(dtype, layout, m, n, k, b)
+        assert data(problem) <= max(data(each) for each in problems if each[:4] == problem[:4])
+        assert op == "bmm" or b == 1
+
+
+def test_sizes_of_several_problems_are_mixed() -> None:
+    """Some have only sizes that were measured, some others, aligned as the parent's are; no batch was not measured."""
+    problems = measured()
+    drawn = draw_problems(problems, kinds_of(problems), 300, 7)
+    known = {size for problem in problems for size in problem[5:]}
+    new = [[size for size in problem[5:] if size not in known] for problem in drawn]
+    assert 50 < sum(map(bool, new)) < 250
+    odd = [size for sizes in new for size in sizes if size % 8]
+    assert 10 < len(odd) < 150
+    assert {problem.b for problem in drawn} <= {problem.b for problem in problems}

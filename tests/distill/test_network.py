@@ -1,0 +1,38 @@
+"""The network that is trained is the one that answers, which needs no torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from diode_lut.distill.examples import Space, examples_of
+from diode_lut.distill.network import HIDDEN, Network, Scale, answers, layers_of
+from diode_lut.model.candidates import families, family_of
+from diode_lut.model.network import Scorer
+from tests.distill.synthetic import CONFIGS, problems
+from tests.model.small import BATCHED, BMM, CANDIDATES, H200
+
+PROBLEMS = [*problems(20), *(BMM._replace(b=b, m=m) for b in (2, 40) for m in (16, 64, 500))]
+
+
+def test_scores_and_doubts_are_the_same_without_torch() -> None:
+    """Of each candidate, with a batch or without: what NumPy computes is what torch does."""
+    both = families([*CONFIGS, *(each for each in CANDIDATES if each not in CONFIGS)])
+    space = Space.of(*both, H200.sm_count)
+    assert BATCHED in both[1].configs
+    examples = examples_of(PROBLEMS, space)
+    scale = Scale.of(examples, space.configs)
+    network, scaled = Network(scale, space, 1), scale.apply(examples)
+    generator = torch.Generator().manual_seed(1)
+    doubt, bias = torch.randn(sum(HIDDEN), generator=generator), torch.randn(1, generator=generator)
+    scorers = [Scorer(network.weights(doubt, bias), family) for family in both]
+    scores = answers(network, scaled).numpy()
+    for row, problem in enumerate(PROBLEMS):
+        family = both[family_of(problem)]
+        found, doubts = scorers[family_of(problem)].scores(problem, H200.sm_count)
+        applies = np.flatnonzero(family.applicable(problem))
+        assert np.flatnonzero(np.isfinite(scores[row])).tolist() == applies.tolist()
+        np.testing.assert_allclose(found[applies], scores[row][applies], atol=1e-4)
+        alone = scaled.take(torch.tensor([row]))
+        expected = [layers_of(network, alone, torch.tensor([place])) @ doubt + bias for place in applies]
+        np.testing.assert_allclose(doubts[applies], torch.cat(expected).numpy(), atol=1e-3)
