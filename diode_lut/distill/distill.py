@@ -43,7 +43,8 @@ def distill(
 ) -> Distilled:
     """Train a model on the problems of the datasets, except those that ``split`` keeps for testing.
 
-    The same datasets, split and plan give the same model, on the same machine. ``report`` is told what is being done.
+    The same datasets, split and plan give the same model, on the same machine, whatever the number of threads.
+    ``report`` is told what is being done.
     DatasetError is raised if the datasets are from different hardware, ModelError if they hold too few problems, or
     nothing to choose from but aten.
     """

@@ -1,0 +1,41 @@
+"""How networks are trained: several at a time, each in one thread."""
+
+from __future__ import annotations
+
+from threading import Barrier
+
+import torch
+from torch import Tensor
+
+from diode_lut.distill.examples import Examples, Space, examples_of
+from diode_lut.distill.network import Network, Scale
+from diode_lut.distill.training import Plan, Training, train
+from diode_lut.model.candidates import families
+from diode_lut.problem import ATEN
+from tests.distill.synthetic import CONFIGS, problems
+from tests.model.small import H200
+
+
+class Meeting(Network):
+    """Goes on when another one has come as far."""
+
+    meeting: Barrier
+    threads = 0
+
+    def forward(self, examples: Examples) -> Tensor:
+        self.meeting.wait(60)
+        self.threads = torch.get_num_threads()
+        return super().forward(examples)
+
+
+def test_so_many_networks_are_trained_at_a_time() -> None:
+    """Two that wait for each other come to an end, each in one thread of torch."""
+    space = Space.of(*families([*CONFIGS, ATEN]), H200.sm_count)
+    examples = examples_of(problems(20), space)
+    scale = Scale.of(examples, space.configs)
+    networks, meeting = [Meeting(scale, space, seed) for seed in (1, 2)], Barrier(2)
+    for network in networks:
+        network.meeting = meeting
+    histories = train([Training(each, [scale.apply(examples)], Plan(epochs=2)) for each in networks], 2)
+    assert [len(history) for history in histories] == [2, 2]
+    assert [network.threads for network in networks] == [1, 1]
