@@ -17,7 +17,7 @@ from torch._inductor.kernel.mm import decompose_k_subgraph_template, mm_template
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.lowering import expand
-from torch._inductor.select_algorithm import TritonTemplateCaller, realize_inputs
+from torch._inductor.select_algorithm import TritonTemplateCaller
 from torch._inductor.template_heuristics.params import DictKernelTemplateParams
 from torch._inductor.template_heuristics.registry import get_template_heuristic
 from torch._inductor.template_heuristics.triton import GemmConfig
@@ -105,12 +105,15 @@ def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> i
 
 
 def _with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
-    """The inputs as a Triton template takes them: addmm's bias expanded to (M, N), no layout that may still change."""
+    """The inputs as a Triton template takes them: addmm's bias expanded to (M, N), no layout that may still change.
+
+    The expanded bias is a view, whatever its strides: Inductor would copy one for N = 1, which has no unit stride.
+    """
     nodes = inputs.nodes()
     if op == "addmm":
         m, n, _ = inputs.mnk_symbolic()
         bias = nodes[0] if isinstance(nodes[0], ir.TensorBox) else ir.TensorBox(nodes[0])
-        nodes[0] = realize_inputs(expand(bias, [m, n]))  # type: ignore[no-untyped-call]
+        nodes[0] = ir.ExternKernel.realize_input(expand(bias, [m, n]))
     for node in nodes:
         if isinstance(node.get_layout(), ir.FlexibleLayout):
             node.freeze_layout()

@@ -40,6 +40,7 @@ PRODUCTS: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]], to
     "mm float16": (torch.mm, [(512, 1024), (1024, 2048)], torch.float16, MM),
     "mm float32": (torch.mm, [(512, 1024), (1024, 512)], torch.float32, MM),
     "addmm": (torch.addmm, [(2048,), (512, 1024), (1024, 2048)], torch.bfloat16, MM),
+    "addmm of one column": (torch.addmm, [(1,), (512, 1024), (1024, 1)], torch.float16, MM),
     "bmm": (torch.bmm, [(4, 128, 64), (4, 64, 256)], torch.bfloat16, BMM),
     "baddbmm": (torch.baddbmm, [(4, 128, 256), (4, 128, 64), (4, 64, 256)], torch.bfloat16, BMM),
     "linear": (torch.nn.functional.linear, [(512, 1024), (2048, 1024), (2048,)], torch.bfloat16, MM),

@@ -352,6 +352,13 @@ def matmul_of_theirs(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> 
 
 
 @pytest.mark.usefixtures("autotuning")
+def test_a_bias_of_one_element_is_not_copied(rows: Rows) -> None:
+    """Expanded to one column it has no unit stride, and still the kernel reads it where it is: there is no other."""
+    rows({"configs": [MM]})
+    (kernel,) = lower(torch.addmm, Input((1,)), Input((512, 1024)), Input((1024, 1))).triton_kernels
+    assert "tl.load(in_ptr0 + (0))" in kernel
+
+
 def test_what_others_add_is_left_out(rows: Rows) -> None:
     """Candidates that Inductor gets from elsewhere under max-autotune are not timed against a row's kernel."""
     rows({"configs": [MM]})

@@ -30,6 +30,7 @@ KINDS = {
     "baddbmm": (Problem.of("baddbmm", 128, 64, 96, dtype="float32", layout="nn", b=3), BMM),
     "one step": (Problem.of("mm", 512, 1024, 40, dtype="float16", layout="nt"), MM),
     "one whole step": (Problem.of("bmm", 128, 64, 32, dtype="bfloat16", layout="tn", b=12), BMM),
+    "one column": (Problem.of("addmm", 24, 1, 728, dtype="float16", layout="nt"), MM),
     "TMA": (Problem.of("mm", 4096, 1024, 768, dtype="bfloat16", layout="nt"), TMA),
     "TMA addmm": (Problem.of("addmm", 512, 4096, 1000, dtype="float16", layout="nt"), TMA),
 }
@@ -66,6 +67,7 @@ def test_a_shared_kernel_does_what_the_fixed_one_does(here: Lowering, kind: str)
         assert f"BLOCK_K : tl.constexpr = {config.params[2]}\n" in text
         if config != TMA:
             assert f"EVEN_K : tl.constexpr = {problem.k % config.params[2] == 0}\n" in text
+    assert [node.get_name()[:3] for node in other.caller.input_nodes] == ["arg"] * (3 if "add" in problem.op else 2)
     assert one.arguments_for(problem)[-3:] == other.arguments_for(problem)[-3:]
     assert len(other.arguments) == 0
 
