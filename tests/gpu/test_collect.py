@@ -30,7 +30,7 @@ PROBLEMS = [
     Problem.of("mm", 512, 768, 1024, dtype="bfloat16", layout="nt"),
     Problem.of("mm", 100, 77, 51, dtype="float16", layout="nn"),
     Problem.of("addmm", 64, 1000, 2048, dtype="float16", layout="nt"),
-    Problem.of("addmm", 24, 1, 728, dtype="float16", layout="nt"),
+    Problem.of("addmm", 536, 1, 344, dtype="bfloat16", layout="tn"),
     Problem.of("bmm", 128, 64, 80, dtype="float16", layout="nn", b=12),
     Problem.of("baddbmm", 33, 64, 64, dtype="float32", layout="nn", b=3),
     Problem.of("mm", 64, 64, 8192, dtype="tf32", layout="tn"),
