@@ -29,7 +29,9 @@ def main(paths: Sequence[str]) -> None:
         if record.problem not in final or record.problem not in chosen:
             continue
         times, sweep = _times(record), chosen[record.problem]
-        loss = math.log(times[min(sweep.keys() & times, key=sweep.__getitem__)] / min(times.values()))
+        loss = math.log(
+            times[min((each for each in sweep if each in times), key=sweep.__getitem__)] / min(times.values())
+        )
         for group in ("all", ALIGNED[record.problem.align]):
             losses[group].append(loss)
     for group, found in losses.items():

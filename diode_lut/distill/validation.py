@@ -21,7 +21,7 @@ SLOW = 1.1
 """First choices that take so many times as long as aten, or longer, are listed."""
 
 _WORST = 10
-_UNTIMED = math.log(1.5)
+UNTIMED = math.log(1.5)
 """The logarithm of the time over aten's that counts for a choice without a time: it was not worth timing, or failed."""
 
 
@@ -113,7 +113,7 @@ def _choice(model: Model, target: Target) -> Choice | None:
     ranking = model.rank(target.problem)
     if ranking is None:
         return None
-    times = [target.times.get(config, _UNTIMED) for config in ranking.configs]
+    times = [target.times.get(config, UNTIMED) for config in ranking.configs]
     ranked = islice(zip(ranking.configs, ranking.times, strict=True), TOPS[-1])
     pairs = ((target.times.get(config), time) for config, time in ranked)
     return Choice(
