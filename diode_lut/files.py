@@ -46,6 +46,16 @@ def write_atomically(path: Path, data: bytes) -> None:
         _sync_directory(target.parent)
 
 
+def require_writable(path: Path) -> None:
+    """Before the work is done: OSError if ``write_atomically`` could not write the file, which stays as it is."""
+    with _naming(path):
+        target = _target(path)
+        require_unlocked(target)
+        temporary, file = _create_beside(target)
+        file.close()
+        temporary.unlink()
+
+
 def open_to_append(path: Path) -> FileIO:
     """The file, made if there is none, ours alone until it is closed; what is written goes to its end.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.files import open_to_append, write_atomically
+from diode_lut.files import open_to_append, require_writable, write_atomically
 from diode_lut.locks import try_lock
 
 
@@ -114,6 +114,18 @@ def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="not a regular file"):
         write_atomically(tmp_path / "pipe", b"new")
     assert (tmp_path / "pipe").is_fifo()
+
+
+def test_what_cannot_be_written_is_known_before(tmp_path: Path) -> None:
+    """Nothing is left of the attempt, and a file that is there already stays as it is."""
+    (tmp_path / "old").write_bytes(b"old")
+    for name in ("old", "new"):
+        require_writable(tmp_path / name)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("old", b"old")]
+    (tmp_path / "out").symlink_to("/proc/x")
+    for name in ("out", "nodir/x", "."):
+        with pytest.raises(OSError, match=r"out|nodir|directory"):
+            require_writable(tmp_path / name)
 
 
 def test_what_others_are_writing_stays(tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ CASES = [
     ("distill d.msgpack -o x.json", 2, "x.json: the name of a model ends with .safetensors"),
     ("distill d.msgpack -o x.safetensors --leave-out m=9:1", 2, "'m=9:1': not a condition such as op=mm, layout=nt"),
     ("distill d.msgpack -o x.safetensors --picture nodir/x.png", 2, "nodir: no such directory to write the picture to"),
+    ("distill d.msgpack -o x.safetensors --test nan", 2, "--test: not a number from 0 to 0.9"),
+    ("distill d.msgpack -o x.safetensors --seed 9223372036854775807", 2, "is not in the range 0<=x<=4294967295"),
     ("doctor mine.json", 2, "Got unexpected extra argument (mine.json)"),
     ("evaluate d.msgpack mine.json", 1, "error: d.msgpack:1:1: byte 0x"),
     ("evaluate other.json d.msgpack", 1, "measured on NVIDIA H200 (sm_90, 132 SMs), but other.json is for"),

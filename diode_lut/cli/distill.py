@@ -9,6 +9,7 @@ import click
 
 from diode_lut.cli.evaluate import check_picture
 from diode_lut.cli.inputs import require_torch
+from diode_lut.files import require_writable
 from diode_lut.model.head import SUFFIX
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.command("distill")
 @click.argument("inputs", metavar="DATASET...", nargs=-1, required=True, type=_FILE)
 @click.option("-o", "--output", metavar="OUT", required=True, type=_FILE, help="The weights file to write.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The same seed, the same model.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="The same seed, the same model."
+)
 @click.option(
     "--epochs",
     metavar="N",
@@ -62,6 +65,9 @@ def distill_command(
         raise click.UsageError(f"{output.parent}: no such directory to write the model to")
     if output.suffix != SUFFIX:
         raise click.UsageError(f"{output}: the name of a model ends with {SUFFIX}")
+    if not test >= 0:  # NaN is in every range
+        raise click.UsageError("--test: not a number from 0 to 0.9")
+    require_writable(output)
     if picture is not None:
         check_picture(picture)
     require_torch("distill")

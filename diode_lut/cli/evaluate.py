@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from diode_lut.errors import SettingError
+from diode_lut.files import require_writable
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset, Record
@@ -115,24 +116,31 @@ def _measured(chooser: Table | Model, everything: bool, records: Iterable[Record
 
 
 def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
-    """Those of problems that the model was not trained on; DatasetError in the end if there are others only."""
+    """Those of problems that the model was not trained on; it is said how many others there are.
+
+    DatasetError in the end if there are others only.
+    """
     from diode_lut.errors import DatasetError
     from diode_lut.model.split import TRAIN
 
-    trained_on = {True: 0, False: 0}
+    left_out, unseen = set(), 0
     for record in records:
-        of_training = model.split.group(record.problem) == TRAIN
-        trained_on[of_training] += 1
-        if not of_training:
+        if model.split.group(record.problem) == TRAIN:
+            left_out.add(record.problem)
+        else:
+            unseen += 1
             yield record
-    if trained_on[True] and not trained_on[False]:
+    if left_out and not unseen:
         raise DatasetError("all problems are such as the model was trained on: --all includes them")
+    if left_out:
+        click.echo(f"{len(left_out)} problems are such as the model was trained on: --all includes them", err=True)
 
 
 def check_picture(path: Path) -> None:
-    """Before the work is done: SettingError if it could not be drawn, UsageError if there is nowhere to write it to."""
+    """Before the work is done: SettingError if it could not be drawn, UsageError or OSError if not written."""
     if not path.parent.is_dir():
         raise click.UsageError(f"{path.parent}: no such directory to write the picture to")
+    require_writable(path)
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:

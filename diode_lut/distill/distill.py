@@ -18,9 +18,10 @@ from diode_lut.distill.training import Epoch, Plan, one_thread
 from diode_lut.distill.validation import Validation, validate
 from diode_lut.errors import DatasetError, ModelError
 from diode_lut.model.candidates import families
+from diode_lut.model.kinds import FEWEST as FEWEST_OF_A_KIND
 from diode_lut.model.kinds import kinds_of
 from diode_lut.model.ranking import Model
-from diode_lut.model.split import TEST, TRAIN, Split
+from diode_lut.model.split import TEST, TRAIN, Split, family_name
 from diode_lut.problem import ATEN, Config, Hardware
 
 FEWEST = 60
@@ -45,14 +46,16 @@ def distill(
 
     The same datasets, split and plan give the same model, on the same machine, whatever the number of threads.
     ``report`` is told what is being done.
-    DatasetError is raised if the datasets are from different hardware, ModelError if they hold too few problems, or
-    nothing to choose from but aten.
+    DatasetError is raised if the datasets are from different hardware, ModelError if they hold too few problems, none
+    of a family to be left out, or nothing to choose from but aten.
     """
     hardware = _common_hardware(datasets)
     groups = _groups(targets_of(chain.from_iterable(datasets)), split)
-    training = groups.pop(TRAIN, [])
-    kinds = kinds_of(target.problem for target in training)
-    training = [target for target in training if any(kind.key == target.problem[:4] for kind in kinds)]
+    found = groups.pop(TRAIN, [])
+    kinds = kinds_of(target.problem for target in found)
+    training = [target for target in found if any(kind.key == target.problem[:4] for kind in kinds)]
+    if rare := len(found) - len(training):
+        report(f"{rare} problems are left out: fewer than {FEWEST_OF_A_KIND} of their op, type, layout and alignment")
     if len(training) < FEWEST:
         raise ModelError(f"{len(training)} problems to train on: too few (at least {FEWEST}, with aten timed on each)")
     candidates = _candidates(training)
@@ -90,6 +93,9 @@ def _groups(targets: Sequence[Target], split: Split) -> dict[str, list[Target]]:
     groups: defaultdict[str, list[Target]] = defaultdict(list)
     for target in targets:
         groups[split.group(target.problem)].append(target)
+    for name in map(family_name, split.families):
+        if name not in groups:
+            raise ModelError(f"{name}: no problem belongs to this family, or all that do belong to one named before")
     return dict(groups)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from diode_lut.distill import Distilled, Plan, distill
 from diode_lut.errors import DatasetError, ModelError
 from diode_lut.model.split import Split, parse_family
 from diode_lut.model.weights import read_model, write_model
-from diode_lut.problem import ATEN
+from diode_lut.problem import ATEN, Problem
 from tests.commands import call
 from tests.distill.synthetic import CONFIGS, problems, time, write
 from tests.model.small import H200, LARGE
@@ -122,6 +123,18 @@ def test_too_few_problems(tmp_path: Path) -> None:
         distill([dataset], SPLIT)
 
 
+def test_what_is_left_out_is_said(dataset_file: Path) -> None:
+    """Problems whose kind is too rare are counted; a family to which none belongs is an error."""
+    split, said = Split(SPLIT.seed, SPLIT.test, (parse_family("op=bmm"),)), list[str]()
+    with pytest.raises(ModelError, match=r"op=bmm: no problem belongs to this family"):
+        distill([read_dataset(dataset_file)], split, Plan(epochs=1))
+    dataset = read_dataset(dataset_file)
+    rare = Problem.of("addmm", 64, 64, 64, dtype="float16", layout="tn")
+    more = Dataset(dataset.path, dataset.header, lambda _: chain(dataset, [next(iter(dataset))._replace(problem=rare)]))
+    distill([more], Split(0, 0.0), Plan(epochs=1), said.append)
+    assert said[0] == "1 problems are left out: fewer than 4 of their op, type, layout and alignment"
+
+
 def test_nothing_to_choose_from(dataset_file: Path) -> None:
     """Without a config that can be a candidate there is no model, and the error says what can be one."""
 
@@ -160,6 +173,7 @@ def test_command(dataset_file: Path, tmp_path: Path) -> None:
     assert evaluated.exit_code == 0, evaluated.stderr
     unseen = sum(SPLIT.group(problem) != "train" for problem in problems(120))
     assert evaluated.stdout.splitlines()[1].split()[:2] == ["all", str(unseen)]
+    assert evaluated.stderr == f"{120 - unseen} problems are such as the model was trained on: --all includes them\n"
     everything = call("evaluate", "--model", out, "--all", dataset_file)
     assert everything.stdout.splitlines()[1].split()[:2] == ["all", "120"]
 
@@ -169,6 +183,8 @@ def test_command(dataset_file: Path, tmp_path: Path) -> None:
     [
         (["--leave-out", "m=x"], 2, "not a condition such as"),
         (["--picture", "x.nothing"], 2, "its name must end with one of"),
+        (["--picture", "/proc/x.png"], 2, "error: /proc/x.png: "),
+        (["-o", "/proc/x.safetensors"], 2, "error: /proc/x.safetensors: "),
     ],
 )
 def test_bad_arguments(dataset_file: Path, tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
