@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from diode_lut.problem import Config, Hardware, Problem
 from diode_lut.settings import CONFIDENCE, GAIN, Settings
-from diode_lut.table import Candidate, Entry, Table
+from diode_lut.table import Candidate, Entry, Table, of_kind
 
 if TYPE_CHECKING:
     from diode_lut.model.ranking import Model, Ranking
@@ -22,8 +22,6 @@ ABSTAIN = "abstain"
 
 _RANKED = 5
 """So many configs of a model's ranking are shown."""
-
-_KIND_FIELDS = ("op", "dtype", "layout", "align")
 
 
 class Step(NamedTuple):
@@ -238,11 +236,7 @@ def _trained_for(model: Model, hardware: Hardware) -> str:
 
 def _why_not(table: Table, problem: Problem) -> str:
     """The first fields of the problem that no entry has; else that it is about the sizes."""
-    entries = list(table.entries)
-    for count, wanted in enumerate(problem[: len(_KIND_FIELDS)], start=1):
-        entries = [entry for entry in entries if entry.key[count - 1] in (None, wanted)]
-        if not entries:
-            kind = " ".join(f"{name}={value}" for name, value in zip(_KIND_FIELDS, problem[:count], strict=False))
-            return f"no entry for {kind}"
-    kind = " ".join(f"{name}={value}" for name, value in zip(_KIND_FIELDS, problem, strict=False))
+    entries, kind = of_kind(table.entries, problem)
+    if not entries:
+        return f"no entry for {kind}"
     return f"no entry covers b={problem.b} m={problem.m} n={problem.n} k={problem.k}, out of {len(entries)} for {kind}"

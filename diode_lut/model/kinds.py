@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 from diode_lut.errors import ProblemError
 from diode_lut.problem import BATCHED, Problem
-from diode_lut.table import Range
+from diode_lut.table import Range, of_kind
 
-_KIND_FIELDS = ("op", "dtype", "layout", "align")
 _SIZES = ("b", "m", "n", "k")
 
 FEWEST = 4
@@ -77,11 +76,8 @@ def kinds_of(problems: Iterable[Problem]) -> list[Kind]:
 
 def unknown(kinds: Iterable[Kind], problem: Problem) -> str:
     """Why the model does not know the problem, as the first field that no kind has, or as a size; empty if it does."""
-    found = list(kinds)
-    for count, wanted in enumerate(problem[:4], start=1):
-        found = [kind for kind in found if kind.key[count - 1] == wanted]
-        if not found:
-            named = " ".join(f"{name}={value}" for name, value in zip(_KIND_FIELDS, problem[:count], strict=False))
-            return f"not trained for {named}"
+    found, kind = of_kind(kinds, problem)
+    if not found:
+        return f"not trained for {kind}"
     reason = found[0].outside(problem)
     return f"not trained for such sizes: {reason}" if reason else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diode_lut.table.entry import Candidate, Entry, Range
+from diode_lut.table.entry import Candidate, Entry, Range, of_kind
 from diode_lut.table.read import read_hardware, read_table
 from diode_lut.table.table import Table
 from diode_lut.table.write import to_bytes, write_table
@@ -12,6 +12,7 @@ __all__ = [
     "Entry",
     "Range",
     "Table",
+    "of_kind",
     "read_hardware",
     "read_table",
     "to_bytes",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Config, Problem
 
@@ -93,6 +94,28 @@ class Entry(NamedTuple):
         if self.note is not None:
             fields["note"] = self.note
         return fields
+
+
+class _Keyed(Protocol):
+    @property
+    def key(self) -> Sequence[object]: ...
+
+
+_K = TypeVar("_K", bound=_Keyed)
+
+
+def of_kind(rows: Iterable[_K], problem: Problem) -> tuple[list[_K], str]:
+    """The rows whose op, dtype, layout and alignment a problem has, and these in words.
+
+    Where there are none, the words go only as far as the first field in which the last of the rows differ.
+    """
+    found, words = list(rows), ""
+    for place, (name, wanted) in enumerate(zip(KEY_FIELDS[:4], problem[:4], strict=True)):
+        words += f"{' ' if words else ''}{name}={wanted}"
+        found = [row for row in found if row.key[place] in (None, wanted)]
+        if not found:
+            break
+    return found, words
 
 
 def _width(sizes: Range | None) -> int:
