@@ -96,10 +96,11 @@ def test_digest_depends_on_the_model(tmp_path: Path) -> None:
 
 
 def test_digest_depends_on_the_sm_count() -> None:
-    """Models rank by it, tables do not."""
+    """Models rank by it, tables do not; a CPU's threads are not counted."""
     devices = [H200, H200._replace(sm_count=66)]
     assert len({selector(hardware=device).digest for device in devices}) == 2
     assert len({Selector(device, ()).digest for device in devices}) == 1
+    assert len({selector(hardware=device._replace(arch="cpu-avx512")).digest for device in devices}) == 1
 
 
 def test_names_without_a_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
