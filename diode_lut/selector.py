@@ -131,7 +131,7 @@ class Decision(NamedTuple):
             return f"{ABSTAIN}: Inductor decides as it would without diode_lut"
         if self.entry is None:
             assert self.opinion is not None
-            remark = _trained_for(self.opinion.model, self.hardware)
+            remark = trained_for(self.opinion.model, self.hardware)
             return f"{self.tier}: {self.where}{remark and f'{remark},'} answers, with confidence {self.confidence:.3f}"
         note = f" ({self.entry.note})" if self.entry.note else ""
         return f"{self.tier}: {self.where} answers{note}"
@@ -173,7 +173,7 @@ class Selector:
         """What the models answer, whether or not a table does; ``before`` is what was tried in vain before."""
         tried, opinion = list(before), None
         for tier, model in self._models:
-            name = f"{model_name(model)}{_trained_for(model, self.hardware)}"
+            name = f"{model_name(model)}{trained_for(model, self.hardware)}"
             ranking = model.rank(problem, self.hardware, demand.gain)
             if ranking is None:
                 tried.append(Step(tier, None, f"{name}: {model.unknown(problem)}"))
@@ -230,7 +230,7 @@ def ranking_in_words(ranking: Ranking) -> list[str]:
     return [*shown, f"    the first is within 5 % of the best with confidence {ranking.confidence:.3f}"]
 
 
-def _trained_for(model: Model, hardware: Hardware) -> str:
+def trained_for(model: Model, hardware: Hardware) -> str:
     """A remark where the model is another device's."""
     return "" if model.hardware.same_device(hardware) else f", trained for {model.hardware}"
 

@@ -174,6 +174,14 @@ def test_on_an_h200() -> None:
     assert "answers: model: tables/nvidia-h200.mlp.safetensors, a model" in found["ok"]
 
 
+def test_another_devices_model() -> None:
+    """That it answers is as the user wants it; the finding says for what it was trained."""
+    code, found = findings(["nvidia-h200.mlp"])
+    assert code == 0
+    (answers,) = (text for text in found["ok"] if text.startswith("answers: model: "))
+    assert answers.endswith(", a model, trained for NVIDIA H200 (sm_90, 132 SMs)")
+
+
 def test_without_torch(tmp_path: Path) -> None:
     """It says that torch is missing and what works nevertheless, and exits with 1."""
     program = "import sys; sys.modules['torch'] = None; from diode_lut.cli import main; main(['doctor'])"

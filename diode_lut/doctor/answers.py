@@ -20,7 +20,7 @@ from diode_lut.doctor.finding import Finding, fine, note, wrong
 from diode_lut.errors import ModelError, TableError
 from diode_lut.hardware import detect_hardware, local_devices
 from diode_lut.problem import Hardware
-from diode_lut.selector import shown
+from diode_lut.selector import shown, trained_for
 from diode_lut.settings import Settings, config, faults_in_environment
 
 _LIBRARIES = "pip install --force-reinstall numpy safetensors"
@@ -51,7 +51,8 @@ def devices() -> Iterator[Finding]:
 def _answering(hardware: Hardware, main: Hardware) -> Iterator[Finding]:
     tiers = tiers_for(hardware, config.tables, config.tiers)
     files = [(tier.name, table.path, f"{len(table.entries)} rows") for tier in tiers for table in tier.tables]
-    files += [(tier.name, model.path, "a model") for tier in tiers for model in tier.models]
+    models = ((tier.name, model) for tier in tiers for model in tier.models)
+    files += [(tier, model.path, f"a model{trained_for(model, hardware)}") for tier, model in models]
     for tier, path, what in files:
         yield fine("answers", f"{tier}: {shown(path or Path())}, {what}")
     reasons = "; ".join(f"{tier.name}: {reason}" for tier in tiers for reason in tier.left_out)
