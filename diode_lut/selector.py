@@ -173,16 +173,18 @@ class Selector:
         """What the models answer, whether or not a table does; ``before`` is what was tried in vain before."""
         tried, opinion = list(before), None
         for tier, model in self._models:
-            name = f"{model_name(model)}{trained_for(model, self.hardware)}"
             ranking = model.rank(problem, self.hardware, demand.gain)
             if ranking is None:
-                tried.append(Step(tier, None, f"{name}: {model.unknown(problem)}"))
+                tried.append(self._abstains(tier, model, model.unknown(problem)))
                 continue
             opinion = Opinion(model, ranking)
             if demand.met(ranking.confidence, ranking.times[0]):
                 return Decision(problem, self.hardware, tier, ranking.configs, None, None, tuple(tried), opinion)
-            tried.append(Step(tier, None, f"{name}: {demand.unmet(ranking)}"))
+            tried.append(self._abstains(tier, model, demand.unmet(ranking)))
         return Decision(problem, self.hardware, ABSTAIN, (), None, None, tuple(tried), opinion)
+
+    def _abstains(self, tier: str, model: Model, reason: str) -> Step:
+        return Step(tier, None, f"{model_name(model)}{trained_for(model, self.hardware)}: {reason}")
 
 
 def table_name(table: Table) -> str:

@@ -39,30 +39,19 @@ def train_student(
 
     As many networks are trained at a time as torch has threads; all else is done in one.
     """
-    with one_thread() as threads:
-        return _train_student(targets, test, space, plan, report, threads)
-
-
-def _train_student(
-    targets: Sequence[Target],
-    test: Examples | None,
-    space: Space,
-    plan: Plan,
-    report: Callable[[str], None],
-    at_once: int,
-) -> Trained:
-    problems = [target.problem for target in targets]
-    measured = examples_of(problems, space, targets)
-    scale = Scale.of(measured, space.configs)
-    measured = scale.apply(measured)
-    test = None if test is None else scale.apply(test)
-    report(f"training the teacher: {MEMBERS} networks")
-    teacher, teaching = train_teacher(measured, test, scale, space, plan, at_once)
-    drawn = draw_problems(problems, kinds_of(problems), _DRAWN * len(problems), plan.seed)
-    lessons = [measured]
-    if drawn:  # where all sizes that may be drawn were measured, there are none
-        lessons.append(teacher.teach(scale.apply(examples_of(drawn, space))))
-    report("training its student")
-    student = Network(scale, space, plan.seed)
-    (learning,) = train([Training(student, lessons, plan, test)], at_once)
-    return Trained(student, teacher, measured, {"teacher": teaching, "student": learning})
+    with one_thread() as at_once:
+        problems = [target.problem for target in targets]
+        measured = examples_of(problems, space, targets)
+        scale = Scale.of(measured, space.configs)
+        measured = scale.apply(measured)
+        test = None if test is None else scale.apply(test)
+        report(f"training the teacher: {MEMBERS} networks")
+        teacher, teaching = train_teacher(measured, test, scale, space, plan, at_once)
+        drawn = draw_problems(problems, kinds_of(problems), _DRAWN * len(problems), plan.seed)
+        lessons = [measured]
+        if drawn:  # where all sizes that may be drawn were measured, there are none
+            lessons.append(teacher.teach(scale.apply(examples_of(drawn, space))))
+        report("training its student")
+        student = Network(scale, space, plan.seed)
+        (learning,) = train([Training(student, lessons, plan, test)], at_once)
+        return Trained(student, teacher, measured, {"teacher": teaching, "student": learning})
