@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from diode_lut.table import Entry
-from diode_lut.table.overlap import coverage
+from diode_lut.table.overlap import coverage, lies_inside
 
 Kind = Literal["added", "removed", "narrowed", "widened", "winner", "details"]
 """What became of a row: it is new, or gone; it covers less, or more, than it did; its first config is another one; or
@@ -28,8 +28,9 @@ class Change(NamedTuple):
             return "added"
         if self.new is None:
             return "removed"
-        if coverage(self.old) != coverage(self.new):
-            return "narrowed" if self.new.volume < self.old.volume else "widened"
+        before, after = coverage(self.old), coverage(self.new)
+        if before != after:
+            return "narrowed" if lies_inside(after, before) else "widened"
         return "winner" if self.new_winner else "details"
 
     @property

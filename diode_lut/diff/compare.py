@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from diode_lut.diff.change import KINDS, Change, HeaderChange, Kind
 from diode_lut.table import Entry, Table
 from diode_lut.table.canonical import canonical_order
-from diode_lut.table.overlap import Neighbours, coverage
-
-Coverage = tuple[Any, ...]
-"""What ``coverage`` says of a row: four kinds, four ranges of sizes."""
+from diode_lut.table.overlap import Neighbours, coverage, lies_inside
 
 
 class Diff(NamedTuple):
@@ -76,7 +73,7 @@ def _resized(removed: Sequence[Entry], added: Sequence[Entry]) -> Iterator[Chang
         for place, row in enumerate(added)
         for key in [coverage(row)]
         for number in neighbours.of(row, len(removed))
-        if _inside(keys[number], key) or _inside(key, keys[number])
+        if lies_inside(keys[number], key) or lies_inside(key, keys[number])
     ]
     partners: dict[int, int] = {}
     taken: set[int] = set()
@@ -94,14 +91,6 @@ def _likeness(one: Entry, other: Entry) -> tuple[bool, float]:
     """Sorts the most similar pairs first."""
     small, large = sorted((one.volume, other.volume))
     return one.configs[0] != other.configs[0], -small / max(large, 1)
-
-
-def _inside(inner: Coverage, outer: Coverage) -> bool:
-    """Whether the outer one holds all that the inner one does."""
-    for narrow, wide in zip(inner[4:], outer[4:], strict=True):
-        if narrow[0] < wide[0] or narrow[1] > wide[1]:
-            return False
-    return all(wide in (None, narrow) for narrow, wide in zip(inner[:4], outer[:4], strict=True))
 
 
 def _header_changes(old: Table, new: Table) -> Iterator[HeaderChange]:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from operator import or_
+from typing import Any
 
 from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
 from diode_lut.table.entry import Entry, Range
@@ -21,6 +22,9 @@ BLOCK_ROWS = 2048
 
 _ANY: Range = (1, MAX_SIZE)
 _NO_BATCH: Range = (1, 1)
+
+Coverage = tuple[Any, ...]
+"""What ``coverage`` says of a row: four kinds, four ranges of sizes."""
 
 Sharing = Callable[[Entry], int]
 """The mask of the rows of a block that share a value of one field with an entry."""
@@ -48,9 +52,17 @@ class Neighbours:
                 mask ^= lowest
 
 
-def coverage(entry: Entry) -> tuple[object, ...]:
+def coverage(entry: Entry) -> Coverage:
     """The key in full: the same for all entries that cover the same problems, as an op without a batch makes them."""
     return (*entry[:4], *box(entry))
+
+
+def lies_inside(inner: Coverage, outer: Coverage) -> bool:
+    """Whether the outer one holds all that the inner one does."""
+    for narrow, wide in zip(inner[4:], outer[4:], strict=True):
+        if narrow[0] < wide[0] or narrow[1] > wide[1]:
+            return False
+    return all(wide in (None, narrow) for narrow, wide in zip(inner[:4], outer[:4], strict=True))
 
 
 def repeats(entries: Mapping[int, Entry]) -> Iterator[tuple[int, int]]:

@@ -78,6 +78,13 @@ def test_kinds_of_changes(old: Entry, new: Entry, kind: str) -> None:
     assert (change.kind, change.old, change.new) == (kind, old, new)
 
 
+def test_rows_that_no_problem_fits_are_narrowed_too() -> None:
+    """Both cover nothing, because mm has no batch of two; but what the one says lies inside the other."""
+    wide, narrow = (row((1, 8), n=sizes)._replace(b=(2, 2)) for sizes in (None, (8, 8)))
+    assert kinds([wide], [narrow]) == ["narrowed"]
+    assert kinds([narrow], [wide]) == ["widened"]
+
+
 def test_a_range_that_moved_is_another_row() -> None:
     """Rows are paired only where one lies inside the other."""
     assert kinds([row((1, 8))], [row((2, 9))]) == ["removed", "added"]
