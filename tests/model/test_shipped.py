@@ -91,15 +91,16 @@ def test_most_of_what_can_be_gained_is(
 def test_confidence_is_about_what_it_says(
     of_models: Validation, others_at_random: Validation, at_random: Validation
 ) -> None:
-    """Of all answers given with a confidence of 0.95, so many are good; most products get one."""
+    """Of all answers given with a confidence of 0.95, so many are good, as far as a thousand answers can tell."""
     sure = [each.sure(0.95) for each in (of_models, others_at_random, at_random)]
     choices = [choice for each in sure for choice in each.choices]
-    assert sum(choice.good for choice in choices) > 0.95 * len(choices)
+    assert len(choices) > 1000
+    assert sum(choice.good for choice in choices) > 0.945 * len(choices)
     assert good(sure[0]) > 0.95
-    assert min(map(good, sure)) > 0.945
-    assert len(sure[0].choices) > 0.8 * len(of_models.choices)
-    assert len(sure[2].choices) > 0.58 * len(at_random.choices)
-    assert all(len(each.slow) <= 1 for each in sure)
+    assert good(sure[2]) > 0.95
+    assert len(sure[0].choices) > 0.78 * len(of_models.choices)
+    assert len(sure[2].choices) > 0.6 * len(at_random.choices)
+    assert all(len(each.slow) <= 2 for each in sure)
 
 
 def test_what_is_answered_gains_over_all(of_models: Validation, at_random: Validation) -> None:
@@ -107,15 +108,12 @@ def test_what_is_answered_gains_over_all(of_models: Validation, at_random: Valid
     assert gain_over_all(of_models) > 1.10
     assert gain_over_all(at_random) > 1.10
     assert len(of_models.answered().slow) <= 2
-    assert len(at_random.answered().slow) <= 2
+    assert at_random.answered().slow == []
 
 
-def test_no_answer_is_wrong(of_models: Validation, others_at_random: Validation, at_random: Validation) -> None:
-    """One first choice is known to give wrong results, on a product that the model leaves to Inductor."""
-    failed = [choice for each in (of_models, others_at_random, at_random) for choice in each.failed]
-    (wrong,) = failed
-    assert str(wrong.problem).startswith("addmm 24x1x728 float16 nt")
-    assert others_at_random.answered().failed == []
+def test_no_first_choice_failed(of_models: Validation, others_at_random: Validation, at_random: Validation) -> None:
+    """None of them is a config that gave wrong results, or had no kernel, when it was measured."""
+    assert [each.failed for each in (of_models, others_at_random, at_random)] == [[], [], []]
 
 
 def test_models_are_small(shipped: Model) -> None:
