@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter, ScalarFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter, ScalarFormatter
 
 from diode_lut.distill.training import Epoch
 from diode_lut.picture import write_figure
@@ -28,6 +28,8 @@ def save_history(histories: Mapping[str, list[Epoch]], path: Path, title: str) -
             axes.plot(range(1, len(history) + 1), values, marker=".", label=name)
         axes.set(xlabel="epoch", ylabel=label, yscale="log")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
         axes.yaxis.set_major_formatter(PercentFormatter(1) if field == "regret" else ScalarFormatter())
         axes.grid(visible=True, alpha=0.3)
         axes.legend()
