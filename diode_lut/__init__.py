@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from diode_lut.catalog import TableFile as TableFile
     from diode_lut.errors import DiodeLutError as DiodeLutError
     from diode_lut.errors import MissError as MissError
-    from diode_lut.problem import Config as Config
+    from diode_lut.kernels.config import Config as Config
     from diode_lut.problem import Hardware as Hardware
     from diode_lut.problem import Problem as Problem
     from diode_lut.runtime import explain as explain

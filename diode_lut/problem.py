@@ -1,7 +1,7 @@
-"""The values everything else is made of: Problem, Config, Hardware.
+"""What is asked, and of which hardware.
 
-They are named tuples, because a lookup hashes one of them and has a microsecond for it. Making one directly checks
-nothing; ``Problem.checked``, ``Config.from_json`` and ``Hardware.from_json`` check everything.
+Problem and Hardware are named tuples, because a lookup hashes a Problem in a microsecond. Making one directly checks
+nothing; ``Problem.checked`` and ``Hardware.from_json`` check everything.
 """
 
 from __future__ import annotations
@@ -67,6 +67,16 @@ class Problem(NamedTuple):
         problem = cls.checked(op, dtype, layout, 16 if align is None else align, b, m, n, k)
         return problem._replace(align=contiguous_align(dtype, layout, m, n, k, b)) if align is None else problem
 
+    @property
+    def kind(self) -> tuple[str, str, str, int]:
+        """op, dtype, layout and align: what does not depend on sizes."""
+        return self.op, self.dtype, self.layout, self.align
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """b, m, n and k."""
+        return self.b, self.m, self.n, self.k
+
     def to_json(self) -> dict[str, Any]:
         """The fields that a problem file has, which ``collect`` takes."""
         op, dtype, layout, align, b, m, n, k = self
@@ -80,6 +90,10 @@ class Problem(NamedTuple):
 ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4}
 """Bytes of one element, for each of DTYPES."""
 
+WITHOUT_TENSOR_CORES = "float32"
+"""The dtype that is multiplied without them. Where its loop over K is a single step, an epilogue that reads a bias can
+make a kernel 34 times slower (measured on sm_90 with Triton 3.6): nobody should try or choose such blocks."""
+
 
 def contiguous_align(dtype: str, layout: str, m: int, n: int, k: int, b: int = 1) -> int:
     """``align`` of a product whose A and B are packed, without gaps between rows, as ``layout`` says."""
@@ -90,100 +104,6 @@ def contiguous_align(dtype: str, layout: str, m: int, n: int, k: int, b: int = 1
         (rows == 1 or cols == 1 or cols % unit == 0) and (b == 1 or rows * cols % unit == 0) for rows, cols in (a, c)
     )
     return 16 if packed else 2
-
-
-class Parameter(NamedTuple):
-    """One tunable of a template: its name, the letter that ``str(config)`` writes before it, and its allowed values.
-
-    ``values`` is a range where every integer in it is allowed, a tuple where only those are.
-    """
-
-    name: str
-    letter: str
-    values: tuple[int, ...] | range
-
-    @property
-    def allowed(self) -> str:
-        """The allowed values in words, for messages."""
-        if isinstance(self.values, range):
-            return f"{self.values[0]} to {self.values[-1]}"
-        return _one_of(self.values)
-
-
-_TRITON_GEMM = (
-    Parameter("block_m", "", (16, 32, 64, 128, 256)),
-    Parameter("block_n", "x", (16, 32, 64, 128, 256)),
-    Parameter("block_k", "x", (16, 32, 64, 128, 256)),
-    Parameter("group_m", " g", range(1, 65)),
-    Parameter("num_stages", " s", range(1, 9)),
-    Parameter("num_warps", " w", (1, 2, 4, 8, 16)),
-)
-
-TEMPLATES: dict[str, tuple[Parameter, ...]] = {
-    "aten": (),
-    "triton_mm": _TRITON_GEMM,
-    "triton_bmm": _TRITON_GEMM,
-    "triton_mm_persistent_tma": _TRITON_GEMM,
-    "decompose_k": (Parameter("k_split", "", range(2, 4097)),),
-    "cpp_gemm": (),
-}
-"""Our name of each kernel template, with its tunables in the order in which ``Config.params`` holds them."""
-
-
-class Config(NamedTuple):
-    """A template and the values of its tunables, in the order of ``TEMPLATES[template]``.
-
-    Block sizes are elements, ``group_m`` rows of tiles, ``num_stages`` pipeline depth, ``num_warps`` groups of 32
-    threads, ``k_split`` parts that K is cut into. What can be derived from the problem is not part of a config.
-    """
-
-    template: str
-    params: tuple[int, ...] = ()
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Config:
-        """The config of ``{"template": ..., "block_m": ..., ...}``, or ProblemError naming the field at fault."""
-        template = fields.get("template")
-        if not isinstance(template, str) or template not in TEMPLATES:
-            raise ProblemError(f"template: {template!r} is not one of {_one_of(tuple(TEMPLATES))}")
-        parameters = TEMPLATES[template]
-        unknown = fields.keys() - {"template", *(parameter.name for parameter in parameters)}
-        if unknown:
-            raise ProblemError(f"{min(unknown)}: {template} has no such field")
-        for parameter in parameters:
-            value = fields.get(parameter.name)
-            if value is None:
-                raise ProblemError(f"{parameter.name}: {template} needs it (allowed: {parameter.allowed})")
-            if type(value) is not int or value not in parameter.values:
-                raise ProblemError(f"{parameter.name}: {value!r} is not allowed (allowed: {parameter.allowed})")
-        return cls(template, tuple(fields[parameter.name] for parameter in parameters))
-
-    @classmethod
-    def parse(cls, text: str) -> Config:
-        """The config that ``str(config)`` writes as ``text``, with any blanks; ProblemError says what is expected."""
-        template, *values = text.split() or [""]
-        if template not in TEMPLATES:
-            raise ProblemError(f"template: {template!r} is not one of {_one_of(tuple(TEMPLATES))}")
-        parameters = TEMPLATES[template]
-        found = re.fullmatch("".join(rf"{parameter.letter}(\d+)" for parameter in parameters), " ".join(values))
-        if found is None:
-            expected = "".join(parameter.letter + parameter.name.upper() for parameter in parameters)
-            raise ProblemError(f"{text!r} is not a config (expected: {f'{template} {expected}'.rstrip()})")
-        names = (parameter.name for parameter in parameters)
-        return cls.from_json({"template": template, **dict(zip(names, map(int, found.groups()), strict=True))})
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields that ``from_json`` takes, in canonical order."""
-        names = (parameter.name for parameter in TEMPLATES[self.template])
-        return {"template": self.template, **dict(zip(names, self.params, strict=True))}
-
-    def __str__(self) -> str:
-        values = "".join(f"{p.letter}{v}" for p, v in zip(TEMPLATES[self.template], self.params, strict=True))
-        return f"{self.template} {values}".rstrip()
-
-
-ATEN = Config("aten")
-"""The kernel that PyTorch calls without Inductor's help: cuBLAS, rocBLAS, oneDNN, ..."""
 
 
 class Hardware(NamedTuple):

@@ -27,7 +27,8 @@ from diode_lut.errors import MissError, SettingError
 from diode_lut.explanation import Explanation
 from diode_lut.explanation import explain as explanation_of
 from diode_lut.hardware import detect_hardware, local_devices
-from diode_lut.problem import Config, Hardware, Problem
+from diode_lut.kernels.config import Config
+from diode_lut.problem import Hardware, Problem
 from diode_lut.selector import Decision, Demand, Selector
 from diode_lut.settings import config
 from diode_lut.statistics import count_prediction, count_skipped_config, count_unserved

@@ -10,7 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from diode_lut.problem import Config, Hardware, Problem
+from diode_lut.kernels.config import Config
+from diode_lut.problem import Hardware, Problem
 from diode_lut.settings import CONFIDENCE, GAIN, Settings
 from diode_lut.table import Candidate, Entry, Table, of_kind
 

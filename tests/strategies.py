@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, TEMPLATES, Config, Hardware, Problem
+from diode_lut.kernels.config import Config
+from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Hardware, Problem
 from diode_lut.table import Candidate, Entry, Range, Table
 
 
@@ -28,7 +30,7 @@ def _ranges(highest: int) -> SearchStrategy[Range | None]:
 
 def _configs() -> SearchStrategy[Config]:
     def with_params(template: str) -> SearchStrategy[Config]:
-        params = st.tuples(*(st.sampled_from(parameter.values) for parameter in TEMPLATES[template]))
+        params = st.tuples(*(st.sampled_from(parameter.values) for parameter in TEMPLATES[template].parameters))
         return params.map(lambda values: Config(template, values))
 
     return st.sampled_from(sorted(TEMPLATES)).flatmap(with_params)

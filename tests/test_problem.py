@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diode_lut.errors import ProblemError
-from diode_lut.problem import TEMPLATES, Config
+from diode_lut.kernels.config import Config
+from diode_lut.kernels.registry import TEMPLATES
 
 
 @given(data=st.data())
 def test_a_config_is_read_as_it_is_written(data: st.DataObject) -> None:
     """Any config is what its text says, however many blanks are between the parts."""
     template = data.draw(st.sampled_from(sorted(TEMPLATES)))
-    params = tuple(data.draw(st.sampled_from(parameter.values)) for parameter in TEMPLATES[template])
+    params = tuple(data.draw(st.sampled_from(parameter.values)) for parameter in TEMPLATES[template].parameters)
     config = Config(template, params)
     assert Config.parse(str(config)) == config
     assert Config.parse(f"  {'   '.join(str(config).split())} ") == config

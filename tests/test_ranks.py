@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.kinds import Kind
 from diode_lut.model.network import Weights
 from diode_lut.model.ranking import Calibration
 from diode_lut.model.weights import write_model
-from diode_lut.problem import ATEN, Config
 from tests.model import small
 
 PROGRAM = Path(__file__).parent / "programs" / "decide.py"

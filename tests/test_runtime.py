@@ -17,7 +17,8 @@ import diode_lut
 from diode_lut import runtime
 from diode_lut.errors import HardwareError, SettingError, TableError
 from diode_lut.hardware import detect_hardware
-from diode_lut.problem import ATEN, Config, Hardware, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Hardware, Problem
 
 ROW = {"configs": [{"template": "aten"}]}
 MM = Problem.of("mm", 64, 64, 64, dtype="float16", layout="nn")

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.problem import ATEN, Config, Hardware, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Hardware, Problem
 from diode_lut.selector import ABSTAIN, Selector, Tier
 from diode_lut.settings import TIERS
 from diode_lut.table import Candidate, Entry, Table, read_table

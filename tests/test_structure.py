@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, TEMPLATES
+from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS
 from diode_lut.resources import schemas_directory
 from diode_lut.table.decode import MAX_CONFIGS, MAX_ENTRIES
 
@@ -30,7 +31,7 @@ LAYERS = (
     "files",
     "picture",
     "problem",
-    "architecture",
+    "kernels",
     "hardware",
     "table",
     "model",
@@ -171,7 +172,7 @@ def test_schema_allows_what_the_code_allows() -> None:
     assert set(TEMPLATES) <= templates
     assert MAX_SIZE in found(schema, "maximum")
     assert {MAX_ENTRIES, MAX_CONFIGS} <= set(found(schema, "maxItems"))
-    for parameter in {parameter for parameters in TEMPLATES.values() for parameter in parameters}:
+    for parameter in {parameter for template in TEMPLATES.values() for parameter in template.parameters}:
         for rule in found(schema, parameter.name):
             assert isinstance(rule, dict)
             if isinstance(parameter.values, range):

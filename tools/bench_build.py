@@ -25,7 +25,8 @@ from diode_lut.build import build
 from diode_lut.build.prune import Pruning
 from diode_lut.dataset import Header, Record, Timing, read_dataset
 from diode_lut.dataset.codec import header_to_wire, record_to_wire
-from diode_lut.problem import ATEN, Config, Hardware, Problem, contiguous_align
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Hardware, Problem, contiguous_align
 from diode_lut.table import write_table
 
 HARDWARE = Hardware("Model GPU", "sm_90", 132)

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import diode_lut
-from diode_lut.problem import ATEN, BATCHED, DTYPES, LAYOUTS, OPS, Config, Hardware, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import BATCHED, DTYPES, LAYOUTS, OPS, Hardware, Problem
 from diode_lut.table import Candidate, Entry, Range, Table, read_table, write_table
 
 if TYPE_CHECKING:

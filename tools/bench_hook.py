@@ -23,7 +23,8 @@ from torch._inductor.choices import InductorChoices
 import diode_lut
 from diode_lut import receipt, runtime
 from diode_lut.inductor.hook import DiodeChoices
-from diode_lut.problem import ATEN, Problem
+from diode_lut.kernels.config import ATEN
+from diode_lut.problem import Problem
 from tests.fake_cuda import Input, fake_cuda, lower
 
 PRODUCTS = 200

@@ -25,10 +25,11 @@ from diode_lut.distill.student import train_student
 from diode_lut.distill.targets import Target, targets_of
 from diode_lut.distill.training import Plan
 from diode_lut.distill.validation import UNTIMED
+from diode_lut.kernels.architecture import architecture
+from diode_lut.kernels.config import Config
 from diode_lut.model.candidates import families
 from diode_lut.model.ranking import GOOD
 from diode_lut.model.split import TRAIN, Split
-from diode_lut.problem import Config
 
 SEED, TEST = 0, 0.2
 TREES = {"objective": "l2", "num_leaves": 63, "learning_rate": 0.05, "min_data_in_leaf": 20, "feature_fraction": 0.5}
@@ -46,8 +47,9 @@ def main(paths: Sequence[str]) -> None:
     targets = targets_of(chain.from_iterable(datasets))
     training = [target for target in targets if split.group(target.problem) == TRAIN]
     unseen = [target for target in targets if split.group(target.problem) != TRAIN]
-    candidates = families(choose(training))
-    space = Space.of(*candidates, datasets[0].header.hardware.sm_count)
+    hardware = datasets[0].header.hardware
+    candidates = families(choose(training), architecture(hardware.arch))
+    space = Space.of(*candidates, hardware.sm_count)
     test = _examples(unseen, space)
     configs = [candidates[family].configs for family in test.family.tolist()]
     print(f"{'':10} {'seconds':>8} {'regret':>8} {'<= 5 %':>8} {'gain':>8} {'of best':>8} {'slowest':>8} {'top 5':>8}")

@@ -34,9 +34,10 @@ from diode_lut.dataset.stream import write_stream
 from diode_lut.errors import DiodeLutError
 from diode_lut.exchange.formats import Facts, read, write_table, write_timings
 from diode_lut.exchange.registry import FORMATS
+from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.head import KEY, metadata_of, read_model_hardware
 from diode_lut.model.weights import read_model, write_model
-from diode_lut.problem import ATEN, Config, Hardware, Problem
+from diode_lut.problem import Hardware, Problem
 from diode_lut.receipt.as_json import as_json as receipt_as_json
 from diode_lut.receipt.as_text import as_text as receipt_in_words
 from diode_lut.receipt.encode import receipt_bytes

@@ -101,7 +101,7 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             KERNELS + "test_tma_that_would_not_fit_with_its_epilogue_is_refused",
         ),
         "registers": (
-            "if accumulator_registers(config) >= registers(config):",
+            "if limit is not None and accumulator_registers(tiles, device.warp_size) >= limit:",
             "if False:",
             HOOK + "test_unlaunchable_config_gives_way",
             KERNELS + "test_accumulator_that_takes_all_registers",

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from diode_lut.build.measurements import Measurements
 from diode_lut.build.rows import Group, Row, few_rows
-from diode_lut.problem import ATEN, BATCHED
+from diode_lut.kernels.config import ATEN
+from diode_lut.problem import BATCHED
 from diode_lut.table import Candidate, Entry, Table
 
 RUNNERS_UP = 2
@@ -29,8 +30,8 @@ def entries_of(measurements: Measurements, previous: Table | None, epsilon: floa
     near = _times(measurements, allowed | (measurements.relative <= NEAR))
     times = _times(measurements, allowed)
     costs = _costs(measurements, times, previous, noise)
-    sizes = [problem[4:] for problem in problems]
-    for _, numbers in groupby(range(len(problems)), key=lambda number: problems[number][:4]):
+    sizes = [problem.sizes for problem in problems]
+    for _, numbers in groupby(range(len(problems)), key=lambda number: problems[number].kind):
         for row in few_rows(Group(list(numbers), sizes, times), costs):
             yield _entry(row, measurements, near)
 
@@ -53,7 +54,7 @@ def _costs(measurements: Measurements, allowed: _Times, previous: Table | None, 
 
 
 def _entry(row: Row, measurements: Measurements, near: _Times) -> Entry:
-    op, dtype, layout, align = measurements.problems[row.problems[0]][:4]
+    op, dtype, layout, align = measurements.problems[row.problems[0]].kind
     b, m, n, k = row.box
     candidates = []
     for number in _ranking(row, near):

@@ -15,7 +15,9 @@ import numpy.typing as npt
 
 from diode_lut.dataset import Record
 from diode_lut.errors import DatasetError
-from diode_lut.problem import ATEN, TEMPLATES, Config, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.problem import Problem
 
 _Array = npt.NDArray[Any]
 _TEMPLATES = list(TEMPLATES)

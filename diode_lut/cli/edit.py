@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from diode_lut.errors import ProblemError
-from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, OPS, Config, contiguous_align
+from diode_lut.kernels.config import Config
+from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, OPS, contiguous_align
 
 if TYPE_CHECKING:
     from diode_lut.table import Entry

@@ -18,7 +18,8 @@ from diode_lut.collect.task import Outcome, Task
 from diode_lut.collect.workplace import Workplace, open_workplace
 from diode_lut.dataset import DatasetWriter, Record, read_dataset
 from diode_lut.errors import CollectError
-from diode_lut.problem import ATEN, Problem
+from diode_lut.kernels.config import ATEN
+from diode_lut.problem import Problem
 from diode_lut.table import Table
 
 
@@ -57,19 +58,20 @@ def collect(
         setup = workplace.find_setup(device, method, search_space)
         if table is not None:
             _require_fit(table, setup)
+        sm_count = setup.header.hardware.sm_count
         with DatasetWriter(path, setup.header) as writer:
             for stage in METHODS[setup.method] if table is None else ("final",):
-                tasks = _tasks(stage, problems, path) if table is None else _answers(table, problems)
+                tasks = _tasks(stage, problems, path, sm_count) if table is None else _answers(table, problems)
                 with closing(_outcomes(stage, tasks, writer, workplace, setup, deadline)) as outcomes:
                     yield Pass(stage, len(tasks), outcomes)
 
 
-def _tasks(stage: str, problems: Sequence[Problem], path: Path) -> list[Task]:
+def _tasks(stage: str, problems: Sequence[Problem], path: Path, sm_count: int) -> list[Task]:
     if stage != "final":
         return [Task(problem) for problem in problems]
     wanted = set(problems)
     records = (record for record in _records(path, "sweep") if record.problem in wanted)
-    tasks: list[Task] = resolve_name(FINALISTS)(records)
+    tasks: list[Task] = resolve_name(FINALISTS)(records, sm_count)
     return tasks
 
 

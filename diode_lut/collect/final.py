@@ -20,7 +20,8 @@ from diode_lut.dataset import Record, Timing
 from diode_lut.errors import CollectError
 from diode_lut.inductor.failures import failure_reason
 from diode_lut.inductor.standalone import Kernel, Lowering, Subgraph, lowering
-from diode_lut.problem import ATEN, Config, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Problem
 
 _CLOSE = {16: 1.12, 2: 1.3}
 """Static kernels gain up to a tenth over those of the sweep: what was slower by more there has no chance here. Where
@@ -46,7 +47,7 @@ _TOLERANCE = {"float16": 0.02, "bfloat16": 0.12, "tf32": 0.02, "float32": 1e-4}
 """Largest error allowed of an element of a product of normally distributed matrices, over the square root of K."""
 
 
-def finalists(records: Iterable[Record]) -> list[Task]:
+def finalists(records: Iterable[Record], sm_count: int) -> list[Task]:
     """The tasks of this stage, one for each problem of the sweep's ``records``.
 
     They are its best configs, those within _SERVES of the best that serve most problems of the same op, dtype and
@@ -55,10 +56,10 @@ def finalists(records: Iterable[Record]) -> list[Task]:
     kinds: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
     for record in records:
         kinds[record.problem.op, record.problem.dtype, record.problem.layout].append(record)
-    return [task for kind in kinds.values() for task in _finalists(kind)]
+    return [task for kind in kinds.values() for task in _finalists(kind, sm_count)]
 
 
-def _finalists(records: list[Record]) -> Iterator[Task]:
+def _finalists(records: list[Record], sm_count: int) -> Iterator[Task]:
     ranked = {record.problem: _ranked(record) for record in records}
     popularity = Counter(config for ranking in ranked.values() for config, factor in ranking if factor <= _SERVES)
     for problem, ranking in ranked.items():
@@ -66,7 +67,7 @@ def _finalists(records: list[Record]) -> Iterator[Task]:
         best = [config for config, factor in ranking if factor <= _CLOSE[align]][: _BEST[align]]
         serving = [config for config, factor in ranking if factor <= _SERVES and config not in best]
         serving.sort(key=lambda config: -popularity[config])
-        groups = other_groups(problem, best[0])
+        groups = other_groups(problem, best[0], sm_count)
         chosen = dict.fromkeys([ATEN, *best, *serving[:_SHARED], *groups])
         yield Task(problem, tuple(chosen))
 

@@ -19,7 +19,8 @@ from diode_lut.errors import CollectError
 from diode_lut.hardware import detect_hardware
 from diode_lut.inductor.failures import failure_reason
 from diode_lut.inductor.standalone import Kernel, Lowering, Specialization, lowering, shares_kernels
-from diode_lut.problem import ATEN, Config, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Hardware, Problem
 
 _SLOW_NS = 1_000_000
 """A launch that takes longer, twice, is not repeated again if it took twice as long as the fastest."""
@@ -37,8 +38,8 @@ Launch = Callable[[], object]
 
 def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:
     """A Measurer. The problems should be of one family, so that they share kernels."""
-    arch = detect_hardware(device).arch
-    complete = [_with_configs(task, arch, search_space) for task in tasks if shares_kernels(task.problem)]
+    hardware = detect_hardware(device)
+    complete = [_with_configs(task, hardware, search_space) for task in tasks if shares_kernels(task.problem)]
     for task in tasks:
         if not shares_kernels(task.problem):
             yield Outcome(task.problem, "skipped", reason="too large for a sweep, or not packed: use --method autotune")
@@ -60,7 +61,7 @@ class Kernels:
     def order(self, problem: Problem, configs: Sequence[Config]) -> None:
         """Start compiling those of Triton that are not compiled yet."""
         for config in configs:
-            if not config.template.startswith("triton"):
+            if not config.kernel.tiled:
                 continue
             specialization = Specialization.of(problem, config)
             if (specialization, config) not in _kernels:
@@ -78,10 +79,10 @@ _kernels: dict[tuple[Specialization, Config], Kernel | None] = {}
 """The kernels of this process, which measures one shard after another."""
 
 
-def _with_configs(task: Task, arch: str, search_space: str) -> Task:
+def _with_configs(task: Task, hardware: Hardware, search_space: str) -> Task:
     """The task with all that is to be tried, without what failed before."""
     failed = {timing.config for timing in task.failed}
-    configs = task.configs or candidates(task.problem, arch, search_space)
+    configs = task.configs or candidates(task.problem, hardware, search_space)
     return task._replace(configs=tuple(config for config in configs if config not in failed))
 
 
@@ -117,8 +118,8 @@ def _launch(
     """What runs the config; or the reason why it cannot; or None if it is not made for this problem."""
     if config == ATEN:
         return aten_launch(problem, operands, out)
-    if config.template == "decompose_k":
-        return partial(_decomposed, config.params[0], *operands)
+    if config.k_split > 1:
+        return partial(_decomposed, config.k_split, *operands)
     kernel = kernels.get(problem, config)
     return kernel.bind(problem, operands, out) if isinstance(kernel, Kernel) else kernel
 

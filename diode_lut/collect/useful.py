@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 
 from diode_lut.files import write_atomically
-from diode_lut.problem import Config
+from diode_lut.kernels.config import Config
 
 PATH = Path(__file__).with_suffix(".json")
 """A map from architectures to lists of configs, as tables write them, one a line."""

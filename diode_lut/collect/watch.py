@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from diode_lut.problem import Config, Problem
+from diode_lut.kernels.config import Config
+from diode_lut.problem import Problem
 
 LIMIT_S = 60.0
 """Seconds after which what is watched counts as hung, if nothing else is said."""

@@ -11,10 +11,10 @@ from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
-from diode_lut.architecture import GEMM_TEMPLATES, SHARED_MEMORY
 from diode_lut.compilation.pool import each_in_a_process
 from diode_lut.compilation.trial import Trial, compile_trial
 from diode_lut.errors import HardwareError, SettingError, TableError
+from diode_lut.kernels.architecture import architecture
 from diode_lut.problem import DTYPES, LAYOUTS
 from diode_lut.table import Entry, read_table
 from diode_lut.table.fault import Fault
@@ -56,7 +56,7 @@ def _trials(rows: Mapping[int, Entry], arch: str) -> dict[Trial, list[JsonPath]]
     for number, entry in rows.items():
         refused = {fault.path[1] for fault in unlaunchable(entry, arch)}
         for place, config in enumerate(entry.configs):
-            if config.template in GEMM_TEMPLATES and place not in refused:
+            if config.kernel.tiled and place not in refused:
                 for dtype, layout in _kinds(entry):
                     trial = Trial(arch, config, dtype, layout, entry.align or 16)
                     places[trial].append(("entries", number, "configs", place))
@@ -78,7 +78,7 @@ def _reason(trial: Trial, done: Future[int]) -> str | None:
         return f"{kind} kills the compiler"
     if error is not None:
         return f"{kind} does not compile for {trial.arch}: {type(error).__name__}: {_shortened(str(error))}"
-    limit = SHARED_MEMORY.get(trial.arch)
+    limit = architecture(trial.arch).shared_memory
     if limit is not None and done.result() > limit:
         return f"{kind}, compiled, needs {done.result()} bytes of shared memory ({trial.arch} has {limit})"
     return None

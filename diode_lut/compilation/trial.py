@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from diode_lut.problem import Config
+from diode_lut.kernels.architecture import architecture
+from diode_lut.kernels.config import Config
 
 _POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "tf32": "*fp32"}
 
@@ -13,7 +14,7 @@ _SIZES = {16: 4096, 2: 4098}
 
 
 class Trial(NamedTuple):
-    """What decides how a config compiles; ``config`` is of one of GEMM_TEMPLATES, ``arch`` is a Hardware's."""
+    """What decides how a config compiles; ``config`` is of a tiled template, ``arch`` is a Hardware's."""
 
     arch: str
     config: Config
@@ -32,22 +33,22 @@ def compile_trial(trial: Trial) -> int:
 
     from diode_lut.compilation.kernels import persistent_tma_product, product
 
-    block_m, block_n, block_k, group_m, num_stages, num_warps = trial.config.params
+    tiles = trial.config.tiles
     constants = {
         **dict.fromkeys("MNK", _SIZES[trial.align]),
         "A_ROW_MAJOR": trial.layout[0] == "n",
         "B_ROW_MAJOR": trial.layout[1] == "n",
         "PRECISION": "tf32" if trial.dtype == "tf32" else "ieee",
-        "BLOCK_M": block_m,
-        "BLOCK_N": block_n,
-        "BLOCK_K": block_k,
-        "GROUP_M": group_m,
+        "BLOCK_M": tiles.block_m,
+        "BLOCK_N": tiles.block_n,
+        "BLOCK_K": tiles.block_k,
+        "GROUP_M": tiles.group_m,
     }
     signature = {**dict.fromkeys("abc", _POINTERS[trial.dtype]), **dict.fromkeys(constants, "constexpr")}
     aligned = {(place,): [["tt.divisibility", 16]] for place in range(3)}
-    kernel = persistent_tma_product if trial.config.template == "triton_mm_persistent_tma" else product
+    kernel = persistent_tma_product if trial.config.kernel.tma else product
     source = ASTSource(kernel, signature, constants, aligned)
-    options = {"num_warps": num_warps, "num_stages": num_stages}
+    options = {"num_warps": tiles.num_warps, "num_stages": tiles.num_stages}
     return int(triton.compile(source, target=_target(trial.arch), options=options).metadata.shared)
 
 
@@ -55,5 +56,5 @@ def _target(arch: str) -> object:
     from triton.backends.compiler import GPUTarget
 
     if arch.startswith("gfx"):
-        return GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32)
+        return GPUTarget("hip", arch, architecture(arch).warp_size)
     return GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)

@@ -12,7 +12,9 @@ from typing import Any
 
 from diode_lut.dataset.record import REASONS, STAGES, Header, Record, Timing
 from diode_lut.errors import DatasetError, ProblemError
-from diode_lut.problem import TEMPLATES, Config, Hardware, Problem
+from diode_lut.kernels.config import Config
+from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.problem import Hardware, Problem
 
 MAGIC = "diode_lut_dataset"
 VERSION = 1
@@ -103,7 +105,7 @@ def _problem(values: tuple[Any, ...]) -> Problem:
 
 
 def _config(template: str, values: tuple[Any, ...]) -> Config:
-    names = [parameter.name for parameter in TEMPLATES.get(template, ())]
+    names = TEMPLATES[template].names if template in TEMPLATES else ()
     if len(values) != len(names):
         raise DatasetError(f"{template}: {_shortened(values)} are not values of {', '.join(names) or 'nothing'}")
     try:

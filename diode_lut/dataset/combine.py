@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 
 from diode_lut.dataset.record import Record, Timing
-from diode_lut.problem import ATEN, Config, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Problem
 
 _ALL_BUT_STATIC = 1.012
 """What Triton's kernels of the sweep gain over aten as final ones, by the median over an H200's."""

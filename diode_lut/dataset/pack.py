@@ -14,7 +14,8 @@ from diode_lut.dataset.compact import write_compact
 from diode_lut.dataset.dataset import Dataset
 from diode_lut.dataset.record import SOFTWARE, STAGES, Header, Record, Timing
 from diode_lut.errors import DatasetError
-from diode_lut.problem import Config, Problem
+from diode_lut.kernels.config import Config
+from diode_lut.problem import Problem
 
 
 class Packed(NamedTuple):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from diode_lut.problem import Config, Hardware, Problem
+from diode_lut.kernels.config import Config
+from diode_lut.problem import Hardware, Problem
 
 REASONS = ("compile", "shared_memory", "out_of_memory", "launch", "timeout", "wrong_result", "invalid_time")
 """Why a config has no time: it does not compile; it needs more shared memory than the device has; the tensors do not

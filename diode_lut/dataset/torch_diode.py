@@ -27,12 +27,15 @@ from diode_lut.dataset.cursor import Cursor
 from diode_lut.dataset.dataset import Dataset
 from diode_lut.dataset.record import Header, Record, Timing
 from diode_lut.errors import DatasetError, ProblemError
-from diode_lut.problem import BATCHED, TEMPLATES, Config, Hardware, Problem, contiguous_align
+from diode_lut.kernels.config import Config
+from diode_lut.kernels.registry import pointer_gemm
+from diode_lut.kernels.triton_gemm import TRITON_MM
+from diode_lut.problem import Hardware, Problem, contiguous_align
 
 NANOSECONDS = 1e6
 """In one of the milliseconds that torch-diode counts in."""
 
-_TUNABLES = tuple(parameter.name for parameter in TEMPLATES["triton_mm"])
+_TUNABLES = TRITON_MM.names
 
 
 def open_torch_diode(
@@ -134,8 +137,7 @@ class _SolutionParser:
         try:
             return self._configs[op, values]
         except (KeyError, TypeError):  # for the first time, or nothing that can be hashed
-            template = "triton_bmm" if op in BATCHED else "triton_mm"
-            config = Config.from_json({"template": template, **dict(zip(_TUNABLES, values, strict=True))})
+            config = Config.from_json({"template": pointer_gemm(op), **dict(zip(_TUNABLES, values, strict=True))})
             return self._configs.setdefault((op, values), config)
 
 

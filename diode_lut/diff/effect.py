@@ -11,7 +11,8 @@ from typing import NamedTuple
 from diode_lut.build.measurements import Measurements, measurements_of
 from diode_lut.dataset import Record
 from diode_lut.evaluate import MISS, answers_of
-from diode_lut.problem import ATEN, Config, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Problem
 from diode_lut.table import Table
 
 

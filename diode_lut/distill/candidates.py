@@ -9,14 +9,12 @@ import numpy.typing as npt
 
 from diode_lut.build.measurements import config_order
 from diode_lut.distill.targets import Target
-from diode_lut.model.features import is_tiled
-from diode_lut.problem import ATEN, BATCHED, Config
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.triton_gemm import GROUP_M
+from diode_lut.problem import BATCHED
 
 MOST = 80
 """Candidates of one kind of product, with a batch or without."""
-
-GROUP_M = 8
-"""The group that every tiled config is timed with; others were only tried where one with it was best already."""
 
 _LOST = 0.7
 """The logarithm of the time that counts for a config that was not timed: twice the best."""
@@ -31,7 +29,7 @@ def choose(targets: Sequence[Target]) -> list[Config]:
         family = [target for target in targets if (target.problem.op in BATCHED) is batched]
         if family:
             chosen.update(_cover(family))
-    return sorted(chosen, key=lambda config: (not is_tiled(config), config_order(config)))
+    return sorted(chosen, key=lambda config: (not config.kernel.tiled, config_order(config)))
 
 
 def _cover(targets: Sequence[Target]) -> list[Config]:
@@ -51,7 +49,7 @@ def _cover(targets: Sequence[Target]) -> list[Config]:
 
 
 def _eligible(config: Config) -> bool:
-    return not is_tiled(config) or config.params[3] == GROUP_M
+    return not config.kernel.tiled or config.tiles.group_m == GROUP_M
 
 
 def _losses(targets: Sequence[Target], configs: Sequence[Config]) -> _Matrix:

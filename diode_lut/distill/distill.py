@@ -10,19 +10,22 @@ from typing import NamedTuple
 from diode_lut import __version__
 from diode_lut.dataset import Dataset
 from diode_lut.distill.calibrate import calibrate
-from diode_lut.distill.candidates import GROUP_M, choose
+from diode_lut.distill.candidates import choose
 from diode_lut.distill.examples import Space, examples_of
 from diode_lut.distill.student import train_student
 from diode_lut.distill.targets import Target, targets_of
 from diode_lut.distill.training import Epoch, Plan, one_thread
 from diode_lut.distill.validation import Validation, validate
 from diode_lut.errors import DatasetError, ModelError
+from diode_lut.kernels.architecture import architecture
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.triton_gemm import GROUP_M
 from diode_lut.model.candidates import families
 from diode_lut.model.kinds import FEWEST as FEWEST_OF_A_KIND
 from diode_lut.model.kinds import kinds_of
 from diode_lut.model.ranking import Model
 from diode_lut.model.split import TEST, TRAIN, Split, family_name
-from diode_lut.problem import ATEN, Config, Hardware
+from diode_lut.problem import Hardware
 
 FEWEST = 60
 """Problems to train on, at least."""
@@ -53,13 +56,13 @@ def distill(
     groups = _groups(targets_of(chain.from_iterable(datasets)), split)
     found = groups.pop(TRAIN, [])
     kinds = kinds_of(target.problem for target in found)
-    training = [target for target in found if any(kind.key == target.problem[:4] for kind in kinds)]
+    training = [target for target in found if any(kind.key == target.problem.kind for kind in kinds)]
     if rare := len(found) - len(training):
         report(f"{rare} problems are left out: fewer than {FEWEST_OF_A_KIND} of their op, type, layout and alignment")
     if len(training) < FEWEST:
         raise ModelError(f"{len(training)} problems to train on: too few (at least {FEWEST}, with aten timed on each)")
     candidates = _candidates(training)
-    space = Space.of(*families(candidates), hardware.sm_count)
+    space = Space.of(*families(candidates, architecture(hardware.arch)), hardware.sm_count)
     held_out = groups.get(TEST, [])
     test = examples_of([each.problem for each in held_out], space, held_out) if held_out else None
     report(f"{len(training)} problems to train on, {len(candidates)} candidates")

@@ -19,7 +19,7 @@ def draw_problems(problems: Sequence[Problem], kinds: Sequence[Kind], count: int
     """New problems of known kinds, drawn with a mixture of the sizes that problems of their kind have."""
     draw = random.Random(seed)  # noqa: S311 (no secret)
     known = {kind.key: kind for kind in kinds}
-    groups = {key: [problem for problem in problems if problem[:4] == key] for key in known}
+    groups = {key: [problem for problem in problems if problem.kind == key] for key in known}
     largest = {key: max(map(_bytes, group)) for key, group in groups.items()}
     parents = [problem for group in groups.values() for problem in group]
     taken = set(problems)
@@ -28,9 +28,9 @@ def draw_problems(problems: Sequence[Problem], kinds: Sequence[Kind], count: int
         if len(drawn) == count:
             break
         parent = draw.choice(parents)
-        child = _child(draw, parent, groups[parent[:4]])
-        plausible = child.align == _align(child) and _bytes(child) <= largest[child[:4]]
-        if plausible and child not in taken and not known[child[:4]].outside(child):
+        child = _child(draw, parent, groups[parent.kind])
+        plausible = child.align == _align(child) and _bytes(child) <= largest[child.kind]
+        if plausible and child not in taken and not known[child.kind].outside(child):
             taken.add(child)
             drawn.append(child)
     return drawn
@@ -38,16 +38,16 @@ def draw_problems(problems: Sequence[Problem], kinds: Sequence[Kind], count: int
 
 def _child(draw: random.Random, parent: Problem, group: Sequence[Problem]) -> Problem:
     sizes = []
-    for place, size in enumerate(parent[4:], start=4):
+    for place, size in enumerate(parent.sizes):
         chance = draw.random()
         if chance < _MIXED:
-            sizes.append(int(draw.choice(group)[place]))
-        elif chance < _MIXED + _JITTERED and size >= _UNIT and place > 4:
+            sizes.append(draw.choice(group).sizes[place])
+        elif chance < _MIXED + _JITTERED and size >= _UNIT and place > 0:
             jittered = round(size * 2 ** draw.uniform(-1, 1))
             sizes.append(-(-jittered // _UNIT) * _UNIT if size % _UNIT == 0 else jittered)
         else:
             sizes.append(size)
-    return Problem(*parent[:4], *sizes)
+    return Problem(*parent.kind, *sizes)
 
 
 def _align(problem: Problem) -> int:
@@ -55,5 +55,5 @@ def _align(problem: Problem) -> int:
 
 
 def _bytes(problem: Problem) -> int:
-    b, m, n, k = problem[4:]
+    b, m, n, k = problem.sizes
     return ITEMSIZES[problem.dtype] * b * (m * k + k * n + m * n)

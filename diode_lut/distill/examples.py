@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from diode_lut.distill.targets import Target
+from diode_lut.kernels.config import Config
 from diode_lut.model.candidates import Candidates, family_of
 from diode_lut.model.features import config_features, problem_features
-from diode_lut.problem import Config, Problem
+from diode_lut.problem import Problem
 
 LOST = 0.5
 """Logarithm of a time over the best beyond which a config only counts as slow, like one that was not worth timing."""

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from diode_lut.dataset import Record
 from diode_lut.dataset.combine import combined
-from diode_lut.problem import ATEN, Config, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Problem
 
 
 class Target(NamedTuple):

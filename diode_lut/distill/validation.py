@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from diode_lut.distill.targets import Target
 from diode_lut.evaluate.evaluation import geometric_mean
+from diode_lut.kernels.config import Config
 from diode_lut.model.ranking import GOOD, Model
-from diode_lut.problem import Config, Problem
+from diode_lut.problem import Problem
 from diode_lut.selector import DEMAND, Demand
 
 TOPS = (1, 2, 3, 5, 10)

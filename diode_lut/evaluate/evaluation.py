@@ -8,7 +8,8 @@ from statistics import fmean
 from typing import Literal, NamedTuple
 
 from diode_lut.evaluate.select import MISS
-from diode_lut.problem import Config, Problem
+from diode_lut.kernels.config import Config
+from diode_lut.problem import Problem
 
 Outcome = Literal["measured", "not measured", "failed"]
 """What the timings say about a choice on its problem: a time, nothing, or that it does not work there."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from diode_lut.problem import Config, Problem
+from diode_lut.kernels.config import Config
+from diode_lut.problem import Problem
 from diode_lut.selector import Demand, Selector, Tier
 from diode_lut.table import Table
 

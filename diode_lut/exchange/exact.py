@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from diode_lut.exchange.formats import Skipped
-from diode_lut.problem import BATCHED, Config, Hardware, Problem
+from diode_lut.kernels.config import Config
+from diode_lut.problem import BATCHED, Hardware, Problem
 from diode_lut.table import Candidate, Entry, Table
 
 
@@ -33,11 +34,11 @@ def answers(table: Table, problems: Iterable[Problem], skipped: Skipped) -> Iter
 
 
 def _exact_entry(problem: Problem, configs: Sequence[Config]) -> Entry:
-    b, m, n, k = ((size, size) for size in problem[4:])
+    b, m, n, k = ((size, size) for size in problem.sizes)
     batch = b if problem.op in BATCHED else None
-    return Entry(*problem[:4], batch, m, n, k, tuple(map(Candidate, configs)))
+    return Entry(*problem.kind, batch, m, n, k, tuple(map(Candidate, configs)))
 
 
 def _problem(entry: Entry) -> Problem:
-    sizes = (1 if size is None else size[0] for size in entry[4:8])
-    return Problem(*entry[:4], *sizes)  # type: ignore[arg-type]  # one of volume 1 leaves nothing out but b
+    sizes = (1 if size is None else size[0] for size in entry.sizes)
+    return Problem(*entry.kind, *sizes)  # type: ignore[arg-type]  # one of volume 1 leaves nothing out but b

@@ -22,7 +22,10 @@ from diode_lut.exchange.documents import known_hardware, literal, nanoseconds, r
 from diode_lut.exchange.formats import Facts, Skipped, Timings, counting
 from diode_lut.exchange.operands import Operand, problem_of
 from diode_lut.inductor.templates import TEMPLATE_OF_UID, UIDS
-from diode_lut.problem import ATEN, OPS, TEMPLATES, Config, Hardware, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.decompose_k import DECOMPOSE_K
+from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.problem import OPS, Hardware, Problem
 
 _KERNEL_BYTES = 4 << 20
 _BENCHMARKER = "Inductor's cache"
@@ -99,7 +102,7 @@ class _Reader:
         if triton := _TRITON.fullmatch(choice):
             return self._triton(op, *triton.groups())
         if split := _SPLIT.match(choice):
-            return Config.from_json({"template": "decompose_k", "k_split": int(split[1])})
+            return Config.from_json({"template": DECOMPOSE_K.name, "k_split": int(split[1])})
         name = choice.partition("-")[0]
         if f"aten::{name}" in UIDS["aten"][op]:
             return ATEN
@@ -114,7 +117,8 @@ class _Reader:
             raise ProblemError("kernels whose source is not in the directory any more")
         head = read_at_most(file, _KERNEL_BYTES).decode().partition("\ndef ")[0]
         values = {name.lower(): int(value) for name, value in _TUNABLE.findall(head)}
-        return Config.from_json({"template": template, **{p.name: values.get(p.name) for p in TEMPLATES[template]}})
+        tunables = {name: values.get(name) for name in TEMPLATES[template].names}
+        return Config.from_json({"template": template, **tunables})
 
 
 def _problem(op: str, text: str, precision: str) -> Problem:

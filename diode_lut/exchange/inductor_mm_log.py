@@ -16,9 +16,9 @@ from diode_lut.dataset import Header, Record, Timing
 from diode_lut.errors import ExchangeError, ProblemError
 from diode_lut.exchange.documents import known_hardware, literal, nanoseconds, read_json
 from diode_lut.exchange.formats import Facts, Skipped, Timings, counting
-from diode_lut.problem import ATEN, BATCHED, TEMPLATES, Config, Problem
-
-_GROUP_M = 8
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.triton_gemm import GROUP_M, TRITON_MM
+from diode_lut.problem import BATCHED, Problem
 
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
@@ -65,5 +65,5 @@ def _config(row: Any) -> Config:
     if kind != "triton":
         raise ProblemError("kernels that the log does not describe")
     values = {name.lower(): value for name, value in row.items()}
-    fields = {parameter.name: values.get(parameter.name) for parameter in TEMPLATES["triton_mm"]}
-    return Config.from_json({**fields, "template": "triton_mm", "group_m": _GROUP_M})
+    fields = {name: values.get(name) for name in TRITON_MM.names}
+    return Config.from_json({**fields, "template": TRITON_MM.name, "group_m": GROUP_M})

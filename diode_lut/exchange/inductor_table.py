@@ -23,7 +23,9 @@ from diode_lut.exchange.exact import answers, exact_table
 from diode_lut.exchange.formats import Facts, Skipped, counting
 from diode_lut.exchange.operands import Operand, packed_operands, problem_of
 from diode_lut.inductor.templates import KWARGS, TEMPLATE_OF_UID, UIDS
-from diode_lut.problem import TEMPLATES, Config, Hardware, Problem
+from diode_lut.kernels.config import Config
+from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.problem import Hardware, Problem
 from diode_lut.table import Table
 
 _KEY = re.compile(r"(?:(?P<device>.*?)\+)?(?P<operands>\(\(torch\..*\)\))(?:\+(?P<scalars>[^+]*))?\+(?P<op>[\w-]+)")
@@ -102,7 +104,7 @@ def _config(uid: str, row: dict[str, Any]) -> Config:
     template = TEMPLATE_OF_UID.get(uid)
     if template is None:
         raise ProblemError(f"template {uid!r}")
-    names = (parameter.name for parameter in TEMPLATES[template])
+    names = TEMPLATES[template].names
     fields = {name: row.get(kwarg) for name, kwarg in zip(names, KWARGS[template], strict=True)}
     return Config.from_json({"template": template, **fields})
 
@@ -114,7 +116,7 @@ def _rows(config: Config, problem: Problem, hardware: Hardware) -> Iterator[dict
         if "BLOCK_K" in row:
             even_k = problem.k % row["BLOCK_K"] == 0
             row |= {"EVEN_K": even_k, "ACC_TYPE": "tl.float32", "USE_FAST_ACCUM": False, "hint_override": None}
-        if config.template == "triton_mm_persistent_tma":
+        if config.kernel.tma:
             row |= {
                 "A_ROW_MAJOR": problem.layout[0] == "n",
                 "B_ROW_MAJOR": problem.layout[1] == "n",

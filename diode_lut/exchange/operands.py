@@ -35,11 +35,11 @@ def packed_operands(problem: Problem) -> tuple[Operand, Operand]:
 
     A single row or column is row-major, whatever the layout says: nobody can see the difference.
     """
-    op, dtype, layout, align, b, m, n, k = problem
-    batch = b if op in BATCHED else None
-    operands = _packed(layout[0], m, k, batch), _packed(layout[1], k, n, batch)
-    if problem_of(op, dtype, *operands) != problem:
-        raise ProblemError(f"{layout} align {align}, which packed matrices of these sizes are not")
+    b, m, n, k = problem.sizes
+    batch = b if problem.op in BATCHED else None
+    operands = _packed(problem.layout[0], m, k, batch), _packed(problem.layout[1], k, n, batch)
+    if problem_of(problem.op, problem.dtype, *operands) != problem:
+        raise ProblemError(f"{problem.layout} align {problem.align}, which packed matrices of these sizes are not")
     return operands
 
 

@@ -20,7 +20,8 @@ from diode_lut.dataset.record import REASONS, STAGES
 from diode_lut.errors import DatasetError, ExchangeError, ProblemError
 from diode_lut.exchange.documents import NANOSECONDS, known_hardware, nanoseconds, read_json
 from diode_lut.exchange.formats import Facts, Skipped, Timings, counting
-from diode_lut.problem import Config, Problem
+from diode_lut.kernels.config import Config
+from diode_lut.problem import Problem
 
 _VERSION = "1.0.0"
 _HEADER = "diode_lut"

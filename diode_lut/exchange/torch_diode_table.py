@@ -21,11 +21,14 @@ from diode_lut.errors import ExchangeError, ProblemError
 from diode_lut.exchange.documents import known_hardware, read_json
 from diode_lut.exchange.exact import answers, exact_table
 from diode_lut.exchange.formats import Facts, Skipped, counting
-from diode_lut.problem import BATCHED, TEMPLATES, Config, Problem, contiguous_align
+from diode_lut.kernels.config import Config
+from diode_lut.kernels.registry import pointer_gemm
+from diode_lut.kernels.triton_gemm import TRITON_MM
+from diode_lut.problem import Problem, contiguous_align
 from diode_lut.table import Table
 
 _VERSION = {"version": 1}
-_TUNABLES = tuple(parameter.name for parameter in TEMPLATES["triton_mm"])
+_TUNABLES = TRITON_MM.names
 _WHAT = "torch-diode's table, an object with 'hardware'"
 
 
@@ -95,15 +98,12 @@ def _problem(op: str, shape: dict[str, Any], layout: str) -> Problem:
 
 def _config(op: str, row: dict[str, Any]) -> Config:
     fields = {name: row.get(name) for name in _TUNABLES}
-    return Config.from_json({"template": _template(op), **fields})
-
-
-def _template(op: str) -> str:
-    return "triton_bmm" if op in BATCHED else "triton_mm"
+    return Config.from_json({"template": pointer_gemm(op), **fields})
 
 
 def _key(problem: Problem, layout: str) -> str:
-    _, dtype, found, align, b, m, n, k = problem
+    dtype, found, align = problem.dtype, problem.layout, problem.align
+    b, m, n, k = problem.sizes
     if found != layout:
         raise ProblemError(f"layout {found} (the file cannot say it; --layout says which to export)")
     if align != contiguous_align(dtype, layout, m, n, k, b):
@@ -114,14 +114,14 @@ def _key(problem: Problem, layout: str) -> str:
 
 
 def _rows(problem: Problem, configs: Sequence[Config]) -> list[dict[str, Any]]:
-    sayable = list(takewhile(lambda config: config.template == _template(problem.op), configs))
+    sayable = list(takewhile(lambda config: config.template == pointer_gemm(problem.op), configs))
     if not sayable:
         raise ProblemError(f"{configs[0].template}, which torch-diode's table does not know")
     return [_row(problem, config) for config in sayable]
 
 
 def _row(problem: Problem, config: Config) -> dict[str, Any]:
-    tunables = dict(zip(_TUNABLES, config.params, strict=True))
+    tunables = config.tunables
     return {
         **_VERSION,
         "name": f"{problem.op}_config",

@@ -11,7 +11,7 @@ from torch._inductor.ir import ChoiceCaller
 
 from diode_lut import runtime
 from diode_lut.inductor.switch import is_off
-from diode_lut.problem import ATEN, Config
+from diode_lut.kernels.config import ATEN, Config
 from diode_lut.selector import Decision
 from diode_lut.settings import config
 

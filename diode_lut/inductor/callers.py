@@ -24,10 +24,14 @@ from torch._inductor.template_heuristics.triton import GemmConfig
 from torch._inductor.utils import use_triton_template, use_triton_tma_template
 from torch._inductor.virtualized import V
 
-from diode_lut.architecture import accumulator_registers, registers
+from diode_lut.hardware import detect_hardware
 from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.templates import UIDS
-from diode_lut.problem import BATCHED, Config
+from diode_lut.kernels.architecture import architecture
+from diode_lut.kernels.config import Config
+from diode_lut.kernels.decompose_k import DECOMPOSE_K
+from diode_lut.kernels.triton_gemm import accumulator_registers, registers
+from diode_lut.problem import BATCHED
 
 _SPLITS_BATCH = hasattr(bmm, "get_max_y_grid")
 """Whether ``triton::bmm`` cuts a large batch over two dimensions of the grid; torch 2.11 does not."""
@@ -47,10 +51,10 @@ _TRITON = {
 
 def caller_of(config: Config, inputs: MMKernelInputs, op: str) -> ir.ChoiceCaller:
     """The Triton or decompose_k caller of ``config`` for this product; CannotRun where it cannot run or must not."""
-    if op not in UIDS[config.template] or config.template not in (*_TRITON, "decompose_k"):
+    if op not in UIDS[config.template] or config.template not in (*_TRITON, DECOMPOSE_K.name):
         raise CannotRun(f"{config.template} is not for {op} on this device")
     _require_triton(inputs, op)
-    if config.template == "decompose_k":
+    if config.kernel is DECOMPOSE_K:
         return _decompose_k(config, inputs)
     return _triton(config, _TRITON[config.template], inputs, op)
 
@@ -74,15 +78,18 @@ def _batch_fits_grid(inputs: MMKernelInputs) -> bool:
 
 
 def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> ir.ChoiceCaller:
-    block_m, block_n, block_k, group_m, num_stages, num_warps = config.params
-    if accumulator_registers(config) >= registers(config):
-        raise CannotRun(f"its accumulator takes all of the {registers(config)} registers that a thread has")
+    tiles, device = config.tiles, architecture(detect_hardware(inputs.device()).arch)
+    limit = registers(tiles, device)
+    if limit is not None and accumulator_registers(tiles, device.warp_size) >= limit:
+        raise CannotRun(f"its accumulator takes all of the {limit} registers that a thread has")
     inputs = _with_fixed_layouts(inputs, op)
     if template is persistent_tma_mm_template and not _tma_legal(inputs):
         raise CannotRun("tensor descriptors cannot describe these matrices")
     heuristic: Any = copy.copy(get_template_heuristic(template.uid, str(inputs.device_type), op))
     heuristic.should_scale_configs = False
-    gemm = GemmConfig(block_m, block_n, block_k, num_stages, num_warps, group_m=group_m)
+    gemm = GemmConfig(
+        tiles.block_m, tiles.block_n, tiles.block_k, tiles.num_stages, tiles.num_warps, group_m=tiles.group_m
+    )
     heuristic._get_config_generator = lambda: partial(heuristic.preprocess_mm_configs, configs=[gemm])
     with inductor_config.patch(
         max_autotune_gemm=True,
@@ -149,13 +156,12 @@ def _stays_aligned(node: Any) -> bool:
 
 def _decompose_k(config: Config, inputs: MMKernelInputs) -> ir.ChoiceCaller:
     """K cut into ``k_split`` equal parts: a batched product and a sum. Neither AOTInductor nor C++ wrappers take it."""
-    (k_split,) = config.params
     k = inputs.mnk_symbolic()[2]
-    if not V.graph.sizevars.statically_known_multiple_of(k, k_split):
-        raise CannotRun(f"K cannot be cut into {k_split} equal parts")
+    if not V.graph.sizevars.statically_known_multiple_of(k, config.k_split):
+        raise CannotRun(f"K cannot be cut into {config.k_split} equal parts")
     if V.graph.aot_mode or V.graph.cpp_wrapper:
         raise CannotRun("AOTInductor and the C++ wrapper do not take decompose_k")
-    params = DictKernelTemplateParams({"k_split": k_split})
+    params = DictKernelTemplateParams(config.tunables)
     layout = inputs.output_layout(flexible=False)
     return _choice_of(decompose_k_subgraph_template, params, {}, layout, inputs)
 

@@ -15,7 +15,7 @@ from diode_lut.inductor.cpp import cpp_caller
 from diode_lut.inductor.describe import describe
 from diode_lut.inductor.offers import aten_of, problem_of_aten
 from diode_lut.inductor.switch import leave
-from diode_lut.problem import Config
+from diode_lut.kernels.config import Config
 
 
 def filter_choices(choices: list[ChoiceCaller]) -> list[ChoiceCaller]:

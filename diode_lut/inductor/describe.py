@@ -10,7 +10,8 @@ from torch._inductor.ir import ChoiceCaller
 from torch._inductor.select_algorithm import ExternKernelCaller
 
 from diode_lut.inductor.templates import KWARGS, TEMPLATE_OF_UID
-from diode_lut.problem import ATEN, TEMPLATES, Config
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.registry import TEMPLATES
 
 MKL_LINEAR, ONEDNN_LINEAR = "_mkl_linear", "_linear_pointwise"
 """Inductor's names of the library calls for a product with a frozen weight."""
@@ -49,6 +50,7 @@ def _from_params(uid: str, kwargs: dict[str, Any]) -> Config | None:
     if template is None or not _ROCM_KWARGS.isdisjoint(kwargs):
         return None
     values = tuple(kwargs.get(name) for name in KWARGS[template])
-    if not all(value in parameter.values for parameter, value in zip(TEMPLATES[template], values, strict=True)):
+    parameters = TEMPLATES[template].parameters
+    if not all(value in parameter.values for parameter, value in zip(parameters, values, strict=True)):
         return None
     return Config(template, tuple(int(value) for value in values if value is not None))

@@ -20,7 +20,7 @@ from diode_lut.inductor.install import cache_identity
 from diode_lut.inductor.problems import problem_of
 from diode_lut.inductor.switch import leave
 from diode_lut.inductor.templates import UIDS
-from diode_lut.problem import ATEN, Config
+from diode_lut.kernels.config import ATEN, Config
 
 Callers = list[ChoiceCaller]
 

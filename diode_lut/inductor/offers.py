@@ -14,7 +14,8 @@ from torch._inductor.select_algorithm import realize_inputs
 from diode_lut.inductor.describe import MKL_LINEAR, describe
 from diode_lut.inductor.problems import problem_of
 from diode_lut.inductor.templates import UIDS
-from diode_lut.problem import ATEN, Problem
+from diode_lut.kernels.config import ATEN
+from diode_lut.problem import Problem
 
 _OP_OF_UID = {uid: op for op, uids in UIDS["aten"].items() for uid in uids}
 

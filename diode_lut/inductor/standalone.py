@@ -31,7 +31,8 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from diode_lut.inductor.callers import caller_of
 from diode_lut.inductor.failures import failure_reason
 from diode_lut.inductor.problems import TORCH_DTYPES
-from diode_lut.problem import BATCHED, ITEMSIZES, Config, Problem, contiguous_align
+from diode_lut.kernels.config import Config
+from diode_lut.problem import BATCHED, ITEMSIZES, Problem, contiguous_align
 from diode_lut.settings import config as settings
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class Specialization(NamedTuple):
         """How ``config``, of a Triton template, is compiled for ``problem``, which must be able to share kernels."""
         vector = 16 // ITEMSIZES[problem.dtype]
         m, n, k = (math.gcd(size, vector) for size in (problem.m, problem.n, problem.k))
-        block_k = config.params[2]
+        block_k = config.tiles.block_k
         units = (m if problem.layout[0] == "t" else 1, n, k)  # a row-major A is not read along M
         even_k, one_step = (problem.k % block_k == 0) * block_k, (problem.k <= block_k) * problem.k
         return cls(problem.op, problem.dtype, problem.layout, units, even_k, one_step)
@@ -86,8 +87,8 @@ class Specialization(NamedTuple):
 
 def shares_kernels(problem: Problem) -> bool:
     """Whether kernels with sizes as arguments can compute it: operands packed, and neither many nor large."""
-    _, dtype, layout, align, b, m, n, k = problem
-    packed = align == contiguous_align(dtype, layout, m, n, k, b)
+    b, m, n, k = problem.sizes
+    packed = problem.align == contiguous_align(problem.dtype, problem.layout, m, n, k, b)
     return packed and b <= MAX_BATCH and b * max(m * k, k * n, m * n) <= _MOST_ELEMENTS
 
 

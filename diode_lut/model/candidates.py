@@ -7,22 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from diode_lut.architecture import GEMM_TEMPLATES, WITHOUT_TENSOR_CORES, shared_memory
-from diode_lut.model.features import SHARED_MEMORY, Tiling, is_tiled
-from diode_lut.problem import ATEN, BATCHED, ITEMSIZES, Config, Problem
-
-_BATCHED_TEMPLATES = ("triton_bmm",)
-_TMA = "triton_mm_persistent_tma"
-_PLAIN_TEMPLATES = ("triton_mm", _TMA, "decompose_k")
-
-_SMALLEST_TILE = 16
-"""Elements along a side of a tile: it may be any size that fits."""
-
-_LONG_K, _LEAST_PART = 8, 128
-"""K is cut where it is so many times M and N, into parts no shorter than the second."""
-
-_TMA_ROWS = 64
-"""Tensor descriptors are for products with so many rows, at least."""
+from diode_lut.kernels.architecture import Architecture
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.decompose_k import LONG_K
+from diode_lut.kernels.triton_gemm import TMA_ROWS, TritonGemm
+from diode_lut.model.features import Tiling
+from diode_lut.problem import BATCHED, ITEMSIZES, WITHOUT_TENSOR_CORES, Problem
 
 Flags = npt.NDArray[np.bool_]
 
@@ -34,22 +24,26 @@ class Candidates:
     Tiles far larger than a problem are no candidates for it, nor what needs more shared memory than there is.
     """
 
-    def __init__(self, configs: Sequence[Config], numbers: Sequence[int]) -> None:
+    def __init__(self, configs: Sequence[Config], numbers: Sequence[int], architecture: Architecture) -> None:
         self.configs, self.numbers = tuple(configs), tuple(numbers)
         self.aten = self.configs.index(ATEN)
-        self.tiling = Tiling(configs)
-        self._least = np.array([_least(config) for config in configs], np.int64).T
-        self._tma = np.array([config.template == _TMA for config in configs])
-        self._k_splits = np.array([_k_split(config) for config in configs], np.int64)
-        self._block_k = np.array([config.params[2] if is_tiled(config) else 0 for config in configs], np.int64)
+        self.tiling = Tiling(configs, architecture)
+        self._architecture = architecture
+        self._least = np.array([config.kernel.least_sizes(config.params) for config in configs], np.int64).T
+        self._tma = np.array([config.kernel.tma for config in configs])
+        self._k_splits = np.array([config.k_split for config in configs], np.int64)
+        self._block_k = np.array([config.tiles.block_k if config.kernel.tiled else 0 for config in configs], np.int64)
         self._for_any_op = self._k_splits == 1
         self._fitting: dict[tuple[str, int], Flags] = {}
 
     def _fits(self, op: str, itemsize: int) -> Flags:
         """Which of them have what they need in shared memory."""
+        limit = self._architecture.shared_memory
         return np.array(
             [
-                config.template not in GEMM_TEMPLATES or shared_memory(config, op, itemsize) <= SHARED_MEMORY
+                limit is None
+                or not isinstance(config.kernel, TritonGemm)
+                or config.kernel.shared_memory(config.tiles, op, itemsize) <= limit
                 for config in self.configs
             ]
         )
@@ -60,20 +54,20 @@ class Candidates:
         if kind not in self._fitting:
             self._fitting[kind] = self._fits(*kind)
         fits: Flags = self._fitting[kind] & (problem.k % self._k_splits == 0)
-        for least, size in zip(self._least, problem[5:], strict=True):
+        for least, size in zip(self._least, (problem.m, problem.n, problem.k), strict=True):
             fits &= least <= size
-        if problem.op != "mm" or problem.k < _LONG_K * max(problem.m, problem.n):
+        if problem.op != "mm" or problem.k < LONG_K * max(problem.m, problem.n):
             fits &= self._for_any_op
         if problem.dtype == WITHOUT_TENSOR_CORES:
             fits &= self._block_k < problem.k
-        if problem.align != 16 or problem.m < _TMA_ROWS:
+        if problem.align != 16 or problem.m < TMA_ROWS:
             fits &= ~self._tma
         return fits
 
 
-def families(configs: Sequence[Config]) -> tuple[Candidates, Candidates]:
-    """The candidates for products without a batch, and those for products with one."""
-    return _without(_BATCHED_TEMPLATES, configs), _without(_PLAIN_TEMPLATES, configs)
+def families(configs: Sequence[Config], architecture: Architecture) -> tuple[Candidates, Candidates]:
+    """The candidates for problems without a batch, and those for problems with one."""
+    return _family(configs, architecture, batched=False), _family(configs, architecture, batched=True)
 
 
 def family_of(problem: Problem) -> int:
@@ -81,17 +75,7 @@ def family_of(problem: Problem) -> int:
     return int(problem.op in BATCHED)
 
 
-def _without(templates: tuple[str, ...], configs: Sequence[Config]) -> Candidates:
-    numbers = [number for number, config in enumerate(configs) if config.template not in templates]
-    return Candidates([configs[number] for number in numbers], numbers)
-
-
-def _k_split(config: Config) -> int:
-    return config.params[0] if config.template == "decompose_k" else 1
-
-
-def _least(config: Config) -> list[int]:
-    """The least m, n and k: tiles are less than twice as large."""
-    if not is_tiled(config):
-        return [1, 1, _LEAST_PART * _k_split(config) if _k_split(config) > 1 else 1]
-    return [1 if block <= _SMALLEST_TILE else block // 2 + 1 for block in config.params[:3]]
+def _family(configs: Sequence[Config], architecture: Architecture, *, batched: bool) -> Candidates:
+    """Those whose template computes some op with a batch, or without one."""
+    numbers = [n for n, config in enumerate(configs) if any((op in BATCHED) == batched for op in config.kernel.ops)]
+    return Candidates([configs[number] for number in numbers], numbers, architecture)

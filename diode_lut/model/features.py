@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diode_lut.problem import BATCHED, ITEMSIZES, TEMPLATES, Config, Problem
+from diode_lut.kernels.architecture import Architecture
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.decompose_k import DECOMPOSE_K
+from diode_lut.problem import BATCHED, ITEMSIZES, Problem
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -49,16 +52,13 @@ JOINT_FEATURES = (
 _LOGARITHMS = 12
 """So many of the joint features, the first, are logarithms."""
 
-SHARED_MEMORY = 232_448
-"""Bytes of shared memory of one multiprocessor, as sm_90 has them; with the next two, what limits occupancy."""
-_WARPS, _REGISTERS = 64, 65_536
-_OTHER_REGISTERS, _SPILLING = 40, 255
-"""Registers of a thread beside the accumulators, and the most that it can have."""
+_OTHER_REGISTERS = 40
+"""Registers of a thread beside the accumulators."""
 
 
 def problem_features(problem: Problem, sm_count: int) -> Floats:
     """PROBLEM_FEATURES, as a column."""
-    b, m, n, k = problem[4:]
+    b, m, n, k = problem.sizes
     flops = 2 * b * m * n * k
     size = ITEMSIZES[problem.dtype] * b * (m * k + k * n + m * n)
     values: list[float] = [math.log2(value) for value in (b, m, n, k, flops, size, flops / size)]
@@ -89,41 +89,47 @@ def config_features(configs: Sequence[Config]) -> Floats:
 
 
 def _of_config(config: Config) -> list[float]:
-    values = {parameter.name: value for parameter, value in zip(TEMPLATES[config.template], config.params, strict=True)}
-    kinds = [config.template == "aten", is_tiled(config), "tma" in config.template, config.template == "decompose_k"]
-    k_split = math.log2(values.get("k_split", 1))
-    if not is_tiled(config):
+    kernel, k_split = config.kernel, math.log2(config.k_split)
+    kinds = [config == ATEN, kernel.tiled, kernel.tma, kernel is DECOMPOSE_K]
+    if not kernel.tiled:
         return [*map(float, kinds), *[0.0] * (len(CONFIG_FEATURES) - len(kinds) - 1), k_split]
-    tile, warps = values["block_m"] * values["block_n"], values["num_warps"]
-    blocks = [math.log2(values[name]) for name in ("block_m", "block_n", "block_k", "group_m")]
-    return [*map(float, kinds), *blocks, values["num_stages"], *map(math.log2, (warps, tile, tile / warps)), k_split]
-
-
-def is_tiled(config: Config) -> bool:
-    """Whether the config has blocks, stages and warps."""
-    return "block_m" in (parameter.name for parameter in TEMPLATES[config.template])
+    tiles = config.tiles
+    tile, warps = tiles.block_m * tiles.block_n, tiles.num_warps
+    blocks = [math.log2(size) for size in (tiles.block_m, tiles.block_n, tiles.block_k, tiles.group_m)]
+    return [*map(float, kinds), *blocks, tiles.num_stages, *map(math.log2, (warps, tile, tile / warps)), k_split]
 
 
 class Tiling:
     """The tiled among candidates, which come first, and what of the joint features does not depend on sizes."""
 
-    def __init__(self, configs: Sequence[Config]) -> None:
-        tiled = [config.params for config in configs if is_tiled(config)]
-        assert all(is_tiled(config) for config in configs[: len(tiled)]), "tiled candidates come first"
+    def __init__(self, configs: Sequence[Config], architecture: Architecture) -> None:
+        tiled = [config.tiles for config in configs if config.kernel.tiled]
+        assert all(config.kernel.tiled for config in configs[: len(tiled)]), "tiled candidates come first"
         self.candidates, self.count = len(configs), len(tiled)
         columns = np.array(tiled, np.float32).reshape(-1, 6).T
         self.block_m, self.block_n, self.block_k, _, self.stages, self.warps = columns
         self.tile, self.edges = self.block_m * self.block_n, self.block_m + self.block_n
-        self.threads = 32 * self.warps
+        self.threads = architecture.warp_size * self.warps
         self.moved = np.stack((self.block_m, self.block_n)) * (self.block_k / self.threads)
         self.held = self.stages * self.edges * self.block_k
-        self.occupancies = {itemsize: self._occupancy(itemsize) for itemsize in set(ITEMSIZES.values())}
+        self.occupancies = {itemsize: self._occupancy(itemsize, architecture) for itemsize in set(ITEMSIZES.values())}
 
-    def _occupancy(self, itemsize: int) -> Floats:
-        """How many tiles a multiprocessor works on at once, as far as the config tells."""
-        registers = np.minimum(_SPILLING, _OTHER_REGISTERS + 1.2 * self.tile / self.threads)
-        by_memory = SHARED_MEMORY // (self.held * itemsize)
-        limits = [by_memory, _WARPS // self.warps, _REGISTERS // (self.threads * registers)]
+    def _occupancy(self, itemsize: int, architecture: Architecture) -> Floats:
+        """How many tiles a multiprocessor works on at once, as far as the config tells; 1 where limits are unknown."""
+        limits: list[Floats] = [np.ones(self.count)]
+        if (
+            architecture.shared_memory is not None
+            and architecture.warps_per_multiprocessor is not None
+            and architecture.registers_per_block is not None
+            and architecture.registers_per_thread is not None
+        ):
+            per_tile = _OTHER_REGISTERS + 1.2 * self.tile / self.threads
+            registers = np.minimum(architecture.registers_per_thread, per_tile)
+            limits = [
+                architecture.shared_memory // (self.held * itemsize),
+                architecture.warps_per_multiprocessor // self.warps,
+                architecture.registers_per_block // (self.threads * registers),
+            ]
         occupancy: Floats = np.maximum(1, np.minimum.reduce(limits)).astype(np.float32)
         return occupancy
 
@@ -136,7 +142,7 @@ class Tiling:
     def fill(self, rows: Floats, problem: Problem, sm_count: int) -> None:
         """Write JOINT_FEATURES of the tiled candidates into such an array."""
         out = rows[:, : self.count]
-        b, m, n, k = problem[4:]
+        b, m, n, k = problem.sizes
         itemsize = ITEMSIZES[problem.dtype]
         occupancy = self.occupancies[itemsize]
         parts = np.array([[m], [n], [k]], np.float32) / (self.block_m, self.block_n, self.block_k)

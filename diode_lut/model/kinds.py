@@ -47,9 +47,14 @@ class Kind(NamedTuple):
         """What a problem of this kind begins with."""
         return self.op, self.dtype, self.layout, self.align
 
+    @property
+    def sizes(self) -> tuple[Range, Range, Range, Range]:
+        """The ranges of b, m, n and k."""
+        return self.b, self.m, self.n, self.k
+
     def outside(self, problem: Problem) -> str:
         """The first size of the problem that is out of range, in words; empty if there is none."""
-        for name, size, (low, high) in zip(_SIZES, problem[4:], self[4:], strict=True):
+        for name, size, (low, high) in zip(_SIZES, problem.sizes, self.sizes, strict=True):
             if not low <= size <= high:
                 return f"{name}={size} is outside {low} to {high}"
         return ""
@@ -65,7 +70,7 @@ def kinds_of(problems: Iterable[Problem]) -> list[Kind]:
     """The kinds of which there are enough problems, in order."""
     found: defaultdict[tuple[str, str, str, int], list[tuple[int, ...]]] = defaultdict(list)
     for problem in problems:
-        found[problem[:4]].append(problem[4:])
+        found[problem.kind].append(problem.sizes)
     known = {key: sizes for key, sizes in sorted(found.items()) if len(sizes) >= FEWEST}
     together: defaultdict[tuple[str, bool], list[tuple[int, ...]]] = defaultdict(list)
     for (op, dtype, *_), sizes in known.items():

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from diode_lut.kernels.architecture import architecture
+from diode_lut.kernels.config import Config
 from diode_lut.model.candidates import Candidates, families, family_of
 from diode_lut.model.kinds import Kind, unknown
 from diode_lut.model.network import Scorer, Weights
 from diode_lut.model.split import Split
-from diode_lut.problem import Config, Hardware, Problem
+from diode_lut.problem import Hardware, Problem
 
 LENGTH = 32
 """So many configs are ranked at most, which is the most that Inductor is ever given to choose from."""
@@ -113,7 +115,7 @@ class Model:
 
         ``gain`` over aten is what will be asked of the first.
         """
-        kind = self._kinds.get(problem[:4])
+        kind = self._kinds.get(problem.kind)
         if kind is None or kind.outside(problem):
             return None
         family, sm_count = family_of(problem), (hardware or self.hardware).sm_count
@@ -137,7 +139,7 @@ class Model:
     @cached_property
     def families(self) -> tuple[Candidates, Candidates]:
         """The candidates for products without a batch, and those for products with one."""
-        return families(self.candidates)
+        return families(self.candidates, architecture(self.hardware.arch))
 
     @cached_property
     def _kinds(self) -> dict[tuple[str, str, str, int], Kind]:

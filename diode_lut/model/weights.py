@@ -15,27 +15,34 @@ from safetensors.numpy import load, save
 
 from diode_lut.errors import ModelError, ProblemError
 from diode_lut.files import write_atomically
-from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, SHARED_MEMORY, VERSION, is_tiled
+from diode_lut.kernels.architecture import architecture
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
 from diode_lut.model.head import KEY, LARGEST, metadata_of, read_bytes
 from diode_lut.model.kinds import Kind
 from diode_lut.model.network import MOST_HIDDEN, MOST_WEIGHT, Weights
 from diode_lut.model.ranking import Calibration, Model
 from diode_lut.model.split import Split
-from diode_lut.problem import ATEN, Config, Hardware
+from diode_lut.problem import Hardware
 
 _FEATURES = {
     "version": VERSION,
     "problem": list(PROBLEM_FEATURES),
     "config": list(CONFIG_FEATURES),
     "joint": list(JOINT_FEATURES),
-    "constants": {"shared_memory": SHARED_MEMORY},
 }
+
+
+def _features(arch: Any) -> dict[str, Any]:
+    """What the weights are for: the features, and the numbers of the architecture that go into them."""
+    shared_memory = architecture(arch).shared_memory if isinstance(arch, str) else None
+    return {**_FEATURES, "constants": {"shared_memory": shared_memory}}
 
 
 def write_model(model: Model, path: Path) -> None:
     """Write the weights file; the same model gives the same bytes."""
     metadata = {
-        "features": _FEATURES,
+        "features": _features(model.hardware.arch),
         "hardware": model.hardware._asdict(),
         "candidates": [config.to_json() for config in model.candidates],
         "kinds": [kind._asdict() for kind in model.kinds],
@@ -54,7 +61,7 @@ def read_model(path: Path) -> Model:
     """The model in a file; ModelError if it is not one that these features are right for, or cannot be read."""
     data = read_bytes(path)
     metadata = metadata_of(data, path)
-    _check_features(metadata.get("features"), path)
+    _check_features(metadata, path)
     try:
         tensors = load(data)
     except (SafetensorError, KeyError) as error:  # a KeyError is of a type that NumPy does not have
@@ -67,10 +74,11 @@ def read_model(path: Path) -> Model:
         raise ModelError(f"{path}: metadata is incomplete or damaged: {type(error).__name__}: {error}") from error
 
 
-def _check_features(found: Any, path: Path) -> None:
+def _check_features(metadata: Mapping[str, Any], path: Path) -> None:
+    found, hardware = metadata.get("features"), metadata.get("hardware")
     if not isinstance(found, dict):
         raise ModelError(f"{path}: does not say which features it is for")
-    for name, expected in _FEATURES.items():
+    for name, expected in _features(hardware.get("arch") if isinstance(hardware, dict) else None).items():
         if found.get(name) != expected:
             difference = (
                 f"expected {expected}, found {found.get(name)!r}" if name == "version" else "other names or values"
@@ -99,7 +107,7 @@ def _candidates(rows: Sequence[Mapping[str, Any]]) -> list[Config]:
         raise ProblemError("candidates: aten is not among them")
     if len(set(candidates)) < len(candidates):
         raise ProblemError("candidates: one is there twice")
-    tiled = [is_tiled(config) for config in candidates]
+    tiled = [config.kernel.tiled for config in candidates]
     if tiled != sorted(tiled, reverse=True):
         raise ProblemError("candidates: tiled ones do not come first")
     return candidates

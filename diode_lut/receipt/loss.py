@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from diode_lut.problem import Hardware, Problem
+from diode_lut.problem import ITEMSIZES, Hardware, Problem
 from diode_lut.receipt.receipt import Receipt
 
 TYPICAL_PERMILLE = 1100
 """The gain over aten where no model says better: about the mean of the shipped H200 table, 1.156 and 1.052 by type."""
-
-_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4}
 
 
 class _Peak(NamedTuple):
@@ -63,7 +61,7 @@ def roofline_ns(problem: Problem, hardware: Hardware) -> float:
     """The least time that one execution could take, in nanoseconds, on an H200's kind of multiprocessors."""
     peak = _CPU if hardware.arch.startswith("cpu") else _GPU
     by_dtype = {"float32": peak.single, "tf32": peak.tf32}
-    _, dtype, _, _, b, m, n, k = problem
+    b, m, n, k = problem.sizes
     operations = 2 * b * m * n * k
-    moved = _BYTES[dtype] * b * (m * k + k * n + m * n)
-    return max(operations / by_dtype.get(dtype, peak.half), moved / peak.memory) / hardware.sm_count
+    moved = ITEMSIZES[problem.dtype] * b * (m * k + k * n + m * n)
+    return max(operations / by_dtype.get(problem.dtype, peak.half), moved / peak.memory) / hardware.sm_count

@@ -11,7 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from diode_lut import __version__
-from diode_lut.problem import Config, Hardware
+from diode_lut.kernels.config import Config
+from diode_lut.problem import Hardware
 from diode_lut.receipt import at_exit
 from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions, merge_receipts
 from diode_lut.selector import Decision, Selector

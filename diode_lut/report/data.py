@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from diode_lut.evaluate import MISS, Case, Evaluation
-from diode_lut.problem import ATEN
+from diode_lut.kernels.config import ATEN
 from diode_lut.report.kinds import Kind, kind_of, kinds_of
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.table.words import key_in_words

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from diode_lut.errors import ProblemError
-from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, Config, Hardware
+from diode_lut.kernels.config import Config
+from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, Hardware
 from diode_lut.table.canonical import PROVENANCE, SCHEMA, SCHEMA_VERSION
 from diode_lut.table.entry import Candidate, Entry, Range
 from diode_lut.table.fault import Fault, missing_field, shown, unknown_field

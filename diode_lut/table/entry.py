@@ -6,12 +6,15 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Config, Problem
+from diode_lut.kernels.config import Config
+from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
 
 Range = tuple[int, int]
 """Sizes from the first to the second, both included."""
 
-KEY_FIELDS = ("op", "dtype", "layout", "align", "b", "m", "n", "k")
+KIND_FIELDS = ("op", "dtype", "layout", "align")
+SIZE_FIELDS = ("b", "m", "n", "k")
+KEY_FIELDS = (*KIND_FIELDS, *SIZE_FIELDS)
 """What selects problems, in the order in which rows are sorted. Left out, a field matches anything."""
 
 
@@ -54,9 +57,19 @@ class Entry(NamedTuple):
         return tuple([candidate.config for candidate in self.candidates])
 
     @property
+    def kind(self) -> tuple[str | None, str | None, str | None, int | None]:
+        """op, dtype, layout and align; None matches anything."""
+        return self.op, self.dtype, self.layout, self.align
+
+    @property
+    def sizes(self) -> tuple[Range | None, Range | None, Range | None, Range | None]:
+        """The ranges of b, m, n and k; None matches anything."""
+        return self.b, self.m, self.n, self.k
+
+    @property
     def key(self) -> tuple[str | int | Range | None, ...]:
         """The values of KEY_FIELDS."""
-        return self[:8]
+        return (*self.kind, *self.sizes)
 
     def covers(self, problem: Problem) -> bool:
         """Whether this entry may answer for the problem."""
@@ -110,7 +123,7 @@ def of_kind(rows: Iterable[_K], problem: Problem) -> tuple[list[_K], str]:
     Where there are none, the words go only as far as the first field in which the last of the rows differ.
     """
     found, words = list(rows), ""
-    for place, (name, wanted) in enumerate(zip(KEY_FIELDS[:4], problem[:4], strict=True)):
+    for place, (name, wanted) in enumerate(zip(KIND_FIELDS, problem.kind, strict=True)):
         words += f"{' ' if words else ''}{name}={wanted}"
         found = [row for row in found if row.key[place] in (None, wanted)]
         if not found:

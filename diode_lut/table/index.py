@@ -60,22 +60,22 @@ class Index:
         self._rows: dict[Kind, list[Entry]] = defaultdict(list)
         self._groups: dict[Kind, Group] = {}
         for entry in entries:
-            self._rows[entry[:4]].append(entry)
+            self._rows[entry.kind].append(entry)
         self.find = lru_cache(REMEMBERED)(self._find)
 
     def _find(self, problem: Problem) -> Entry | None:
         """The entry with the smallest volume that covers the problem; among equals, the first in canonical order."""
-        kind = problem[:4]
+        kind = problem.kind
         group = self._groups.get(kind)
         if group is None:
             group = self._groups[kind] = self._group(kind)
-        sizes = problem[4:]
+        sizes = problem.sizes
         return group.exact.get(sizes) or group.ranges.find(sizes)
 
     def _group(self, kind: Kind) -> Group:
         batched = kind[0] in BATCHED
         rows = [
-            Row(entry, entry[4:8] if batched else (None, *entry[5:8]))
+            Row(entry, entry.sizes if batched else (None, *entry.sizes[1:]))
             for pattern, entries in self._rows.items()
             if all(part in (None, wanted) for part, wanted in zip(pattern, kind, strict=True))
             for entry in entries

@@ -54,7 +54,7 @@ class Neighbours:
 
 def coverage(entry: Entry) -> Coverage:
     """The key in full: the same for all entries that cover the same problems, as an op without a batch makes them."""
-    return (*entry[:4], *box(entry))
+    return (*entry.kind, *box(entry))
 
 
 def lies_inside(inner: Coverage, outer: Coverage) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from diode_lut.problem import TEMPLATES
+from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.table.decode import (
     ENTRY,
     MAX_CONFIGS,
@@ -109,7 +109,7 @@ def _kind(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _template(name: str) -> Template:
-    names = ("template", *(parameter.name for parameter in TEMPLATES[name]))
+    names = ("template", *TEMPLATES[name].names)
 
     def decode(values: Any) -> Candidate:
         return Candidate(decode_config(dict(zip(names, values if len(names) > 1 else (values,), strict=True))))

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from diode_lut.problem import BATCHED, OPS
 from diode_lut.table.entry import Entry
 from diode_lut.table.fault import Fault
 from diode_lut.table.launchable import unlaunchable
 from diode_lut.table.overlap import overlaps, repeats, shared_problem
 from diode_lut.table.unreachable import unreachable
-
-TEMPLATE_OPS = {
-    "triton_mm": ("mm", "addmm"),
-    "triton_bmm": BATCHED,
-    "triton_mm_persistent_tma": ("mm", "addmm"),
-    "decompose_k": ("mm",),
-}
-"""The ops that a template can do, where it cannot do all."""
 
 CONFLICT = "merge conflict: "
 """How the part of a note begins that ``merge`` wrote for people to decide."""
@@ -58,7 +49,7 @@ def _never_asked(entry: Entry) -> Iterator[Fault]:
 
 def _unusable(entry: Entry) -> Iterator[Fault]:
     for number, config in enumerate(entry.configs):
-        ops = TEMPLATE_OPS.get(config.template, OPS)
+        ops = config.kernel.ops
         if entry.op is not None and entry.op not in ops:
             reason = f"{config.template} cannot do {entry.op} (it can do: {', '.join(ops)})"
             yield Fault(reason, "configs", number, "template")

@@ -42,7 +42,7 @@ def unreachable(entries: Mapping[int, Entry]) -> Iterator[int]:
 def _kinds(entry: Entry) -> Iterator[Kind]:
     """The op, dtype, layout and align of all the entry's problems."""
     domains = (OPS, DTYPES, LAYOUTS, ALIGNS)
-    choices = (domain if value is None else (value,) for domain, value in zip(domains, entry[:4], strict=True))
+    choices = (domain if value is None else (value,) for domain, value in zip(domains, entry.kind, strict=True))
     return (kind for kind in product(*choices) if kind[0] in BATCHED or entry.b is None or entry.b[0] == 1)
 
 

@@ -17,7 +17,8 @@ from diode_lut import __version__
 from diode_lut.build import EPSILON, NOISE, BuildResult, build
 from diode_lut.dataset import Dataset, DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.errors import DatasetError
-from diode_lut.problem import ATEN, Config, Hardware, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Hardware, Problem
 from diode_lut.table import Candidate, Entry, Table, read_table, to_bytes, write_table
 from diode_lut.table.check import check_file
 

@@ -14,7 +14,8 @@ import pytest
 
 import diode_lut
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
-from diode_lut.problem import ATEN, Config, Hardware, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Hardware, Problem
 from diode_lut.table import read_table
 from tests.commands import call
 

@@ -16,7 +16,8 @@ from diode_lut.collect.product import make_product
 from diode_lut.collect.task import Outcome, Task
 from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
-from diode_lut.problem import ATEN, Config, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Problem
 
 SPLIT = Config("decompose_k", (2,))
 
@@ -42,7 +43,7 @@ sweep = partial(measure, stage="sweep")
 final = partial(measure, stage="final")
 
 
-def finalists(records: Iterable[Record]) -> list[Task]:
+def finalists(records: Iterable[Record], sm_count: int) -> list[Task]:
     """The config with the best time, for each record."""
     return [
         Task(record.problem, (min(record.timings, key=lambda timing: timing.ns or math.inf).config,))

@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.collect.candidates import GROUP_M, candidates, other_groups
+from diode_lut.collect.candidates import candidates, other_groups
 from diode_lut.collect.useful import read_useful
 from diode_lut.dataset import read_dataset
-from diode_lut.problem import ATEN, DTYPES, LAYOUTS, OPS, Config, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.triton_gemm import GROUP_M
+from diode_lut.problem import DTYPES, LAYOUTS, OPS, Hardware, Problem
 from tools.choose_candidates import NEAR, choose, swept
 
+H200 = Hardware("NVIDIA H200", "sm_90", 132)
 DATASETS = Path(__file__).parents[2] / "tables" / "datasets"
 
 
@@ -31,19 +34,19 @@ problems = st.builds(
 @given(problems)
 def test_every_problem_has_candidates(problem: Problem) -> None:
     """They are aten and some kernels, each valid, each once, and the same each time."""
-    found = candidates(problem, "sm_90")
+    found = candidates(problem, H200)
     assert found[0] == ATEN
     assert len(found) > 1 or (problem.dtype == "float32" and problem.k <= 32)
     assert len(set(found)) == len(found)
     assert [Config.from_json(config.to_json()) for config in found] == found
-    assert candidates(problem, "sm_90") == found
+    assert candidates(problem, H200) == found
 
 
 @given(problems)
 def test_tiles_fit_the_problem(problem: Problem) -> None:
     """No tile is twice as large as the problem needs along any side, but for the smallest."""
-    for config in candidates(problem, "sm_90"):
-        if config.template.startswith("triton"):
+    for config in candidates(problem, H200):
+        if config.kernel.tiled:
             for block, size in zip(config.params, (problem.m, problem.n, problem.k), strict=False):
                 assert block == 16 or block < 2 * size
 
@@ -61,29 +64,29 @@ def test_tiles_fit_the_problem(problem: Problem) -> None:
 )
 def test_templates_that_can_compute_it(each: Problem, templates: set[str]) -> None:
     """Only templates for the op, TMA only where it is legal, K cut up only where it is long."""
-    assert {config.template for config in candidates(each, "sm_90")} == templates
+    assert {config.template for config in candidates(each, H200)} == templates
 
 
 @given(problems)
 def test_no_single_step_without_tensor_cores(problem: Problem) -> None:
     """In float32 the loop over K of every kernel has two steps at least."""
-    tiles = (config for config in candidates(problem, "sm_90") if config.template.startswith("triton"))
-    assert problem.dtype != "float32" or all(config.params[2] < problem.k for config in tiles)
+    tiles = (config for config in candidates(problem, H200) if config.kernel.tiled)
+    assert problem.dtype != "float32" or all(config.tiles.block_k < problem.k for config in tiles)
 
 
 def test_the_default_is_what_sweeps_found_useful() -> None:
     """On an architecture that was swept before, other kernels are left to an exhaustive search; elsewhere none are."""
     each = problem("mm", 4096, 4096, 4096)
-    everything = set(candidates(each, "sm_90", "exhaustive"))
-    assert set(candidates(each, "another")) == everything
-    assert set(candidates(each, "sm_90")) - {ATEN} == everything & read_useful()["sm_90"]
+    everything = set(candidates(each, H200, "exhaustive"))
+    assert set(candidates(each, H200._replace(arch="another"))) == everything
+    assert set(candidates(each, H200)) - {ATEN} == everything & read_useful()["sm_90"]
 
 
 def test_wide_types_share_what_is_useful() -> None:
     """A float32 tile is tried if itself or the tile of a type half as wide with as many bytes was of use."""
     each = problem("mm", 4096, 4096, 4096, dtype="float32")
-    found = {config.params for config in candidates(each, "sm_90") if config.template == "triton_mm"}
-    everything = {config.params for config in candidates(each, "sm_90", "exhaustive") if config.template == "triton_mm"}
+    found = {config.params for config in candidates(each, H200) if config.template == "triton_mm"}
+    everything = {config.params for config in candidates(each, H200, "exhaustive") if config.template == "triton_mm"}
     useful = {params for template, params in read_useful()["sm_90"] if template == "triton_mm"}
     assert found == {p for p in everything if p in useful or (*p[:2], 2 * p[2], *p[3:]) in useful}
     assert found - useful
@@ -116,8 +119,9 @@ def test_other_groups_where_order_matters() -> None:
     """Another group_m is tried where more tiles than run at once are in more rows than it has."""
     config = Config("triton_mm", (128, 128, 64, GROUP_M, 3, 8))
     large = problem("mm", 8192, 8192, 512)
-    assert [each.params[3] for each in other_groups(large, config)] == [1, 4, 16]
-    assert {each.params[:3] + each.params[4:] for each in other_groups(large, config)} == {(128, 128, 64, 3, 8)}
-    assert other_groups(problem("mm", 512, 512, 512), config) == []
-    assert other_groups(problem("mm", 128, 65536, 512), config) == []
-    assert other_groups(large, ATEN) == []
+    others = other_groups(large, config, H200.sm_count)
+    assert [each.tiles.group_m for each in others] == [1, 4, 16]
+    assert {each.tiles._replace(group_m=GROUP_M) for each in others} == {config.tiles}
+    assert other_groups(problem("mm", 512, 512, 512), config, H200.sm_count) == []
+    assert other_groups(problem("mm", 128, 65536, 512), config, H200.sm_count) == []
+    assert other_groups(large, ATEN, H200.sm_count) == []

@@ -19,7 +19,8 @@ from diode_lut.collect.stages import METHODS
 from diode_lut.dataset import DatasetWriter, Timing
 from diode_lut.errors import CollectError, DatasetError
 from diode_lut.hardware import detect_hardware
-from diode_lut.problem import ATEN, Hardware
+from diode_lut.kernels.config import ATEN
+from diode_lut.problem import Hardware
 from diode_lut.table import Candidate, Entry, Table
 from tests.collect.collection import Collection
 from tests.collect.measurers import FAULTS, HANGS, KILLS, KILLS_ONCE, SKIPPED, SLOW, SPLIT, problem

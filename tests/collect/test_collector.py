@@ -18,7 +18,8 @@ from diode_lut.collect.setup import find_setup
 from diode_lut.collect.task import Outcome
 from diode_lut.dataset import DatasetWriter, read_dataset
 from diode_lut.errors import DatasetError
-from diode_lut.problem import ATEN, Config, Hardware, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Hardware, Problem
 from diode_lut.settings import config
 from tests.collect.collection import outcomes, problem_file, started
 

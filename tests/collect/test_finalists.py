@@ -5,7 +5,8 @@ from __future__ import annotations
 from diode_lut.collect.final import finalists
 from diode_lut.collect.task import Task
 from diode_lut.dataset import Record, Timing
-from diode_lut.problem import ATEN, Config, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Problem
 
 
 def config(stages: int) -> Config:
@@ -23,22 +24,22 @@ def record(m: int, n: int = 64, **times: float | None) -> Record:
 
 def test_the_best_and_aten() -> None:
     """Configs near the best are in, those far from it and failures are not, aten always is."""
-    (task,) = finalists([record(64, aten=200, s2=100, s3=105, s4=150, s5=None)])
+    (task,) = finalists([record(64, aten=200, s2=100, s3=105, s4=150, s5=None)], 132)
     assert task == Task(record(64).problem, (ATEN, config(2), config(3)))
 
 
 def test_aten_alone_where_nothing_comes_near() -> None:
     """Where aten is far ahead, nothing is timed against it."""
-    (task,) = finalists([record(64, aten=100, s2=120, s3=130)])
+    (task,) = finalists([record(64, aten=100, s2=120, s3=130)], 132)
     assert task.configs == (ATEN,)
 
 
 def test_more_where_rows_are_not_aligned() -> None:
     """There the sweep says less about the kernels that users will run."""
     times = {"aten": 200, "s1": 100, "s2": 105, "s3": 110, "s4": 115, "s5": 120, "s6": 125, "s7": 135}
-    (task,) = finalists([record(64, n=61, **times)])
+    (task,) = finalists([record(64, n=61, **times)], 132)
     assert task.configs == (ATEN, *map(config, range(1, 7)))
-    (task,) = finalists([record(64, **times)])
+    (task,) = finalists([record(64, **times)], 132)
     assert task.configs == (ATEN, *map(config, range(1, 4)))
 
 
@@ -46,7 +47,7 @@ def test_what_serves_many_problems_is_in() -> None:
     """Of configs equally near, those that serve more problems are timed."""
     others = [record(m, aten=200, s1=100, s2=100, s3=100, s4=100, s8=100.5) for m in range(65, 70)]
     crowded = record(64, aten=200, s1=100, s2=100, s3=100, s4=100, s5=101, s6=101, s7=101, s8=102)
-    tasks = {task.problem: task for task in finalists([crowded, *others])}
+    tasks = {task.problem: task for task in finalists([crowded, *others], 132)}
     assert config(8) in tasks[crowded.problem].configs
-    alone = finalists([crowded])[0].configs
+    alone = finalists([crowded], 132)[0].configs
     assert config(8) not in alone

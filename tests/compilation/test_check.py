@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from diode_lut.problem import Config
+from diode_lut.kernels.config import Config
 from tests.commands import call
 
 Write = Callable[..., Path]

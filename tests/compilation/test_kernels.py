@@ -10,7 +10,8 @@ import torch
 from diode_lut.collect.product import make_operands
 from diode_lut.compilation.trial import Trial, compile_trial
 from diode_lut.inductor.standalone import Kernel, lowering
-from diode_lut.problem import Config, Problem
+from diode_lut.kernels.config import Config
+from diode_lut.problem import Problem
 from tests.fake_cuda import compile_triton, fake_cuda
 
 CASES = [

@@ -18,7 +18,9 @@ from diode_lut.dataset import REASONS, STAGES, DatasetWriter, Header, Record, Ti
 from diode_lut.dataset.codec import header_to_wire, record_to_wire
 from diode_lut.dataset.stream import write_stream
 from diode_lut.errors import DatasetError
-from diode_lut.problem import ATEN, DTYPES, LAYOUTS, OPS, TEMPLATES, Config, Hardware, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.problem import DTYPES, LAYOUTS, OPS, Hardware, Problem
 
 HEADER = Header(
     Hardware("NVIDIA H200", "sm_90", 132, ("H200",)), "2.13.0", "3.7.0", "13.0", "580.1", "a clock", "2026-11-21"
@@ -34,7 +36,7 @@ configs = st.sampled_from(sorted(TEMPLATES)).flatmap(
     lambda template: st.builds(
         Config,
         st.just(template),
-        st.tuples(*(st.sampled_from(parameter.values) for parameter in TEMPLATES[template])),
+        st.tuples(*(st.sampled_from(parameter.values) for parameter in TEMPLATES[template].parameters)),
     )
 )
 timings = st.builds(Timing, configs, st.floats(5e-324, 1e300), st.none()) | st.builds(

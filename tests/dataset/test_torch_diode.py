@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from diode_lut.dataset import Dataset, Record, Timing, read_dataset
 from diode_lut.dataset.cursor import JsonCursor
 from diode_lut.errors import DatasetError
-from diode_lut.problem import Config, Hardware, Problem
+from diode_lut.kernels.config import Config
+from diode_lut.problem import Hardware, Problem
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 CONFIG = {

@@ -19,8 +19,9 @@ from diode_lut.distill.network import answers, layers_of, losses_of
 from diode_lut.distill.student import Trained, train_student
 from diode_lut.distill.targets import targets_of
 from diode_lut.distill.training import Plan
+from diode_lut.kernels.architecture import architecture
+from diode_lut.kernels.config import ATEN
 from diode_lut.model.candidates import families
-from diode_lut.problem import ATEN
 from tests.distill import synthetic
 from tests.distill.synthetic import CONFIGS
 from tests.model.small import H200
@@ -79,7 +80,9 @@ def trained() -> Trained:
     for problem in synthetic.problems(120):
         noisy = {config: synthetic.time(config, problem) * math.exp(draw.gauss(0, 0.04)) for config in CONFIGS}
         targets += targets_of([Record(problem, (Timing(ATEN, 4e4), *(Timing(*each) for each in noisy.items())))])
-    return train_student(targets, None, Space.of(*families(choose(targets)), H200.sm_count), Plan(epochs=8))
+    return train_student(
+        targets, None, Space.of(*families(choose(targets), architecture(H200.arch)), H200.sm_count), Plan(epochs=8)
+    )
 
 
 @pytest.fixture(scope="module")

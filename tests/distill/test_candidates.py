@@ -6,7 +6,8 @@ import itertools
 
 from diode_lut.distill.candidates import MOST, choose
 from diode_lut.distill.targets import Target
-from diode_lut.problem import ATEN, Config, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Problem
 from tests.model.small import BATCHED, BMM, CUT, MM
 
 BLOCKS = itertools.product((16, 32, 64, 128), repeat=3)

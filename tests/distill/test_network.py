@@ -7,6 +7,7 @@ import torch
 
 from diode_lut.distill.examples import Space, examples_of
 from diode_lut.distill.network import HIDDEN, Network, Scale, answers, layers_of
+from diode_lut.kernels.architecture import architecture
 from diode_lut.model.candidates import families, family_of
 from diode_lut.model.network import Scorer
 from tests.distill.synthetic import CONFIGS, problems
@@ -17,7 +18,7 @@ PROBLEMS = [*problems(20), *(BMM._replace(b=b, m=m) for b in (2, 40) for m in (1
 
 def test_scores_and_doubts_are_the_same_without_torch() -> None:
     """Of each candidate, with a batch or without: what NumPy computes is what torch does."""
-    both = families([*CONFIGS, *(each for each in CANDIDATES if each not in CONFIGS)])
+    both = families([*CONFIGS, *(each for each in CANDIDATES if each not in CONFIGS)], architecture("sm_90"))
     space = Space.of(*both, H200.sm_count)
     assert BATCHED in both[1].configs
     examples = examples_of(PROBLEMS, space)

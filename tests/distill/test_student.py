@@ -10,9 +10,11 @@ from diode_lut.distill.examples import Space
 from diode_lut.distill.student import train_student
 from diode_lut.distill.targets import Target
 from diode_lut.distill.training import Plan
+from diode_lut.kernels.architecture import architecture
+from diode_lut.kernels.config import ATEN
 from diode_lut.model.candidates import families
 from diode_lut.model.kinds import kinds_of
-from diode_lut.problem import ATEN, Problem
+from diode_lut.problem import Problem
 from tests.distill.synthetic import CONFIGS, time
 from tests.model.small import H200
 
@@ -25,7 +27,7 @@ def test_one_layer_swept_densely_is_enough() -> None:
     for problem in problems:
         times = {config: math.log(time(config, problem) / time(ATEN, problem)) for config in [*CONFIGS, ATEN]}
         targets.append(Target(problem, times, min(times.values())))
-    space = Space.of(*families(choose(targets)), H200.sm_count)
+    space = Space.of(*families(choose(targets), architecture(H200.arch)), H200.sm_count)
     trained = train_student(targets, None, space, Plan(epochs=1))
     assert trained.measured.size == 64
     assert len(trained.histories["student"]) == 1

@@ -13,6 +13,7 @@ from diode_lut.distill.network import Scale, answers, losses_of
 from diode_lut.distill.targets import targets_of
 from diode_lut.distill.teacher import MEMBERS, Teacher, train_teacher
 from diode_lut.distill.training import Plan
+from diode_lut.kernels.architecture import architecture
 from diode_lut.model.candidates import families
 from tests.distill.synthetic import write
 from tests.model.small import H200
@@ -21,7 +22,7 @@ from tests.model.small import H200
 @pytest.fixture(scope="module")
 def space_and_examples(tmp_path_factory: pytest.TempPathFactory) -> tuple[Space, Examples]:
     targets = targets_of(read_dataset(write(tmp_path_factory.mktemp("teacher") / "x.msgpack", 100)))
-    space = Space.of(*families(choose(targets)), H200.sm_count)
+    space = Space.of(*families(choose(targets), architecture(H200.arch)), H200.sm_count)
     return space, examples_of([target.problem for target in targets], space, targets)
 
 

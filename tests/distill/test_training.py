@@ -10,8 +10,9 @@ from torch import Tensor
 from diode_lut.distill.examples import Examples, Space, examples_of
 from diode_lut.distill.network import Network, Scale
 from diode_lut.distill.training import Plan, Training, train
+from diode_lut.kernels.architecture import architecture
+from diode_lut.kernels.config import ATEN
 from diode_lut.model.candidates import families
-from diode_lut.problem import ATEN
 from tests.distill.synthetic import CONFIGS, problems
 from tests.model.small import H200
 
@@ -30,7 +31,7 @@ class Meeting(Network):
 
 def test_so_many_networks_are_trained_at_a_time() -> None:
     """Two that wait for each other come to an end, each in one thread of torch."""
-    space = Space.of(*families([*CONFIGS, ATEN]), H200.sm_count)
+    space = Space.of(*families([*CONFIGS, ATEN], architecture(H200.arch)), H200.sm_count)
     examples = examples_of(problems(20), space)
     scale = Scale.of(examples, space.configs)
     networks, meeting = [Meeting(scale, space, seed) for seed in (1, 2)], Barrier(2)

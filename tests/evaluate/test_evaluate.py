@@ -14,7 +14,8 @@ from diode_lut.dataset import Dataset, Header, Record, Timing
 from diode_lut.errors import DatasetError
 from diode_lut.evaluate import EXACT, MISS, RANGE, Answer, Evaluation, answers_of, evaluate
 from diode_lut.evaluate.as_json import as_json
-from diode_lut.problem import ATEN, Config, Hardware, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Hardware, Problem
 from diode_lut.table import Candidate, Entry, Table
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)

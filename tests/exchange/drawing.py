@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from diode_lut.exchange.exact import exact_table
-from diode_lut.problem import BATCHED, DTYPES, LAYOUTS, OPS, TEMPLATES, Config, Hardware, Problem
+from diode_lut.kernels.config import Config
+from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.problem import BATCHED, DTYPES, LAYOUTS, OPS, Hardware, Problem
 from diode_lut.table import Table
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
@@ -35,7 +37,7 @@ def configs(*templates: str) -> SearchStrategy[Config]:
     """Configs of these templates."""
 
     def of(template: str) -> SearchStrategy[Config]:
-        values = st.tuples(*(st.sampled_from(parameter.values) for parameter in TEMPLATES[template]))
+        values = st.tuples(*(st.sampled_from(parameter.values) for parameter in TEMPLATES[template].parameters))
         return values.map(lambda params: Config(template, params))
 
     return st.sampled_from(templates).flatmap(of)

@@ -6,12 +6,16 @@ import copy
 from random import Random
 from typing import Any
 
-from diode_lut.architecture import GEMM_TEMPLATES, SHARED_MEMORY, accumulator_registers, shared_memory
-from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, OPS, TEMPLATES, Config
+from diode_lut.kernels.architecture import architecture
+from diode_lut.kernels.config import Config
+from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.kernels.triton_gemm import TritonGemm, accumulator_registers
+from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, OPS
 from tests.fuzzing.products import BATCHED, Product
 
 Row = dict[str, Any]
 
+SM_90 = architecture("sm_90")
 _TEMPLATES = ("triton_mm", "triton_mm_persistent_tma", "decompose_k")
 _OPS = {
     "linear": ("mm", "addmm"),
@@ -79,26 +83,28 @@ def _config(random: Random, product: Product) -> Config:
     batched = product.op in ("bmm", "baddbmm") or (product.op in BATCHED and random.random() < 0.2)
     template = "triton_bmm" if batched else random.choices(_TEMPLATES, [6, 2, 1])[0]
     if random.random() < 0.05:
-        template = random.choice([*GEMM_TEMPLATES, "decompose_k"])
+        template = random.choice([name for name, each in TEMPLATES.items() if each.tiled or name == "decompose_k"])
     if template == "decompose_k":
         k = product.sizes["k"]
         parts = [part for part in range(2, min(k, 4096) + 1) if k % part == 0]
         return Config(template, (random.choice(parts) if parts and random.random() < 0.8 else random.randint(2, 64),))
     anything = random.random() < 0.1
     while True:
-        config = Config(template, tuple(random.choice(parameter.values) for parameter in TEMPLATES[template]))
+        parameters = TEMPLATES[template].parameters
+        config = Config(template, tuple(random.choice(parameter.values) for parameter in parameters))
         if anything or _likely(config):
             return config
 
 
 def _likely(config: Config) -> bool:
     """Whether an H200 can run the config, and Triton is quick to compile it."""
-    block_m, block_n, block_k, _, num_stages, _ = config.params
+    tiles = config.tiles
+    assert isinstance(config.kernel, TritonGemm)
     return (
-        accumulator_registers(config) <= 128
-        and shared_memory(config, "addmm", 4) <= SHARED_MEMORY["sm_90"]
-        and block_m * block_n * block_k <= 2**20
-        and num_stages <= 5
+        accumulator_registers(tiles) <= 128
+        and config.kernel.shared_memory(tiles, "addmm", 4) <= SM_90.shared_memory
+        and tiles.block_m * tiles.block_n * tiles.block_k <= 2**20
+        and tiles.num_stages <= 5
     )
 
 

@@ -11,7 +11,7 @@ from diode_lut.collect.sweep import aten_launch
 from diode_lut.collect.task import Outcome, Task
 from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
-from diode_lut.problem import ATEN, Config
+from diode_lut.kernels.config import ATEN, Config
 
 BAD = Config("triton_mm", (64, 64, 64, 8, 3, 4))
 FAULTS = 96

@@ -21,7 +21,8 @@ from diode_lut.collect.sweep import aten_launch, time_all
 from diode_lut.collect.task import Outcome
 from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Timing, read_dataset
-from diode_lut.problem import ATEN, Problem
+from diode_lut.kernels.config import ATEN
+from diode_lut.problem import Problem
 from tests.gpu.measurers import BAD, FAULTS
 
 pytestmark = pytest.mark.gpu

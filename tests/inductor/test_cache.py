@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from diode_lut.hardware import detect_hardware
+from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.kinds import Kind
 from diode_lut.model.weights import write_model
-from diode_lut.problem import ATEN, Config
 from tests.model import small
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "compile_often.py"

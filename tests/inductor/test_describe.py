@@ -17,7 +17,9 @@ from torch._inductor.template_heuristics.params import DictKernelTemplateParams
 
 from diode_lut.inductor.describe import describe
 from diode_lut.inductor.templates import KWARGS, UIDS
-from diode_lut.problem import ATEN, OPS, TEMPLATES, Config
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.problem import OPS
 from diode_lut.settings import config
 from tests.fake_cuda import Input, fake_cuda, lower
 
@@ -166,5 +168,5 @@ def test_uids_are_those_of_this_torch() -> None:
 def test_every_template_is_mapped() -> None:
     """The maps speak of exactly the templates, their parameters and the ops that tables can name."""
     assert UIDS.keys() == KWARGS.keys() == TEMPLATES.keys()
-    assert all(len(KWARGS[template]) == len(parameters) for template, parameters in TEMPLATES.items())
+    assert all(len(KWARGS[name]) == len(template.parameters) for name, template in TEMPLATES.items())
     assert tuple(UIDS["aten"]) == OPS

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diode_lut.errors import TableError
+from diode_lut.kernels.config import ATEN, Config
 from diode_lut.merge import Merged, merge
-from diode_lut.problem import ATEN, Config, Hardware
+from diode_lut.problem import Hardware
 from diode_lut.table import Candidate, Entry, Range, Table
 from diode_lut.table.overlap import overlaps, repeats
 from diode_lut.table.words import key_in_words

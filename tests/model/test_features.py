@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diode_lut.kernels.architecture import architecture
+from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.features import (
     CONFIG_FEATURES,
     JOINT_FEATURES,
@@ -17,9 +19,10 @@ from diode_lut.model.features import (
     config_features,
     problem_features,
 )
-from diode_lut.problem import ATEN, Config, Problem
+from diode_lut.problem import Problem
 from tests.model.small import CANDIDATES, LARGE, MM, SMALL
 
+SM_90 = architecture("sm_90")
 sizes = st.integers(1, 10**6)
 problems = st.builds(
     Problem, st.just("bmm"), st.sampled_from(["float16", "float32"]), st.just("nt"), st.just(16), sizes, sizes, sizes,
@@ -31,7 +34,7 @@ problems = st.builds(
 def test_features_are_finite(problem: Problem) -> None:
     """There is a number for every name, whatever the sizes."""
     of_problem = problem_features(problem, 132)
-    joint = Tiling(CANDIDATES).features(problem, 132)
+    joint = Tiling(CANDIDATES, SM_90).features(problem, 132)
     assert of_problem.shape == (len(PROBLEM_FEATURES), 1)
     assert joint.shape == (len(JOINT_FEATURES), len(CANDIDATES))
     assert np.isfinite(of_problem).all()
@@ -41,14 +44,14 @@ def test_features_are_finite(problem: Problem) -> None:
 @given(problem=problems)
 def test_a_candidate_is_described_alone(problem: Problem) -> None:
     """The column of a candidate is the same in every list of candidates."""
-    together = Tiling([SMALL, LARGE, ATEN]).features(problem, 132)
+    together = Tiling([SMALL, LARGE, ATEN], SM_90).features(problem, 132)
     for column, config in enumerate([SMALL, LARGE, ATEN]):
-        assert (Tiling([config]).features(problem, 132)[:, 0] == together[:, column]).all()
+        assert (Tiling([config], SM_90).features(problem, 132)[:, 0] == together[:, column]).all()
 
 
 def joint(config: Config, problem: Problem = MM) -> dict[str, float]:
     """The joint features of one config by name."""
-    return dict(zip(JOINT_FEATURES, Tiling([config]).features(problem, 132)[:, 0].tolist(), strict=True))
+    return dict(zip(JOINT_FEATURES, Tiling([config], SM_90).features(problem, 132)[:, 0].tolist(), strict=True))
 
 
 def test_tiles_and_waves() -> None:

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.network import MOST_WEIGHT, Weights
 from diode_lut.model.ranking import LENGTH, Calibration
-from diode_lut.problem import ATEN, Config
 from tests.model.small import BATCHED, BMM, CUT, KINDS, LARGE, MM, SMALL, model, weights
 
 

@@ -15,9 +15,10 @@ import diode_lut
 from diode_lut import catalog, runtime
 from diode_lut.catalog import find_path, find_tables, tiers_for
 from diode_lut.errors import ModelError
+from diode_lut.kernels.config import ATEN
 from diode_lut.model.head import KEY, metadata_of
 from diode_lut.model.weights import read_model, write_model
-from diode_lut.problem import ATEN, Hardware
+from diode_lut.problem import Hardware
 from diode_lut.selector import Demand, Selector, Tier
 from tests.commands import call
 from tests.model.small import H200, LARGE, MM, SMALL, model

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from diode_lut.problem import ATEN, Config, Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Problem
 from diode_lut.receipt import recorder
 from diode_lut.receipt.receipt import Device, Hit, Skip, Source
 from diode_lut.selector import Selector, Tier

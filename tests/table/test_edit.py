@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diode_lut.errors import TableError
-from diode_lut.problem import ATEN, Config, Hardware
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Hardware
 from diode_lut.table import Candidate, Entry, Table, write_table
 from diode_lut.table.check import check_file
 from diode_lut.table.edit import set_row, unset_row

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diode_lut.errors import TableError
-from diode_lut.problem import ATEN, Config, Hardware
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Hardware
 from diode_lut.table import read as read_module
 from diode_lut.table import read_hardware, read_table, to_bytes
 

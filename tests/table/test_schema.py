@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from diode_lut.errors import TableError
-from diode_lut.problem import MAX_SIZE, TEMPLATES
+from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.problem import MAX_SIZE
 from diode_lut.table import read as read_module
 from diode_lut.table import read_table, to_bytes
 from diode_lut.table.check import check_file
@@ -157,10 +158,13 @@ def test_objects_are_closed_and_fields_described() -> None:
 def test_each_template_has_exactly_its_tunables(template: str) -> None:
     """For every template the schema takes all tunables with their allowed values, needs each, and takes no other."""
     config = Draft202012Validator({"$ref": "#/$defs/config", "$defs": SCHEMA["$defs"]})
-    good = {"template": template, **{parameter.name: parameter.values[0] for parameter in TEMPLATES[template]}}
+    good = {
+        "template": template,
+        **{parameter.name: parameter.values[0] for parameter in TEMPLATES[template].parameters},
+    }
     assert config.is_valid(good)
     assert not config.is_valid({**good, "other": 1})
-    for parameter in TEMPLATES[template]:
+    for parameter in TEMPLATES[template].parameters:
         assert not config.is_valid({name: value for name, value in good.items() if name != parameter.name})
         tried = [*range(70), 96, 127, 128, 129, 255, 256, 257, 512, 4095, 4096, 4097]
         accepted = [value for value in tried if config.is_valid({**good, parameter.name: value})]

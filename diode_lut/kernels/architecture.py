@@ -1,0 +1,65 @@
+"""What an architecture has, as data: known without a device, and without PyTorch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Architecture(NamedTuple):
+    """The limits that one kernel launch meets on an architecture; None where they are not known.
+
+    ``shared_memory`` counts the bytes that one block may have, ``registers_per_thread`` and ``registers_per_block`` are
+    of 4 bytes, ``warp_size`` counts threads, ``warps_per_multiprocessor`` those that can be resident. ``tma`` says
+    whether there are tensor descriptors, ``gpu`` is False for CPUs.
+    """
+
+    name: str
+    shared_memory: int | None = None
+    tma: bool = True
+    registers_per_thread: int | None = None
+    registers_per_block: int | None = None
+    warp_size: int = 32
+    warps_per_multiprocessor: int | None = None
+    gpu: bool = True
+
+
+def _cuda(name: str, shared_memory: int | None, warps: int | None, *, tma: bool) -> Architecture:
+    return Architecture(name, shared_memory, tma, 255, 65536, 32, warps)
+
+
+_KNOWN = {
+    each.name: each
+    for each in (
+        _cuda("sm_70", 98304, 64, tma=False),
+        _cuda("sm_72", 98304, 64, tma=False),
+        _cuda("sm_75", 65536, 32, tma=False),
+        _cuda("sm_80", 166912, 64, tma=False),
+        _cuda("sm_86", 101376, 48, tma=False),
+        _cuda("sm_87", 166912, 48, tma=False),
+        _cuda("sm_89", 101376, 48, tma=False),
+        _cuda("sm_90", 232448, 64, tma=True),
+        _cuda("sm_100", 232448, 64, tma=True),
+        _cuda("sm_103", 232448, 64, tma=True),
+        _cuda("sm_110", 232448, 48, tma=True),
+        _cuda("sm_120", 101376, 48, tma=True),
+        _cuda("sm_121", 101376, 48, tma=True),
+    )
+}
+"""CUDA C++ Programming Guide, technical specifications per compute capability."""
+
+_FIRST_TMA = 90
+"""The first compute capability with tensor descriptors."""
+
+
+def architecture(name: str) -> Architecture:
+    """What is known about an architecture, by the name that a Hardware has: ``sm_90``, ``gfx942``, ``cpu-avx512``."""
+    if name in _KNOWN:
+        return _KNOWN[name]
+    if name.startswith("cpu"):
+        return Architecture(name, tma=False, gpu=False)
+    if name.startswith("gfx"):
+        return Architecture(name, warp_size=64 if name.startswith("gfx9") else 32)
+    capability = name.removeprefix("sm_")
+    if name.startswith("sm_") and capability.isdecimal():
+        return _cuda(name, None, None, tma=int(capability) >= _FIRST_TMA)
+    return Architecture(name)

@@ -1,0 +1,49 @@
+"""``decompose_k``: K is cut into equal parts, which are a batched GEMM and a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from diode_lut.kernels.architecture import Architecture
+from diode_lut.kernels.template import Complaint, Covered, Parameter, Params, Template
+from diode_lut.problem import Problem
+
+LONG_K = 8
+"""Where K is this many times M and N, tiles of the result are too few to fill the device, and K is worth cutting."""
+
+_LEAST_PART = 128
+"""Elements along K that a part has at least."""
+
+_SPLITS = (2, 4, 8, 16, 32, 64, 128)
+"""What a sweep tries."""
+
+
+@dataclass(frozen=True)
+class DecomposeK(Template):
+    """``k_split`` counts the parts."""
+
+    def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
+        """That no K of the row can be cut into equal parts."""
+        del architecture
+        split, sizes = self.k_split(params), covered.k
+        if sizes is not None and sizes[1] // split * split < sizes[0]:
+            text = str(sizes[0]) if sizes[0] == sizes[1] else f"{sizes[0]} to {sizes[1]}"
+            yield Complaint(f"{split} divides no k of the row ({text})", "k_split")
+
+    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+        """Splits into equal parts that are not short, where K is long."""
+        del sm_count
+        if problem.k >= LONG_K * max(problem.m, problem.n):
+            yield from ((s,) for s in _SPLITS if problem.k % s == 0 and problem.k // s >= _LEAST_PART)
+
+    def least_sizes(self, params: Params) -> tuple[int, int, int]:
+        """Parts are not short."""
+        return 1, 1, _LEAST_PART * self.k_split(params)
+
+    def k_split(self, params: Params) -> int:
+        """The only tunable."""
+        return params[0]
+
+
+DECOMPOSE_K = DecomposeK("decompose_k", ("mm",), (Parameter("k_split", "", range(2, 4097)),))

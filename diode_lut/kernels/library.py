@@ -1,0 +1,28 @@
+"""``aten``: the kernel that PyTorch calls without Inductor's help: cuBLAS, rocBLAS, oneDNN, ..."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from diode_lut.kernels.architecture import Architecture
+from diode_lut.kernels.template import Params, Template
+from diode_lut.problem import OPS, Problem
+
+
+@dataclass(frozen=True)
+class Library(Template):
+    """Runs everywhere, and is what others are compared with."""
+
+    def runs_on(self, architecture: Architecture) -> bool:
+        """Always."""
+        del architecture
+        return True
+
+    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+        """The one there is."""
+        del problem, sm_count
+        yield ()
+
+
+LIBRARY = Library("aten", OPS)

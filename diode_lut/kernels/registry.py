@@ -1,0 +1,26 @@
+"""All templates. A new one is a module beside this one, a line here, and its uid in ``inductor/templates.py``."""
+
+from __future__ import annotations
+
+from diode_lut.kernels.architecture import Architecture
+from diode_lut.kernels.cpp_gemm import CPP_GEMM
+from diode_lut.kernels.decompose_k import DECOMPOSE_K
+from diode_lut.kernels.library import LIBRARY
+from diode_lut.kernels.template import Template
+from diode_lut.kernels.triton_gemm import TRITON_BMM, TRITON_MM, TRITON_MM_PERSISTENT_TMA
+
+TEMPLATES: dict[str, Template] = {
+    template.name: template
+    for template in (LIBRARY, TRITON_MM, TRITON_BMM, TRITON_MM_PERSISTENT_TMA, DECOMPOSE_K, CPP_GEMM)
+}
+"""By the name that tables use, in the fixed order in which equally good configs are chosen."""
+
+
+def pointer_gemm(op: str) -> str:
+    """The name of Inductor's plain Triton template for an op, which other tools do not name."""
+    return next(each.name for each in (TRITON_MM, TRITON_BMM) if op in each.ops)
+
+
+def templates_for(architecture: Architecture) -> list[str]:
+    """The names of the templates that there are for an architecture."""
+    return [name for name, template in TEMPLATES.items() if template.runs_on(architecture)]

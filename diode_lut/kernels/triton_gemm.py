@@ -1,0 +1,190 @@
+"""Inductor's Triton GEMMs: one kernel each, whose tunables are blocks, pipeline stages and warps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+from diode_lut.kernels.architecture import Architecture
+from diode_lut.kernels.template import Complaint, Covered, Parameter, Params, Template
+from diode_lut.problem import BATCHED, ITEMSIZES, WITHOUT_TENSOR_CORES, Problem
+
+_BLOCKS = (16, 32, 64, 128, 256)
+_SMALLEST_BLOCK = _BLOCKS[0]
+"""A GEMM of any size may use it."""
+
+PARAMETERS = (
+    Parameter("block_m", "", _BLOCKS),
+    Parameter("block_n", "x", _BLOCKS),
+    Parameter("block_k", "x", _BLOCKS),
+    Parameter("group_m", " g", range(1, 65)),
+    Parameter("num_stages", " s", range(1, 9)),
+    Parameter("num_warps", " w", (1, 2, 4, 8, 16)),
+)
+
+_BARRIERS = 128
+"""Bytes that Inductor adds to what a kernel's blocks need."""
+
+GROUP_M = 8
+"""The group that a sweep tries; the final stage tries OTHER_GROUPS for the best."""
+
+OTHER_GROUPS = (1, 4, 16)
+
+TMA_ROWS = 64
+"""Tensor descriptors are worth their set-up from this many rows on."""
+
+_STAGES_OF_BLOCK_K = {16: (3,), 32: (3, 5), 64: (3, 4, 5), 128: (2, 3, 4), 256: (2,)}
+_WIDE_ROWS = 128
+"""With more bytes along K, a block of a large GEMM only takes shared memory away from stages."""
+
+_LARGE_AREA = 128 * 256
+"""The largest block whose accumulator fits in the registers of eight warps."""
+
+_FULL_WAVES, _MEDIUM_AREA = 8, 64 * 64
+"""A result of this many waves of such blocks fills a GPU: smaller blocks only lose there."""
+
+
+class Tiles(NamedTuple):
+    """The tunables: blocks in elements, rows of blocks in a group, depth of the pipeline, warps of 32 threads."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    group_m: int
+    num_stages: int
+    num_warps: int
+
+
+def accumulator_registers(tiles: Tiles, warp_size: int = 32) -> int:
+    """Registers of 4 bytes that one thread needs for the accumulator."""
+    return -(-tiles.block_m * tiles.block_n // (warp_size * tiles.num_warps))
+
+
+def registers(tiles: Tiles, architecture: Architecture) -> int | None:
+    """Registers that one thread may have, of which the accumulator must leave some; None where that is not known."""
+    if architecture.registers_per_thread is None or architecture.registers_per_block is None:
+        return None
+    threads = architecture.warp_size * tiles.num_warps
+    return min(architecture.registers_per_thread, architecture.registers_per_block // threads)
+
+
+@dataclass(frozen=True)
+class TritonGemm(Template):
+    """A Triton kernel that loads its operands with pointers."""
+
+    tiled = True
+
+    def shared_memory(self, tiles: Tiles, op: str, itemsize: int) -> int:
+        """Bytes of shared memory that Inductor reckons with before it compiles: the blocks of A and B in each stage.
+
+        ``itemsize`` is in bytes, of the inputs' dtype.
+        """
+        del op
+        return itemsize * tiles.block_k * (tiles.block_m + tiles.block_n) * tiles.num_stages + _BARRIERS
+
+    def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
+        """Too many registers or too much shared memory."""
+        tiles = Tiles(*params)
+        needed, limit = accumulator_registers(tiles, architecture.warp_size), registers(tiles, architecture)
+        if limit is not None and needed >= limit:
+            reason = f"{tiles.num_warps} do not go with a block of {tiles.block_m}x{tiles.block_n}"
+            yield Complaint(f"{reason}: {needed} registers a thread (allowed: {limit - 1})", "num_warps")
+        itemsize = min(ITEMSIZES.values()) if covered.dtype is None else ITEMSIZES[covered.dtype]
+        memory = self.shared_memory(tiles, covered.op or self.ops[0], itemsize)
+        if architecture.shared_memory is not None and memory > architecture.shared_memory:
+            yield Complaint(
+                f"{self.name} {text(tiles)} needs {memory} bytes of shared memory "
+                f"({architecture.name} has {architecture.shared_memory})"
+            )
+
+    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+        """Blocks in proportion to the problem, with stages and warps that they can use.
+
+        Left out are blocks far larger than the problem or far too small for a large one, more stages than there are
+        steps along K, a single step without tensor cores, and warps with too little or too much to do.
+        """
+        large = problem.b * problem.m * problem.n >= _FULL_WAVES * sm_count * _MEDIUM_AREA
+        itemsize = ITEMSIZES[problem.dtype]
+        for block_m, block_n in product(_blocks(problem.m), _blocks(problem.n)):
+            area = block_m * block_n
+            if area > _LARGE_AREA or (large and area < _MEDIUM_AREA and min(problem.m, problem.n) >= 64):
+                continue
+            for block_k, stages in _depths(problem.k):
+                if area >= _MEDIUM_AREA and block_k * itemsize > 2 * _WIDE_ROWS:
+                    continue
+                if problem.dtype == WITHOUT_TENSOR_CORES and problem.k <= block_k:
+                    continue
+                for warps in _warps(area):
+                    yield Tiles(block_m, block_n, block_k, GROUP_M, stages, warps)
+
+    def least_sizes(self, params: Params) -> tuple[int, int, int]:
+        """Blocks are less than twice as large as the problem."""
+        m, n, k = (1 if block <= _SMALLEST_BLOCK else block // 2 + 1 for block in params[:3])
+        return m, n, k
+
+
+@dataclass(frozen=True)
+class PersistentTma(TritonGemm):
+    """A Triton kernel with one program a multiprocessor, which loads its operands through tensor descriptors."""
+
+    tma = True
+
+    def runs_on(self, architecture: Architecture) -> bool:
+        """Where there are tensor descriptors."""
+        return architecture.gpu and architecture.tma
+
+    def shared_memory(self, tiles: Tiles, op: str, itemsize: int) -> int:
+        """As above, and the result's block with padding: in float32 where a bias is added, else as the inputs."""
+        item = 4 if op == "addmm" else itemsize
+        block = item * tiles.block_m * (tiles.block_n + 16 // item)
+        return super().shared_memory(tiles, op, itemsize) + block
+
+    def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
+        """As above, and what tensor descriptors cannot describe."""
+        yield from super().complaints(params, covered, architecture)
+        if Tiles(*params).num_warps == 2:
+            yield Complaint("Inductor makes no kernels with TMA and 2 warps", "num_warps")
+        if covered.align == 2:
+            yield Complaint(f"{self.name} needs an align of 16", "template")
+
+    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+        """Of the above, large blocks on aligned problems with enough rows."""
+        if problem.align == 16 and problem.m >= TMA_ROWS:
+            for params in super().search(problem, sm_count):
+                tiles = Tiles(*params)
+                if tiles.block_m * tiles.block_n >= _MEDIUM_AREA and tiles.block_k >= 64 and tiles.num_stages != 5:
+                    yield tiles
+
+
+def text(tiles: Tiles) -> str:
+    """As configs write them: ``128x128x64 g8 s4 w8``."""
+    return "".join(f"{parameter.letter}{value}" for parameter, value in zip(PARAMETERS, tiles, strict=True))
+
+
+def _blocks(size: int) -> list[int]:
+    """Blocks up to the first that covers the whole size."""
+    return [block for block in _BLOCKS if block < 2 * max(size, _SMALLEST_BLOCK)]
+
+
+def _depths(k: int) -> Iterator[tuple[int, int]]:
+    """Block sizes along K, with as many stages as there are steps, at least the fewest."""
+    for block_k, stages in _STAGES_OF_BLOCK_K.items():
+        if (block_k == 16 and k > 16) or block_k >= 2 * max(k, 16):
+            continue
+        steps = -(-k // block_k)
+        yield from ((block_k, each) for each in stages if each == stages[0] or each <= steps + 1)
+
+
+def _warps(area: int) -> tuple[int, ...]:
+    if area <= 32 * 32:
+        return (2, 4)
+    if area < 64 * 128:
+        return (4,)
+    return (4, 8) if area <= 128 * 128 else (8,)
+
+
+TRITON_MM = TritonGemm("triton_mm", ("mm", "addmm"), PARAMETERS)
+TRITON_BMM = TritonGemm("triton_bmm", BATCHED, PARAMETERS)
+TRITON_MM_PERSISTENT_TMA = PersistentTma("triton_mm_persistent_tma", ("mm", "addmm"), PARAMETERS)
