@@ -31,6 +31,7 @@ LAYERS = (
     "files",
     "picture",
     "problem",
+    "operands",
     "kernels",
     "hardware",
     "table",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from itertools import chain, repeat
+from itertools import chain
 from typing import Any
 
 import torch
@@ -13,7 +12,10 @@ from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from diode_lut.problem import ITEMSIZES, MAX_SIZE, OPS, Problem
+from diode_lut.errors import ProblemError
+from diode_lut.operands import ROW_BYTES, Operand
+from diode_lut.operands import problem_of as problem_from
+from diode_lut.problem import OPS, Problem
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +28,6 @@ TORCH_DTYPES = {
 """Our names of data types as PyTorch's."""
 
 _DTYPES = {kind: name for name, kind in TORCH_DTYPES.items() if name != "tf32"}
-_ROW_BYTES = 16
 _PLAIN = frozenset({int, Integer, Zero, One})
 """The types of sizes and strides that are just numbers; the last two are Integers, too."""
 
@@ -43,17 +44,12 @@ def problem_of(inputs: Any, op: str) -> Problem | None:
     if dtype is None or numbers is None:
         log.debug("%s with inputs of %s, or with sizes that only the data tells: not in any table", op, inputs.dtypes())
         return None
-    shapes, strides = numbers
-    (*batch, m, k), (*_, n) = shapes
-    b = batch[0] if batch else 1
-    sizes = b, m, n, k
-    if min(sizes) < 1 or max(sizes) > MAX_SIZE:
+    try:
+        problem = problem_from(op, dtype, *map(Operand, *numbers))
+    except ProblemError as error:
+        log.debug("%s: %s: not in any table", op, error)
         return None
-    letters = [_letter(stride) for stride in strides]
-    if None in letters:
-        return None
-    aligned = all(map(_aligned, inputs.mat1mat2(), strides, shapes, repeat(ITEMSIZES[dtype])))
-    return Problem(op, dtype, f"{letters[0]}{letters[1]}", 16 if aligned else 2, b, m, n, k)
+    return problem if all(map(_stays_aligned, inputs.mat1mat2())) else problem._replace(align=2)
 
 
 _Numbers = tuple[tuple[int, ...], ...]
@@ -82,18 +78,11 @@ def _dtype(inputs: MMKernelInputs) -> str | None:
     return "tf32" if precision == "tf32" else None
 
 
-def _letter(stride: Sequence[int]) -> str | None:
-    """``n`` for a row-major matrix, ``t`` for a column-major one, None where no dimension has unit stride."""
-    return "n" if stride[-1] == 1 else "t" if stride[-2] == 1 else None
-
-
-def _aligned(node: Any, stride: Sequence[int], shape: Sequence[int], itemsize: int) -> bool:
-    """Whether every row (column, where column-major) of ``node`` starts on a 16-byte boundary."""
-    for step, size in zip(stride, shape, strict=True):
-        if step * itemsize % _ROW_BYTES and step != 1 and size != 1:
-            return False
-    offset, graph = node.get_layout().offset, V.graph
-    if offset != 0 and not graph.sizevars.statically_known_multiple_of(offset * itemsize, _ROW_BYTES):
+def _stays_aligned(node: Any) -> bool:
+    """Whether what ``node`` views starts on a 16-byte boundary, as far as Inductor knows."""
+    layout, graph = node.get_layout(), V.graph
+    offset = layout.offset * node.get_dtype().itemsize
+    if offset != 0 and not graph.sizevars.statically_known_multiple_of(offset, ROW_BYTES):
         return False
     # Inductor looks at the addresses of a GPU's inputs only, and calls all others unaligned.
     return node.get_name() not in graph.unaligned_buffers or node.get_device().type == "cpu"

@@ -138,6 +138,14 @@ def test_rows_for_what_is_aligned(what: str, rows: Rows) -> None:
     assert bool(lower(function, a, PRODUCT[1]).triton_templates) is aligned
 
 
+def test_a_batch_next_to_each_other_is_not_aligned(rows: Rows) -> None:
+    """Matrices that begin one element apart, a sliding window, do not start on 16-byte boundaries."""
+    rows({"align": 16, "configs": [BMM]}, {"align": 2, "configs": [{"template": "aten"}]})
+    a, b = Input((8, 512, 64), stride=(1, 64, 1)), Input((8, 64, 64))
+    assert not lower(torch.bmm, a, b).triton_templates
+    assert lower(torch.bmm, a._replace(stride=(8, 64, 1)), b).triton_templates
+
+
 @pytest.mark.usefixtures("precision")
 @pytest.mark.parametrize("switch", ["high", "medium", "allow_tf32"])
 def test_precision_switches(switch: str, rows: Rows) -> None:

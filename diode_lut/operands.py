@@ -1,12 +1,14 @@
-"""A product as other tools write it, by the shapes and strides of its matrices, and as a Problem."""
+"""From the sizes and strides of two matrices to the problem of multiplying them: the one place that knows how."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from diode_lut.errors import ProblemError
 from diode_lut.problem import BATCHED, ITEMSIZES, Problem
+
+ROW_BYTES = 16
+"""What the starts of rows are multiples of in an aligned problem: so much is read at once."""
 
 
 class Operand(NamedTuple):
@@ -16,6 +18,21 @@ class Operand(NamedTuple):
     strides: tuple[int, ...]
     offset: int = 0
 
+    @property
+    def letter(self) -> str | None:
+        """``n`` for a row-major matrix, ``t`` for a column-major one, None where no dimension has unit stride."""
+        return "n" if self.strides[-1] == 1 else "t" if self.strides[-2] == 1 else None
+
+    def is_aligned(self, itemsize: int) -> bool:
+        """Whether every row (column, where column-major) of every matrix starts on a 16-byte boundary.
+
+        ``itemsize`` is the bytes of an element. The memory that the offset counts from starts on such a boundary.
+        """
+        *batch, rows, columns = zip(self.sizes, self.strides, strict=True)
+        steps = [step for size, step in (rows, columns) if size != 1 and step != 1]
+        steps += [step for size, step in batch if size != 1]
+        return all(step * itemsize % ROW_BYTES == 0 for step in (*steps, self.offset))
+
 
 def problem_of(op: str, dtype: str, a: Operand, b: Operand) -> Problem:
     """The problem of multiplying two matrices, or batches; ProblemError if it is none that tables know."""
@@ -24,9 +41,10 @@ def problem_of(op: str, dtype: str, a: Operand, b: Operand) -> Problem:
     if a.sizes[-1] != b.sizes[-2]:
         raise ProblemError("operands whose sizes do not match")
     m, k, n = a.sizes[-2], a.sizes[-1], b.sizes[-1]
-    layout = _letter(a.strides) + _letter(b.strides)
-    problem = Problem.checked(op, dtype, layout, 16, a.sizes[0] if op in BATCHED else 1, m, n, k)
-    aligned = all(_aligned(operand, ITEMSIZES[dtype]) for operand in (a, b))
+    if a.letter is None or b.letter is None:
+        raise ProblemError("a matrix in which neither rows nor columns are without gaps")
+    problem = Problem.checked(op, dtype, a.letter + b.letter, 16, a.sizes[0] if op in BATCHED else 1, m, n, k)
+    aligned = all(operand.is_aligned(ITEMSIZES[dtype]) for operand in (a, b))
     return problem._replace(align=16 if aligned else 2)
 
 
@@ -48,19 +66,3 @@ def _packed(letter: str, rows: int, columns: int, batch: int | None) -> Operand:
     if batch is None:
         return Operand((rows, columns), strides)
     return Operand((batch, rows, columns), (rows * columns, *strides))
-
-
-def _letter(strides: Sequence[int]) -> str:
-    if strides[-1] == 1:
-        return "n"
-    if strides[-2] == 1:
-        return "t"
-    raise ProblemError("a matrix in which neither rows nor columns are without gaps")
-
-
-def _aligned(operand: Operand, itemsize: int) -> bool:
-    """Whether every row (column, where column-major) of every matrix starts on a 16-byte boundary."""
-    dimensions = list(zip(operand.sizes, operand.strides, strict=True))
-    batch, matrix = dimensions[:-2], dimensions[-2:]
-    steps = [step for size, step in matrix if size != 1 and step != 1] + [step for size, step in batch if size != 1]
-    return all(step * itemsize % 16 == 0 for step in (*steps, operand.offset))

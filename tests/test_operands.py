@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from diode_lut.errors import ProblemError
-from diode_lut.exchange.operands import Operand, packed_operands, problem_of
+from diode_lut.operands import Operand, packed_operands, problem_of
 from diode_lut.problem import Problem
 from tests.exchange.drawing import packed
 
