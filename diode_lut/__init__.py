@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "Config": "diode_lut.problem",
+    "Config": "diode_lut.kernels.config",
     "Decision": "diode_lut.selector",
     "DiodeLutError": "diode_lut.errors",
     "MissError": "diode_lut.errors",

@@ -146,7 +146,7 @@ class TestSet:
         [
             (("mm", "--m", "8..9", "--config", "aten", "--note", ""), 2, "'8..9' is neither a size nor a range like"),
             (("mm", "--m", "9-8", "--config", "aten", "--note", ""), 2, "error: m: [9, 8] ends before it begins"),
-            (("mm", "--m", "0", "--config", "aten", "--note", ""), 2, "error: m: 0 is not an integer from 1 to"),
+            (("mm", "--m", "0", "--config", "aten", "--note", ""), 2, "error: m[0]: 0 is not an integer from 1 to"),
             (("mm", "--config", "triton_mm 128", "--note", ""), 2, "error: 'triton_mm 128' is not a config (expected:"),
             (
                 ("mm", "--config", "aten", "--config", "aten", "--note", ""),

@@ -14,7 +14,7 @@ import pytest
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS
 from diode_lut.resources import schemas_directory
-from diode_lut.table.decode import MAX_CONFIGS, MAX_ENTRIES
+from diode_lut.table.wire import MAX_CONFIGS, MAX_ENTRIES
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "diode_lut"

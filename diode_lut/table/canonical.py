@@ -40,6 +40,7 @@ def canonical_order(entry: Entry) -> tuple[Any, ...]:
         k or _AFTER_ALL,
         tuple([(config, -1 if gain is None else gain) for config, gain in candidates]),
         problems or 0,
+        note is not None,
         note or "",
     )
 

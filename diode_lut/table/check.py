@@ -9,11 +9,11 @@ from typing import Any
 
 from diode_lut.errors import TableError
 from diode_lut.table.canonical import canonical_bytes
-from diode_lut.table.decode import ENTRY, decode_header, decode_version
+from diode_lut.table.decode import decode_header, decode_readable, decode_version
 from diode_lut.table.duplicates import MAX_VALUES, written_twice
 from diode_lut.table.entry import Entry
 from diode_lut.table.fault import Fault
-from diode_lut.table.read import decode_rows, located, parse, read_bytes
+from diode_lut.table.read import Rows, located, parse, read_bytes
 from diode_lut.table.rules import contradictions, undecided, useless
 from diode_lut.table.schema import broken_rules
 
@@ -25,7 +25,9 @@ def check_file(path: Path) -> list[TableError]:
         document = parse(path, data, MAX_VALUES)
         decode_version(document)
         rows = document.get("entries")
-        entries, broken = decode_rows(path, [(data, rows)]) if isinstance(rows, list) else ([], {})
+        decoded = Rows(path)
+        decoded.add_parsed(rows if isinstance(rows, list) else [])
+        entries, broken = decoded.entries, decoded.faults
         of_schema = _of_schema(document, list(broken))
         of_meaning = list(_of_meaning(document, _numbered(entries, broken), list(broken)))
     except TableError as error:
@@ -73,23 +75,11 @@ def _of_meaning(document: dict[str, Any], good: dict[int, Entry], broken: list[i
     for number in broken:
         row = document["entries"][number]
         if isinstance(row, dict):
-            entry, faults = _readable(row)
+            entry, faults = decode_readable(row)
             yield from (fault.inside("entries", number) for fault in (*faults, *useless(entry, arch)))
     for number, entry in good.items():
         yield from (fault.inside("entries", number) for fault in (*useless(entry, arch), *undecided(entry)))
     yield from contradictions(good)
-
-
-def _readable(row: dict[str, Any]) -> tuple[Entry, list[Fault]]:
-    """The entry that the row's valid fields make, and what is wrong with the others."""
-    faults: list[Fault] = []
-    fields: dict[str, Any] = {"configs": ()}
-    for name in filter(row.__contains__, ENTRY):
-        try:
-            fields[name] = ENTRY[name](row[name])
-        except Fault as fault:  # noqa: PERF203 (each field is tried)
-            faults.append(fault.inside(name))
-    return Entry._make(map(fields.get, ENTRY)), faults
 
 
 def _of_form(path: Path, data: bytes, document: object, entries: list[Entry]) -> list[TableError]:

@@ -13,34 +13,42 @@ from __future__ import annotations
 import gc
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
+from msgspec import MsgspecError
 
 from diode_lut.bounded import has_more_values, read_at_most
 from diode_lut.errors import TableError
 from diode_lut.problem import Hardware
-from diode_lut.table.decode import MAX_ENTRIES, Header, decode_entry, decode_header
+from diode_lut.table.decode import Header, decode_entry, decode_header
 from diode_lut.table.entry import Entry
 from diode_lut.table.fault import Fault
 from diode_lut.table.position import Landmark, Positions, dotted, place_at
-from diode_lut.table.recall import Recall
 from diode_lut.table.table import MAX_BYTES, Table
+from diode_lut.table.wire import MAX_ENTRIES, ROWS, Meaning
 
 MAX_VALUES = 1_000_000
 """In what is parsed at once, which is less than the file where the rows are all written in the same way."""
 MAX_WRONG = 10_000
 """With more rows that are wrong the file is none of ours."""
+EXPLAINED = 500
+"""Of wrong rows, so many are held against the schema, which says best what is wrong, and takes half a millisecond."""
 HEAD_BYTES = 2**16
 """Where the entries of a file in canonical form begin, at the latest, for its hardware to be read quickly."""
 PIECE_BYTES = 2**18
 """How much of a file is parsed at once, about."""
 
-Piece = tuple[bytes, list[Any]]
-"""Some rows of a table: their text, and what it parses to."""
+
+class Piece(NamedTuple):
+    """Some rows of a table, as a JSON list, and where the first begins in the file."""
+
+    offset: int
+    text: bytes
+
 
 _OPENING = re.compile(rb'"entries"\s*:\s*\[(\s*)(\{\s*")[^"\\]*"')
 _CLOSING = re.compile(rb"\s*\]\s*\}\s*\Z")
@@ -64,12 +72,14 @@ def read_table(path: Path) -> Table:
         closing = _CLOSING.search(data, len(data) - _CLOSING_BYTES)
         if opening and closing:
             with suppress(orjson.JSONDecodeError, Fault):
-                header = decode_header(_head(data, opening))
-                landmarks: list[Landmark] = []
-                pieces = _pieces(path, data, opening, closing.start(), landmarks)
-                return _table(path, data, header, pieces, landmarks)
+                header, rows = decode_header(_head(data, opening)), Rows(path)
+                for piece in _pieces(path, data, opening, closing.start()):
+                    rows.add_piece(piece)
+                return _table(path, data, header, rows)
         document = parse(path, data, MAX_VALUES)
-        return _table(path, data, _header(path, data, document), [(data, document["entries"])])
+        header, rows = _header(path, data, document), Rows(path)
+        rows.add_parsed(document["entries"])
+        return _table(path, data, header, rows)
 
 
 def read_hardware(path: Path) -> Hardware:
@@ -148,12 +158,12 @@ def _head(data: bytes, opening: re.Match[bytes]) -> Any:
     return orjson.loads(head)
 
 
-def _pieces(path: Path, data: bytes, opening: re.Match[bytes], stop: int, landmarks: list[Landmark]) -> Iterator[Piece]:
-    """The rows of a file, many at a time. Each piece begins with a row, so that none is empty, and is a landmark.
+def _pieces(path: Path, data: bytes, opening: re.Match[bytes], stop: int) -> Iterator[Piece]:
+    """The rows of a file, many at a time. Each piece begins with a row, so that none is empty.
 
     Rows begin as the first does: after the same white space; where there is none, with the same name.
     """
-    start, count = opening.start(1), 0
+    start = opening.start(1)
     row = b"," + (opening[1] + opening[2] if opening[1] else data[opening.start(2) : opening.end()])
     while start < stop:
         comma = data.find(row, start + PIECE_BYTES, stop)
@@ -161,33 +171,51 @@ def _pieces(path: Path, data: bytes, opening: re.Match[bytes], stop: int, landma
         text = b"[" + data[start:end] + b"]"
         if has_more_values(text, MAX_VALUES):
             raise TableError(f"more than {MAX_VALUES} values where rows should be", path=path, where="entries")
-        rows = orjson.loads(text)
-        landmarks.append(Landmark(count, start))
-        yield text, rows
-        start, count = end + 1, count + len(rows)
+        yield Piece(start, text)
+        start = end + 1
 
 
-def decode_rows(path: Path, pieces: Iterable[Piece]) -> tuple[list[Entry], dict[int, Fault]]:
-    """The rows of the file that are good, and what is wrong with the others, by number; TableError if too many."""
-    recall = Recall()
-    entries: list[Entry] = []
-    faults: dict[int, Fault] = {}
-    for piece, rows in pieces:
-        literals = b"true" in piece or b"false" in piece or b"null" in piece
-        decode = decode_entry if literals else recall.decode
+class Rows:
+    """The rows of a file that are good, and by number what is wrong with the others.
+
+    ``landmarks`` are the first rows of the pieces that were added.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.entries: list[Entry] = []
+        self.faults: dict[int, Fault] = {}
+        self.landmarks: list[Landmark] = []
+        self._path = path
+        self._meaning = Meaning()
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.entries) + len(self.faults)
+
+    def add_piece(self, piece: Piece) -> None:
+        """Decode a piece, at once if all rows are good. JSONDecodeError if it is no list; TableError if too many."""
+        self.landmarks.append(Landmark(self.count, piece.offset))
+        try:
+            entries = list(map(self._meaning.entry, ROWS.decode(piece.text)))
+        except (MsgspecError, Fault):
+            self.add_parsed(orjson.loads(piece.text))
+        else:
+            self.entries += entries
+            if self.count > MAX_ENTRIES:
+                raise _too_many_rows(self._path)
+
+    def add_parsed(self, rows: list[Any]) -> None:
+        """Decode rows one by one; TableError if there are too many, or too many that are wrong."""
         for row in rows:
+            if self.count >= MAX_ENTRIES:
+                raise _too_many_rows(self._path)
             try:
-                entries.append(decode(row))
-            except Fault as fault:  # noqa: PERF203 (free where nothing is raised)
-                number = len(entries) + len(faults)
-                faults[number] = fault.inside("entries", number)
-                if number >= MAX_ENTRIES:
-                    raise _too_many_rows(path) from None
-                if len(faults) > MAX_WRONG:
-                    raise _wrong(path, faults) from None
-        if len(entries) + len(faults) > MAX_ENTRIES:
-            raise _too_many_rows(path)
-    return entries, faults
+                self.entries.append(decode_entry(row, self._meaning, explain=len(self.faults) < EXPLAINED))
+            except Fault as fault:
+                self.faults[self.count] = fault.inside("entries", self.count)
+                if len(self.faults) > MAX_WRONG:
+                    raise _wrong(self._path, self.faults) from None
 
 
 def _too_many_rows(path: Path) -> TableError:
@@ -201,21 +229,17 @@ def _wrong(path: Path, faults: dict[int, Fault]) -> TableError:
     return TableError(reason, path=path, where=dotted(first.path))
 
 
-def _table(
-    path: Path, data: bytes, header: Header, pieces: Iterable[Piece], landmarks: Sequence[Landmark] = ()
-) -> Table:
-    """The table of the pieces; ``landmarks`` may be known only when all of them were seen."""
-    entries, faults = decode_rows(path, pieces)
+def _table(path: Path, data: bytes, header: Header, rows: Rows) -> Table:
     return Table(
         header.hardware,
-        entries,
+        rows.entries,
         header.provenance,
         schema=header.schema,
         path=path,
         digest=hashlib.sha256(data).hexdigest(),
-        errors=located(path, data, faults.values()) if faults else (),
-        skipped=tuple(faults),
-        landmarks=landmarks,
+        errors=located(path, data, rows.faults.values()) if rows.faults else (),
+        skipped=tuple(rows.faults),
+        landmarks=rows.landmarks,
     )
 
 

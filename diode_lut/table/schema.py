@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ import orjson
 
 from diode_lut.resources import schemas_directory
 from diode_lut.table.fault import Fault, missing_field, shown, unknown_field
+from diode_lut.table.position import JsonPath
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError
@@ -33,6 +34,41 @@ def broken_rules(document: object) -> list[Fault]:
     return list(islice((fault for error in errors for fault in _faults(error)), _MOST))
 
 
+@cache
+def _part_validator(part: str) -> Draft202012Validator:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator({"$ref": f"#/$defs/{part}", "$defs": table_validator().schema["$defs"]})
+
+
+def first_broken_rule(document: object, otherwise: str, part: str = "") -> Fault:
+    """The first thing that the schema, or a part of it, says is wrong; ``otherwise``, if it finds nothing wrong.
+
+    The rows of a table are not looked at.
+    """
+    if part:
+        validator = _part_validator(part)
+    else:
+        validator = table_validator()
+        if isinstance(document, dict) and isinstance(document.get("entries"), list):
+            document = {**document, "entries": []}
+    faults = [fault for error in validator.iter_errors(document) for fault in _faults(error)]
+    return min(faults, key=lambda fault: _place(document, fault.path), default=Fault(otherwise))
+
+
+def _place(value: Any, path: JsonPath) -> tuple[int, ...]:
+    """Sorts paths as a document has their values; what is missing comes last."""
+    place = []
+    for step in path:
+        if isinstance(value, dict):
+            place.append(list(value).index(step) if step in value else len(value))
+            value = value.get(step)
+        else:
+            place.append(int(step))
+            value = value[int(step)]
+    return tuple(place)
+
+
 def _faults(error: ValidationError) -> Iterator[Fault]:
     """What jsonschema found, in our words. A field that is missing or unknown is a fault of that field."""
     path, found, expected = error.absolute_path, error.instance, error.validator_value
@@ -44,17 +80,18 @@ def _faults(error: ValidationError) -> Iterator[Fault]:
         known = error.schema["properties"]
         yield from (Fault(unknown_field(known), *path, name) for name in found if name not in known)
     else:
-        yield Fault(_REASONS[str(error.validator)](found, expected), *path)
+        yield Fault(f"{shown(found)} is not {_allowed(error.schema)}", *path)
 
 
-_REASONS: dict[str, Callable[[Any, Any], str]] = {
-    "const": lambda found, expected: f"expected {expected}, found {shown(found)}",
-    "enum": lambda found, expected: f"{shown(found)} is not allowed (allowed: {', '.join(map(str, expected))})",
-    "type": lambda found, expected: f"{shown(found)} is not of type {expected}",
-    "minimum": lambda found, expected: f"{shown(found)} is too small (allowed: from {expected})",
-    "maximum": lambda found, expected: f"{shown(found)} is too large (allowed: up to {expected})",
-    "minItems": lambda found, expected: f"{shown(found)} has too few elements (allowed: from {expected})",
-    "maxItems": lambda found, expected: f"{shown(found)} has too many elements (allowed: up to {expected})",
-    "minLength": lambda found, expected: f"{shown(found)} is too short (allowed: from {expected} characters)",
-}
-"""What to say, for each keyword of the schema, about a value that breaks it."""
+def _allowed(schema: Any) -> str:
+    """What a part of the schema takes, as text."""
+    if "const" in schema:
+        return str(schema["const"])
+    if "enum" in schema:
+        return f"allowed (allowed: {', '.join(map(str, schema['enum']))})"
+    low, high = schema.get("minItems"), schema.get("maxItems")
+    if schema["type"] == "integer":
+        return f"an integer from {schema['minimum']} to {schema['maximum']}"
+    if schema["type"] == "array":
+        return "[lowest, highest]" if low == high == 2 else f"a list of {low} to {high}" if low else "a list"
+    return "a name" if "minLength" in schema else {"object": "an object", "string": "a string"}[schema["type"]]
