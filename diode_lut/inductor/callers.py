@@ -26,6 +26,7 @@ from torch._inductor.virtualized import V
 
 from diode_lut.architecture import accumulator_registers, registers
 from diode_lut.inductor.answer import CannotRun
+from diode_lut.inductor.subgraph import returns_its_layout
 from diode_lut.inductor.templates import UIDS
 from diode_lut.problem import BATCHED, Config
 
@@ -157,7 +158,10 @@ def _decompose_k(config: Config, inputs: MMKernelInputs) -> ir.ChoiceCaller:
         raise CannotRun("AOTInductor and the C++ wrapper do not take decompose_k")
     params = DictKernelTemplateParams({"k_split": k_split})
     layout = inputs.output_layout(flexible=False)
-    return _choice_of(decompose_k_subgraph_template, params, {}, layout, inputs)
+    choice = _choice_of(decompose_k_subgraph_template, params, {}, layout, inputs)
+    if not returns_its_layout(choice):
+        raise CannotRun("Inductor would return its result with other strides than it is read with")
+    return choice
 
 
 def _choice_of(*parts: Any) -> ir.ChoiceCaller:
