@@ -109,8 +109,9 @@ def _with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
     """The inputs as a Triton template takes them: addmm's bias expanded to (M, N), no layout that may still change.
 
     The expanded bias is a view, whatever its strides: Inductor would copy one for N = 1, which has no unit stride.
+    ``inputs`` keeps its own list of nodes: aten's candidate is made of that list too, with the bias as it is there.
     """
-    nodes = inputs.nodes()
+    nodes = list(inputs.nodes())
     if op == "addmm":
         m, n, _ = inputs.mnk_symbolic()
         bias = nodes[0] if isinstance(nodes[0], ir.TensorBox) else ir.TensorBox(nodes[0])
