@@ -228,6 +228,11 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "inductor/choice_filter.py": {
+        "candidates-without-a-layout": (
+            "found is None or _can_be_timed(choices)",
+            "True",
+            CPU + "test_frozen_linear_with_several_candidates",
+        ),
         "candidates-of-others": (
             "return marked or choices",
             "return choices",
