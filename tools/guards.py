@@ -151,6 +151,16 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             "V.graph.aot_mode",
             KERNELS + "test_kernels_that_aot_inductor_cannot_have",
         ),
+        "padded-results": (
+            "if not returns_its_layout(choice):",
+            "if False:",
+            KERNELS + "test_parts_of_k_where_results_are_padded",
+        ),
+        "bias-of-aten": (
+            "    nodes = list(inputs.nodes())\n",
+            "    nodes = inputs.nodes()\n",
+            HOOK + "test_aten_beside_triton_has_the_bias_of_its_own",
+        ),
     },
     "inductor/problems.py": {
         "zero-sizes": (
@@ -218,6 +228,11 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "inductor/choice_filter.py": {
+        "candidates-without-a-layout": (
+            "found is None or _can_be_timed(choices)",
+            "True",
+            CPU + "test_frozen_linear_with_several_candidates",
+        ),
         "candidates-of-others": (
             "return marked or choices",
             "return choices",

@@ -26,6 +26,7 @@ from torch._inductor.virtualized import V
 
 from diode_lut.hardware import detect_hardware
 from diode_lut.inductor.answer import CannotRun
+from diode_lut.inductor.subgraph import returns_its_layout
 from diode_lut.inductor.templates import UIDS
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
@@ -115,8 +116,9 @@ def _with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
     """The inputs as a Triton template takes them: addmm's bias expanded to (M, N), no layout that may still change.
 
     The expanded bias is a view, whatever its strides: Inductor would copy one for N = 1, which has no unit stride.
+    ``inputs`` keeps its own list of nodes: aten's candidate is made of that list too, with the bias as it is there.
     """
-    nodes = inputs.nodes()
+    nodes = list(inputs.nodes())
     if op == "addmm":
         m, n, _ = inputs.mnk_symbolic()
         bias = nodes[0] if isinstance(nodes[0], ir.TensorBox) else ir.TensorBox(nodes[0])
@@ -163,7 +165,10 @@ def _decompose_k(config: Config, inputs: MMKernelInputs) -> ir.ChoiceCaller:
         raise CannotRun("AOTInductor and the C++ wrapper do not take decompose_k")
     params = DictKernelTemplateParams(config.tunables)
     layout = inputs.output_layout(flexible=False)
-    return _choice_of(decompose_k_subgraph_template, params, {}, layout, inputs)
+    choice = _choice_of(decompose_k_subgraph_template, params, {}, layout, inputs)
+    if not returns_its_layout(choice):
+        raise CannotRun("Inductor would return its result with other strides than it is read with")
+    return choice
 
 
 def _choice_of(*parts: Any) -> ir.ChoiceCaller:

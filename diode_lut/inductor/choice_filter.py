@@ -49,4 +49,13 @@ def _from_table(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
             raise CannotRun("Inductor does not offer it here")
         return offered
 
-    return answer(runtime.decide(problem, "cpu"), find)
+    found = answer(runtime.decide(problem, "cpu"), find)
+    return found if found is None or _can_be_timed(choices) else found[:1]
+
+
+def _can_be_timed(choices: list[ChoiceCaller]) -> bool:
+    """Whether Inductor could benchmark candidates for this product: it needs to know the layout of their result.
+
+    Its lowerings of packed linears work that out under max-autotune alone.
+    """
+    return all(choice.layout is not None for choice in choices)

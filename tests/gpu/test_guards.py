@@ -222,6 +222,17 @@ def in_own_process(
     return subprocess.run([sys.executable, program, *command[1:]], env=variables, capture_output=True, text=True)
 
 
+@pytest.mark.parametrize("settings", [{}, {"padding_stride_threshold": 0}, {"comprehensive_padding": False}], ids=str)
+def test_parts_of_k_where_results_are_padded(settings: dict[str, Any], rows: Rows) -> None:
+    """A product that a row cuts along K is right where Inductor pads results, whatever reads it."""
+    rows({"configs": [{"template": "decompose_k", "k_split": 8}]})
+    with inductor_config.patch({"pad_outputs": True, **settings}):
+        for n in (99, 1100):
+            for function in (torch.mm, lambda a, b: (a @ b) * 2, lambda a, b: (a @ b).t().relu()):
+                torch._dynamo.reset()
+                check(function, random(24, 1024), random(1024, n))
+
+
 def test_two_threads_at_once(rows: Rows) -> None:
     """Threads that compile at the same time each get the kernels of their own products."""
     rows({"op": "mm", "configs": [MM]}, {"op": "bmm", "configs": [BMM]})

@@ -169,3 +169,14 @@ def test_cuda_graphs(rows: Rows) -> None:
     for _ in range(4):
         a, b = random(512, 1024), random(1024, 2048)
         assert error(compiled(a, b).clone(), a.double() @ b.double()) < 1e-2
+
+
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("settings", [{"policy": "verify"}, {"top_k": 2}], ids=str)
+@pytest.mark.parametrize("shape", [(2048,), (1, 2048), (512, 2048)], ids=str)
+def test_addmm_with_several_candidates(shape: tuple[int, ...], settings: dict[str, Any], rows: Rows) -> None:
+    """Whichever of aten and the row's kernel Inductor finds faster, the bias is added as it should be."""
+    rows({"configs": [MM, ATEN]})
+    with diode_lut.config.patch(**settings):
+        check(torch.addmm, random(*shape), random(512, 1024), random(1024, 2048))
+    assert benchmarks() == 1

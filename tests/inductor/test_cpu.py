@@ -111,6 +111,27 @@ def test_verify_lets_inductor_time_the_choice_against_aten(own_rows: Rows, bench
     assert benchmarked == ["bmm"]
 
 
+@pytest.mark.parametrize("mode", ["default", "max-autotune"])
+@pytest.mark.parametrize("settings", [{"policy": "verify"}, {"top_k": 2}], ids=str)
+@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+def test_frozen_linear_with_several_candidates(
+    bias: bool, settings: dict[str, Any], mode: str, own_rows: Rows, benchmarked: list[str]
+) -> None:
+    """Where Inductor cannot time a frozen linear, which is in default mode, it gets the first candidate alone."""
+    own_rows({"configs": [{"template": "cpp_gemm"}, {"template": "aten"}]})
+    model, x = torch.nn.Linear(128, 64, bias=bias).eval(), torch.randn(32, 128)
+    autotuning = mode == "max-autotune"
+    with (
+        torch.no_grad(),
+        inductor_config.patch(freezing=True, max_autotune=autotuning),
+        diode_lut.config.patch(**settings),
+    ):
+        result, (code,) = run_and_get_code(torch.compile(model), x)
+    torch.testing.assert_close(result, model(x))
+    assert bool(benchmarked) is autotuning
+    assert autotuning or "_mkl_linear" not in code
+
+
 def test_other_threads_are_served(own_rows: Rows) -> None:
     """A thread that the hook was not installed in gets the table's kernels too."""
     own_rows({"op": "bmm", "configs": [{"template": "cpp_gemm"}]})

@@ -234,6 +234,27 @@ def test_kernels_that_aot_inductor_cannot_have(name: str, rows: Rows, monkeypatc
     assert lower(torch.mm, *other).triton_templates
 
 
+PADDING: list[tuple[dict[str, Any], Input, bool]] = [
+    ({}, Input((1024, 1100)), True),
+    ({"pad_outputs": True}, Input((1024, 1100)), False),
+    ({"pad_outputs": True}, Input((1024, 99)), True),
+    ({"pad_outputs": True, "padding_stride_threshold": 0}, Input((1024, 99)), False),
+    ({"pad_outputs": True, "padding_stride_threshold": 0}, Input((1024, 128)), True),
+    ({"pad_outputs": True, "pad_dynamic_shapes": True}, Input((1024, 1100), dynamic=(1,)), False),
+    ({"pad_outputs": True, "comprehensive_padding": False}, Input((1024, 1100)), True),
+    ({"padding_stride_threshold": 0, "keep_output_stride": False}, Input((1024, 99)), True),
+]
+
+
+@pytest.mark.parametrize(("settings", "b", "packed"), PADDING)
+def test_parts_of_k_where_results_are_padded(settings: dict[str, Any], b: Input, packed: bool, rows: Rows) -> None:
+    """A product is not cut along K where Inductor would pad the result, and have it read as if it were not padded."""
+    rows({"configs": [{"template": "decompose_k", "k_split": 8}]})
+    with inductor_config.patch(settings):
+        lowered = lower(lambda a, b: (a @ b) * 2, Input((24, 1024)), b)
+    assert ("mm" in lowered.extern) is not packed
+
+
 def test_new_thread(rows: Rows) -> None:
     """A thread that was not there when Inductor was imported gets a row's kernel too."""
     rows({"configs": [MM]})

@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.choices import InductorChoices
+from torch._inductor.ir import ChoiceCaller
+from torch._inductor.select_algorithm import get_algorithm_selector_cache
 from torch._inductor.virtualized import V
 
 import diode_lut
@@ -345,6 +347,45 @@ def test_answered_addmm_has_nothing_else_made_for_it(rows: Rows) -> None:
     with V.set_choices_handler(on_top_of(theirs)):
         assert lower(torch.addmm, Input((2048,)), Input((512, 1024)), Input((1024, 2048))).triton_templates
     assert theirs.asked == []
+
+
+@pytest.fixture
+def listed() -> Iterator[list[list[ChoiceCaller]]]:
+    """The lists of candidates that Inductor would choose from; it takes the first of each, for nothing can run here."""
+    lists: list[list[ChoiceCaller]] = []
+
+    def take_first(choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
+        lists.append(choices)
+        return choices[:1]
+
+    functions = get_algorithm_selector_cache().preprocessing_fns
+    functions.append(take_first)
+    yield lists
+    functions.remove(take_first)
+
+
+def aten_operands(choices: list[ChoiceCaller]) -> dict[str, list[tuple[Any, Any]]]:
+    """Sizes and strides of what each of the library's candidates is called with."""
+    aten = (each for each in choices if each.name in ("addmm", "bias_addmm"))
+    return {each.name: [(node.get_size(), node.get_stride()) for node in each.input_nodes] for each in aten}
+
+
+@pytest.mark.parametrize("bias", [(2048,), (1, 2048), (512, 2048)], ids=str)
+@pytest.mark.parametrize("configs", [[MM], [MM, ATEN], [ATEN, MM], [TMA, MM, ATEN]], ids=len)
+def test_aten_beside_triton_has_the_bias_of_its_own(
+    configs: list[dict[str, Any]], bias: tuple[int, ...], mode: str, rows: Rows, listed: list[list[ChoiceCaller]]
+) -> None:
+    """Where aten is one of several candidates, it is called with the operands that Inductor itself would give it."""
+    inputs = Input(bias), Input((512, 1024)), Input((1024, 2048))
+    rows({"configs": configs})
+    with diode_lut.config.patch(policy="off"):
+        lower(torch.addmm, *inputs)
+    with diode_lut.config.patch(policy="verify", top_k=3):
+        lower(torch.addmm, *inputs)
+    without, choices = listed
+    assert len(choices) > 1
+    ((name, operands),) = aten_operands(choices).items()
+    assert operands == aten_operands(without)[name]
 
 
 def matmul_of_theirs(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
