@@ -10,8 +10,10 @@ import copy
 from functools import partial
 from typing import Any
 
+import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
+from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.kernel import bmm
 from torch._inductor.kernel.mm import decompose_k_subgraph_template, mm_template, persistent_tma_mm_template
 from torch._inductor.kernel_inputs import MMKernelInputs
@@ -21,7 +23,7 @@ from torch._inductor.select_algorithm import TritonTemplateCaller
 from torch._inductor.template_heuristics.params import DictKernelTemplateParams
 from torch._inductor.template_heuristics.registry import get_template_heuristic
 from torch._inductor.template_heuristics.triton import GemmConfig
-from torch._inductor.utils import use_triton_template, use_triton_tma_template
+from torch._inductor.utils import sympy_product, use_triton_template, use_triton_tma_template
 from torch._inductor.virtualized import V
 
 from diode_lut.architecture import accumulator_registers, registers
@@ -32,6 +34,9 @@ from diode_lut.problem import BATCHED, Config
 
 _SPLITS_BATCH = hasattr(bmm, "get_max_y_grid")
 """Whether ``triton::bmm`` cuts a large batch over two dimensions of the grid; torch 2.11 does not."""
+
+_INDEXES_IN_64_BITS = torch.__version__ >= (2, 13)  # type: ignore[operator]  # TorchVersion compares with tuples
+"""Whether Inductor's templates reckon in 64 bits along K, too, where an operand is that large; earlier ones do not."""
 
 _MAX_GRID_Y = 65535
 """CUDA's limit on the second dimension of a launch."""
@@ -91,6 +96,8 @@ def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> i
     ):
         params = next(iter(heuristic.get_template_configs(inputs, op)), None)
         if params is None:
+    if not _INDEXES_IN_64_BITS and not _fits_32_bits(inputs):
+        raise CannotRun("a matrix has more elements than this template can index")
             raise CannotRun("it takes more shared memory than the device has")
         choice = _choice_of(
             template,
@@ -134,6 +141,12 @@ def _tma_legal(inputs: MMKernelInputs) -> bool:
 def _order_is_plain(node: Any) -> bool:
     """Whether ``is_transposed``, which the template goes by, tells this matrix's order: not with padding or one row."""
     return bool(node.get_stride()[0 if node.get_layout().is_transposed() else 1] == 1)
+def _fits_32_bits(inputs: MMKernelInputs) -> bool:
+    """Whether 32 bits index every element of the operands and of the result; sizes that may change are guarded."""
+    result = ir.Buffer(name="result", layout=inputs.output_layout(flexible=False))
+    return bool(SIMDScheduling.can_use_32bit_indexing(sympy_product(result.get_size()), [*inputs.nodes(), result]))
+
+
 
 
 def _stays_aligned(node: Any) -> bool:
