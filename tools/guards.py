@@ -121,9 +121,9 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             "False",
             KERNELS + "test_batch_invariance",
         ),
-        "beta-of-zero": (
-            'inputs.get_scalar("beta") == 0',
-            "False",
+        "factor-of-zero": (
+            "        if factor == 0:",
+            "        if False:",
             HOOK + "test_what_no_row_can_serve_is_left_alone",
         ),
         "factor-that-may-change": (

@@ -65,13 +65,25 @@ def _require_triton(inputs: MMKernelInputs, op: str) -> None:
     """CannotRun unless Inductor would consider some Triton kernel for this product."""
     if getattr(inductor_config, "batch_invariant", False):  # since torch 2.13
         raise CannotRun("Inductor's setting batch_invariant allows the library only")
-    if op in ("addmm", "baddbmm") and inputs.get_scalar("beta") == 0:
-        # ATen does not read the bias then; the epilogue would turn its NaN into the result's
-        raise CannotRun("with beta=0 the bias must not be read")
+    if op in ("addmm", "baddbmm"):
+        _require_factors(inputs)
     if op in BATCHED and not _SPLITS_BATCH and not _batch_fits_grid(inputs):
         raise CannotRun(f"the batch may exceed {_MAX_GRID_Y}, CUDA's limit on a grid")
     if not use_triton_template(inputs.output_layout(flexible=False), check_max_autotune=False):
         raise CannotRun("Inductor allows no Triton kernel for this product on this device")
+
+
+def _require_factors(inputs: MMKernelInputs) -> None:
+    """CannotRun unless alpha and beta are numbers other than zero.
+
+    Where one of them is zero, ATen may not read what it is multiplied with; a kernel would make NaN of a NaN there.
+    """
+    factors = {name: inputs.get_scalar(name) for name in ("alpha", "beta")}
+    if any(getattr(factor, "free_symbols", None) for factor in factors.values()):
+        raise CannotRun("alpha or beta is a size that may change, and templates take numbers only")
+    for name, factor in factors.items():
+        if factor == 0:
+            raise CannotRun(f"with {name}=0 not every operand may be read")
 
 
 def _batch_fits_grid(inputs: MMKernelInputs) -> bool:

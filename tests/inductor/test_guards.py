@@ -121,6 +121,7 @@ def test_factors_that_may_change(name: str, rows: Rows, caplog: pytest.LogCaptur
     assert "a size that may change" in caplog.text
 
 
+@pytest.mark.parametrize("empty", "bmnk")
 def test_zero_sizes(empty: str, rows: Rows) -> None:
     """A product without elements, or of none, never gets a row's kernel."""
     rows({"configs": [BMM]})

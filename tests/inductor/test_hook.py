@@ -212,6 +212,16 @@ LEFT_ALONE = {
 }
 
 
+    "alpha of zero": (
+        "addmm",
+        lambda c, a, b: torch.addmm(c, a, b, alpha=0),
+        [Input((64, 64)), Input((64, 64)), Input((64, 64))],
+    ),
+    "alpha of zero in a batch": (
+        "baddbmm",
+        lambda c, a, b: torch.baddbmm(c, a, b, alpha=0),
+        [Input((4, 64, 64)), Input((4, 64, 64)), Input((4, 64, 64))],
+    ),
 @pytest.mark.parametrize("product", LEFT_ALONE)
 def test_what_no_row_can_serve_is_left_alone(product: str, rows: Rows) -> None:
     """What no table can speak of, and a bias that must not be read, never get a table's kernel."""
