@@ -96,6 +96,8 @@ def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> i
     if accumulator_registers(config) >= registers(config):
         raise CannotRun(f"its accumulator takes all of the {registers(config)} registers that a thread has")
     inputs = _with_fixed_layouts(inputs, op)
+    if not _INDEXES_IN_64_BITS and not _fits_32_bits(inputs):
+        raise CannotRun("a matrix has more elements than this template can index")
     if template is persistent_tma_mm_template and not _tma_legal(inputs):
         raise CannotRun("tensor descriptors cannot describe these matrices")
     heuristic: Any = copy.copy(get_template_heuristic(template.uid, str(inputs.device_type), op))
@@ -108,8 +110,6 @@ def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> i
     ):
         params = next(iter(heuristic.get_template_configs(inputs, op)), None)
         if params is None:
-    if not _INDEXES_IN_64_BITS and not _fits_32_bits(inputs):
-        raise CannotRun("a matrix has more elements than this template can index")
             raise CannotRun("it takes more shared memory than the device has")
         choice = _choice_of(
             template,
@@ -141,24 +141,31 @@ def _with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
     return MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype)
 
 
-def _tma_legal(inputs: MMKernelInputs) -> bool:
-    """Whether tensor descriptors can describe A, B and C, and the template would read their order off rightly."""
-    a, b = inputs.mat1mat2()
-    with inductor_config.patch({"triton.enable_persistent_tma_matmul": True}):
-        if not use_triton_tma_template(a, b, output_layout=inputs.output_layout(flexible=False)):
-            return False
-    return all(_order_is_plain(node) and _stays_aligned(node) for node in (a, b))
-
-
-def _order_is_plain(node: Any) -> bool:
-    """Whether ``is_transposed``, which the template goes by, tells this matrix's order: not with padding or one row."""
-    return bool(node.get_stride()[0 if node.get_layout().is_transposed() else 1] == 1)
 def _fits_32_bits(inputs: MMKernelInputs) -> bool:
     """Whether 32 bits index every element of the operands and of the result; sizes that may change are guarded."""
     result = ir.Buffer(name="result", layout=inputs.output_layout(flexible=False))
     return bool(SIMDScheduling.can_use_32bit_indexing(sympy_product(result.get_size()), [*inputs.nodes(), result]))
 
 
+def _tma_legal(inputs: MMKernelInputs) -> bool:
+    """Whether tensor descriptors can describe A, B and C, and the template would read their order off rightly."""
+    a, b = inputs.mat1mat2()
+    with inductor_config.patch({"triton.enable_persistent_tma_matmul": True}):
+        if not use_triton_tma_template(a, b, output_layout=inputs.output_layout(flexible=False)):
+            return False
+    return all(_order_is_plain(node) and _stays_aligned(node) and _rows_are_apart(node) for node in (a, b))
+
+
+def _order_is_plain(node: Any) -> bool:
+    """Whether ``is_transposed``, which the template goes by, tells this matrix's order: not with padding or one row."""
+    return bool(node.get_stride()[0 if node.get_layout().is_transposed() else 1] == 1)
+
+
+def _rows_are_apart(node: Any) -> bool:
+    """Whether no two rows (columns, where column-major) share memory: no descriptor is known to serve expanded ones."""
+    size, stride = node.get_size(), node.get_stride()
+    inner = 0 if node.get_layout().is_transposed() else 1
+    return bool(V.graph.sizevars.statically_known_true(stride[1 - inner] >= size[inner]))
 
 
 def _stays_aligned(node: Any) -> bool:
