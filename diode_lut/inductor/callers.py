@@ -36,7 +36,7 @@ _SPLITS_BATCH = hasattr(bmm, "get_max_y_grid")
 """Whether ``triton::bmm`` cuts a large batch over two dimensions of the grid; torch 2.11 does not."""
 
 _INDEXES_IN_64_BITS = torch.__version__ >= (2, 13)  # type: ignore[operator]  # TorchVersion compares with tuples
-"""Whether Inductor's templates reckon in 64 bits along K, too, where an operand is that large; earlier ones do not."""
+"""Whether Inductor's templates compute indices along K in 64 bits where a matrix needs that; earlier ones do not."""
 
 _MAX_GRID_Y = 65535
 """CUDA's limit on the second dimension of a launch."""
