@@ -121,10 +121,25 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             "False",
             KERNELS + "test_batch_invariance",
         ),
-        "beta-of-zero": (
-            'inputs.get_scalar("beta") == 0',
-            "False",
+        "factor-of-zero": (
+            "        if factor == 0:",
+            "        if False:",
             HOOK + "test_what_no_row_can_serve_is_left_alone",
+        ),
+        "factor-that-may-change": (
+            'if any(getattr(factor, "free_symbols", None) for factor in factors.values()):',
+            "if False:",
+            KERNELS + "test_factors_that_may_change",
+        ),
+        "indices-of-32-bits": (
+            "if not _INDEXES_IN_64_BITS and not _fits_32_bits(inputs):",
+            "if False:",
+            KERNELS + "test_more_elements_than_32_bits_index",
+        ),
+        "tma-rows-are-apart": (
+            " and _rows_are_apart(node)",
+            "",
+            HOOK + "test_tma_is_refused_where_illegal",
         ),
         "triton-allowed": (
             "if not use_triton_template(inputs.output_layout(flexible=False), check_max_autotune=False):",

@@ -10,8 +10,10 @@ import copy
 from functools import partial
 from typing import Any
 
+import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
+from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.kernel import bmm
 from torch._inductor.kernel.mm import decompose_k_subgraph_template, mm_template, persistent_tma_mm_template
 from torch._inductor.kernel_inputs import MMKernelInputs
@@ -21,7 +23,7 @@ from torch._inductor.select_algorithm import TritonTemplateCaller
 from torch._inductor.template_heuristics.params import DictKernelTemplateParams
 from torch._inductor.template_heuristics.registry import get_template_heuristic
 from torch._inductor.template_heuristics.triton import GemmConfig
-from torch._inductor.utils import use_triton_template, use_triton_tma_template
+from torch._inductor.utils import sympy_product, use_triton_template, use_triton_tma_template
 from torch._inductor.virtualized import V
 
 from diode_lut.hardware import detect_hardware
@@ -36,6 +38,9 @@ from diode_lut.problem import BATCHED
 
 _SPLITS_BATCH = hasattr(bmm, "get_max_y_grid")
 """Whether ``triton::bmm`` cuts a large batch over two dimensions of the grid; torch 2.11 does not."""
+
+_INDEXES_IN_64_BITS = torch.__version__ >= (2, 13)  # type: ignore[operator]  # TorchVersion compares with tuples
+"""Whether Inductor's templates compute indices along K in 64 bits where a matrix needs that; earlier ones do not."""
 
 _MAX_GRID_Y = 65535
 """CUDA's limit on the second dimension of a launch."""
@@ -64,13 +69,25 @@ def _require_triton(inputs: MMKernelInputs, op: str) -> None:
     """CannotRun unless Inductor would consider some Triton kernel for this product."""
     if getattr(inductor_config, "batch_invariant", False):  # since torch 2.13
         raise CannotRun("Inductor's setting batch_invariant allows the library only")
-    if op in ("addmm", "baddbmm") and inputs.get_scalar("beta") == 0:
-        # ATen does not read the bias then; the epilogue would turn its NaN into the result's
-        raise CannotRun("with beta=0 the bias must not be read")
+    if op in ("addmm", "baddbmm"):
+        _require_factors(inputs)
     if op in BATCHED and not _SPLITS_BATCH and not _batch_fits_grid(inputs):
         raise CannotRun(f"the batch may exceed {_MAX_GRID_Y}, CUDA's limit on a grid")
     if not use_triton_template(inputs.output_layout(flexible=False), check_max_autotune=False):
         raise CannotRun("Inductor allows no Triton kernel for this product on this device")
+
+
+def _require_factors(inputs: MMKernelInputs) -> None:
+    """CannotRun unless alpha and beta are numbers other than zero.
+
+    Where one of them is zero, ATen may not read what it is multiplied with; a kernel would make NaN of a NaN there.
+    """
+    factors = {name: inputs.get_scalar(name) for name in ("alpha", "beta")}
+    if any(getattr(factor, "free_symbols", None) for factor in factors.values()):
+        raise CannotRun("alpha or beta is a size that may change, and templates take numbers only")
+    for name, factor in factors.items():
+        if factor == 0:
+            raise CannotRun(f"with {name}=0 not every operand may be read")
 
 
 def _batch_fits_grid(inputs: MMKernelInputs) -> bool:
@@ -84,6 +101,8 @@ def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> i
     if limit is not None and accumulator_registers(tiles, device.warp_size) >= limit:
         raise CannotRun(f"its accumulator takes all of the {limit} registers that a thread has")
     inputs = _with_fixed_layouts(inputs, op)
+    if not _INDEXES_IN_64_BITS and not _fits_32_bits(inputs):
+        raise CannotRun("a matrix has more elements than this template can index")
     if template is persistent_tma_mm_template and not _tma_legal(inputs):
         raise CannotRun("tensor descriptors cannot describe these matrices")
     heuristic: Any = copy.copy(get_template_heuristic(template.uid, str(inputs.device_type), op))
@@ -129,18 +148,31 @@ def _with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
     return MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype)
 
 
+def _fits_32_bits(inputs: MMKernelInputs) -> bool:
+    """Whether 32 bits index every element of the operands and of the result; sizes that may change are guarded."""
+    result = ir.Buffer(name="result", layout=inputs.output_layout(flexible=False))
+    return bool(SIMDScheduling.can_use_32bit_indexing(sympy_product(result.get_size()), [*inputs.nodes(), result]))
+
+
 def _tma_legal(inputs: MMKernelInputs) -> bool:
     """Whether tensor descriptors can describe A, B and C, and the template would read their order off rightly."""
     a, b = inputs.mat1mat2()
     with inductor_config.patch({"triton.enable_persistent_tma_matmul": True}):
         if not use_triton_tma_template(a, b, output_layout=inputs.output_layout(flexible=False)):
             return False
-    return all(_order_is_plain(node) and _stays_aligned(node) for node in (a, b))
+    return all(_order_is_plain(node) and _stays_aligned(node) and _rows_are_apart(node) for node in (a, b))
 
 
 def _order_is_plain(node: Any) -> bool:
     """Whether ``is_transposed``, which the template goes by, tells this matrix's order: not with padding or one row."""
     return bool(node.get_stride()[0 if node.get_layout().is_transposed() else 1] == 1)
+
+
+def _rows_are_apart(node: Any) -> bool:
+    """Whether no two rows (columns, where column-major) share memory: no descriptor is known to serve expanded ones."""
+    size, stride = node.get_size(), node.get_stride()
+    inner = 0 if node.get_layout().is_transposed() else 1
+    return bool(V.graph.sizevars.statically_known_true(stride[1 - inner] >= size[inner]))
 
 
 def _stays_aligned(node: Any) -> bool:

@@ -5,6 +5,7 @@ tests/gpu/test_guards.py has those that can be seen on a GPU again.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -85,6 +86,39 @@ def test_batch_over_65535(dynamic: tuple[int, ...], rows: Rows, monkeypatch: pyt
     assert lower(torch.bmm, *small).triton_templates
     growing = (each._replace(dynamic=(0,)) for each in small)
     assert lower(torch.bmm, *growing).triton_templates == []
+
+
+LARGE: dict[str, tuple[Callable[..., Any], list[Input]]] = {
+    "A": (lambda a, b: a.t() @ b, [Input((65536, 40000)), Input((65536, 64))]),
+    "B": (torch.mm, [Input((64, 65536)), Input((65536, 40000))]),
+    "the result": (torch.mm, [Input((65536, 64)), Input((64, 40000))]),
+    "the batch": (torch.bmm, [Input((1024, 2048, 64)), Input((1024, 64, 2048))]),
+}
+
+
+@pytest.mark.parametrize("what", LARGE)
+def test_more_elements_than_32_bits_index(what: str, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where templates index along K in 32 bits, as before torch 2.13, a row for enormous matrices gives way."""
+    rows({"op": "mm", "configs": [MM]}, {"op": "bmm", "configs": [BMM]})
+    function, inputs = LARGE[what]
+    for in_64_bits in (True, False):
+        monkeypatch.setattr(callers, "_INDEXES_IN_64_BITS", in_64_bits)
+        assert bool(lower(function, *inputs).triton_templates) is in_64_bits
+    assert lower(torch.mm, *PRODUCT).triton_templates
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_factors_that_may_change(name: str, rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
+    """A product whose alpha or beta is a dynamic size is the next config's, with a warning that says why."""
+
+    def function(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(bias, a, b, **{name: a.shape[0]})
+
+    rows({"configs": [MM, {"template": "aten"}], "note": name})  # a row of its own, as each is warned of once
+    with caplog.at_level(logging.WARNING, "diode_lut"):
+        lowered = lower(function, Input((2048,)), PRODUCT[0]._replace(dynamic=(0,)), PRODUCT[1])
+    assert lowered.extern == ["addmm"]
+    assert "a size that may change" in caplog.text
 
 
 @pytest.mark.parametrize("empty", "bmnk")

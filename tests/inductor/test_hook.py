@@ -183,6 +183,9 @@ def test_row_without_launchable_config_is_left_to_inductor(reason: str, rows: Ro
         pytest.param([Input((512, 1024), stride=(1, 520)), Input((1024, 2048))], id="padded column-major A"),
         pytest.param([Input((512, 1024), offset=1), Input((1024, 2048))], id="A begins in the middle"),
         pytest.param([Input((1, 1024)), Input((1024, 2048))], id="one row"),
+        pytest.param([Input((512, 1024), stride=(0, 1)), Input((1024, 2048))], id="one row, expanded"),
+        pytest.param([Input((512, 1024), stride=(8, 1)), Input((1024, 2048))], id="rows that overlap"),
+        pytest.param([Input((512, 1024)), Input((1024, 2048), stride=(1, 0))], id="one column, expanded"),
     ],
 )
 def test_tma_is_refused_where_illegal(inputs: list[Input], rows: Rows) -> None:
@@ -209,6 +212,16 @@ LEFT_ALONE = {
         lambda c, a, b: torch.addmm(c, a, b, beta=0),
         [Input((64, 64)), Input((64, 64)), Input((64, 64))],
     ),
+    "alpha of zero": (
+        "addmm",
+        lambda c, a, b: torch.addmm(c, a, b, alpha=0),
+        [Input((64, 64)), Input((64, 64)), Input((64, 64))],
+    ),
+    "alpha of zero in a batch": (
+        "baddbmm",
+        lambda c, a, b: torch.baddbmm(c, a, b, alpha=0),
+        [Input((4, 64, 64)), Input((4, 64, 64)), Input((4, 64, 64))],
+    ),
 }
 
 
@@ -216,7 +229,7 @@ LEFT_ALONE = {
 def test_what_no_row_can_serve_is_left_alone(product: str, rows: Rows) -> None:
     """What no table can speak of, and a bias that must not be read, never get a table's kernel."""
     op, function, inputs = LEFT_ALONE[product]
-    rows({"op": op, "configs": [BMM if op == "bmm" else MM]})
+    rows({"op": op, "configs": [BMM if "bmm" in op else MM]})
     assert lower(function, *inputs).triton_templates == []
 
 
