@@ -53,7 +53,12 @@ def open_torch_diode(
 
 
 def _records(
-    path: Path, cursor: Callable[[BinaryIO], Cursor], hardware: Hardware, layout: str, skipped: Counter[str]
+    path: Path,
+    cursor: Callable[[BinaryIO], Cursor],
+    hardware: Hardware,
+    layout: str,
+    skipped: Counter[str],
+    _lost: object,
 ) -> Iterator[Record]:
     names: set[str] = set()
     parser = _SolutionParser(layout, skipped)
