@@ -7,10 +7,9 @@ nanoseconds are stored as integers, which take a third of the space.
 
 from __future__ import annotations
 
-from math import inf
 from typing import Any
 
-from diode_lut.dataset.record import REASONS, STAGES, Header, Record, Timing
+from diode_lut.dataset.record import MAX_NS, MIN_NS, REASONS, STAGES, Header, Record, Timing
 from diode_lut.errors import DatasetError, ProblemError
 from diode_lut.problem import TEMPLATES, Config, Hardware, Problem
 
@@ -82,7 +81,7 @@ class RecordDecoder:
         except (KeyError, TypeError, ValueError):  # a config for the first time, or something else
             config, outcome = self._new_config(wire)
         if type(outcome) is int or type(outcome) is float:
-            if 0 < outcome < inf:
+            if MIN_NS <= outcome <= MAX_NS:
                 return Timing(config, outcome)  # what Timing.of does, a million times without its call
             return Timing.of(config, outcome)
         if outcome in REASONS:

@@ -14,10 +14,12 @@ from diode_lut.dataset.codec import RecordDecoder, record_to_wire
 from diode_lut.dataset.compact import is_compact, read_chunks
 from diode_lut.dataset.frames import Frames
 from diode_lut.dataset.lost import in_words
-from diode_lut.dataset.record import SOFTWARE, Header, Record
+from diode_lut.dataset.record import MAX_NS, MIN_NS, SOFTWARE, Header, Record
 from diode_lut.dataset.stream import header_bytes, is_framed, open_stream, read_header, record_bytes, write_stream
 from diode_lut.errors import DatasetError
 from diode_lut.files import append, is_at, open_to_append
+
+_TIMES = f"allowed: {MIN_NS:g} to {MAX_NS:g} ns"
 
 
 @final
@@ -56,7 +58,7 @@ class DatasetWriter:
         """
         wire = record_to_wire(record)
         if self._decoder.decode(wire) != record:
-            raise DatasetError(f"{self.path}: a timing of {record.problem} has a time that is none and no reason")
+            raise DatasetError(f"{self.path}: a timing of {record.problem} has neither a reason nor a time ({_TIMES})")
         if not is_at(self._file, self.path):
             raise DatasetError(f"{self.path}: removed or replaced while it was written: run again")
         append(self._file, record_bytes(record) if self._framed else msgpack.packb(wire))

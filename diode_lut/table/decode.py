@@ -20,6 +20,7 @@ Decoder = Callable[[Any], Any]
 MAX_ENTRIES = 200_000
 MAX_CONFIGS = 4096
 """Of one row: more than any search tries on a problem, far more than a row needs."""
+MAX_GAIN_PERMILLE = 2**31 - 1
 
 
 class Header(NamedTuple):
@@ -191,7 +192,7 @@ def _provenance(value: Any) -> dict[str, str | list[str]]:
 
 
 decode_size = _integer(1, MAX_SIZE)
-decode_gain = _integer(0, MAX_SIZE)
+decode_gain = _integer(0, MAX_GAIN_PERMILLE)
 
 ENTRY: dict[str, Decoder] = {
     "op": _one_of(OPS),

@@ -18,6 +18,7 @@ from diode_lut.dataset import REASONS, STAGES, DatasetWriter, Header, Record, Ti
 from diode_lut.dataset.codec import header_to_wire
 from diode_lut.dataset.frames import HEADER as HEADER_FRAME
 from diode_lut.dataset.frames import RECORD, frame
+from diode_lut.dataset.record import MAX_NS, MIN_NS
 from diode_lut.dataset.stream import header_bytes, record_bytes, write_stream
 from diode_lut.errors import DatasetError
 from diode_lut.problem import ATEN, DTYPES, LAYOUTS, OPS, TEMPLATES, Config, Hardware, Problem
@@ -39,7 +40,7 @@ configs = st.sampled_from(sorted(TEMPLATES)).flatmap(
         st.tuples(*(st.sampled_from(parameter.values) for parameter in TEMPLATES[template])),
     )
 )
-timings = st.builds(Timing, configs, st.floats(5e-324, 1e300), st.none()) | st.builds(
+timings = st.builds(Timing, configs, st.floats(MIN_NS, MAX_NS), st.none()) | st.builds(
     Timing, configs, st.none(), st.sampled_from(REASONS)
 )
 problems = st.builds(
@@ -134,9 +135,9 @@ def test_the_same_device_by_an_alias_and_another_day_go_on(tmp_path: Path) -> No
     assert tuple(read_dataset(path)) == RECORDS[:2]
 
 
-@pytest.mark.parametrize("ns", [math.nan, math.inf, -math.inf, 0.0, -1.0])
+@pytest.mark.parametrize("ns", [math.nan, math.inf, -math.inf, 0.0, -1.0, 5e-324, 0.99, 1.01e12, 1e300])
 def test_a_time_that_is_none_is_a_failure(tmp_path: Path, ns: float) -> None:
-    """NaN, infinite, zero and negative times are read as failures, and never written as times."""
+    """NaN, infinite, zero, negative and impossible times are read as failures, and never written as times."""
     path = written(tmp_path / "d")
     with path.open("ab") as file:
         file.write(record_bytes(Record(RECORDS[0].problem, (Timing(ATEN, ns),))))
