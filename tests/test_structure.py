@@ -27,6 +27,7 @@ LAYERS = (
     "settings",
     "resources",
     "locks",
+    "permissions",
     "files",
     "picture",
     "problem",
