@@ -138,9 +138,10 @@ def test_a_directory_that_cannot_be_read_can_be_written(directory: Path) -> None
     """Where names may be added but not listed, writing and appending succeed, and no temporary file is left."""
     code = (
         "import os, sys; from pathlib import Path; from diode_lut.files import write_atomically, open_to_append\n"
+        "from diode_lut.locks import alone_in\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "write_atomically(Path(sys.argv[1]) / 'table', b'new')\n"
-        "open_to_append(Path(sys.argv[1]) / 'timings').close()"
+        "with alone_in(Path(sys.argv[1])): open_to_append(Path(sys.argv[1]) / 'timings').close()"
     )
     inner = directory / "inner"
     inner.mkdir(mode=0o300)
