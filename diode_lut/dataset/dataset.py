@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from diode_lut.bounded import open_regular
 from diode_lut.dataset.lost import Lost, in_words
 from diode_lut.dataset.record import Header, Record
 
@@ -44,7 +45,7 @@ class Dataset:
     def digest(self) -> str:
         """SHA-256 of the file's bytes, in hexadecimal; the file is read for it."""
         digest = hashlib.sha256()
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             while chunk := file.read(1 << 20):
                 digest.update(chunk)
         return digest.hexdigest()

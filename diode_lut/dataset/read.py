@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from diode_lut.bounded import open_regular
 from diode_lut.dataset.codec import MAGIC
 from diode_lut.dataset.compact import ZSTD_MAGIC
 from diode_lut.dataset.cursor import JsonCursor, MsgpackCursor
@@ -27,7 +28,7 @@ def read_dataset(path: Path, *, hardware: Hardware | None = None, layout: str = 
 
     Raises DatasetError for a file that is not a dataset, OSError for one that cannot be read.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         start = file.read(_BEGINNING_BYTES)
     if not start:
         raise DatasetError(f"{path}: the file is empty")
