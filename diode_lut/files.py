@@ -11,19 +11,24 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
 from diode_lut.locks import lock, require_unlocked, try_lock
+from diode_lut.permissions import PRIVATE, keep_permissions
 
 _TOKEN_BYTES = 8
+_USUAL = 0o666
+"""Less what the umask says."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace the file with ``data``, or create it; when this returns, it is on the disk.
 
-    Permissions and, where that is allowed, the owner of an existing file stay; a new one obeys the umask. A symbolic
+    Permissions, ACLs and other extended attributes and, where that is allowed, the owner of an existing file stay, and
+    nobody may read the new file who may not read the old one; a file that was not there obeys the umask. A symbolic
     link within its directory stays one, and the file that it points to is replaced. OSError leaves the old file
     untouched: also if the link leads elsewhere, if the path is no regular file (a directory, a device), or if another
     process is appending to it, which BlockingIOError names.
@@ -32,10 +37,10 @@ def write_atomically(path: Path, data: bytes) -> None:
         target = _target(path)
         require_unlocked(target)
         _remove_stale(target)
-        temporary, file = _create_beside(target)
+        temporary, file = _create_beside(target, PRIVATE if target.exists() else _USUAL)
         try:
             with file:
-                _keep_owner_and_mode(target, file.fileno())
+                keep_permissions(target, file.fileno())
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -51,7 +56,7 @@ def require_writable(path: Path) -> None:
     with _naming(path):
         target = _target(path)
         require_unlocked(target)
-        temporary, file = _create_beside(target)
+        temporary, file = _create_beside(target, PRIVATE)
         file.close()
         temporary.unlink()
 
@@ -122,11 +127,11 @@ def _target(path: Path) -> Path:
     return target
 
 
-def _create_beside(target: Path) -> tuple[Path, BinaryIO]:
+def _create_beside(target: Path, mode: int) -> tuple[Path, BinaryIO]:
     """A new file in the same directory, locked as long as it is open, so that nobody takes it for a stale one."""
     while True:
         temporary = target.with_name(f".{target.name}.{os.urandom(_TOKEN_BYTES).hex()}")
-        file = temporary.open("xb")
+        file = open(temporary, "xb", opener=partial(os.open, mode=mode))  # noqa: SIM115 (with a mode)
         if try_lock(file.fileno(), shared=True) and os.fstat(file.fileno()).st_nlink:
             return temporary, file
         file.close()  # another writer was quicker to clean up
@@ -142,23 +147,17 @@ def _remove_stale(target: Path) -> None:
                     path.unlink()
 
 
-def _keep_owner_and_mode(existing: Path, descriptor: int) -> None:
-    """Before anything is written: nobody reads the new data who may not read the old."""
-    try:
-        status = existing.stat()
-    except FileNotFoundError:
-        return
-    new = os.fstat(descriptor)
-    if (status.st_uid, status.st_gid) != (new.st_uid, new.st_gid):
-        with suppress(PermissionError):
-            os.fchown(descriptor, status.st_uid, status.st_gid)
-    os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
-
-
 def _sync_directory(directory: Path) -> None:
-    """Has the names in the directory survive a power cut, where the system can."""
+    """Has the names in the directory survive a power cut, where the system can.
+
+    One that may be written but not read cannot be opened: then the system writes all that it has.
+    """
     if os.name == "posix":
-        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            os.sync()
+            return
         try:
             with suppress(OSError):  # not every file system syncs directories
                 os.fsync(descriptor)

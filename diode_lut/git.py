@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from diode_lut.bounded import read_at_most
 from diode_lut.errors import SettingError
 from diode_lut.files import write_atomically
 
@@ -18,6 +19,9 @@ TABLES = ("tables/*.json",)
 """Where tables usually are, as gitattributes have it."""
 
 MODELS = "*.mlp.safetensors"
+
+_MOST_BYTES = 1 << 20
+"""Of git's attributes."""
 
 
 def set_up(directory: Path, python: str, tables: Iterable[str] = TABLES) -> Path:
@@ -32,7 +36,7 @@ def set_up(directory: Path, python: str, tables: Iterable[str] = TABLES) -> Path
     for name, value in _settings(shlex.quote(python)).items():
         _git(directory, "config", "--local", name, value)
     lines = [*(f"{pattern} diff={DRIVER} merge={DRIVER}" for pattern in tables), f"{MODELS} diff={DRIVER}"]
-    present = attributes.read_text(encoding="utf-8").splitlines() if attributes.exists() else []
+    present = read_at_most(attributes, _MOST_BYTES).decode().splitlines() if attributes.exists() else []
     new = [line for line in lines if line not in present]
     if new:
         attributes.parent.mkdir(exist_ok=True)

@@ -28,7 +28,7 @@ def lock(descriptor: int) -> None:
 def require_unlocked(path: Path) -> None:
     """BlockingIOError if a process has the file, if there is one."""
     with suppress(FileNotFoundError, PermissionError):
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a pipe would wait
         try:
             _take(descriptor, shared=True)
         finally:
@@ -60,8 +60,15 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 @contextmanager
 def alone_in(path: Path) -> Iterator[None]:
-    """Of several processes that come to such a block for a directory, each waits until those before it have left."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Of several processes that come to such a block for a directory, each waits until those before it have left.
+
+    Where the directory cannot be opened, as one that may be written but not read, nobody waits.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        yield
+        return
     try:
         if sys.platform != "win32":
             with suppress(OSError):  # no locks there

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import orjson
 
+from diode_lut.bounded import open_regular
 from diode_lut.errors import DiodeLutError
 
 MAX_HEADER_BYTES = 4 << 20
@@ -18,7 +19,7 @@ MAX_HEADER_BYTES = 4 << 20
 
 def header_in_words(path: Path) -> str:
     """The metadata, sorted by name, then name, type and shape of each tensor; DiodeLutError for another file."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         length = int.from_bytes(file.read(8), "little")
         data = file.read(min(length, MAX_HEADER_BYTES))
     try:

@@ -28,6 +28,7 @@ LAYERS = (
     "settings",
     "resources",
     "locks",
+    "permissions",
     "files",
     "picture",
     "problem",

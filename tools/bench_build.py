@@ -17,14 +17,13 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-import msgpack
 import numpy as np
 import numpy.typing as npt
 
 from diode_lut.build import build
 from diode_lut.build.prune import Pruning
 from diode_lut.dataset import Header, Record, Timing, read_dataset
-from diode_lut.dataset.codec import header_to_wire, record_to_wire
+from diode_lut.dataset.stream import header_bytes, record_bytes
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.problem import Hardware, Problem, contiguous_align
 from diode_lut.table import write_table
@@ -88,12 +87,12 @@ def write_dataset(path: Path, problems: int, rng: np.random.Generator) -> None:
     """A dataset of so many problems, each with CONFIGS_PER_PROBLEM timings."""
     configs = [Config("triton_mm", params) for params in TILES]
     with path.open("wb") as file:
-        file.write(msgpack.packb(header_to_wire(Header(HARDWARE, benchmarker="a model"))))
+        file.write(header_bytes(Header(HARDWARE, benchmarker="a model")))
         for problem in random_problems(problems, rng):
             times = model_times(problem, rng)
             aten = float(times.min() * rng.normal(1, 0.04))
             timings = [Timing.of(config, ns) for config, ns in zip(configs, times.tolist(), strict=True)]
-            file.write(msgpack.packb(record_to_wire(Record(problem, (Timing.of(ATEN, aten), *timings)))))
+            file.write(record_bytes(Record(problem, (Timing.of(ATEN, aten), *timings))))
 
 
 def random_problems(count: int, rng: np.random.Generator) -> Iterator[Problem]:

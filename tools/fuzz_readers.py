@@ -30,6 +30,8 @@ from safetensors.numpy import load, save
 
 from diode_lut.collect.problem_file import read_problems
 from diode_lut.dataset import Dataset, Header, Record, Timing, read_dataset
+from diode_lut.dataset.codec import UNFRAMED, header_to_wire, record_to_wire
+from diode_lut.dataset.frames import holds_frames
 from diode_lut.dataset.stream import write_stream
 from diode_lut.errors import DiodeLutError
 from diode_lut.exchange.formats import Facts, read, write_table, write_timings
@@ -335,9 +337,10 @@ def read_back(data: bytes, beside: Path) -> Table:
 
 
 def dataset_files(stream: Path) -> Iterator[bytes]:
-    """Our own, plain and compact, and torch-diode's, JSON and msgpack."""
+    """Our own, plain, compact and of version 1, and torch-diode's, JSON and msgpack."""
     data = stream.read_bytes()
     yield data
+    yield b"".join(map(msgpack.packb, (header_to_wire(HEADER, UNFRAMED), *map(record_to_wire, RECORDS))))
     yield zstandard.ZstdCompressor(write_checksum=True).compress(data)
     document = torch_diode_document()
     yield json.dumps(document).encode()
@@ -352,9 +355,11 @@ def torch_diode_document() -> dict[str, object]:
 
 
 def use_dataset(path: Path) -> None:
-    """All records."""
+    """All records; of a file with checksums, none that was never written."""
+    framed = holds_frames(path.read_bytes()[:4096])
     for record in read_dataset(path, hardware=H200):
         assert record.problem.m > 0
+        assert not framed or record in RECORDS
 
 
 def weights_file(directory: Path) -> bytes:

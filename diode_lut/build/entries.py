@@ -13,6 +13,7 @@ from diode_lut.build.rows import Group, Row, few_rows
 from diode_lut.kernels.config import ATEN
 from diode_lut.problem import BATCHED
 from diode_lut.table import Candidate, Entry, Table
+from diode_lut.table.wire import MAX_GAIN_PERMILLE
 
 RUNNERS_UP = 2
 """At most so many configs are listed after the winner."""
@@ -73,12 +74,12 @@ def _ranking(row: Row, near: _Times) -> list[int]:
 
 
 def _gain(row: Row, number: int, measurements: Measurements, near: _Times) -> int | None:
-    """Geometric mean of aten's time over the config's, in thousandths; None if aten was not measured, or is meant."""
+    """Geometric mean of aten's time over the config's, as tables say it; None if aten was not measured, or meant."""
     aten = measurements.aten[row.problems]
     if np.isnan(aten).any() or measurements.configs[number] == ATEN:
         return None
     times = np.array([near[problem][number] for problem in row.problems])
-    return round(1000 * float(np.exp(np.mean(np.log(aten / times)))))
+    return min(round(1000 * float(np.exp(np.mean(np.log(aten / times))))), MAX_GAIN_PERMILLE)
 
 
 def _times(measurements: Measurements, mask: npt.NDArray[np.bool_]) -> list[dict[int, float]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.inputs import hardware_of, read_whole_table, require_same_device
+from diode_lut.cli.inputs import end_with_losses, hardware_of, read_whole_table, require_same_device
 from diode_lut.problem import LAYOUTS
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def build_command(
         )
     write_table(result.table, output)
     click.echo("\n".join(_summary(result, table, output)))
+    end_with_losses(datasets)
 
 
 def _pruning(model: Model) -> Pruning:

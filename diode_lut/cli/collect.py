@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from diode_lut.cli.inputs import require_torch
+from diode_lut.cli.inputs import end_with_losses, require_torch
 from diode_lut.collect.stages import METHODS
 from diode_lut.errors import CollectError
 from diode_lut.hardware import detect_hardware
@@ -159,6 +159,7 @@ def collect_command(
         click.echo(f"{left} problems left: run the same command again to go on", err=True)
     elif not any(tally["measured"] + tally["present"] for tally in tallies):
         raise CollectError("none of the problems could be measured")
+    end_with_losses([each.dataset] if tallies else [])
 
 
 def _problems(

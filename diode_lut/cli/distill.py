@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from diode_lut.cli.evaluate import check_picture
-from diode_lut.cli.inputs import require_torch
+from diode_lut.cli.inputs import end_with_losses, require_torch
 from diode_lut.files import require_writable
 from diode_lut.model.head import SUFFIX
 
@@ -86,6 +86,7 @@ def distill_command(
         from diode_lut.distill.as_picture import save_history
 
         save_history(distilled.histories, picture, f"{output.name}, trained on {distilled.training_problems} problems")
+    end_with_losses(datasets)
 
 
 def _print(distilled: Distilled, output: Path) -> None:

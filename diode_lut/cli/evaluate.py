@@ -66,7 +66,7 @@ def evaluate_command(
     from rich.progress import Progress
 
     from diode_lut.catalog import open_model, open_table
-    from diode_lut.cli.inputs import read_datasets_for
+    from diode_lut.cli.inputs import end_with_losses, read_datasets_for
     from diode_lut.evaluate import evaluate
     from diode_lut.evaluate.as_text import AsText
 
@@ -92,6 +92,7 @@ def evaluate_command(
         from diode_lut.evaluate.as_picture import save_picture
 
         save_picture(evaluation, picture, f"{chooser_file.name} on {', '.join(each.path.name for each in datasets)}")
+    end_with_losses(datasets)
 
 
 def _answers(chooser: Table | Model) -> Select:

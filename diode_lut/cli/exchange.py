@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.inputs import hardware_of, read_whole_table
+from diode_lut.cli.inputs import end_with_losses, hardware_of, read_whole_table
 from diode_lut.errors import ExchangeError
 from diode_lut.exchange.registry import FORMATS
 from diode_lut.files import write_atomically
 from diode_lut.problem import DTYPES, LAYOUTS, OPS
 
 if TYPE_CHECKING:
+    from diode_lut.dataset import Dataset
     from diode_lut.exchange.formats import Facts, Timings
     from diode_lut.table import Table
 
@@ -79,15 +80,18 @@ def export_command(
     from diode_lut.exchange.formats import Facts, write_timings
 
     skipped: Counter[str] = Counter()
+    datasets: list[Dataset] = []
     if FORMATS[name].holds == "timings":
         from diode_lut.dataset import read_dataset
 
-        data = write_timings(name, read_dataset(path))
+        datasets = [read_dataset(path)]
+        data = write_timings(name, datasets[0])
     else:
         data, skipped = _table_bytes(name, path, problems, Facts(dtype=dtype, layout=layout))
     write_atomically(output, data)
     click.echo(f"{output}: {len(data)} bytes")
     _say(skipped)
+    end_with_losses(datasets)
 
 
 def _save_timings(timings: Timings, output: Path) -> str:

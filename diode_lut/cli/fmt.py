@@ -27,13 +27,14 @@ def _format(file: Path, check: bool) -> int:
     """The exit code for one file: the others are formatted whatever is wrong with this one."""
     from diode_lut.cli.inputs import read_whole_table
     from diode_lut.table import to_bytes, write_table
+    from diode_lut.table.read import read_bytes
 
     try:
         table = read_whole_table(file, "correct it first")
     except TableError as error:
         click.echo(f"error: {error}", err=True)
         return cli.exit_code(error)
-    if file.read_bytes() == to_bytes(table):
+    if read_bytes(file) == to_bytes(table):
         return 0
     click.echo(str(file))
     if not check:

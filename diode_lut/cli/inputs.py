@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from diode_lut.errors import DatasetError, HardwareError, SettingError, TableError
 from diode_lut.problem import Hardware
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from diode_lut.model.ranking import Model
     from diode_lut.table import Table
 
+
+_REMEDY = "get an undamaged copy, or measure their problems again; `pack` writes a file of what is left"
 
 _NEW_HARDWARE = "NAME,ARCH,SMS, for example 'NVIDIA H200,sm_90,132'"
 
@@ -52,6 +56,15 @@ def require_same_device(datasets: Iterable[Dataset], table: Table | Model) -> No
         found = dataset.header.hardware
         if not found.same_device(table.hardware):
             raise DatasetError(f"{dataset.path}: measured on {found}, but {table.path} is for {table.hardware}")
+
+
+def end_with_losses(datasets: Iterable[Dataset]) -> None:
+    """At a command's end: where datasets were damaged, say how many places were left out, and exit with 1."""
+    lost = {dataset.path: len(dataset.lost) for dataset in datasets if dataset.lost}
+    for path, places in lost.items():
+        click.echo(f"{path}: damaged places, whose records are lost: {places} ({_REMEDY})", err=True)
+    if lost:
+        click.get_current_context().exit(1)
 
 
 def require_torch(command: str) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from diode_lut.cli.inputs import end_with_losses
+
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -34,3 +36,4 @@ def pack_command(inputs: tuple[Path, ...], output: Path) -> None:
     click.echo(f"{output}: {packed.problems} problems, {count} timings ({stages or 'none'}), {size} bytes")
     if packed.copies:
         click.echo(f"  copies of other records, left out: {packed.copies}")
+    end_with_losses(datasets)

@@ -36,7 +36,7 @@ def report_command(table_file: Path, inputs: tuple[Path, ...], output: Path, lin
     no network.
     """
     from diode_lut.catalog import open_table
-    from diode_lut.cli.inputs import read_datasets_for
+    from diode_lut.cli.inputs import end_with_losses, read_datasets_for
     from diode_lut.files import write_atomically
 
     if not output.parent.is_dir():
@@ -53,6 +53,7 @@ def report_command(table_file: Path, inputs: tuple[Path, ...], output: Path, lin
     write_atomically(output, page.encode())
     problems = f", {len(evaluation.cases)} problems" if evaluation else ""
     click.echo(f"{output}: {len(table.entries)} rows{problems}, {len(page.encode())} bytes")
+    end_with_losses(datasets)
 
 
 def _evaluation(table: Table, datasets: list[Dataset]) -> Evaluation:

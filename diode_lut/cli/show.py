@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from diode_lut.bounded import open_regular
+
 
 @click.command("show")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -18,6 +20,6 @@ def show_command(file: Path) -> None:
     from diode_lut.table import read_table
     from diode_lut.table.as_text import as_text
 
-    with file.open("rb") as opened:
+    with open_regular(file) as opened:
         is_json = opened.read(64).lstrip().startswith(b"{")
     click.echo(as_text(read_table(file)) if is_json else header_in_words(file))

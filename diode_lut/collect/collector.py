@@ -16,7 +16,7 @@ from diode_lut.collect.signals import held
 from diode_lut.collect.stages import FINALISTS, METHODS
 from diode_lut.collect.task import Outcome, Task
 from diode_lut.collect.workplace import Workplace, open_workplace
-from diode_lut.dataset import DatasetWriter, Record, read_dataset
+from diode_lut.dataset import Dataset, DatasetWriter, Record, read_dataset
 from diode_lut.errors import CollectError
 from diode_lut.kernels.config import ATEN
 from diode_lut.problem import Problem
@@ -24,11 +24,15 @@ from diode_lut.table import Table
 
 
 class Pass(NamedTuple):
-    """All problems at one stage: ``outcomes`` yields at most ``total`` times, each once the record is on the disk."""
+    """All problems at one stage: ``outcomes`` yields at most ``total`` times, each once the record is on the disk.
+
+    ``dataset`` is the file, which counts what is lost of it each time it is read.
+    """
 
     stage: str
     total: int
     outcomes: Iterator[Outcome]
+    dataset: Dataset
 
 
 def collect(
@@ -58,20 +62,20 @@ def collect(
         setup = workplace.find_setup(device, method, search_space)
         if table is not None:
             _require_fit(table, setup)
-        sm_count = setup.header.hardware.sm_count
         with DatasetWriter(path, setup.header) as writer:
+            dataset = read_dataset(path)
             for stage in METHODS[setup.method] if table is None else ("final",):
-                tasks = _tasks(stage, problems, path, sm_count) if table is None else _answers(table, problems)
-                with closing(_outcomes(stage, tasks, writer, workplace, setup, deadline)) as outcomes:
-                    yield Pass(stage, len(tasks), outcomes)
+                tasks = _tasks(stage, problems, dataset) if table is None else _answers(table, problems)
+                with closing(_outcomes(stage, tasks, writer, dataset, workplace, setup, deadline)) as outcomes:
+                    yield Pass(stage, len(tasks), outcomes, dataset)
 
 
-def _tasks(stage: str, problems: Sequence[Problem], path: Path, sm_count: int) -> list[Task]:
+def _tasks(stage: str, problems: Sequence[Problem], dataset: Dataset) -> list[Task]:
     if stage != "final":
         return [Task(problem) for problem in problems]
     wanted = set(problems)
-    records = (record for record in _records(path, "sweep") if record.problem in wanted)
-    tasks: list[Task] = resolve_name(FINALISTS)(records, sm_count)
+    records = (record for record in _records(dataset, "sweep") if record.problem in wanted)
+    tasks: list[Task] = resolve_name(FINALISTS)(records, dataset.header.hardware.sm_count)
     return tasks
 
 
@@ -91,9 +95,15 @@ def _answers(table: Table, problems: Sequence[Problem]) -> list[Task]:
 
 
 def _outcomes(
-    stage: str, tasks: list[Task], writer: DatasetWriter, workplace: Workplace, setup: Setup, deadline: float
+    stage: str,
+    tasks: list[Task],
+    writer: DatasetWriter,
+    dataset: Dataset,
+    workplace: Workplace,
+    setup: Setup,
+    deadline: float,
 ) -> Generator[Outcome]:
-    present = {record.problem for record in _records(writer.path, stage)}
+    present = {record.problem for record in _records(dataset, stage)}
     yield from (Outcome(task.problem, "present") for task in tasks if task.problem in present)
     missing = [task for task in tasks if task.problem not in present]
     for outcome in workplace.measure(make_shards(stage, missing, workplace.workers), setup, deadline):
@@ -103,8 +113,8 @@ def _outcomes(
             yield outcome
 
 
-def _records(path: Path, stage: str) -> Iterator[Record]:
-    return (record for record in read_dataset(path) if record.stage == stage)
+def _records(dataset: Dataset, stage: str) -> Iterator[Record]:
+    return (record for record in dataset if record.stage == stage)
 
 
 def _append(writer: DatasetWriter, record: Record) -> None:

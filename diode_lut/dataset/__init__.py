@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from diode_lut.dataset.dataset import Dataset
+from diode_lut.dataset.lost import Lost
 from diode_lut.dataset.pack import Packed, pack
 from diode_lut.dataset.read import read_dataset
 from diode_lut.dataset.record import REASONS, SOFTWARE, STAGES, Header, Record, Timing
-from diode_lut.dataset.stream import DatasetWriter
+from diode_lut.dataset.writer import DatasetWriter
 
 __all__ = [
     "REASONS",
@@ -15,6 +16,7 @@ __all__ = [
     "Dataset",
     "DatasetWriter",
     "Header",
+    "Lost",
     "Packed",
     "Record",
     "Timing",

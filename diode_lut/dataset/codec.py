@@ -1,23 +1,24 @@
 """Headers and records as the plain values that msgpack stores, and back, with every value checked.
 
-A header is a map: ``{"diode_lut_dataset": 1, "hardware": {...}, "torch": "2.13.0", ...}``. A record is
+A header is a map: ``{"diode_lut_dataset": 2, "hardware": {...}, "torch": "2.13.0", ...}``. A record is
 ``[[op, dtype, layout, align, b, m, n, k], [[[template, [value, ...]], nanoseconds or reason], ...], stage]``. Whole
 nanoseconds are stored as integers, which take a third of the space.
 """
 
 from __future__ import annotations
 
-from math import inf
 from typing import Any
 
-from diode_lut.dataset.record import REASONS, STAGES, Header, Record, Timing
+from diode_lut.dataset.record import MAX_NS, MIN_NS, REASONS, STAGES, Header, Record, Timing
 from diode_lut.errors import DatasetError, ProblemError
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.problem import Hardware, Problem
 
 MAGIC = "diode_lut_dataset"
-VERSION = 1
+VERSION = 2
+UNFRAMED = 1
+"""The version before, without checksums: as it is still read."""
 
 _EXACT = 2**53
 """Up to here integers are the same as floating-point numbers."""
@@ -25,21 +26,21 @@ _EXACT = 2**53
 _TEXTS = Header._fields[1:]
 
 
-def header_to_wire(header: Header) -> dict[str, Any]:
+def header_to_wire(header: Header, version: int = VERSION) -> dict[str, Any]:
     """The map that stands first in a file, its first key MAGIC."""
     hardware = {**header.hardware._asdict(), "aliases": list(header.hardware.aliases)}
-    return {MAGIC: VERSION, **header._asdict(), "hardware": hardware}
+    return {MAGIC: version, **header._asdict(), "hardware": hardware}
 
 
-def header_from_wire(wire: Any) -> Header:
+def header_from_wire(wire: Any, version: int = VERSION) -> Header:
     """The header, or DatasetError saying what was found instead; None stands for a file that ends too early."""
     if wire is None:
-        raise DatasetError("ends within its header: cut off before anything was measured")
+        raise DatasetError("ends within its header: cut off before anything was measured (remove it)")
     if not isinstance(wire, dict) or MAGIC not in wire:
         raise DatasetError(f"the first object has no {MAGIC!r}: not a dataset")
-    if type(wire[MAGIC]) is not int or wire[MAGIC] != VERSION:
+    if type(wire[MAGIC]) is not int or wire[MAGIC] != version:
         remedy = "written by a newer diode_lut: upgrade" if _newer(wire[MAGIC]) else "not a version that ever existed"
-        raise DatasetError(f"{MAGIC}: expected {VERSION}, found {wire[MAGIC]!r} ({remedy})")
+        raise DatasetError(f"{MAGIC}: expected {version}, found {wire[MAGIC]!r} ({remedy})")
     for name in _TEXTS:
         if not isinstance(wire.get(name), str):
             raise DatasetError(f"{name}: {_shortened(wire.get(name))} is not a text")
@@ -82,7 +83,7 @@ class RecordDecoder:
         except (KeyError, TypeError, ValueError):  # a config for the first time, or something else
             config, outcome = self._new_config(wire)
         if type(outcome) is int or type(outcome) is float:
-            if 0 < outcome < inf:
+            if MIN_NS <= outcome <= MAX_NS:
                 return Timing(config, outcome)  # what Timing.of does, a million times without its call
             return Timing.of(config, outcome)
         if outcome in REASONS:

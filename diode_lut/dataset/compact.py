@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 import zstandard
 
+from diode_lut.bounded import open_regular
 from diode_lut.errors import DatasetError
 from diode_lut.files import write_atomically
 
@@ -30,13 +31,13 @@ _RATIO = 200
 
 def is_compact(path: Path) -> bool:
     """Whether the file begins as zstd files do."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(len(ZSTD_MAGIC)) == ZSTD_MAGIC
 
 
 def read_chunks(path: Path) -> Iterator[bytes]:
     """The stream in the file, decompressed if it is compact; DatasetError if a frame is damaged, or not its end."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if is_compact(path):
             yield from _decompressed(path, file)
         else:

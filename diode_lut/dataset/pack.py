@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 import msgpack
 
-from diode_lut.dataset.codec import header_to_wire, record_to_wire
+from diode_lut.dataset.codec import record_to_wire
 from diode_lut.dataset.compact import write_compact
 from diode_lut.dataset.dataset import Dataset
+from diode_lut.dataset.frames import RECORD, frame
 from diode_lut.dataset.record import SOFTWARE, STAGES, Header, Record, Timing
+from diode_lut.dataset.stream import header_bytes
 from diode_lut.errors import DatasetError
 from diode_lut.kernels.config import Config
 from diode_lut.problem import Problem
@@ -45,7 +47,7 @@ def pack(datasets: Sequence[Dataset], path: Path, progress: Callable[[Dataset], 
             if key not in records:
                 records.add(key)
                 timings[record.stage] += len(record.timings)
-    write_compact(path, (msgpack.packb(header_to_wire(header)), *(packed for _, _, packed in sorted(records))))
+    write_compact(path, (header_bytes(header), *(frame(RECORD, packed) for _, _, packed in sorted(records))))
     return Packed(len({problem for problem, _, _ in records}), timings, read - len(records))
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from diode_lut.bounded import open_regular
 from diode_lut.dataset.codec import MAGIC
 from diode_lut.dataset.compact import ZSTD_MAGIC
 from diode_lut.dataset.cursor import JsonCursor, MsgpackCursor
 from diode_lut.dataset.dataset import Dataset
+from diode_lut.dataset.frames import holds_frames
 from diode_lut.dataset.stream import open_stream
 from diode_lut.dataset.torch_diode import open_torch_diode
 from diode_lut.errors import DatasetError
 from diode_lut.problem import Hardware
+
+_BEGINNING_BYTES = 4 << 10
+"""The copies of a header are shorter."""
 
 
 def read_dataset(path: Path, *, hardware: Hardware | None = None, layout: str = "nn") -> Dataset:
@@ -23,15 +28,15 @@ def read_dataset(path: Path, *, hardware: Hardware | None = None, layout: str = 
 
     Raises DatasetError for a file that is not a dataset, OSError for one that cannot be read.
     """
-    with path.open("rb") as file:
-        start = file.read(256)
+    with open_regular(path) as file:
+        start = file.read(_BEGINNING_BYTES)
     if not start:
         raise DatasetError(f"{path}: the file is empty")
-    if b'"schema_version"' in start:
+    if b'"schema_version"' in start[:256]:
         raise DatasetError(f"{path}: a table, not a dataset")
     if start.lstrip()[:1] == b"{":
         return open_torch_diode(path, JsonCursor, hardware, layout)
-    if MAGIC.encode() in start or start.startswith(ZSTD_MAGIC):
+    if MAGIC.encode() in start[:256] or start.startswith(ZSTD_MAGIC) or holds_frames(start):
         return open_stream(path)
     if _begins_with_map(start):
         return open_torch_diode(path, MsgpackCursor, hardware, layout)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from diode_lut.kernels.config import Config
@@ -11,7 +10,10 @@ from diode_lut.problem import Hardware, Problem
 REASONS = ("compile", "shared_memory", "out_of_memory", "launch", "timeout", "wrong_result", "invalid_time")
 """Why a config has no time: it does not compile; it needs more shared memory than the device has; the tensors do not
 fit in memory; the kernel does not start, or dies; it takes too long; its result is not the product; the benchmarker
-answered something that is no time (NaN, zero, negative, infinite)."""
+answered something that is no time (not from MIN_NS to MAX_NS)."""
+
+MIN_NS, MAX_NS = 1.0, 1e12
+"""Nanoseconds that one execution of a product can take: from about a clock cycle to a quarter of an hour."""
 
 
 STAGES = ("autotune", "sweep", "final")
@@ -48,8 +50,8 @@ class Timing(NamedTuple):
 
     @classmethod
     def of(cls, config: Config, ns: float) -> Timing:
-        """What a benchmark that answered ``ns`` means: anything but a positive, finite time is a failure."""
-        return cls(config, ns) if 0 < ns < math.inf else cls(config, None, "invalid_time")
+        """What a benchmark that answered ``ns`` means: anything but a time from MIN_NS to MAX_NS is a failure."""
+        return cls(config, ns) if MIN_NS <= ns <= MAX_NS else cls(config, None, "invalid_time")
 
 
 class Record(NamedTuple):

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 
 import msgpack
 
+from diode_lut.bounded import open_regular
 from diode_lut.dataset.cursor import Cursor
 from diode_lut.dataset.dataset import Dataset
 from diode_lut.dataset.record import Header, Record, Timing
@@ -42,7 +43,7 @@ def open_torch_diode(
     path: Path, cursor: Callable[[BinaryIO], Cursor], hardware: Hardware | None, layout: str
 ) -> Dataset:
     """The timings of ``hardware``, whose name or alias the file must use; see ``read_dataset``."""
-    with path.open("rb") as file, _damage_reported(path):
+    with open_regular(path) as file, _damage_reported(path):
         first = next(_hardware_names(cursor(file)), None)
     if first is None:
         raise DatasetError(f"{path}: neither a diode_lut dataset nor one of torch-diode, which has a map 'hardware'")
@@ -56,11 +57,16 @@ def open_torch_diode(
 
 
 def _records(
-    path: Path, cursor: Callable[[BinaryIO], Cursor], hardware: Hardware, layout: str, skipped: Counter[str]
+    path: Path,
+    cursor: Callable[[BinaryIO], Cursor],
+    hardware: Hardware,
+    layout: str,
+    skipped: Counter[str],
+    _lost: object,
 ) -> Iterator[Record]:
     names: set[str] = set()
     parser = _SolutionParser(layout, skipped)
-    with path.open("rb") as file, _damage_reported(path):
+    with open_regular(path) as file, _damage_reported(path):
         for name, op, key, solution in _solutions(cursor(file)):
             names.add(name)
             if hardware.called(name):

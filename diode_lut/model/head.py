@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from diode_lut.bounded import open_regular
 from diode_lut.errors import ModelError, ProblemError
 from diode_lut.problem import Hardware
 
@@ -32,7 +33,7 @@ def read_model_hardware(path: Path) -> Hardware:
 def read_bytes(path: Path) -> bytes:
     """The file's bytes; ModelError if it cannot be read or is too large."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(LARGEST + 1)
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from error

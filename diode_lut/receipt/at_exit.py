@@ -7,6 +7,7 @@ one that finds that somebody else has written the file since it asked for the fi
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -20,6 +21,9 @@ from diode_lut.settings import config
 
 log = logging.getLogger(__name__)
 
+_DIGITS = 20
+"""Of a rank."""
+
 _before: dict[Path, os.stat_result | None] = {}
 """What lay at the destination when this process asked for the first time."""
 
@@ -27,8 +31,9 @@ _before: dict[Path, os.stat_result | None] = {}
 def arm() -> None:
     """This process asks for the first time."""
     if config.receipt is not None:
-        path = _destination(Path(config.receipt), child=_multiprocess_child())
-        _before[path] = _look(path)
+        with suppress(OSError):  # said when it is to be written
+            path = _destination(Path(config.receipt), child=_multiprocess_child())
+            _before[path] = _look(path)
     if _multiprocess_child():
         from multiprocessing.util import Finalize
 
@@ -59,20 +64,28 @@ def _write(*, child: bool) -> None:
     from diode_lut.receipt.recorder import own_receipt
 
     receipt = own_receipt()
-    path = _destination(Path(config.receipt), child=child)
     asked = any(device.calls for device in receipt.devices.values())
     try:
+        path = _destination(Path(config.receipt), child=child)
         if asked or (not child and _wants_empty(path)):
             with alone_in(path.parent):
                 write_atomically(_free(path), receipt_bytes(receipt))
     except OSError as error:
-        log.warning("%s: the receipt cannot be written: %s", path, error.strerror)
+        log.warning("%s: the receipt cannot be written: %s", error.filename or config.receipt, error.strerror)
 
 
 def _destination(path: Path, *, child: bool) -> Path:
+    """Where to write; OSError if the setting names no file."""
+    if path.name in ("", "..") or "\0" in str(path) or path.is_dir():
+        raise OSError(errno.EINVAL, "not the name of a file (DIODE_LUT_RECEIPT, or config.receipt)", str(path))
     if os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ:
-        path = _numbered(path, os.environ["RANK"])
+        path = _numbered(path, _rank(os.environ["RANK"]))
     return _numbered(path, str(os.getpid())) if child else path
+
+
+def _rank(text: str) -> str:
+    """The rank, which becomes part of a name; the process's number if it is no number itself."""
+    return text if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else str(os.getpid())
 
 
 def _numbered(path: Path, number: str) -> Path:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import orjson
 from msgspec import MsgspecError
 
-from diode_lut.bounded import has_more_values, read_at_most
+from diode_lut.bounded import has_more_values, open_regular, read_at_most
 from diode_lut.errors import TableError
 from diode_lut.problem import Hardware
 from diode_lut.table.decode import Header, decode_entry, decode_header
@@ -144,7 +144,7 @@ def _header(path: Path, data: bytes, document: Any) -> Header:
 def _read(path: Path, size: int) -> bytes:
     """The beginning of a file."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(size)
     except OSError as error:
         raise TableError(f"cannot be read: {error.strerror}", path=path) from error

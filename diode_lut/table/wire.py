@@ -23,9 +23,10 @@ from diode_lut.table.fault import Fault
 MAX_ENTRIES = 200_000
 MAX_CONFIGS = 4096
 """Of one row: more than any search tries on a problem, far more than a row needs."""
+MAX_GAIN_PERMILLE = 2**31 - 1
 
 _SIZE = Annotated[int, Meta(ge=1, le=MAX_SIZE)]
-_GAIN = Annotated[int, Meta(ge=0, le=MAX_SIZE)]
+_GAIN = Annotated[int, Meta(ge=0, le=MAX_GAIN_PERMILLE)]
 
 
 def _values(parameter: Parameter) -> Any:

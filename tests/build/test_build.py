@@ -56,7 +56,7 @@ def some_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def dataset(path: Path, records: Sequence[Record], header: Header = HEADER) -> Dataset:
-    return Dataset(path, header, lambda _: iter(records))
+    return Dataset(path, header, lambda *_: iter(records))
 
 
 def stored(path: Path, records: Iterable[Record], header: Header = HEADER) -> Dataset:

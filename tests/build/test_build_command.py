@@ -14,6 +14,7 @@ import pytest
 
 import diode_lut
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
+from diode_lut.dataset.record import MAX_NS, MIN_NS
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.problem import Hardware, Problem
 from diode_lut.table import read_table
@@ -211,3 +212,14 @@ def test_epsilon_reaches_the_builder(tmp_path: Path) -> None:
     for epsilon, rows in (("0.02", 2), ("0.03", 1)):
         build(tmp_path / "d", "-o", tmp_path / epsilon, "--epsilon", epsilon)
         assert len(read_table(tmp_path / epsilon).entries) == rows
+
+
+def test_the_longest_time_over_the_shortest_gives_a_table(tmp_path: Path) -> None:
+    """A gain that no row can say is written as the largest one that can be, and the table is valid."""
+    source, out = tmp_path / "d.msgpack", tmp_path / "t.json"
+    with DatasetWriter(source, Header(H200)) as writer:
+        problem = Problem.of("mm", 8, 8, 8, dtype="float16", layout="nn")
+        writer.append(Record(problem, (Timing(ATEN, MAX_NS), Timing(TRITON, MIN_NS))))
+    assert call("build", source, "-o", out).exit_code == 0
+    assert read_table(out).entries[0].candidates[0].gain_permille == 2**31 - 1
+    assert call("check", out).exit_code == 0

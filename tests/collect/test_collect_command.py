@@ -11,8 +11,9 @@ from click.testing import CliRunner, Result
 from diode_lut.cli import main
 from diode_lut.collect.random_problems import random_problems
 from diode_lut.collect.setup import find_setup
-from diode_lut.dataset import DatasetWriter, read_dataset
-from diode_lut.problem import Hardware
+from diode_lut.dataset import DatasetWriter, Record, Timing, read_dataset
+from diode_lut.kernels.config import ATEN
+from diode_lut.problem import Hardware, Problem
 
 TOO_LARGE = {"op": "mm", "B": 1, "M": 2**31 - 4, "N": 4, "K": 2**31 - 4, "dtype": "float32", "layout": "nn"}
 
@@ -101,3 +102,24 @@ def test_random_problems_are_collected_and_resumed(tmp_path: Path) -> None:
     assert [record.problem for record in read_dataset(path)] == random_problems(1, seed=seed, **drawing)
     assert "1 problems measured, 0 there before, 0 skipped; 1 configs tried, 0 of them failed" in first.stdout
     assert "0 problems measured, 1 there before, 0 skipped" in second.stdout
+
+
+def test_what_was_lost_is_measured_again(tmp_path: Path) -> None:
+    """A damaged record is named, its problem measured again, the exit code 1, and the others are as they were."""
+    path = tmp_path / "timings.msgpack"
+    problems = [Problem.of("bmm", m, 8, 8, b=2, dtype="float32", layout="nn") for m in (8, 16)]
+    records = [Record(problem, (Timing(ATEN, 1234.5),)) for problem in problems]
+    with DatasetWriter(path, find_setup("cpu", None, "default").header) as writer:
+        for record in records:
+            writer.append(record)
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    document = [dict(zip(("op", "dtype", "layout", "align", *"BMNK"), problem, strict=True)) for problem in problems]
+    result = collect("--problems", problem_file(tmp_path, document), "--out", path)
+    assert result.exit_code == 1
+    assert "1 problems measured, 1 there before, 0 skipped" in result.stdout
+    assert f"{path}: damaged places, whose records are lost: 1" in result.stderr
+    assert path.read_bytes().startswith(data[:-1])
+    found = list(read_dataset(path))
+    assert found[0] == records[0]
+    assert [record.problem for record in found] == problems

@@ -76,9 +76,9 @@ def test_milliseconds_become_nanoseconds(tmp_path: Path, write: Callable[[Any], 
 
 
 @both_formats
-@pytest.mark.parametrize("time", [math.nan, math.inf, -math.inf, 0, 0.0, -1.5, None, "fast", True])
+@pytest.mark.parametrize("time", [math.nan, math.inf, -math.inf, 0, 0.0, -1.5, 1e-9, 1e7, None, "fast", True])
 def test_a_time_that_is_none_is_a_failure(tmp_path: Path, write: Callable[[Any], bytes], time: Any) -> None:
-    """NaN, infinite, zero, negative and non-numeric times are failures, not winners."""
+    """NaN, infinite, zero, negative, impossible and non-numeric times are failures, not winners."""
     (record,) = opened(tmp_path, write(document({key(): [timed(time)]})))
     assert record.timings == (Timing(OURS, None, "invalid_time"),)
 

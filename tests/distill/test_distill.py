@@ -131,7 +131,9 @@ def test_what_is_left_out_is_said(dataset_file: Path) -> None:
         distill([read_dataset(dataset_file)], split, Plan(epochs=1))
     dataset = read_dataset(dataset_file)
     rare = Problem.of("addmm", 64, 64, 64, dtype="float16", layout="tn")
-    more = Dataset(dataset.path, dataset.header, lambda _: chain(dataset, [next(iter(dataset))._replace(problem=rare)]))
+    more = Dataset(
+        dataset.path, dataset.header, lambda *_: chain(dataset, [next(iter(dataset))._replace(problem=rare)])
+    )
     distill([more], Split(0, 0.0), Plan(epochs=1), said.append)
     assert said[0] == "1 problems are left out: fewer than 4 of their op, type, layout and alignment"
 
@@ -145,7 +147,7 @@ def test_nothing_to_choose_from(dataset_file: Path) -> None:
         return record._replace(timings=tuple(timings))
 
     dataset = read_dataset(dataset_file)
-    other = Dataset(dataset.path, dataset.header, lambda _: map(grouped, dataset))
+    other = Dataset(dataset.path, dataset.header, lambda *_: map(grouped, dataset))
     with pytest.raises(ModelError, match=r"nothing to choose but aten: no config with group_m=8, or without tiles"):
         distill([other], SPLIT, PLAN)
 

@@ -29,7 +29,7 @@ def taken(name: str, path: Path, **facts: Any) -> tuple[Timings, Skipped]:
     return content, skipped
 
 
-_timings = st.builds(Timing, configs("aten", "triton_mm"), st.floats(0.1, 1e9), st.none()) | st.builds(
+_timings = st.builds(Timing, configs("aten", "triton_mm"), st.floats(1, 1e9), st.none()) | st.builds(
     Timing, configs("aten", "triton_bmm", "decompose_k"), st.none(), st.sampled_from(REASONS)
 )
 _records = st.builds(Record, packed(), st.lists(_timings, min_size=1, max_size=3).map(tuple), st.sampled_from(STAGES))

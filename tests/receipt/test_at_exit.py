@@ -126,3 +126,23 @@ def test_unwritable_path_is_one_warning(ask: Ask, path: str) -> None:
     assert process.returncode == 5
     (line,) = err.splitlines()
     assert ": the receipt cannot be written: " in line
+
+
+@pytest.mark.parametrize("name", ["/", ".", "..", "a/.."])
+@pytest.mark.parametrize("ranks", [{}, {"RANK": "1", "WORLD_SIZE": "2"}])
+def test_what_names_no_file_is_one_warning(ask: Ask, tmp_path: Path, name: str, ranks: dict[str, str]) -> None:
+    """A setting that no file can have as its name is one line at exit, and the program ends as it would without it."""
+    process = ask("ask", **ranks, DIODE_LUT_RECEIPT=name)
+    _, errors = process.communicate("\n", timeout=100)
+    assert (process.returncode, len(errors.splitlines())) == (0, 1)
+    assert "the receipt cannot be written: " in errors
+    assert list(tmp_path.rglob("*")) == []
+    assert not list(tmp_path.parent.glob(f"{tmp_path.name}.*"))
+
+
+@pytest.mark.parametrize("rank", ["a/b", "../../x", "", "-1", "\u0663", "9" * 300])
+def test_a_rank_that_is_no_number_is_not_in_the_name(ask: Ask, tmp_path: Path, rank: str) -> None:
+    """Such a rank's receipt has the process's number instead, and is in the directory that was named."""
+    process = ask("ask", RANK=rank, WORLD_SIZE="2")
+    end(process)
+    assert [path.name for path in tmp_path.rglob("*")] == [f"receipt.{process.pid}.json"]

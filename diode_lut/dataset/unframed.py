@@ -1,0 +1,118 @@
+"""Datasets of version 1: msgpack objects one after another, without checksums. They are read, and appended to if whole.
+
+Behind damage, reading goes on at the next bytes with which a record can begin. A changed time that is still a time
+cannot be noticed, and an incomplete record at the end is not told from a damaged one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgpack
+
+from diode_lut.dataset.frames import MAX_RECORD_BYTES
+from diode_lut.dataset.lost import Lost
+from diode_lut.dataset.record import Record
+from diode_lut.errors import DatasetError
+from diode_lut.problem import OPS
+
+_BEGINNINGS = re.compile(rb"\x93\x98(?:%s)" % b"|".join(msgpack.packb(op) for op in OPS))
+"""Of a record: a list of three, first of which is a list of eight, first of which is the op."""
+
+_LONGEST_BEGINNING = 2 + max(len(msgpack.packb(op)) for op in OPS)
+
+_MOST_ATTEMPTS = 1000
+"""After so many places where reading could not go on, the rest counts as lost: it was made to take time."""
+
+
+_END = object()
+
+
+class Unframed:
+    """The header's object, undecoded, and the records of a stream, which is read once, in bounded memory.
+
+    The damaged places are added to ``lost``.
+    """
+
+    def __init__(self, chunks: Iterable[bytes], decode: Callable[[Any], Record], lost: list[Lost]) -> None:
+        self.lost = lost
+        self._chunks = iter(chunks)
+        self._decode = decode
+        self._data = bytearray()
+        self._start = self._end = self._origin = 0
+        self._unpacker: Any = None
+        self._begin_at(0)
+
+    def header(self) -> Any:
+        """The first object, to be taken first; None if the stream ends within it. Raises what msgpack does."""
+        header = self._object()
+        self._drop(self._end)
+        return None if header is _END else header
+
+    def records(self) -> Iterator[Record]:
+        """The records; what is damaged is passed over."""
+        number, gap, attempts = 1, -1, 0
+        while True:
+            record = self._record()
+            if record is not None:
+                if gap >= 0:
+                    self.lost.append(Lost(number, gap, self._start))
+                    number, gap = number + 1, -1
+                self._drop(self._end)
+                number += 1
+                yield record
+            elif not self._data and gap < 0:
+                return
+            else:
+                gap, attempts = self._start if gap < 0 else gap, attempts + 1
+                if not self._find(self._start + 1, attempts < _MOST_ATTEMPTS):
+                    self.lost.append(Lost(number, gap, self._start))
+                    return
+
+    def _record(self) -> Record | None:
+        """The record that begins here, and ends at ``_end``; None if there is none."""
+        try:
+            wire = self._object()
+            return None if wire is _END else self._decode(wire)
+        except (DatasetError, ValueError, msgpack.UnpackException):
+            return None
+
+    def _object(self) -> Any:
+        while True:
+            for wire in self._unpacker:
+                self._end = self._origin + self._unpacker.tell()
+                return wire
+            if not (chunk := self._grow()):
+                return _END
+            self._unpacker.feed(chunk)
+
+    def _find(self, start: int, search: bool) -> bool:
+        """Whether a record may begin anywhere from ``start`` on, where reading then goes on; else all is dropped."""
+        while True:
+            self._drop(start)
+            if search and (match := _BEGINNINGS.search(self._data)):
+                self._begin_at(start + match.start())
+                return True
+            start = max(start, self._start + len(self._data) - (_LONGEST_BEGINNING - 1 if search else 0))
+            if not self._grow():
+                self._drop(self._start + len(self._data))
+                return False
+
+    def _begin_at(self, start: int) -> None:
+        self._drop(start)
+        self._origin = self._end = start
+        self._unpacker = msgpack.Unpacker(use_list=False, max_buffer_size=MAX_RECORD_BYTES + len(self._data))
+        self._unpacker.feed(self._data)
+
+    def _drop(self, until: int) -> None:
+        """Nothing before this place is needed any more."""
+        del self._data[: until - self._start]
+        self._start = until
+
+    def _grow(self) -> bytes:
+        """More of the stream, empty at its end."""
+        chunk = next(self._chunks, b"")
+        self._data += chunk
+        return chunk
