@@ -14,6 +14,9 @@ from diode_lut.settings import TIERS
 from diode_lut.table import Entry, Table
 from diode_lut.table.words import winner_in_words
 
+_SHOWN = 10
+"""How many of the rows that would have answered next are shown; to find the line of each, the table is read again."""
+
 
 class Rival(NamedTuple):
     """A row that covers the problem too, but does not answer."""
@@ -41,8 +44,10 @@ class Explanation(NamedTuple):
     def _rivals(self) -> Iterator[str]:
         if self.decision.entry is not None and not self.rivals:
             yield "  runner-up: none, for no other row covers it"
-        for number, rival in enumerate(self.rivals):
+        for number, rival in enumerate(self.rivals[:_SHOWN]):
             yield f"  {'then' if number else 'runner-up'}: {self._in_words(rival)}"
+        if len(self.rivals) > _SHOWN:
+            yield f"  and {len(self.rivals) - _SHOWN} more rows"
 
     def _in_words(self, rival: Rival) -> str:
         return f"{row_name(rival.table, rival.entry)}: {winner_in_words(rival.entry)}; {self._why_behind(rival)}"

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from diode_lut import __version__
-from diode_lut.errors import DiodeLutError, HardwareError, ProblemError, SettingError
+from diode_lut.errors import DiodeLutError, HardwareError, ProblemError, SettingError, TableError
 from diode_lut.settings import config
 
 COMMANDS = {
@@ -79,7 +79,9 @@ def _in_words(error: DiodeLutError | OSError) -> str:
 
 
 def exit_code(error: DiodeLutError | OSError) -> int:
-    """2 for what cannot be read or asked for, 1 for what is invalid."""
+    """2 for what cannot be read or asked for, 1 for what is invalid, 0 for a note."""
+    if isinstance(error, TableError) and error.note:
+        return 0
     unreadable = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
     wrong_usage = isinstance(error, (HardwareError, ProblemError, SettingError))
     return 2 if unreadable or wrong_usage else 1

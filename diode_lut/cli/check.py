@@ -35,12 +35,15 @@ def check_command(ctx: click.Context, files: tuple[Path, ...], compiling: bool, 
 
     That is what the schema says, rows that contradict each other or can never answer, configs that the architecture
     cannot launch, and any form but that of fmt. Prints one line for each problem, as FILE:LINE:COLUMN: PATH: what was
-    found and what is allowed. Of a model the first problem is found.
+    found and what is allowed. Of a model the first problem is found. A note says what was not looked for, because it
+    would take too long; it does not change the exit code.
     """
     errors = [error for file in files for error in _check(file, compiling)]
     for line in REPORTERS[form](errors):
         click.echo(line)
-    click.echo(f"{_count(len(files), 'file')}, {_count(len(errors), 'problem')}", err=True)
+    notes = sum(error.note for error in errors)
+    counts = [_count(len(files), "file"), _count(len(errors) - notes, "problem")]
+    click.echo(", ".join([*counts, *([_count(notes, "note")] if notes else [])]), err=True)
     ctx.exit(max(map(cli.exit_code, errors), default=0))
 
 

@@ -135,4 +135,6 @@ def _summary(edit: Edit) -> list[str]:
     if edit.wider and edit.gone is None:
         lines.append("until now it was answered by")
         lines.append(f"  {shown(edit.wider[0])}")
+    if edit.undecided:
+        lines.append(f"not looked for, because it takes too long: whether {edit.undecided} rows are still used")
     return lines

@@ -16,7 +16,14 @@ def _as_json(errors: Sequence[TableError]) -> list[str]:
     import orjson
 
     fields = ("line", "column", "where", "reason")
-    problems = [{"path": str(error.path), **{name: getattr(error, name) for name in fields}} for error in errors]
+    problems = [
+        {
+            "severity": "note" if error.note else "error",
+            "path": str(error.path),
+            **{name: getattr(error, name) for name in fields},
+        }
+        for error in errors
+    ]
     return [orjson.dumps(problems, option=orjson.OPT_INDENT_2).decode()]
 
 
@@ -29,7 +36,7 @@ def _annotation(error: TableError) -> str:
     place = {"file": error.path, "line": error.line, "col": error.column}
     properties = ",".join(f"{name}={_property(str(value))}" for name, value in place.items() if value is not None)
     message = ": ".join(filter(None, (error.where, error.reason)))
-    return f"::error {properties}::{_data(message)}"
+    return f"::{'notice' if error.note else 'error'} {properties}::{_data(message)}"
 
 
 def _data(text: str) -> str:

@@ -17,12 +17,16 @@ _DIGITS = 6
 
 
 def as_json(report: Report) -> str:
-    """All changes with the rows as tables have them; changes of time are fractions, times nanoseconds."""
+    """All changes with the rows as tables have them; changes of time are fractions, times nanoseconds.
+
+    ``unpaired`` says that narrowed and widened rows may be listed as removed and added.
+    """
     document = {
         "old": report.old,
         "new": report.new,
         "same": not report.diff,
         "header": [change._asdict() for change in report.diff.header],
+        "unpaired": report.diff.unpaired,
         "rows": [_change(change) for change in report.diff.changes],
         "effect": None if report.effect is None else _effect(report.effect),
     }
