@@ -22,9 +22,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from diode_lut.printable import printable
+
 
 class DiodeLutError(Exception):
     """Base of all errors that diode_lut raises on purpose."""
+
+    def __str__(self) -> str:
+        """The message, on one line whatever it quotes."""
+        return printable(super().__str__())
 
 
 class TableError(DiodeLutError):

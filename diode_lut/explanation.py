@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from diode_lut.printable import as_lines
 from diode_lut.problem import Problem
 from diode_lut.selector import DEMAND, Decision, Demand, Selector, Step, ranking_in_words, row_name
 from diode_lut.settings import TIERS
@@ -39,7 +40,7 @@ class Explanation(NamedTuple):
 
     def __str__(self) -> str:
         """For people, in several lines."""
-        return "\n".join([self.decision.explain(), *self._rivals(), *self._models()])
+        return as_lines([*self.decision.lines(), *self._rivals(), *self._models()])
 
     def _rivals(self) -> Iterator[str]:
         if self.decision.entry is not None and not self.rivals:

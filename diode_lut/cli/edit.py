@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from diode_lut.cli.output import say
 from diode_lut.errors import ProblemError
+from diode_lut.printable import as_lines
 from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, OPS, Config, contiguous_align
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ def set_command(table_file: Path, configs: tuple[str, ...], note: str, **key: An
     row = {"configs": [Config.parse(config).to_json() for config in configs], "note": note}
     edit = set_row(read_whole_table(table_file, _REMEDY), _entry({**_key(**key), **row}))
     write_table(edit.table, table_file)
-    click.echo("\n".join(_summary(edit)))
+    say(as_lines(_summary(edit)))
 
 
 @click.command("unset")
@@ -92,7 +94,7 @@ def unset_command(table_file: Path, **key: Any) -> None:
     anything = {"configs": [Config("aten").to_json()]}
     edit = unset_row(read_whole_table(table_file, _REMEDY), _entry({**_key(**key), **anything}))
     write_table(edit.table, table_file)
-    click.echo("\n".join(_summary(edit)))
+    say(as_lines(_summary(edit)))
 
 
 def _key(op: str, align: str | None, **fields: Any) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from diode_lut.cli.output import say
+
 
 @click.command("show")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -20,4 +22,4 @@ def show_command(file: Path) -> None:
 
     with file.open("rb") as opened:
         is_json = opened.read(64).lstrip().startswith(b"{")
-    click.echo(as_text(read_table(file)) if is_json else header_in_words(file))
+    say(as_text(read_table(file)) if is_json else header_in_words(file))

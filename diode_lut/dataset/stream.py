@@ -18,6 +18,7 @@ from diode_lut.dataset.dataset import Dataset
 from diode_lut.dataset.record import SOFTWARE, Header, Record
 from diode_lut.errors import DatasetError
 from diode_lut.files import append, is_at, open_to_append, write_atomically
+from diode_lut.printable import printable
 
 MAX_RECORD_BYTES = 2 << 20
 """No record is larger: a search over ten thousand configs takes half a megabyte."""
@@ -123,7 +124,9 @@ def _records(path: Path) -> Iterator[Record]:
             raise DatasetError(f"{path}: record {number}: {error}") from None
         yield record
     if stream.torn:
-        _log.warning("%s: the last record was cut off by a crash: its %d bytes are left out", path, stream.torn)
+        _log.warning(
+            "%s: the last record was cut off by a crash: its %d bytes are left out", printable(str(path)), stream.torn
+        )
 
 
 class _Objects:

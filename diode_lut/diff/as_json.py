@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from diode_lut.diff.change import Change
 from diode_lut.diff.report import Report
+from diode_lut.printable import as_json as printable_as_json
 from diode_lut.table import Entry
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def as_json(report: Report) -> str:
         "rows": [_change(change) for change in report.diff.changes],
         "effect": None if report.effect is None else _effect(report.effect),
     }
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+    return printable_as_json(document)
 
 
 def _change(change: Change) -> dict[str, Any]:

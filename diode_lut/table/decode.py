@@ -143,6 +143,8 @@ def _one_of(allowed: tuple[Any, ...]) -> Decoder:
 def _string(value: Any) -> str:
     if type(value) is not str:
         raise Fault(f"{shown(value)} is not a string")
+    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise Fault(f"{shown(value)} is not Unicode (a lone surrogate cannot be written)")
     return value
 
 
