@@ -24,6 +24,9 @@ from pathlib import Path
 
 from diode_lut.printable import printable
 
+BROKEN_IMPORT = (ImportError, OSError, RuntimeError)
+"""What importing torch or Triton raises where it is missing, or where the libraries that it loads do not fit."""
+
 
 class DiodeLutError(Exception):
     """Base of all errors that diode_lut raises on purpose."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diode_lut.errors import DatasetError, HardwareError, SettingError, TableError
+from diode_lut.errors import BROKEN_IMPORT, DatasetError, HardwareError, SettingError, TableError
 from diode_lut.problem import Hardware
 
 if TYPE_CHECKING:
@@ -55,11 +55,13 @@ def require_same_device(datasets: Iterable[Dataset], table: Table | Model) -> No
 
 
 def require_torch(command: str) -> None:
-    """SettingError, which says how to install it, if there is no torch."""
+    """SettingError, which says how to install it, if torch is missing or broken."""
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError as error:
         raise SettingError(f"{command} needs torch: pip install diode-lut[torch]") from error
+    except BROKEN_IMPORT as error:
+        raise SettingError(f"{command} needs torch, which cannot be imported ({error}): install it again") from error
 
 
 def hardware_of(text: str) -> Hardware:
