@@ -7,11 +7,8 @@ writing or have no width, lone surrogates, and spaces other than the usual one. 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
-
-import orjson
 
 
 def printable(text: str) -> str:
@@ -38,6 +35,10 @@ def printable_json(text: str) -> str:
 
 def as_json(value: Any, *, indent: bool = True) -> str:
     """The value as JSON to be shown; also where it has lone surrogates, as names of files may."""
+    import json
+
+    import orjson
+
     try:
         text = orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else None).decode()
     except orjson.JSONEncodeError:

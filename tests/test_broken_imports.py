@@ -43,8 +43,7 @@ def test_a_broken_torch_is_one_line(fault: str, tmp_path: Path) -> None:
 def test_doctor_finds_a_broken_triton(fault: str, tmp_path: Path) -> None:
     """It is one finding among the others."""
     break_module("triton", fault, tmp_path)
-    (tmp_path / "ask.py").write_text(
-        "from diode_lut.doctor.software import _triton\n"
-        "for needed in (True, False): print(_triton(needed=needed).state)\n"
-    )
-    assert run(tmp_path, "ask.py").stdout.split() == ["wrong", "wrong"]
+    doctor = run(tmp_path, "-m", "diode_lut", "doctor")
+    assert (doctor.returncode, "Traceback" in doctor.stderr) == (1, False)
+    assert "wrong  triton: cannot be imported" in doctor.stdout
+    assert "answers" in doctor.stdout

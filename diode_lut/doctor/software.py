@@ -52,9 +52,13 @@ def hook() -> Iterator[Finding]:
         yield wrong("hook", "is off by DIODE_LUT_AUTOREGISTER", "unset DIODE_LUT_AUTOREGISTER")
         return
 
-    from diode_lut.inductor import health
+    try:
+        from diode_lut.inductor import health
 
-    missing = health.what_is_missing()
+        missing = health.what_is_missing()
+    except BROKEN_IMPORT as error:
+        yield wrong("hook", f"Inductor cannot be imported ({error})", "install torch and triton again")
+        return
     if missing:
         yield wrong("hook", "; ".join(missing), "see the warnings above: this Inductor has no place for the hook")
         return
