@@ -22,9 +22,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from diode_lut.printable import printable
+
+BROKEN_IMPORT = (ImportError, OSError, RuntimeError)
+"""What importing torch or Triton raises where it is missing, or where the libraries that it loads do not fit."""
+
 
 class DiodeLutError(Exception):
     """Base of all errors that diode_lut raises on purpose."""
+
+    def __str__(self) -> str:
+        """The message, on one line whatever it quotes."""
+        return printable(super().__str__())
 
 
 class TableError(DiodeLutError):
@@ -32,7 +41,8 @@ class TableError(DiodeLutError):
 
     ``path`` is the file, ``line`` and ``column`` the place in it (counted from 1, in characters; None if the file as
     a whole is meant), ``where`` the JSON path inside it (``entries[17].configs[0].block_m``; empty for the whole
-    document) and ``reason`` what was found and what is allowed.
+    document) and ``reason`` what was found and what is allowed. A ``note`` is a remark of ``check`` on a table that may
+    be valid; it is never raised.
     """
 
     def __init__(
@@ -43,10 +53,12 @@ class TableError(DiodeLutError):
         line: int | None = None,
         column: int | None = None,
         where: str = "",
+        note: bool = False,
     ) -> None:
-        self.path, self.line, self.column, self.where, self.reason = path, line, column, where, reason
+        self.path, self.line, self.column, self.where, self.reason, self.note = path, line, column, where, reason, note
         position = ":".join(str(part) for part in (path, line, column) if part is not None)
-        super().__init__(": ".join(part for part in (position, where, reason) if part))
+        parts = (position, "note" if note else "", where, reason)
+        super().__init__(": ".join(part for part in parts if part))
 
 
 class DatasetError(DiodeLutError):

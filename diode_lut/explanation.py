@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from diode_lut.printable import as_lines
 from diode_lut.problem import Problem
 from diode_lut.selector import DEMAND, Decision, Demand, Selector, Step, ranking_in_words, row_name
 from diode_lut.settings import TIERS
 from diode_lut.table import Entry, Table
 from diode_lut.table.words import winner_in_words
+
+_SHOWN = 10
+"""How many of the rows that would have answered next are shown; to find the line of each, the table is read again."""
 
 
 class Rival(NamedTuple):
@@ -36,13 +40,15 @@ class Explanation(NamedTuple):
 
     def __str__(self) -> str:
         """For people, in several lines."""
-        return "\n".join([self.decision.explain(), *self._rivals(), *self._models()])
+        return as_lines([*self.decision.lines(), *self._rivals(), *self._models()])
 
     def _rivals(self) -> Iterator[str]:
         if self.decision.entry is not None and not self.rivals:
             yield "  runner-up: none, for no other row covers it"
-        for number, rival in enumerate(self.rivals):
+        for number, rival in enumerate(self.rivals[:_SHOWN]):
             yield f"  {'then' if number else 'runner-up'}: {self._in_words(rival)}"
+        if len(self.rivals) > _SHOWN:
+            yield f"  and {len(self.rivals) - _SHOWN} more rows"
 
     def _in_words(self, rival: Rival) -> str:
         return f"{row_name(rival.table, rival.entry)}: {winner_in_words(rival.entry)}; {self._why_behind(rival)}"

@@ -55,7 +55,7 @@ def _require_pattern(pattern: str) -> None:
 def _settings(python: str) -> dict[str, str]:
     """What git is to run; a file that is no table is shown as it is."""
     return {
-        f"diff.{DRIVER}.textconv": f'show() {{ {python} -m diode_lut show "$1" 2>/dev/null || cat "$1"; }}; show',
+        f"diff.{DRIVER}.textconv": f'show() {{ {python} -m diode_lut show -- "$1" 2>/dev/null || cat -- "$1"; }}; show',
         f"diff.{DRIVER}.xfuncname": "^([^ ].*)$",
         f"merge.{DRIVER}.name": "diode_lut merge",
         f"merge.{DRIVER}.driver": f"{python} -m diode_lut merge %O %A %B -o %A",

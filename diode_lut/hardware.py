@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diode_lut.errors import HardwareError
+from diode_lut.errors import BROKEN_IMPORT, HardwareError
 from diode_lut.problem import Hardware, slug
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def detect_hardware(device: str | torch.device | None = None) -> Hardware:
     """The hardware behind torch's ``device`` (``cuda``, ``cuda:1``, ``cpu``); by default CUDA where there is any.
 
-    ROCm's devices are called ``cuda`` as well. HardwareError if torch is missing, or has no such device.
+    ROCm's devices are called ``cuda`` as well. HardwareError if torch cannot be imported, or has no such device.
     """
     try:
         import torch
-    except ImportError as error:
+    except BROKEN_IMPORT as error:
         raise HardwareError(f"torch cannot be imported ({error}): install it, or name the hardware") from error
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from diode_lut.errors import ProblemError
+from diode_lut.printable import printable
 
 OPS = ("mm", "addmm", "bmm", "baddbmm")
 BATCHED = ("bmm", "baddbmm")
@@ -150,7 +151,7 @@ class Hardware(NamedTuple):
         return {slug(name) for name in (self.name, *self.aliases)}
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.arch}, {self.sm_count} SMs)"
+        return printable(f"{self.name} ({self.arch}, {self.sm_count} SMs)")
 
 
 def slug(name: str) -> str:

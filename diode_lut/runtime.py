@@ -27,6 +27,7 @@ from diode_lut.explanation import Explanation
 from diode_lut.explanation import explain as explanation_of
 from diode_lut.hardware import detect_hardware
 from diode_lut.kernels.config import Config
+from diode_lut.printable import printable
 from diode_lut.problem import Hardware, Problem
 from diode_lut.selector import Decision, Demand, Selector
 from diode_lut.settings import config
@@ -147,7 +148,7 @@ def skipped(decision: Decision, config: Config, reason: str) -> None:
         _skipped.add(key)
     found = f"{config} cannot run {decision.problem} here: {reason}"
     instead = "Inductor decides" if decision.entry is None else "the row's next config is taken, if there is one"
-    log.warning("%s: %s; %s", decision.where, found, instead)
+    log.warning("%s: %s; %s", decision.where, printable(found), instead)
 
 
 def settle(decision: Decision, served: tuple[Config, ...], *, strict: bool) -> None:
@@ -192,7 +193,7 @@ def _build_selector(hardware: Hardware, user_tables: tuple[str, ...], tiers: tup
         f"{tier.name}: {table.path} ({len(table.entries)} rows)" for tier in selector.tiers for table in tier.tables
     ]
     tables += [f"{tier.name}: {model.path}" for tier in selector.tiers for model in tier.models]
-    log.info("%s: %s", hardware, ", ".join(tables) or "no tables")
+    log.info("%s: %s", hardware, printable(", ".join(tables)) or "no tables")
     receipt.record_sources(selector)
     return selector
 

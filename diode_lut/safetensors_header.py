@@ -12,6 +12,7 @@ import orjson
 
 from diode_lut.bounded import open_regular
 from diode_lut.errors import DiodeLutError
+from diode_lut.printable import as_lines
 
 MAX_HEADER_BYTES = 4 << 20
 """Far more than files with a thousand tensors have."""
@@ -25,7 +26,7 @@ def header_in_words(path: Path) -> str:
     try:
         header = orjson.loads(data)
         metadata = header.pop("__metadata__", {})
-        return "\n".join(
+        return as_lines(
             [
                 *(f"{name}: {value}" for name, value in sorted(metadata.items())),
                 *(f"{name} {tensor['dtype']} {tensor['shape']}" for name, tensor in sorted(header.items())),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from diode_lut.kernels.config import Config
+from diode_lut.printable import as_lines, printable
 from diode_lut.problem import Hardware, Problem
 from diode_lut.settings import CONFIDENCE, GAIN, Settings
 from diode_lut.table import Candidate, Entry, Table, of_kind
@@ -108,12 +109,16 @@ class Decision(NamedTuple):
 
     def explain(self) -> str:
         """The decision for people: the problem, the steps, and the configs with what they gain over aten."""
+        return as_lines(self.lines())
+
+    def lines(self) -> list[str]:
+        """What ``explain`` says, line by line; what others wrote is not escaped."""
         lines = [f"{self.problem} on {self.hardware}", *(f"  {step}" for step in self.steps)]
         if self.entry is not None and self.table is not None:
             lines += [f"    {_in_words(candidate)}" for candidate in self.entry.candidates]
         elif self.opinion is not None:
             lines += ranking_in_words(self.opinion.ranking)
-        return "\n".join(lines)
+        return lines
 
     @property
     def where(self) -> str:
@@ -190,20 +195,20 @@ class Selector:
 
 def table_name(table: Table) -> str:
     """What to call a table in messages: its file, relative to the working directory where it lies below that."""
-    return shown(table.path) if table.path else f"table for {table.hardware.name}"
+    return shown(table.path) if table.path else printable(f"table for {table.hardware.name}")
 
 
 def model_name(model: Model) -> str:
     """What to call a model in messages, in the same way."""
-    return shown(model.path) if model.path else f"model for {model.hardware.name}"
+    return shown(model.path) if model.path else printable(f"model for {model.hardware.name}")
 
 
 def shown(path: Path) -> str:
     """The path as messages show it: relative to the working directory where it lies below that."""
     with suppress(FileNotFoundError):  # the working directory may have been removed
         if path.is_relative_to(Path.cwd()):
-            return os.path.relpath(path)
-    return str(path)
+            return printable(os.path.relpath(path))
+    return printable(str(path))
 
 
 def _digest(tiers: Iterable[Tier], sm_count: int) -> str:

@@ -190,7 +190,7 @@ class TestCheck:
         path = table_file("mine.json", {"op": "mn", "configs": [ATEN]})
         (problem, *_) = json.loads(call("check", "--format", "json", path).stdout)
         assert problem.pop("reason").startswith('"mn" is not allowed')
-        assert problem == {"path": str(path), "line": 14, "column": 10, "where": "entries[0].op"}
+        assert problem == {"severity": "error", "path": str(path), "line": 14, "column": 10, "where": "entries[0].op"}
         assert json.loads(call("check", "--format", "json", table_file("good.json", ROW)).stdout) == []
 
     def test_github(self, table_file: Write, tmp_path: Path) -> None:

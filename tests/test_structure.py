@@ -21,6 +21,7 @@ PACKAGE = ROOT / "diode_lut"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
+    "printable",
     "errors",
     "bounded",
     "log",

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from os import PathLike, fspath
+from os import PathLike
 from typing import Any
 
 import click
 
 from diode_lut import __version__
-from diode_lut.errors import DiodeLutError, HardwareError, ProblemError, SettingError
+from diode_lut.cli.output import say
+from diode_lut.errors import DiodeLutError, HardwareError, ProblemError, SettingError, TableError
+from diode_lut.printable import printable
 from diode_lut.settings import config
 
 COMMANDS = {
@@ -61,25 +66,42 @@ class _Group(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _printable_usage_errors():
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _printable_usage_errors():
+                return super().invoke(ctx)
         except BrokenPipeError:
             raise  # nobody reads on: click ends quietly
         except (DiodeLutError, OSError) as error:
-            click.echo(f"error: {_in_words(error)}", err=True)
+            say(printable(f"error: {_in_words(error)}"), err=True)
             ctx.exit(exit_code(error))
+
+
+@contextmanager
+def _printable_usage_errors() -> Iterator[None]:
+    """Click prints these itself, with what was typed."""
+    try:
+        yield
+    except click.ClickException as error:
+        vars(error)["message"] = printable(error.message)
+        raise
 
 
 def _in_words(error: DiodeLutError | OSError) -> str:
     """The message; of the system's errors about a file the file first, as in all others, and no number."""
     if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str | PathLike):
-        return f"{fspath(error.filename)}: {error.strerror}"
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return str(error)
 
 
 def exit_code(error: DiodeLutError | OSError) -> int:
-    """2 for what cannot be read or asked for, 1 for what is invalid."""
+    """2 for what cannot be read or asked for, 1 for what is invalid, 0 for a note."""
+    if isinstance(error, TableError) and error.note:
+        return 0
     unreadable = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
     wrong_usage = isinstance(error, (HardwareError, ProblemError, SettingError))
     return 2 if unreadable or wrong_usage else 1

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from diode_lut.cli.inputs import end_with_losses, hardware_of, read_whole_table, require_same_device
+from diode_lut.cli.output import progress_bars, say
+from diode_lut.printable import as_lines
 from diode_lut.problem import LAYOUTS
 
 if TYPE_CHECKING:
@@ -71,9 +73,6 @@ def build_command(
     That is: within --epsilon of the best config measured for it, and aten, or faster than aten by more than noise.
     Datasets are those of the collect command, or torch-diode's, JSON or msgpack.
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
     from diode_lut.build import build
     from diode_lut.catalog import open_model
     from diode_lut.dataset import read_dataset
@@ -89,18 +88,17 @@ def build_command(
     model = open_model(model_file) if model_file else None
     if model:
         require_same_device(datasets, model)
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
+    with progress_bars() as progress:
         result = build(
             datasets,
             hardware=device,
             previous=table,
             epsilon=epsilon,
             prune_with=_pruning(model) if model else None,
-            progress=lambda dataset: progress.track(dataset, description=dataset.path.name),
+            progress=lambda dataset: progress.track(dataset, dataset.path.name),
         )
     write_table(result.table, output)
-    click.echo("\n".join(_summary(result, table, output)))
+    say(as_lines(_summary(result, table, output)))
     end_with_losses(datasets)
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import click
 
 from diode_lut import cli
+from diode_lut.cli.output import progress_bars, say
 from diode_lut.cli.reporters import REPORTERS
 from diode_lut.errors import ModelError, TableError
+from diode_lut.printable import printable
 
 
 @click.command("check")
@@ -35,12 +37,15 @@ def check_command(ctx: click.Context, files: tuple[Path, ...], compiling: bool, 
 
     That is what the schema says, rows that contradict each other or can never answer, configs that the architecture
     cannot launch, and any form but that of fmt. Prints one line for each problem, as FILE:LINE:COLUMN: PATH: what was
-    found and what is allowed. Of a model the first problem is found.
+    found and what is allowed. Of a model the first problem is found. A note says what was not looked for, because it
+    would take too long; it does not change the exit code.
     """
     errors = [error for file in files for error in _check(file, compiling)]
     for line in REPORTERS[form](errors):
-        click.echo(line)
-    click.echo(f"{_count(len(files), 'file')}, {_count(len(errors), 'problem')}", err=True)
+        say(line)
+    notes = sum(error.note for error in errors)
+    counts = [_count(len(files), "file"), _count(len(errors) - notes, "problem")]
+    say(", ".join([*counts, *([_count(notes, "note")] if notes else [])]), err=True)
     ctx.exit(max(map(cli.exit_code, errors), default=0))
 
 
@@ -60,7 +65,7 @@ def _check_model(file: Path) -> list[TableError]:
     try:
         open_model(file)
     except ModelError as error:
-        found = TableError(str(error).removeprefix(f"{file}: "), path=file)
+        found = TableError(str(error).removeprefix(printable(f"{file}: ")), path=file)
         found.__cause__ = error.__cause__
         return [found]
     return []
@@ -68,14 +73,10 @@ def _check_model(file: Path) -> list[TableError]:
 
 def _compile(file: Path) -> list[TableError]:
     """What Triton says about the configs of a table; nothing if the file is none, which is said elsewhere."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     from diode_lut.compilation import check_compiling
 
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress, suppress(TableError):
-        return check_compiling(file, lambda done, total: progress.track(done, total, description=file.name))
+    with progress_bars() as progress, suppress(TableError):
+        return check_compiling(file, lambda done, total: progress.track(done, file.name, total))
     return []
 
 

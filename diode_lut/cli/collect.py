@@ -15,9 +15,11 @@ import click
 from click.core import ParameterSource
 
 from diode_lut.cli.inputs import end_with_losses, require_torch
+from diode_lut.cli.output import say
 from diode_lut.collect.stages import METHODS
 from diode_lut.errors import CollectError
 from diode_lut.hardware import detect_hardware
+from diode_lut.printable import printable
 from diode_lut.problem import DTYPES, LAYOUTS, OPS, Problem
 
 if TYPE_CHECKING:
@@ -148,15 +150,15 @@ def collect_command(
             for each in passes:
                 tallies.append(Counter())
                 _show(each, tallies[-1])
-                click.echo(_summary(path, each.stage, tallies[-1]))
+                say(_summary(path, each.stage, tallies[-1]))
     except KeyboardInterrupt:
         if tallies and tallies[-1]["left"]:
-            click.echo(_summary(path, each.stage, tallies[-1]))
-        click.echo("stopped: run the same command again to go on", err=True)
+            say(_summary(path, each.stage, tallies[-1]))
+        say("stopped: run the same command again to go on", err=True)
         context.exit(_STOPPED)
     left = sum(tally["left"] for tally in tallies)
     if left:
-        click.echo(f"{left} problems left: run the same command again to go on", err=True)
+        say(f"{left} problems left: run the same command again to go on", err=True)
     elif not any(tally["measured"] + tally["present"] for tally in tallies):
         raise CollectError("none of the problems could be measured")
     end_with_losses([each.dataset] if tallies else [])
@@ -198,7 +200,7 @@ def _show(each: Pass, tally: Counter[str]) -> None:
             tally["left"] -= 1
             _count(outcome, tally)
             if outcome.status == "skipped":
-                console.print(f"skipped {outcome.problem}: {outcome.reason}")
+                console.print(printable(f"skipped {outcome.problem}: {outcome.reason}"))
             per_minute = 60 * tally["timings"] / (time.monotonic() - begin)
             progress.update(task, advance=1, timings=tally["timings"], per_minute=per_minute)
 
@@ -212,7 +214,7 @@ def _count(outcome: Outcome, tally: Counter[str]) -> None:
 
 
 def _summary(path: Path, stage: str, tally: Counter[str]) -> str:
-    return (
+    return printable(
         f"{path}: {stage}: {tally['measured']} problems measured, {tally['present']} there before, "
         f"{tally['skipped']} skipped; {tally['timings']} configs tried, {tally['failed']} of them failed; "
         f"{tally['ignored']} candidates ignored that no config can express"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from diode_lut.cli.output import progress_bars, say
 from diode_lut.errors import TableError
 
 if TYPE_CHECKING:
@@ -47,24 +48,21 @@ def diff_command(ctx: click.Context, old: Path, new: Path, inputs: tuple[Path, .
     try:
         old_table, new_table = open_table(old), open_table(new)
     except TableError as error:  # 1 would say that they are different
-        click.echo(f"error: {error}", err=True)
+        say(f"error: {error}", err=True)
         ctx.exit(2)
     diff = compare(old_table, new_table)
     effect = _effect(old_table, new_table, inputs) if inputs else None
     renderer = getattr(import_module(f"diode_lut.diff.as_{style}"), f"as_{style}")
-    click.echo(renderer(Report(str(old), str(new), diff, effect)))
+    say(renderer(Report(str(old), str(new), diff, effect)))
     ctx.exit(1 if diff else 0)
 
 
 def _effect(old: Table, new: Table, inputs: tuple[Path, ...]) -> Effect:
-    from rich.console import Console
-    from rich.progress import Progress
 
     from diode_lut.cli.inputs import read_datasets_for
     from diode_lut.diff.effect import effect_of
 
     datasets = read_datasets_for(new, inputs)
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
-        records = (record for each in datasets for record in progress.track(each, description=each.path.name))
+    with progress_bars() as progress:
+        records = (record for each in datasets for record in progress.track(each, each.path.name))
         return effect_of(old, new, records)

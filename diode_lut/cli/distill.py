@@ -9,8 +9,10 @@ import click
 
 from diode_lut.cli.evaluate import check_picture
 from diode_lut.cli.inputs import end_with_losses, require_torch
+from diode_lut.cli.output import say
 from diode_lut.files import require_writable
 from diode_lut.model.head import SUFFIX
+from diode_lut.printable import printable
 
 if TYPE_CHECKING:
     from diode_lut.distill import Distilled
@@ -79,7 +81,7 @@ def distill_command(
 
     split = Split(seed, test, tuple(map(parse_family, families)))
     datasets = [read_dataset(path) for path in inputs]
-    distilled = distill(datasets, split, Plan(seed, epochs), report=lambda text: click.echo(text, err=True))
+    distilled = distill(datasets, split, Plan(seed, epochs), report=lambda text: say(text, err=True))
     write_model(distilled.model, output)
     _print(distilled, output)
     if picture is not None:
@@ -93,5 +95,5 @@ def _print(distilled: Distilled, output: Path) -> None:
     from diode_lut.distill.as_text import as_text
 
     for name, validation in distilled.validations.items():
-        click.echo(as_text(name, validation))
-    click.echo(f"{output}: {output.stat().st_size} bytes, {len(distilled.model.candidates)} candidates")
+        say(as_text(name, validation))
+    say(printable(f"{output}: {output.stat().st_size} bytes, {len(distilled.model.candidates)} candidates"))

@@ -6,6 +6,9 @@ import logging
 
 import click
 
+from diode_lut.cli.output import say
+from diode_lut.printable import printable
+
 
 @click.command("doctor")
 @click.pass_context
@@ -19,8 +22,8 @@ def doctor_command(ctx: click.Context) -> None:
     logging.getLogger("diode_lut").addHandler(logging.NullHandler())  # the findings say it all
     found = False
     for finding in examine():
-        click.echo(f"{finding.state:5}  {finding.topic}: {finding.text}")
+        say(printable(f"{finding.state:5}  {finding.topic}: {finding.text}"))
         if finding.remedy:
-            click.echo(f"       to do: {finding.remedy}")
+            say(printable(f"       to do: {finding.remedy}"))
         found |= finding.state == "wrong"
     ctx.exit(1 if found else 0)

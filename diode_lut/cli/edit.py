@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from diode_lut.cli.output import say
 from diode_lut.errors import ProblemError
 from diode_lut.kernels.config import Config
+from diode_lut.printable import as_lines
 from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, OPS, contiguous_align
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ def set_command(table_file: Path, configs: tuple[str, ...], note: str, **key: An
     row = {"configs": [Config.parse(config).to_json() for config in configs], "note": note}
     edit = set_row(read_whole_table(table_file, _REMEDY), _entry({**_key(**key), **row}))
     write_table(edit.table, table_file)
-    click.echo("\n".join(_summary(edit)))
+    say(as_lines(_summary(edit)))
 
 
 @click.command("unset")
@@ -93,7 +95,7 @@ def unset_command(table_file: Path, **key: Any) -> None:
     anything = {"configs": [Config("aten").to_json()]}
     edit = unset_row(read_whole_table(table_file, _REMEDY), _entry({**_key(**key), **anything}))
     write_table(edit.table, table_file)
-    click.echo("\n".join(_summary(edit)))
+    say(as_lines(_summary(edit)))
 
 
 def _key(op: str, align: str | None, **fields: Any) -> dict[str, Any]:
@@ -136,4 +138,6 @@ def _summary(edit: Edit) -> list[str]:
     if edit.wider and edit.gone is None:
         lines.append("until now it was answered by")
         lines.append(f"  {shown(edit.wider[0])}")
+    if edit.undecided:
+        lines.append(f"not looked for, because it takes too long: whether {edit.undecided} rows are still used")
     return lines

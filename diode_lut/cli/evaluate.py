@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from diode_lut.cli.output import progress_bars, say
 from diode_lut.errors import SettingError
 from diode_lut.files import require_writable
 
@@ -63,7 +64,6 @@ def evaluate_command(
     than DIODE_LUT_CONFIDENCE_THRESHOLD says, and expects less gain than DIODE_LUT_GAIN_THRESHOLD, that is a miss.
     """
     from rich.console import Console
-    from rich.progress import Progress
 
     from diode_lut.catalog import open_model, open_table
     from diode_lut.cli.inputs import end_with_losses, read_datasets_for
@@ -81,9 +81,8 @@ def evaluate_command(
         check_picture(picture)
     if json_file is not None and not json_file.parent.is_dir():
         raise click.UsageError(f"{json_file.parent}: no such directory to write the figures to")
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
-        records = (record for each in datasets for record in progress.track(each, description=each.path.name))
+    with progress_bars() as progress:
+        records = (record for each in datasets for record in progress.track(each, each.path.name))
         evaluation = evaluate(_answers(chooser), _measured(chooser, everything, records), against)
     Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False).print(AsText(evaluation))
     if json_file is not None:
@@ -134,7 +133,7 @@ def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
     if left_out and not unseen:
         raise DatasetError("all problems are such as the model was trained on: --all includes them")
     if left_out:
-        click.echo(f"{len(left_out)} problems are such as the model was trained on: --all includes them", err=True)
+        say(f"{len(left_out)} problems are such as the model was trained on: --all includes them", err=True)
 
 
 def check_picture(path: Path) -> None:

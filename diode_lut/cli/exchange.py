@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from diode_lut.cli.inputs import end_with_losses, hardware_of, read_whole_table
+from diode_lut.cli.output import say
 from diode_lut.errors import ExchangeError
 from diode_lut.exchange.registry import FORMATS
 from diode_lut.files import write_atomically
+from diode_lut.printable import printable
 from diode_lut.problem import DTYPES, LAYOUTS, OPS
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ def import_command(
     content, skipped = read(name, path, facts)
     _say(skipped)
     taken = _save_timings(content, output) if isinstance(content, tuple) else _save_table(content, output)
-    click.echo(f"{output}: {taken}")
+    say(printable(f"{output}: {taken}"))
 
 
 @click.command("export", epilog=f"\b\nFormats:\n{_LIST}")
@@ -89,7 +91,7 @@ def export_command(
     else:
         data, skipped = _table_bytes(name, path, problems, Facts(dtype=dtype, layout=layout))
     write_atomically(output, data)
-    click.echo(f"{output}: {len(data)} bytes")
+    say(printable(f"{output}: {len(data)} bytes"))
     _say(skipped)
     end_with_losses(datasets)
 
@@ -131,4 +133,4 @@ def _table_bytes(name: str, path: Path, problems: Path | None, facts: Facts) -> 
 
 def _say(skipped: Counter[str]) -> None:
     for reason, count in sorted(skipped.items()):
-        click.echo(f"  skipped: {count}: {reason}", err=True)
+        say(printable(f"  skipped: {count}: {reason}"), err=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from diode_lut.cli.output import say
 from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
 from diode_lut.settings import config
 
@@ -71,5 +72,5 @@ def explain_command(
         tables = (str(table), *tables)
     with config.patch(tables=tables):
         explanation = runtime.explanation(problem, hardware=hardware)
-    click.echo(str(explanation))
+    say(str(explanation))
     ctx.exit(0 if explanation.decision.configs else 1)

@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 
 from diode_lut import cli
+from diode_lut.cli.output import say
 from diode_lut.errors import TableError
+from diode_lut.printable import printable
 
 
 @click.command("fmt")
@@ -32,11 +34,11 @@ def _format(file: Path, check: bool) -> int:
     try:
         table = read_whole_table(file, "correct it first")
     except TableError as error:
-        click.echo(f"error: {error}", err=True)
+        say(f"error: {error}", err=True)
         return cli.exit_code(error)
     if read_bytes(file) == to_bytes(table):
         return 0
-    click.echo(str(file))
+    say(printable(str(file)))
     if not check:
         write_table(table, file)
     return int(check)

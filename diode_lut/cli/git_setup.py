@@ -7,7 +7,9 @@ from pathlib import Path
 
 import click
 
+from diode_lut.cli.output import say
 from diode_lut.git import TABLES, set_up
+from diode_lut.printable import printable
 
 
 @click.command("git-setup")
@@ -21,4 +23,4 @@ def git_setup_command(patterns: tuple[str, ...]) -> None:
     """
     tables = patterns or TABLES
     attributes = set_up(Path.cwd(), sys.executable, tables)
-    click.echo(f"{attributes}: {', '.join(tables)}")
+    say(printable(f"{attributes}: {', '.join(tables)}"))

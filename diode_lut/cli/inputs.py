@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.errors import DatasetError, HardwareError, SettingError, TableError
+from diode_lut.cli.output import say
+from diode_lut.errors import BROKEN_IMPORT, DatasetError, HardwareError, SettingError, TableError
+from diode_lut.printable import printable
 from diode_lut.problem import Hardware
 
 if TYPE_CHECKING:
@@ -62,17 +64,19 @@ def end_with_losses(datasets: Iterable[Dataset]) -> None:
     """At a command's end: where datasets were damaged, say how many places were left out, and exit with 1."""
     lost = {dataset.path: len(dataset.lost) for dataset in datasets if dataset.lost}
     for path, places in lost.items():
-        click.echo(f"{path}: damaged places, whose records are lost: {places} ({_REMEDY})", err=True)
+        say(printable(f"{path}: damaged places, whose records are lost: {places} ({_REMEDY})"), err=True)
     if lost:
         click.get_current_context().exit(1)
 
 
 def require_torch(command: str) -> None:
-    """SettingError, which says how to install it, if there is no torch."""
+    """SettingError, which says how to install it, if torch is missing or broken."""
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError as error:
         raise SettingError(f"{command} needs torch: pip install diode-lut[torch]") from error
+    except BROKEN_IMPORT as error:
+        raise SettingError(f"{command} needs torch, which cannot be imported ({error}): install it again") from error
 
 
 def hardware_of(text: str) -> Hardware:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from diode_lut.cli.inputs import read_whole_table
+from diode_lut.cli.output import say
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _REMEDY = "correct it first"
@@ -32,7 +33,7 @@ def merge_command(ctx: click.Context, files: tuple[Path, ...], output: Path | No
     base = next((read_whole_table(path, _REMEDY) for path in bases if path.stat().st_size), None)
     merged = merge(base, read_whole_table(ours, _REMEDY), read_whole_table(theirs, _REMEDY))
     for remark in merged.remarks:
-        click.echo(str(remark), err=True)
+        say(str(remark), err=True)
     if output is None:
         click.echo(to_bytes(merged.table), nl=False)
     else:

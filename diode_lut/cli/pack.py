@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from diode_lut.cli.inputs import end_with_losses
+from diode_lut.cli.output import progress_bars, say
+from diode_lut.printable import printable
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -19,21 +21,17 @@ def pack_command(inputs: tuple[Path, ...], output: Path) -> None:
 
     Records are sorted, and equal ones stored once: the same timings give the same bytes. IN may include OUT.
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
     from diode_lut.dataset import pack
     from diode_lut.dataset.stream import open_stream
 
     if not output.parent.is_dir():
         raise click.UsageError(f"{output.parent}: no such directory to write the dataset to")
     datasets = [open_stream(path) for path in inputs]
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
-        packed = pack(datasets, output, lambda dataset: progress.track(dataset, description=dataset.path.name))
+    with progress_bars() as progress:
+        packed = pack(datasets, output, lambda dataset: progress.track(dataset, dataset.path.name))
     count, size = sum(packed.timings.values()), output.stat().st_size
     stages = ", ".join(f"{stage}: {timings}" for stage, timings in sorted(packed.timings.items()))
-    click.echo(f"{output}: {packed.problems} problems, {count} timings ({stages or 'none'}), {size} bytes")
+    say(printable(f"{output}: {packed.problems} problems, {count} timings ({stages or 'none'}), {size} bytes"))
     if packed.copies:
-        click.echo(f"  copies of other records, left out: {packed.copies}")
+        say(f"  copies of other records, left out: {packed.copies}")
     end_with_losses(datasets)

@@ -9,6 +9,9 @@ from typing import Any
 
 import click
 
+from diode_lut.cli.output import say
+from diode_lut.printable import as_json, printable
+
 _WIDTH = 1000
 """Columns where the output is no terminal: enough for any row of a table."""
 
@@ -16,30 +19,29 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def _as_json(found: Any) -> None:
-    import orjson
-
-    click.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+    say(as_json(found))
 
 
 def _as_lines(found: Any) -> None:
-    import orjson
-
     for item in _items(found):
-        click.echo(orjson.dumps(item).decode())
+        say(as_json(item, indent=False))
 
 
 def _as_table(found: Any) -> None:
-    import orjson
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
 
     rows = [item if isinstance(item, dict) else {"": item} for item in _items(found)]
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(*(Column(name, overflow="fold") for name in columns), box=None, show_edge=False, pad_edge=False)
+    table = Table(
+        *(Column(Text(printable(name)), overflow="fold") for name in columns), box=None, show_edge=False, pad_edge=False
+    )
     for row in rows:
-        cells = [row.get(name, "") for name in columns]
-        table.add_row(*(Text(cell if isinstance(cell, str) else orjson.dumps(cell).decode()) for cell in cells))
+        cells = (row.get(name, "") for name in columns)
+        table.add_row(
+            *(Text(printable(each) if isinstance(each, str) else as_json(each, indent=False)) for each in cells)
+        )
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
 
 

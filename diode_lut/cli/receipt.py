@@ -7,6 +7,8 @@ from pkgutil import resolve_name
 
 import click
 
+from diode_lut.cli.output import say
+
 _FORMATS = {"text": "diode_lut.receipt.as_text:as_text", "json": "diode_lut.receipt.as_json:as_json"}
 
 
@@ -37,4 +39,4 @@ def receipt_command(files: tuple[Path, ...], output: Path | None, form: str) -> 
     merged = merge_receipts(map(read_receipt, files))
     if output is not None:
         write_atomically(output, receipt_bytes(merged))
-    click.echo(resolve_name(_FORMATS[form])(merged))
+    say(resolve_name(_FORMATS[form])(merged))

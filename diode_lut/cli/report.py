@@ -9,7 +9,9 @@ from urllib.parse import quote
 
 import click
 
+from diode_lut.cli.output import progress_bars, say
 from diode_lut.errors import SettingError
+from diode_lut.printable import printable
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset
@@ -52,19 +54,16 @@ def report_command(table_file: Path, inputs: tuple[Path, ...], output: Path, lin
     page = as_page(as_data(table, evaluation, link=link, datasets=[dataset.path.name for dataset in datasets]))
     write_atomically(output, page.encode())
     problems = f", {len(evaluation.cases)} problems" if evaluation else ""
-    click.echo(f"{output}: {len(table.entries)} rows{problems}, {len(page.encode())} bytes")
+    say(printable(f"{output}: {len(table.entries)} rows{problems}, {len(page.encode())} bytes"))
     end_with_losses(datasets)
 
 
 def _evaluation(table: Table, datasets: list[Dataset]) -> Evaluation:
-    from rich.console import Console
-    from rich.progress import Progress
 
     from diode_lut.evaluate import answers_of, evaluate
 
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
-        records = (record for each in datasets for record in progress.track(each, description=each.path.name))
+    with progress_bars() as progress:
+        records = (record for each in datasets for record in progress.track(each, each.path.name))
         return evaluate(answers_of(table), records)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from diode_lut.errors import TableError
+from diode_lut.printable import as_json, printable
 
 
 def _as_text(errors: Sequence[TableError]) -> list[str]:
@@ -13,11 +14,16 @@ def _as_text(errors: Sequence[TableError]) -> list[str]:
 
 def _as_json(errors: Sequence[TableError]) -> list[str]:
     """One list, of an object for each problem; ``line`` and ``column`` are null if the file as a whole is meant."""
-    import orjson
-
     fields = ("line", "column", "where", "reason")
-    problems = [{"path": str(error.path), **{name: getattr(error, name) for name in fields}} for error in errors]
-    return [orjson.dumps(problems, option=orjson.OPT_INDENT_2).decode()]
+    problems = [
+        {
+            "severity": "note" if error.note else "error",
+            "path": str(error.path),
+            **{name: getattr(error, name) for name in fields},
+        }
+        for error in errors
+    ]
+    return [as_json(problems)]
 
 
 def _as_github(errors: Sequence[TableError]) -> list[str]:
@@ -27,13 +33,16 @@ def _as_github(errors: Sequence[TableError]) -> list[str]:
 
 def _annotation(error: TableError) -> str:
     place = {"file": error.path, "line": error.line, "col": error.column}
-    properties = ",".join(f"{name}={_property(str(value))}" for name, value in place.items() if value is not None)
-    message = ": ".join(filter(None, (error.where, error.reason)))
-    return f"::error {properties}::{_data(message)}"
+    properties = ",".join(
+        f"{name}={_property(printable(str(value)))}" for name, value in place.items() if value is not None
+    )
+    message = printable(": ".join(filter(None, (error.where, error.reason))))
+    return f"::{'notice' if error.note else 'error'} {properties}::{_data(message)}"
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    """The text as GitHub's runner reads it in a command, in which there are no line ends."""
+    return printable(text).replace("%", "%25")
 
 
 def _property(text: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from diode_lut.bounded import open_regular
+from diode_lut.cli.output import say
 
 
 @click.command("show")
@@ -22,4 +23,4 @@ def show_command(file: Path) -> None:
 
     with open_regular(file) as opened:
         is_json = opened.read(64).lstrip().startswith(b"{")
-    click.echo(as_text(read_table(file)) if is_json else header_in_words(file))
+    say(as_text(read_table(file)) if is_json else header_in_words(file))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import click
 
+from diode_lut.cli.output import say
+from diode_lut.printable import printable
+
 
 @click.command("tables")
 def tables_command() -> None:
@@ -17,4 +20,4 @@ def tables_command() -> None:
         if is_model(file.path) and isinstance(try_model(str(file.path)), DiodeLutError):
             continue
         origin = "shipped" if file.shipped else "user"
-        click.echo(f"{file.name}  {file.hardware}  {origin}  {shown(file.path)}")
+        say(printable(f"{file.name}  {file.hardware}  {origin}  {shown(file.path)}"))

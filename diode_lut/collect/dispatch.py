@@ -22,6 +22,7 @@ from diode_lut.collect.watch import Loss
 from diode_lut.collect.worker import measure_shard
 from diode_lut.dataset import Timing
 from diode_lut.errors import CollectError
+from diode_lut.printable import printable
 from diode_lut.problem import Problem
 
 MOST_DEATHS = 3
@@ -153,7 +154,7 @@ class Dispatch:
         """Puts back what a lost worker had in hand and did not do."""
         hand = self._hands.pop(address)
         loss = self._losses.pop(hand.number, None)
-        _log.warning("worker %s is lost: %s", address, loss or "why is not known")
+        _log.warning("worker %s is lost: %s", address, printable(str(loss or "why is not known")))
         tasks = tuple(task for task in hand.shard.tasks if task.problem not in self._done)
         suspect = loss.problem if loss else tasks[0].problem if len(tasks) == 1 else None
         if loss and loss.config:

@@ -18,6 +18,7 @@ from diode_lut.collect.task import Outcome, Shard, Task
 from diode_lut.collect.watch import Loss, Watch
 from diode_lut.dataset import Timing
 from diode_lut.errors import CollectError, DeviceLostError
+from diode_lut.printable import printable
 
 
 class Workplace(Protocol):
@@ -100,5 +101,5 @@ def _give_up(loss: Loss) -> None:
     )
     if threading.current_thread() is threading.main_thread():
         raise DeviceLostError(message)
-    print(f"error: {message}", file=sys.stderr, flush=True)  # noqa: T201 - nobody is left to raise it to
+    print(f"error: {printable(message)}", file=sys.stderr, flush=True)  # noqa: T201 - nobody is left to raise it to
     os._exit(1)

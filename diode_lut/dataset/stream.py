@@ -19,6 +19,7 @@ from diode_lut.dataset.record import Header, Record
 from diode_lut.dataset.unframed import Unframed
 from diode_lut.errors import DatasetError
 from diode_lut.files import write_atomically
+from diode_lut.printable import printable
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +85,8 @@ def _records(path: Path, lost: list[Lost]) -> Iterator[Record]:
                 raise DatasetError(f"{path}: record {frames.records}: {error}") from None
             yield record
     if frames.torn:
-        _log.warning("%s: the last record was cut off by a crash: its %d bytes are left out", path, frames.torn)
+        name = printable(str(path))
+        _log.warning("%s: the last record was cut off by a crash: its %d bytes are left out", name, frames.torn)
 
 
 def _unframed_records(path: Path, lost: list[Lost]) -> Iterator[Record]:

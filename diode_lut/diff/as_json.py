@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from diode_lut.diff.change import Change
 from diode_lut.diff.report import Report
+from diode_lut.printable import as_json as printable_as_json
 from diode_lut.table import Entry
 
 if TYPE_CHECKING:
@@ -17,16 +16,20 @@ _DIGITS = 6
 
 
 def as_json(report: Report) -> str:
-    """All changes with the rows as tables have them; changes of time are fractions, times nanoseconds."""
+    """All changes with the rows as tables have them; changes of time are fractions, times nanoseconds.
+
+    ``unpaired`` says that narrowed and widened rows may be listed as removed and added.
+    """
     document = {
         "old": report.old,
         "new": report.new,
         "same": not report.diff,
         "header": [change._asdict() for change in report.diff.header],
+        "unpaired": report.diff.unpaired,
         "rows": [_change(change) for change in report.diff.changes],
         "effect": None if report.effect is None else _effect(report.effect),
     }
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+    return printable_as_json(document)
 
 
 def _change(change: Change) -> dict[str, Any]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from diode_lut.diff.report import Report, details_of, effect_in_words, key_of, summary, switch_in_words, winner_of
+from diode_lut.printable import printable
 
 if TYPE_CHECKING:
     from diode_lut.diff.effect import Effect
+
+_LINKS = re.compile(r"[@#:]|\bwww\b|\bGH\b", re.IGNORECASE)
+"""After these GitHub sees people, issues and pages."""
 
 ROWS = 150
 """So many changes are listed; comments on GitHub end after 65,536 characters."""
@@ -49,6 +54,7 @@ def _table(rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """The text, without a meaning for Markdown or HTML."""
-    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace("->", "→")
-    return "".join(f"\\{letter}" if letter in "\\`*_[]|~#@" else letter for letter in escaped).replace("\n", " ")
+    """The text, without a meaning for Markdown, HTML or GitHub, where an empty comment keeps a link from being one."""
+    escaped = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace("->", "→")
+    plain = "".join(f"\\{letter}" if letter in "\\`*_[]|~#@$" else letter for letter in escaped)
+    return _LINKS.sub(lambda found: f"{found[0]}<!-- -->", plain)

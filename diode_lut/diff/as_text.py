@@ -15,6 +15,7 @@ from diode_lut.diff.report import (
     switch_in_words,
     winner_of,
 )
+from diode_lut.printable import as_lines
 
 if TYPE_CHECKING:
     from diode_lut.diff.effect import Effect
@@ -35,7 +36,7 @@ def as_text(report: Report) -> str:
             summary(diff),
         ]
     effect = [] if report.effect is None else _effect(report.effect)
-    return "\n".join([f"{report.old} -> {report.new}", *body, *effect])
+    return as_lines([f"{report.old} -> {report.new}", *body, *effect])
 
 
 def _lines(change: Change) -> Iterator[str]:

@@ -10,14 +10,26 @@ from typing import NamedTuple
 from diode_lut.diff.change import KINDS, Change, HeaderChange, Kind
 from diode_lut.table import Entry, Table
 from diode_lut.table.canonical import canonical_order
+from diode_lut.table.effort import Effort, ExhaustedError
 from diode_lut.table.overlap import Neighbours, coverage, lies_inside
+
+Pair = tuple[tuple[bool, float], int, int]
+"""How alike two rows are, and their numbers among those that are gone and those that are new."""
+
+_STEPS_OF_PAIR = 8
+"""It takes memory, and is sorted."""
 
 
 class Diff(NamedTuple):
-    """All that is different between two tables; ``changes`` are in canonical order of the rows."""
+    """All that is different between two tables; ``changes`` are in canonical order of the rows.
+
+    With ``unpaired``, rows that cover less or more than before may be called removed and added: too many rows cover
+    some of the same sizes to find all pairs.
+    """
 
     header: tuple[HeaderChange, ...]
     changes: tuple[Change, ...]
+    unpaired: bool = False
 
     @property
     def counts(self) -> dict[Kind, int]:
@@ -32,8 +44,9 @@ class Diff(NamedTuple):
 def compare(old: Table, new: Table) -> Diff:
     """What is different; nothing, and so false, if the tables say the same, in whatever order."""
     changed, removed, added = _by_key(old.entries, new.entries)
-    changes = [*changed, *_resized(removed, added)]
-    return Diff(tuple(_header_changes(old, new)), tuple(sorted(changes, key=lambda each: canonical_order(each.row))))
+    pairs, unpaired = _pairs(removed, added, Effort())
+    changes = sorted((*changed, *_resized(removed, added, pairs)), key=lambda each: canonical_order(each.row))
+    return Diff(tuple(_header_changes(old, new)), tuple(changes), unpaired)
 
 
 def _by_key(old: Iterable[Entry], new: Iterable[Entry]) -> tuple[list[Change], list[Entry], list[Entry]]:
@@ -61,20 +74,28 @@ def _grouped(entries: Iterable[Entry]) -> dict[object, list[Entry]]:
     return {key: sorted(rows, key=canonical_order) if len(rows) > 1 else rows for key, rows in groups.items()}
 
 
-def _resized(removed: Sequence[Entry], added: Sequence[Entry]) -> Iterator[Change]:
+def _pairs(removed: Sequence[Entry], added: Sequence[Entry], effort: Effort) -> tuple[list[Pair], bool]:
+    """The rows that are gone and new of which one lies inside the other; whether the effort was too little for all."""
+    pairs: list[Pair] = []
+    keys = [coverage(row) for row in removed]
+    try:
+        neighbours = Neighbours(removed, effort)
+        for place, row in enumerate(added):
+            key = coverage(row)
+            for number in neighbours.of(row, len(removed), effort):
+                if lies_inside(keys[number], key) or lies_inside(key, keys[number]):
+                    effort.spend(_STEPS_OF_PAIR)
+                    pairs.append((_likeness(removed[number], row), number, place))
+    except ExhaustedError:
+        return pairs, True
+    return pairs, False
+
+
+def _resized(removed: Sequence[Entry], added: Sequence[Entry], pairs: Iterable[Pair]) -> Iterator[Change]:
     """Rows that are gone and new, paired where one of the two lies inside the other.
 
     Where there are several ways, rows with the same winner go together first, then those of the most similar size.
     """
-    neighbours = Neighbours(removed)
-    keys = [coverage(row) for row in removed]
-    pairs = [
-        (_likeness(removed[number], row), number, place)
-        for place, row in enumerate(added)
-        for key in [coverage(row)]
-        for number in neighbours.of(row, len(removed))
-        if lies_inside(keys[number], key) or lies_inside(key, keys[number])
-    ]
     partners: dict[int, int] = {}
     taken: set[int] = set()
     for _, number, place in sorted(pairs):

@@ -53,7 +53,8 @@ def summary(diff: Diff) -> str:
     """How many changes there are of which kind."""
     words = {"winner": "with another winner", "details": "changed in details"}
     rows = ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in diff.counts.items())
-    return f"rows: {rows}" if rows else "rows: no changes"
+    unpaired = "; not all that were narrowed or widened were looked for" if diff.unpaired else ""
+    return f"rows: {rows}{unpaired}" if rows else "rows: no changes"
 
 
 def effect_in_words(effect: Effect) -> list[str]:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from diode_lut.distill.validation import SLOW, Choice, Validation
 from diode_lut.model.ranking import GOOD
+from diode_lut.printable import as_lines
 from diode_lut.selector import DEMAND
 
 
 def as_text(name: str, validation: Validation) -> str:
     """All figures of one group of problems, the worst predictions, the slow ones and those that failed."""
-    return "\n".join(_lines(name, validation))
+    return as_lines(_lines(name, validation))
 
 
 def _lines(name: str, validation: Validation) -> Iterator[str]:

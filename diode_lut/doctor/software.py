@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from diode_lut.doctor.finding import Finding, fine, note, wrong
+from diode_lut.errors import BROKEN_IMPORT
 from diode_lut.settings import autoregister
 
 OLDEST, NEWEST = (2, 11), (2, 15)
@@ -19,7 +20,7 @@ def software() -> Iterator[Finding]:
     """PyTorch and Triton."""
     try:
         import torch
-    except ImportError as error:
+    except BROKEN_IMPORT as error:
         remedy = "pip install diode-lut[torch]; tables can be read, checked, edited and built without"
         yield wrong("torch", f"cannot be imported ({error}), so there is nothing to hook into", remedy)
         return
@@ -34,7 +35,10 @@ def software() -> Iterator[Finding]:
 
 def _triton(*, needed: bool) -> Finding:
     if find_spec("triton"):
-        return fine("triton", str(import_module("triton").__version__))
+        try:
+            return fine("triton", str(import_module("triton").__version__))
+        except BROKEN_IMPORT as error:
+            return wrong("triton", f"cannot be imported ({error})", "install it again, or remove it")
     if needed:
         return wrong("triton", "is not installed, so no Triton kernel can be made", "pip install triton")
     return note("triton", "is not installed; on a CPU it is not needed")
@@ -48,9 +52,13 @@ def hook() -> Iterator[Finding]:
         yield wrong("hook", "is off by DIODE_LUT_AUTOREGISTER", "unset DIODE_LUT_AUTOREGISTER")
         return
 
-    from diode_lut.inductor import health
+    try:
+        from diode_lut.inductor import health
 
-    missing = health.what_is_missing()
+        missing = health.what_is_missing()
+    except BROKEN_IMPORT as error:
+        yield wrong("hook", f"Inductor cannot be imported ({error})", "install torch and triton again")
+        return
     if missing:
         yield wrong("hook", "; ".join(missing), "see the warnings above: this Inductor has no place for the hook")
         return

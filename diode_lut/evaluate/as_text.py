@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from diode_lut.evaluate.evaluation import SLOWER, Case, Evaluation, Summary
+from diode_lut.printable import as_lines, printable
 
 _COLUMNS = (
     "problems",
@@ -39,10 +40,10 @@ class AsText:
         for name, summaries in evaluation.groups.items():
             table.add_row(f"by {name}")
             for key, summary in summaries.items():
-                table.add_row(f"  {key}", *_cells(summary))
+                table.add_row(Text(printable(f"  {key}")), *_cells(summary))
         yield table
         yield Text(_legend(evaluation))
-        yield Text("\n".join(["worst:", *(f"  {_in_words(case)}" for case in evaluation.worst)]))
+        yield Text(as_lines(["worst:", *(f"  {_in_words(case)}" for case in evaluation.worst)]))
 
 
 def _cells(summary: Summary) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from diode_lut.printable import printable
 from diode_lut.table import Entry, Table
 from diode_lut.table.rules import CONFLICT
 from diode_lut.table.words import key_in_words
@@ -52,7 +53,7 @@ class Remark(NamedTuple):
         return cls(key_in_words(entry), text, conflict)
 
     def __str__(self) -> str:
-        return f"{'CONFLICT: ' if self.conflict else ''}{self.about}: {self.text}"
+        return printable(f"{'CONFLICT: ' if self.conflict else ''}{self.about}: {self.text}")
 
 
 def version(text: str) -> tuple[int, ...]:

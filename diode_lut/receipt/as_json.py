@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+from diode_lut.printable import as_json as printable_as_json
 from diode_lut.problem import Hardware
 from diode_lut.receipt.encode import hardware_to_json, versions_to_json
 from diode_lut.receipt.loss import losses
@@ -38,7 +38,7 @@ def as_json(receipt: Receipt) -> str:
             for loss in losses(receipt)
         ],
     }
-    return json.dumps(report, indent=2)
+    return printable_as_json(report)
 
 
 def _device(hardware: Hardware, device: Device) -> dict[str, Any]:

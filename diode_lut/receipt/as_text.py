@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from diode_lut.printable import as_lines
 from diode_lut.problem import Hardware
 from diode_lut.receipt.as_json import calls_by_tier
 from diode_lut.receipt.loss import TYPICAL_PERMILLE, Loss, losses
@@ -25,7 +26,7 @@ def as_text(receipt: Receipt) -> str:
         lines += ["", *_device(hardware, device, [loss for loss in lost if loss.hardware == hardware])]
     if not any(device.calls for device in receipt.devices.values()):
         lines += ["", "nothing was asked: nothing was compiled, or all of it came from Inductor's caches"]
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def _software(versions: Versions) -> str:

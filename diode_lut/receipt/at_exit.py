@@ -17,6 +17,7 @@ from pathlib import Path
 
 from diode_lut.files import write_atomically
 from diode_lut.locks import alone_in
+from diode_lut.printable import printable
 from diode_lut.settings import config
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,9 @@ def _write(*, child: bool) -> None:
             with alone_in(path.parent):
                 write_atomically(_free(path), receipt_bytes(receipt))
     except OSError as error:
-        log.warning("%s: the receipt cannot be written: %s", error.filename or config.receipt, error.strerror)
+        log.warning(
+            "%s: the receipt cannot be written: %s", printable(str(error.filename or config.receipt)), error.strerror
+        )
 
 
 def _destination(path: Path, *, child: bool) -> Path:

@@ -8,6 +8,7 @@ from typing import Any
 
 from diode_lut.evaluate import MISS, Case, Evaluation
 from diode_lut.kernels.config import ATEN
+from diode_lut.printable import printable
 from diode_lut.report.kinds import Kind, kind_of, kinds_of
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.table.words import key_in_words
@@ -34,11 +35,13 @@ def as_data(
     answered = _by_entry(table, cases)
     numbers = {entry: number for number, entry in enumerate(entries)}
     return {
-        "name": table.path.name if table.path else str(table.hardware),
+        "name": printable(table.path.name) if table.path else str(table.hardware),
         "link": link,
         "hardware": str(table.hardware),
-        "provenance": {name: _listed(value) for name, value in table.provenance.items() if name != "datasets"},
-        "datasets": list(datasets),
+        "provenance": {
+            name: printable(_listed(value)) for name, value in table.provenance.items() if name != "datasets"
+        },
+        "datasets": list(map(printable, datasets)),
         "invalid": len(table.errors),
         "kinds": [kind._asdict() for kind in kinds],
         "rows": [_row(entry, lines[entry], kinds, answered[entry]) for entry in entries],
@@ -68,7 +71,7 @@ def _row(entry: Entry, line: int | None, kinds: Sequence[Kind], cases: Sequence[
         "configs": [{"config": str(each.config), "gain": _gain(each)} for each in entry.candidates],
         "template": entry.candidates[0].config.template,
         "measured": entry.problems,
-        "note": entry.note,
+        "note": None if entry.note is None else printable(entry.note),
         "gain": _rounded(_gain(entry.candidates[0]) if measured.gain is None else measured.gain),
         "regret": _rounded(measured.regret),
         "worst": _rounded(measured.worst_regret),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diode_lut.printable import as_lines
 from diode_lut.table.canonical import canonical_order
 from diode_lut.table.entry import Entry
 from diode_lut.table.table import Table
@@ -17,7 +18,7 @@ def as_text(table: Table) -> str:
     lines += [f"{name}: {_listed(value)}" for name, value in table.provenance.items()]
     lines += [line for entry in sorted(table.entries, key=canonical_order) for line in _row(entry)]
     lines += [f"invalid: {error.where}: {error.reason}" for error in table.errors]
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def _row(entry: Entry) -> Iterator[str]:

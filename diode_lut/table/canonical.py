@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from diode_lut.printable import printable_json
 from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, Hardware
 from diode_lut.table.entry import Candidate, Entry
 
@@ -76,4 +77,9 @@ def _candidate(candidate: Candidate) -> str:
     return _json(candidate.to_json())
 
 
-_json = json.JSONEncoder(ensure_ascii=False).encode
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def _json(value: Any) -> str:
+    """The value on one line; letters that are not printable are escaped, so that people who review a file see them."""
+    return printable_json(_encode(value))

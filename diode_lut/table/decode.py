@@ -93,7 +93,14 @@ def decode_entry(row: object, meaning: Meaning | None = None, *, explain: bool =
             decoded = msgspec.convert(_whole(row, _DEPTH), Row)
         except ValidationError as error:
             raise first_broken_rule(row, str(error), part="entry") if explain else Fault(str(error)) from None
-    return (meaning or Meaning()).entry(decoded)
+    entry = (meaning or Meaning()).entry(decoded)
+    if (
+        entry.note is not None
+        and not entry.note.isascii()
+        and any("\ud800" <= letter <= "\udfff" for letter in entry.note)
+    ):
+        raise Fault(f"{shown(entry.note)} is not Unicode (a lone surrogate cannot be written)", "note")
+    return entry
 
 
 def decode_readable(row: dict[str, Any]) -> tuple[Entry, list[Fault]]:

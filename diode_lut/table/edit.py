@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from diode_lut.errors import TableError
 from diode_lut.table.canonical import canonical_order
+from diode_lut.table.effort import Effort
 from diode_lut.table.entry import Entry
 from diode_lut.table.overlap import Neighbours, coverage, shared_problem
 from diode_lut.table.position import dotted
@@ -20,6 +21,7 @@ class Edit(NamedTuple):
     """A changed table: the row that is ``gone``, the one that is ``new``, and others about the same problems.
 
     Of these, the ``narrower`` ones go on answering some of the new row's problems, the ``wider`` ones no longer do.
+    ``undecided`` counts the new row and wider ones that may have nothing left to answer: to find out takes too long.
     """
 
     table: Table
@@ -27,6 +29,7 @@ class Edit(NamedTuple):
     new: Entry | None
     narrower: tuple[Entry, ...] = ()
     wider: tuple[Entry, ...] = ()
+    undecided: int = 0
 
 
 def set_row(table: Table, entry: Entry) -> Edit:
@@ -45,15 +48,12 @@ def set_row(table: Table, entry: Entry) -> Edit:
             shared = shared_problem(row, entry)
             reason = f"it would cover {shared} with the same specificity as {key_in_words(row)} (change that instead)"
             raise TableError(reason, path=table.path)
-    for reason in _left_without_problems(others, entry):
+    narrower = tuple(row for row in near if row.volume < entry.volume)
+    wider = tuple(row for row in near if row.volume > entry.volume)
+    effort = Effort()
+    for reason in _left_without_problems(others, wider, entry, effort):
         raise TableError(reason, path=table.path)
-    return Edit(
-        _with_entries(table, [*others, entry]),
-        gone,
-        entry,
-        tuple(row for row in near if row.volume < entry.volume),
-        tuple(row for row in near if row.volume > entry.volume),
-    )
+    return Edit(_with_entries(table, [*others, entry]), gone, entry, narrower, wider, len(effort.undecided))
 
 
 def unset_row(table: Table, key: Entry) -> Edit:
@@ -78,14 +78,18 @@ def _same_key(table: Table, entry: Entry) -> Entry | None:
     return next((row for row in table.entries if coverage(row) == wanted), None)
 
 
-def _left_without_problems(others: Sequence[Entry], entry: Entry) -> Iterator[str]:
-    """What to say if ``entry`` or, because of it, one of the other rows has nothing to answer."""
+def _left_without_problems(
+    others: Sequence[Entry], wider: Sequence[Entry], entry: Entry, effort: Effort
+) -> Iterator[str]:
+    """What to say if ``entry`` or, because of it, one of the ``wider`` rows has nothing to answer."""
     rows = {number: row for number, row in enumerate((*others, entry)) if row.volume > 0}
-    after = set(unreachable(rows))
-    del rows[len(others)]
-    if len(others) in after:
+    new, near = len(others), {id(row) for row in wider}
+    after = set(unreachable(rows, effort, [new, *(number for number, row in rows.items() if id(row) in near)]))
+    del rows[new]
+    if new in after:
         yield "it would never be used: more specific rows cover all of its problems"
-    for number in after.intersection(rows).difference(unreachable(rows)):
+    after.discard(new)
+    for number in after.difference(unreachable(rows, effort, after)).difference(effort.undecided):
         yield f"it would leave nothing to answer to {key_in_words(rows[number])} (unset that first)"
 
 

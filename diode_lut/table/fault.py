@@ -12,16 +12,20 @@ MAX_SHOWN = 60
 
 
 class Fault(Exception):  # noqa: N818 (checks list faults as values; only decoding raises them)
-    """A value is not allowed: why, and the path to it from the value that was to be decoded."""
+    """A value is not allowed: why, and the path to it from the value that was to be decoded.
 
-    def __init__(self, reason: str, *path: str | int) -> None:
+    A ``note`` says something about a check, and that nothing is wrong.
+    """
+
+    def __init__(self, reason: str, *path: str | int, note: bool = False) -> None:
         super().__init__(reason, path)
         self.reason = reason
         self.path: JsonPath = path
+        self.note = note
 
     def inside(self, *outer: str | int) -> Fault:
         """The same fault, seen from further out."""
-        return Fault(self.reason, *outer, *self.path)
+        return Fault(self.reason, *outer, *self.path, note=self.note)
 
 
 def shown(value: object) -> str:

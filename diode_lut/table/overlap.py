@@ -2,7 +2,7 @@
 
 Rows are compared as sets: along each field of the key a bit mask says which rows share a value with a given row, and
 the masks and-ed say which rows share a problem with it. That is one step for many rows, so that ten thousand rows of
-the same volume, whatever they look like, take a fraction of a second.
+the same volume, whatever they look like, take a fraction of a second. For more, ``Effort`` bounds the work.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from operator import or_
 from typing import Any
 
 from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
+from diode_lut.table.effort import Effort, ExhaustedError
 from diode_lut.table.entry import Entry, Range
 
 BLOCK_ROWS = 2048
@@ -26,26 +27,39 @@ _NO_BATCH: Range = (1, 1)
 Coverage = tuple[Any, ...]
 """What ``coverage`` says of a row: four kinds, four ranges of sizes."""
 
-Sharing = Callable[[Entry], int]
-"""The mask of the rows of a block that share a value of one field with an entry."""
+Sharing = Callable[[Coverage], int]
+"""The mask of the rows of a block that share a value of one field with what an entry covers."""
 
 
 class Neighbours:
-    """Finds which of ``rows`` share a problem with an entry."""
+    """Finds which of ``rows`` share a problem with an entry. Making it takes 8 steps of the effort a row."""
 
-    def __init__(self, rows: Sequence[Entry]) -> None:
+    def __init__(self, rows: Sequence[Entry], effort: Effort | None = None) -> None:
+        if effort is not None:
+            effort.spend(8 * len(rows))
+        keys = [coverage(row) for row in rows]
         self._blocks = [
-            (start, _sharings(rows[start : start + BLOCK_ROWS])) for start in range(0, len(rows), BLOCK_ROWS)
+            (start, _sharings(keys[start : start + BLOCK_ROWS])) for start in range(0, len(rows), BLOCK_ROWS)
         ]
 
-    def of(self, entry: Entry, stop: int) -> Iterator[int]:
-        """The numbers of the rows before ``stop`` that share a problem with the entry, upwards."""
+    def of(self, entry: Entry, stop: int, effort: Effort | None = None) -> Iterator[int]:
+        """The numbers of the rows before ``stop`` that share a problem with the entry, upwards.
+
+        ExhaustedError if the effort is used up before: a step is a mask, or a row that is found.
+        """
+        key = coverage(entry)
         for start, sharings in self._blocks:
             if start >= stop:
                 break
             mask = (1 << min(stop - start, BLOCK_ROWS)) - 1
+            steps = 0
             for sharing in sharings:
-                mask = mask and mask & sharing(entry)
+                mask &= sharing(key)
+                steps += 1
+                if not mask:
+                    break
+            if effort is not None:
+                effort.spend(steps + mask.bit_count())
             while mask:
                 lowest = mask & -mask
                 yield start + lowest.bit_length() - 1
@@ -74,10 +88,11 @@ def repeats(entries: Mapping[int, Entry]) -> Iterator[tuple[int, int]]:
             yield number, earlier
 
 
-def overlaps(entries: Mapping[int, Entry]) -> Iterator[tuple[int, int]]:
+def overlaps(entries: Mapping[int, Entry], effort: Effort | None = None) -> Iterator[tuple[int, int]]:
     """The number of each row that shares a problem with an earlier row of the same volume, and that row's number.
 
-    Rows with the same key are not meant: of these only the first counts.
+    Rows with the same key are not meant: of these only the first counts. Rows for which the effort is too little are
+    not reported, and become ``undecided``.
     """
     first = {coverage(entry): number for number, entry in reversed(list(entries.items()))}
     volumes: dict[int, list[int]] = defaultdict(list)
@@ -85,8 +100,7 @@ def overlaps(entries: Mapping[int, Entry]) -> Iterator[tuple[int, int]]:
         volumes[entries[number].volume].append(number)
     for volume, numbers in volumes.items():
         if volume > 1 and len(numbers) > 1:
-            for later, earlier in _pairs([entries[number] for number in numbers]):
-                yield numbers[later], numbers[earlier]
+            yield from _pairs({number: entries[number] for number in numbers}, effort or Effort())
 
 
 def shared_problem(one: Entry, other: Entry) -> Problem:
@@ -114,31 +128,37 @@ def box(entry: Entry) -> tuple[Range, ...]:
     return (_NO_BATCH if unbatched else entry.b or _ANY, entry.m or _ANY, entry.n or _ANY, entry.k or _ANY)
 
 
-def _pairs(rows: Sequence[Entry]) -> Iterator[tuple[int, int]]:
-    """The number of each row that shares a problem with an earlier one, and the number of the first of these."""
-    neighbours = Neighbours(rows)
-    for number, row in enumerate(rows):
-        first = next(neighbours.of(row, number), None)
-        if first is not None:
-            yield number, first
+def _pairs(entries: Mapping[int, Entry], effort: Effort) -> Iterator[tuple[int, int]]:
+    """The number of each entry that shares a problem with an earlier one, and the number of the first of these."""
+    numbers = list(entries)
+    place = 0
+    try:
+        neighbours = Neighbours(list(entries.values()), effort)
+        for place, number in enumerate(numbers):
+            first = next(neighbours.of(entries[number], place, effort), None)
+            if first is not None:
+                yield number, numbers[first]
+    except ExhaustedError:
+        effort.undecided.update(numbers[place:])
 
 
-def _sharings(block: Sequence[Entry]) -> list[Sharing]:
-    return [*(_same_kind(block, field) for field in range(4)), *(_same_size(block, axis) for axis in range(4))]
+def _sharings(block: Sequence[Coverage]) -> list[Sharing]:
+    """Sizes first: they differ most, so that the other masks are seldom needed."""
+    return [*(_same_size(block, axis) for axis in (5, 6, 7, 4)), *(_same_kind(block, field) for field in range(4))]
 
 
-def _same_kind(block: Sequence[Entry], field: int) -> Sharing:
+def _same_kind(block: Sequence[Coverage], field: int) -> Sharing:
     masks: dict[object, int] = defaultdict(int)
-    for number, entry in enumerate(block):
-        masks[entry[field]] |= 1 << number
+    for number, key in enumerate(block):
+        masks[key[field]] |= 1 << number
     everything = (1 << len(block)) - 1
     anything = masks[None]
-    return lambda entry: everything if entry[field] is None else masks.get(entry[field], 0) | anything
+    return lambda key: everything if key[field] is None else masks.get(key[field], 0) | anything
 
 
-def _same_size(block: Sequence[Entry], axis: int) -> Sharing:
+def _same_size(block: Sequence[Coverage], axis: int) -> Sharing:
     """Two ranges share a size if each begins before the other ends."""
-    ranges = [box(entry)[axis] for entry in block]
+    ranges = [key[axis] for key in block]
     by_low = sorted(range(len(block)), key=lambda number: ranges[number][0])
     by_high = sorted(range(len(block)), key=lambda number: -ranges[number][1])
     lows = [ranges[number][0] for number in by_low]
@@ -146,8 +166,8 @@ def _same_size(block: Sequence[Entry], axis: int) -> Sharing:
     begun = list(accumulate((1 << number for number in by_low), or_, initial=0))
     not_over = list(accumulate((1 << number for number in by_high), or_, initial=0))
 
-    def sharing(entry: Entry) -> int:
-        low, high = box(entry)[axis]
+    def sharing(key: Coverage) -> int:
+        low, high = key[axis]
         return begun[bisect_right(lows, high)] & not_over[bisect_right(highs, -low)]
 
     return sharing

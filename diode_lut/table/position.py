@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -16,6 +16,8 @@ _BLANK = re.compile(r"[ \t\r\n]*")
 _BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]')
 _decode_at = json.JSONDecoder().raw_decode
 _LONGEST_NAME = 60
+_CHUNK = 1 << 16
+"""Lines are known where each so many characters begin, so that a place takes no more than these to find."""
 _PLAIN_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_]*")
 
 
@@ -78,7 +80,7 @@ class Positions:
 
     def __init__(self, data: bytes) -> None:
         self._text = data.decode()
-        self._counted = 0, 1  # up to which character, and the line there
+        self._lines = list(self._starts())
         self._known: dict[int, Inside] = {}
 
     def place(self, path: JsonPath) -> Place:
@@ -89,14 +91,22 @@ class Positions:
             if inner is None:
                 break
             at = inner
-        return Place(self._line(at), at - self._text.rfind("\n", 0, at))
+        return self._place(at)
 
-    def _line(self, at: int) -> int:
-        """The line, counted from the last one that was asked for: a list of all could be larger than the file."""
-        counted, line = self._counted if self._counted[0] <= at else (0, 1)
-        line += self._text.count("\n", counted, at)
-        self._counted = at, line
-        return line
+    def _place(self, at: int) -> Place:
+        """Line and column, counted from the chunk's beginning: a list of all lines could be larger than the file."""
+        chunk = at - at % _CHUNK
+        line, start = self._lines[at // _CHUNK]
+        start = max(start, self._text.rfind("\n", chunk, at) + 1)
+        return Place(line + self._text.count("\n", chunk, at), at - start + 1)
+
+    def _starts(self) -> Iterator[tuple[int, int]]:
+        """At the beginning of each chunk the number of the line, and where that line begins."""
+        line, start = 1, 0
+        for chunk in range(0, len(self._text) + 1, _CHUNK):
+            yield line, start
+            line += self._text.count("\n", chunk, chunk + _CHUNK)
+            start = max(start, self._text.rfind("\n", chunk, chunk + _CHUNK) + 1)
 
     def _inside(self, at: int) -> Inside:
         """What is in the value at ``at``, found once."""

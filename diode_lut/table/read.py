@@ -129,7 +129,13 @@ def located(path: Path, data: bytes, faults: Iterable[Fault]) -> list[TableError
     """The faults of a document, as errors that name the places in the file it was parsed from."""
     positions = Positions(data)
     return [
-        TableError(fault.reason, path=path, where=dotted(fault.path), **positions.place(fault.path)._asdict())
+        TableError(
+            fault.reason,
+            path=path,
+            where=dotted(fault.path),
+            note=fault.note,
+            **positions.place(fault.path)._asdict(),
+        )
         for fault in faults
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from diode_lut.table.effort import Effort
 from diode_lut.table.entry import Entry
 from diode_lut.table.fault import Fault
 from diode_lut.table.launchable import unlaunchable
@@ -30,16 +31,28 @@ def undecided(entry: Entry) -> Iterator[Fault]:
 
 
 def contradictions(entries: Mapping[int, Entry]) -> Iterator[Fault]:
-    """Which rows, given with their numbers, are never asked, or as specific as another row on the same problem."""
+    """Which rows, given with their numbers, are never asked, or as specific as another row on the same problem.
+
+    The work is bounded: a note says in how many rows it was not looked for.
+    """
     reachable = {number: entry for number, entry in entries.items() if entry.volume > 0}
-    for number in unreachable(reachable):
+    covering, overlapping = Effort(), Effort()
+    for number in unreachable(reachable, covering):
         yield Fault("is never used: more specific rows cover all of its problems", "entries", number)
     for number, first in repeats(reachable):
         yield Fault(f"has the same key as entries[{first}]", "entries", number)
-    for number, other in overlaps(reachable):
+    for number, other in overlaps(reachable, overlapping):
         shared = shared_problem(entries[number], entries[other])
         reason = f"covers {shared} with the same specificity as entries[{other}] (make one of them narrower)"
         yield Fault(reason, "entries", number)
+    yield from _not_looked_for("rows that are never used", len(covering.undecided))
+    yield from _not_looked_for("rows that cover a problem with the same specificity", len(overlapping.undecided))
+
+
+def _not_looked_for(what: str, rows: int) -> Iterator[Fault]:
+    if rows:
+        reason = f"{what} were not looked for in {rows} rows: too many rows cover some of the same sizes"
+        yield Fault(reason, "entries", note=True)
 
 
 def _never_asked(entry: Entry) -> Iterator[Fault]:

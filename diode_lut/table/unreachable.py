@@ -1,20 +1,22 @@
 """Rows that never answer, because more specific rows answer all of their problems.
 
-A row's problems are boxes of sizes, one for each op, dtype, layout and align. A box is covered if a more specific row
-covers a part of it, and others cover what is around that part. As the problems in the parts must at least be as many
-as those in the box, nearly all boxes are found not to be covered by counting.
+A row's problems are boxes of sizes, one for each op, dtype, layout and align. As the problems in more specific boxes
+must at least be as many as those in a box that they cover, nearly all boxes are found not to be covered by counting.
+Any other box is cut, where the borders of the boxes in it are, until one box fills a piece, or counting shows that the
+boxes do not cover it. ``Effort`` bounds the work.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, product
 from math import prod
 from typing import Any
 
 from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, OPS
+from diode_lut.table.effort import Effort, ExhaustedError
 from diode_lut.table.entry import Entry, Range
 from diode_lut.table.overlap import Neighbours, box
 
@@ -25,18 +27,42 @@ Box = tuple[Range, ...]
 """Sizes along b, m, n and k."""
 
 
-def unreachable(entries: Mapping[int, Entry]) -> Iterator[int]:
-    """The number of each row whose problems are all covered by more specific rows; no row may be without problems."""
+def unreachable(
+    entries: Mapping[int, Entry], effort: Effort | None = None, among: Collection[int] | None = None
+) -> Iterator[int]:
+    """The number of each row whose problems are all covered by more specific rows; no row may be without problems.
+
+    Only rows whose number is in ``among`` are reported, by default any. Rows for which the effort is too little are
+    not reported, and become ``undecided``.
+    """
+    effort = effort or Effort()
+    asked = entries.keys() if among is None else among
     volumes = {number: entry.volume for number, entry in entries.items()}
-    of_kind: dict[Kind, list[int]] = defaultdict(list)
-    for number in sorted(volumes, key=volumes.__getitem__):
-        for kind in _kinds(entries[number]):
-            of_kind[kind].append(number)
     reachable: set[int] = set()
-    for kind, numbers in of_kind.items():
-        rows = [entries[number]._replace(op=kind[0]) for number in numbers]
-        reachable.update(numbers[place] for place in _answering(rows, [volumes[number] for number in numbers]))
-    return (number for number in entries if number not in reachable)
+    unknown: set[int] = set()
+    try:
+        for kind, numbers in _by_kind(entries, volumes, asked, effort).items():
+            rows = {number: entries[number]._replace(op=kind[0]) for number in numbers}
+            _look_at(rows, volumes, asked, reachable, unknown, effort)
+    except ExhaustedError:
+        unknown.update(asked)
+    effort.undecided |= unknown - reachable
+    answering = reachable | effort.undecided
+    return (number for number in entries if number in asked and number not in answering)
+
+
+def _by_kind(
+    entries: Mapping[int, Entry], volumes: Mapping[int, int], asked: Collection[int], effort: Effort
+) -> Mapping[Kind, list[int]]:
+    """The rows of each kind that a row in ``asked`` has, in order of volume."""
+    of_kind: dict[Kind, list[int]] = {kind: [] for number in asked for kind in _kinds(entries[number])}
+    for number in sorted(volumes, key=volumes.__getitem__):
+        kinds = list(_kinds(entries[number]))
+        effort.spend(len(kinds))
+        for kind in kinds:
+            if kind in of_kind:
+                of_kind[kind].append(number)
+    return of_kind
 
 
 def _kinds(entry: Entry) -> Iterator[Kind]:
@@ -46,24 +72,51 @@ def _kinds(entry: Entry) -> Iterator[Kind]:
     return (kind for kind in product(*choices) if kind[0] in BATCHED or entry.b is None or entry.b[0] == 1)
 
 
-def _answering(rows: Sequence[Entry], volumes: Sequence[int]) -> Iterator[int]:
-    """The places of the rows, of one kind and in order of volume, that answer some problem of this kind."""
-    boxes = [box(row) for row in rows]
+def _look_at(
+    rows: Mapping[int, Entry],
+    volumes: Mapping[int, int],
+    asked: Collection[int],
+    reachable: set[int],
+    unknown: set[int],
+    effort: Effort,
+) -> None:
+    """Sort the rows, of one kind and in order of volume, into those that answer a problem of it and the unknown."""
+    boxes = [box(row) for row in rows.values()]
     sums = list(accumulate(map(_size, boxes), initial=0))
-    neighbours = Neighbours(rows)
-    for place, (row, volume, whole) in enumerate(zip(rows, volumes, boxes, strict=True)):
-        narrower = bisect_left(volumes, volume)
-        if sums[narrower] < _size(whole) or not _covered(whole, [boxes[at] for at in neighbours.of(row, narrower)]):
-            yield place
+    sizes = [volumes[number] for number in rows]
+    neighbours: Neighbours | None = None
+    for place, (number, row) in enumerate(rows.items()):
+        if number not in asked or number in reachable:
+            continue
+        narrower = bisect_left(sizes, sizes[place])
+        if sums[narrower] < _size(boxes[place]):
+            reachable.add(number)
+            continue
+        neighbours = neighbours or Neighbours(list(rows.values()), effort)
+        share = effort.share()
+        try:
+            if not _covered(boxes[place], [boxes[at] for at in neighbours.of(row, narrower, share)], share):
+                reachable.add(number)
+        except ExhaustedError:
+            unknown.add(number)
+        effort.settle(share)
 
 
-def _covered(whole: Box, boxes: Iterable[Box]) -> bool:
+def _covered(whole: Box, boxes: Sequence[Box], effort: Effort) -> bool:
     """Whether every point of ``whole`` is in one of the boxes."""
-    parts = {part for other in boxes if (part := _common(whole, other)) is not None}
-    if sum(map(_size, parts)) < _size(whole):
-        return False
-    largest = max(parts, key=_size)
-    return all(_covered(piece, parts) for piece in _around(largest, whole))
+    pieces = [(whole, boxes)]
+    while pieces:
+        piece, others = pieces.pop()
+        effort.spend(2 * len(others) + 1)
+        parts = list({part for other in others if (part := _common(piece, other)) is not None})
+        if piece in parts:
+            continue
+        if sum(map(_size, parts)) < _size(piece):
+            return False
+        largest = max(parts, key=_size)
+        rest = _around(largest, piece) if 16 * _size(largest) >= _size(piece) else _halves(piece, parts)
+        pieces += ((one, parts) for one in rest)
+    return True
 
 
 def _common(one: Box, other: Box) -> Box | None:
@@ -86,3 +139,20 @@ def _around(part: Box, whole: Box) -> Iterator[Box]:
         for side in ((lowest, low - 1), (high + 1, highest)):
             if side[0] <= side[1]:
                 yield (*part[:axis], side, *whole[axis + 1 :])
+
+
+def _halves(piece: Box, parts: Iterable[Box]) -> tuple[Box, Box]:
+    """The piece cut along the axis with most borders of parts, at the middle one; no part may be all of the piece."""
+    borders: dict[int, Counter[int]] = defaultdict(Counter)
+    for part in parts:
+        for axis, (low, high) in enumerate(part):
+            lowest, highest = piece[axis]
+            if low > lowest:
+                borders[axis][low] += 1
+            if high < highest:
+                borders[axis][high + 1] += 1
+    axis = max(borders, key=lambda axis: borders[axis].total())
+    places = sorted(borders[axis].elements())
+    cut, (lowest, highest) = places[len(places) // 2], piece[axis]
+    lower, upper = ((*piece[:axis], side, *piece[axis + 1 :]) for side in ((lowest, cut - 1), (cut, highest)))
+    return lower, upper

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -109,3 +110,16 @@ def test_each_path_in_a_table_has_its_line(good: str) -> None:
     assert lines["hardware.sm_count"] == 4
     assert (lines["entries[0]"], lines["entries[0].configs[0]"], lines["entries[0].configs[1].template"]) == (7, 8, 9)
     assert (lines["entries[1].dtype"], lines["entries[1].note"]) == (11, 13)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7, 1 << 16])
+def test_places_are_right_wherever_lines_are_counted_from(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Line and column are those of the text before, in files of one line and of many, in any order."""
+    monkeypatch.setattr("diode_lut.table.position._CHUNK", chunk)
+    for form in ({"indent": 1}, {"separators": (",", ":")}):
+        text = json.dumps(list(range(40)), **form)  # type: ignore[arg-type]
+        positions = Positions(text.encode())
+        for number in (39, 3, 20, 0):
+            before = text[: re.search(rf"\b{number}\b", text).start()]  # type: ignore[union-attr]
+            expected = (before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+            assert positions.place((number,)) == expected

@@ -1,0 +1,236 @@
+"""Nothing that others wrote reaches a terminal as anything but letters on its line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diode_lut import printable
+from diode_lut.cli import COMMANDS, main
+from diode_lut.dataset import DatasetWriter
+from diode_lut.diff.as_markdown import as_markdown
+from diode_lut.diff.compare import compare
+from diode_lut.diff.report import Report
+from diode_lut.errors import DiodeLutError, TableError
+from diode_lut.kernels.config import ATEN
+from diode_lut.model.weights import write_model
+from diode_lut.problem import Hardware
+from diode_lut.table import Candidate, Entry, Table, read_table, write_table
+from diode_lut.table.check import check_file
+from tests.commands import call
+from tests.dataset.test_stream import HEADER, RECORDS
+from tests.model.small import model
+
+ROOT = Path(__file__).parent.parent
+EVIL = (
+    "\x1b[31m\x1b]0;title\x07\r\n  aten\x00\x7f\x85\x9b2K\u2028\u2029\u202e\u2066\u200f\u061c\ufeff"
+    "[/red][link=x]%0A|`<b>"
+)
+TEXTS = st.lists(st.sampled_from([*EVIL, "a"]), min_size=1, max_size=12).map("".join)
+
+
+def is_clean(said: str) -> bool:
+    return all(line.isprintable() for line in said.split("\n"))
+
+
+@given(st.text(st.characters()) | TEXTS)
+def test_text_becomes_one_line_that_stays_as_it_is(text: str) -> None:
+    """What is printable is left alone, the rest is escaped, once, and can be written to any file."""
+    shown = printable.printable(text)
+    assert shown.isprintable()
+    assert printable.printable(shown) == shown
+    assert (shown == text) == text.isprintable()
+    assert len(printable.as_lines([text, text]).split("\n")) == 2
+    shown.encode()
+
+
+@given(st.text(st.characters()) | TEXTS)
+def test_json_says_the_same(text: str) -> None:
+    """JSON that is shown has no control character but its line ends, and is read as what it was."""
+    for indent in (False, True):
+        shown = printable.as_json({text: [text, 1]}, indent=indent)
+        assert is_clean(shown)
+        assert json.loads(shown) == {text: [text, 1]}
+
+
+def row(**fields: Any) -> dict[str, Any]:
+    kind = {"op": "mm", "dtype": "bfloat16", "layout": "nn", "align": 16}
+    return {**kind, "m": [1, 64], "n": [1, 64], "k": [1, 64], "configs": [{"template": "aten"}], **fields}
+
+
+def document(text: str, *rows: dict[str, Any]) -> dict[str, Any]:
+    """A table with the text wherever there may be one."""
+    return {
+        "$schema": text,
+        "schema_version": 1,
+        "hardware": {"name": f"NVIDIA H200{text}", "arch": f"sm_90{text}", "sm_count": 132, "aliases": [text]},
+        "provenance": {"torch": f"2.13{text}", "datasets": [text], "pruned_with": text},
+        "entries": [row(note=text), *rows],
+    }
+
+
+def write_files(here: Path, text: str) -> None:
+    """Files of all kinds, full of the text."""
+    here.mkdir(exist_ok=True)
+    (here / "good.json").write_text(json.dumps(document(text)))
+    (here / "other.json").write_text(json.dumps(document(text, row(m=[65, 65], note=f"merge conflict: {text}"))))
+    wrong = [row(**{text: text}), row(op=text), row(configs=[{"template": text}]), row(m=text), text]
+    (here / "wrong.json").write_text(json.dumps(document(text, *wrong)))
+    hardware = Hardware(**document(text)["hardware"])._replace(aliases=(text,))
+    with DatasetWriter(here / "d.msgpack", HEADER._replace(hardware=hardware, torch=f"2.13{text}")) as writer:
+        writer.append(RECORDS[0])
+    write_model(model(), here / "m.safetensors")
+    length = (
+        head := json.dumps({"__metadata__": {text: text}, text: {"dtype": text, "shape": [text]}}).encode()
+    ) and len(head)
+    (here / "evil.safetensors").write_bytes(length.to_bytes(8, "little") + head)
+    device = {"hardware": {"name": text, "arch": text, "sm_count": 1, "aliases": [text]}}
+    (here / "r.json").write_text(json.dumps({"schema_version": 1, "processes": 1, text: text, "devices": [device]}))
+    (here / "p.json").write_text(json.dumps([{"op": text, text: text}]))
+
+
+COMMAND_LINES = [
+    ["show", "good.json"],
+    ["show", "wrong.json"],
+    ["show", "evil.safetensors"],
+    *(
+        ["check", "--format", form, "wrong.json", "other.json", "evil.safetensors"]
+        for form in ("text", "json", "github")
+    ),
+    *(["diff", "--format", form, "good.json", "other.json"] for form in ("text", "json", "markdown")),
+    *(["query", "other.json", "@", "--format", form] for form in ("json", "lines", "table")),
+    ["query", "other.json", "entries[]", "--format", "table"],
+    ["explain", "mm", "8", "8", "8", "--table", "good.json", "--hardware", "good.json"],
+    ["explain", "mm", "8", "8", "8", "--hardware", "EVIL"],
+    ["merge", "good.json", "other.json"],
+    ["merge", "wrong.json", "other.json"],
+    ["fmt", "--check", "good.json", "wrong.json"],
+    ["set", "good.json", "mm", "--config", "EVIL", "--note", "x"],
+    ["set", "copy.json", "mm", "--m", "99", "--config", "aten", "--note", "EVIL"],
+    ["set", "copy.json", "EVIL", "--config", "aten", "--note", "EVIL"],
+    ["unset", "copy.json", "mm", "--m", "98"],
+    ["build", "d.msgpack", "-o", "built.json"],
+    ["build", "d.msgpack", "-o", "built.json", "--hardware", "EVIL"],
+    ["pack", "d.msgpack", "-o", "d.msgpack.zst"],
+    ["evaluate", "good.json", "d.msgpack"],
+    ["evaluate", "built.json", "d.msgpack"],
+    ["receipt", "r.json"],
+    ["collect", "--problems", "p.json", "--out", "x.msgpack"],
+    ["import", "t4", "p.json", "-o", "x.msgpack"],
+    ["export", "inductor-table", "good.json", "-o", "x.json"],
+    ["report", "good.json", "-o", "x.html"],
+    ["distill", "d.msgpack", "-o", "x.safetensors", "--leave-out", "EVIL"],
+    ["git-setup", "EVIL"],
+    ["tables"],
+    ["doctor"],
+    ["EVIL"],
+    ["--EVIL"],
+]
+
+
+@settings(max_examples=5, deadline=None)
+@given(text=st.just(EVIL) | TEXTS)
+def test_commands_show_no_control_character(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whatever texts files and arguments hold, each command prints letters and line ends only."""
+    here = tmp_path_factory.mktemp("evil")
+    write_files(here, text)
+    shutil.copy(here / "good.json", here / "copy.json")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        patch.setenv("DIODE_LUT_POLICY", text.replace("\0", ""))
+        for line in COMMAND_LINES:
+            result = call(*(part.replace("EVIL", text) for part in line))
+            assert is_clean(result.stdout), line
+            assert is_clean(result.stderr), line
+
+
+def test_every_command_is_tried() -> None:
+    """No command is left out."""
+    assert {line[0] for line in COMMAND_LINES} >= set(COMMANDS)
+
+
+@given(TEXTS)
+def test_a_note_adds_no_line(text: str) -> None:
+    """A table is shown in the same number of lines, whatever its texts are, and so are its differences."""
+    from diode_lut.diff.as_text import as_text as diff_as_text
+    from diode_lut.table.as_text import as_text
+
+    def table(words: str) -> Table:
+        entry = Entry("mm", None, None, None, None, (1, 8), None, None, (Candidate(ATEN),), None, words)
+        hardware = Hardware(f"GPU{words}", f"sm_90{words}", 1, (words,))
+        return Table(hardware, [entry], {"torch": words, "datasets": [words, words]})
+
+    for show in (
+        as_text,
+        lambda it: diff_as_text(Report(text, text, compare(table("before"), it))),
+        lambda it: as_markdown(Report(text, text, compare(table("before"), it))),
+    ):
+        assert show(table(text)).count("\n") == show(table("y")).count("\n")
+
+
+@pytest.mark.parametrize("form", ["text", "json", "github"])
+def test_names_of_files_are_shown_as_text_too(form: str, tmp_path: Path) -> None:
+    """A name with a line end, with an escape, or that is no UTF-8, is escaped in every format."""
+    for name in ("a\n::error::x.json", "\x1b[2K.json", os.fsdecode(b"\xff.json"), "[red].json", "-o.json"):
+        (tmp_path / name).write_text("{}")
+        result = call("check", "--format", form, tmp_path / name)
+        assert is_clean(result.stdout)
+        assert result.exit_code == 1
+        if form == "json":
+            assert [each["path"] for each in json.loads(result.stdout)] == [str(tmp_path / name)]
+        else:
+            assert result.stdout.count("\n") == 1
+
+
+def test_errors_are_one_line() -> None:
+    """An error quotes what it found as text."""
+    assert str(DiodeLutError("a\nb\x1b")) == r"a\nb\x1b"
+    assert str(TableError("\u202e", path=Path("a\nb"), where="\x85")) == r"a\nb: \x85: \u202e"
+
+
+def test_files_in_canonical_form_show_what_is_in_them(tmp_path: Path) -> None:
+    """What people review has escapes of JSON where letters are not printable, and is read as it was."""
+    table = Table(Hardware("GPU", "sm_90", 1), [], {"torch": EVIL})
+    write_table(table, tmp_path / "t.json")
+    assert is_clean((tmp_path / "t.json").read_text(encoding="utf-8"))
+    assert read_table(tmp_path / "t.json").provenance == {"torch": EVIL}
+    assert check_file(tmp_path / "t.json") == []
+
+
+def test_a_note_that_is_no_unicode_is_refused(tmp_path: Path) -> None:
+    """It could not be read again."""
+    write_table(Table(Hardware("GPU", "sm_90", 1), []), tmp_path / "t.json")
+    before = (tmp_path / "t.json").read_bytes()
+    result = call("set", tmp_path / "t.json", "mm", "--config", "aten", "--note", "\udcff")
+    assert (result.exit_code, "is not Unicode" in result.stderr) == (2, True)
+    assert (tmp_path / "t.json").read_bytes() == before
+
+
+def test_markdown_has_no_meaning(tmp_path: Path) -> None:
+    """A note makes no link, picture, heading, mention, formula or HTML in a comment."""
+    evil = "![x](http://e.vil) <img src=x> @all #1 GH-1 www.e.vil $x$ `c` |a| [t]: u **b**"
+    old, new = (Table(Hardware("GPU", "sm_90", 1), [], {"torch": words}) for words in ("x", evil))
+    (line,) = (line for line in as_markdown(Report("a", "b", compare(old, new))).split("\n") if "provenance" in line)
+    expected = (
+        r"\!\[x\](http:<!-- -->//e.vil) &lt;img src=x> \@<!-- -->all \#<!-- -->1 GH<!-- -->-1 www<!-- -->.e.vil "
+        r"\$x\$ \`c\` \|a\| \[t\]:<!-- --> u \*\*b\*\*"
+    )
+    assert line.endswith(expected.replace(r"\!", "!"))
+
+
+def test_text_leaves_in_one_place() -> None:
+    """Commands print through output.py, which escapes; only the bytes of a table go out as they are."""
+    for path in sorted((ROOT / "diode_lut" / "cli").glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if path.stem != "output":
+            assert text.count("click.echo(") == (path.stem == "merge"), path
+            assert "click.secho(" not in text
+    assert isinstance(main, click.Group)
