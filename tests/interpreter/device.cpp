@@ -11,6 +11,7 @@
 #include <ATen/native/CPUFallback.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
@@ -211,6 +212,10 @@ Tensor as_strided(const Tensor& tensor, SymIntArrayRef size, SymIntArrayRef stri
       tensor, C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride), start);
 }
 
+Tensor reshape_alias(const Tensor& tensor, SymIntArrayRef size, SymIntArrayRef stride) {
+  return as_strided(tensor, size, stride, std::nullopt);
+}
+
 Tensor& copy_(Tensor& to, const Tensor& from, bool) {
   on_host(to).copy_(on_host(from));
   return to;
@@ -278,6 +283,8 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("resize_", TORCH_FN(resize));
   library.impl("view", TORCH_FN(view));
   library.impl("as_strided", TORCH_FN(as_strided));
+  library.impl("_reshape_alias", TORCH_FN(reshape_alias));
+  library.impl("unfold", TORCH_FN(at::native::unfold));
   library.impl("copy_", TORCH_FN(copy_));
   library.impl("_copy_from", TORCH_FN(copy_from));
   library.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));

@@ -25,6 +25,7 @@ def patched_inductor() -> Iterator[None]:
         for target, value in _CUDA.items():
             stack.enter_context(mock.patch(target, value, create=True))
         for owner, name, value in (
+            (CachingAutotuner, "precompile", lambda *_, **__: None),
             (CachingAutotuner, "run", _with_large_blocks(CachingAutotuner.run)),
             (AlgorithmSelectorCache, "do_autotuning", _choose_by_chance),
             *((each, "benchmark_gpu", _time_by_chance) for each in _BENCHMARKERS if "benchmark_gpu" in vars(each)),

@@ -14,8 +14,11 @@ import numpy as np
 import torch
 import triton.language as tl
 from torch._inductor.runtime import triton_helpers
-from triton.runtime import interpreter
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver, interpreter
 from triton.runtime.interpreter import GridExecutor, InterpreterBuilder, ReduceOps, TensorHandle, interpreter_builder
+
+from tests.fake_cuda import H200
 
 
 @contextmanager
@@ -33,12 +36,26 @@ def complete_triton() -> Iterator[None]:
             (interpreter_builder, "options", dataclasses.replace(interpreter_builder.options, sanitize_overflow=False)),
             # Kernels take these names from the module when they are loaded, and its functions when they are called.
             (triton_helpers, "libdevice", LIBDEVICE),
-            # There is no driver, and nothing asks it for anything.
-            (triton_helpers, "set_driver_to_gpu", lambda: None),
+            # Kernels make the driver theirs when they are loaded.
+            (triton_helpers, "set_driver_to_gpu", lambda: driver.set_active(_DRIVER)),
         ):
             stack.enter_context(mock.patch.object(owner, name, value))
         stack.enter_context(_interpreted_language())
+        driver.set_active(_DRIVER)
         yield
+
+
+_DRIVER: Any = SimpleNamespace(
+    get_current_device=lambda: 0,
+    get_current_target=lambda: GPUTarget("cuda", 10 * H200.major + H200.minor, H200.warp_size),
+    utils=SimpleNamespace(
+        get_device_properties=lambda _: {
+            "max_shared_mem": H200.shared_memory_per_block_optin,
+            "multiprocessor_count": H200.multi_processor_count,
+        }
+    ),
+)
+"""What Inductor asks Triton's driver for; the real one looks for libcuda.so."""
 
 
 @contextmanager
