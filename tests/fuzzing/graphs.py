@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
@@ -23,6 +24,7 @@ MOST_WORK = 2**23
 """Multiplications of one GEMM: Triton's interpreter has to do them."""
 
 MOST_STEPS = 16
+MOST_RESULTS = 4
 
 MOST_SIZE = 600
 """Of a dimension that is made of others."""
@@ -165,10 +167,13 @@ class _Builder:
         self.random.choice(steps)(self, value)
 
     def source(self) -> str:
-        """The function; it returns the last value and up to two others."""
-        others = self.random.sample(self.values[:-1], min(self.random.choice([0, 0, 1, 2]), len(self.values) - 1))
-        computed = [each for each in others if each.name.startswith("v")]
-        returned = "".join(f"{each.name}, " for each in [*computed, self.values[-1]])
+        """The function; it returns most of what it does not use itself, and at times something that it does."""
+        used = set(re.findall(r"\bv\d+", "\n".join(line.partition("=")[2] for line in self.lines)))
+        computed = [each.name for each in self.values if each.name.startswith("v")]
+        names = [name for name in computed if name not in used][-MOST_RESULTS:]
+        if self.random.random() < 0.3:
+            names = [*dict.fromkeys([self.random.choice(computed), *names])]
+        returned = "".join(f"{name}, " for name in names)
         arguments = ", ".join(f"t{place}" for place in range(len(self.operands)))
         return "\n".join(
             [f"def graph({arguments}):", *(f"    {line}" for line in self.lines), f"    return ({returned})"]

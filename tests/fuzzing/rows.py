@@ -40,7 +40,7 @@ def draw_rows(random: Random, product: Product) -> list[Row]:
 def draw_graph_rows(random: Random, graph: Graph) -> list[Row]:
     """Rows of one table for the GEMMs of a graph: nearly all find one, with a config that can run."""
     sizes = all_sizes(graph.sizes, graph.made)
-    ops = [op for op in ("mm", "addmm", "bmm", "baddbmm") if random.random() < 0.9]
+    ops = [op for op in ("mm", "addmm", "bmm", "baddbmm") if random.random() < 0.95]
     rows: list[Row] = [{"op": op, "configs": _graph_configs(random, op, sizes)} for op in ops]
     if random.random() < 0.5:  # a narrower row, which comes before
         dim = random.choice("mnk")

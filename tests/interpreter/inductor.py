@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from math import prod
 from typing import Any
 from unittest import mock
 
@@ -62,27 +63,29 @@ _BENCHMARKERS = (Benchmarker, TritonBenchmarker, InductorBenchmarker)
 
 
 def _with_large_blocks(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Launching that interprets with large blocks of x.
+    """Launching that interprets with large blocks.
 
     An interpreted kernel takes the first of Inductor's configs, often one row at a time: minutes instead of seconds.
     Any power of two is right. Templates keep the blocks that were chosen for them.
     """
 
     def enlarged(self: Any, *args: Any, **kwargs: Any) -> Any:
-        block = self.configs[0].kwargs
-        hint = (self.size_hints or {}).get("x") if isinstance(self.size_hints, dict) else None
-        if hint and "XBLOCK" in block and "RSPLIT_SIZE" not in self.inductor_meta:
-            others = [size for name, size in block.items() if name.endswith("BLOCK") and name != "XBLOCK"]
-            if "R0_BLOCK" not in block:
-                others += [size for name, size in self.size_hints.items() if name.startswith("r")]
-            room = MOST_ELEMENTS
-            for size in others:
-                room //= size
-            while block["XBLOCK"] < hint and block["XBLOCK"] < room:
-                block["XBLOCK"] *= 2
+        if isinstance(self.size_hints, dict) and "RSPLIT_SIZE" not in self.inductor_meta:
+            _enlarge(self.configs[0].kwargs, self.size_hints)
         return run(self, *args, **kwargs)
 
     return enlarged
+
+
+def _enlarge(blocks: dict[str, int], hints: dict[str, int]) -> None:
+    """Double the blocks of what is not reduced until they cover the tensor or are large enough."""
+    whole = [size for name, size in hints.items() if name.startswith("r") and f"{name.upper()}BLOCK" not in blocks]
+    elements = prod(whole) * prod(size for name, size in blocks.items() if name.endswith("BLOCK"))
+    for name in ("x", "y", "z"):
+        block = f"{name.upper()}BLOCK"
+        while block in blocks and blocks[block] < hints.get(name, 1) and elements < MOST_ELEMENTS:
+            blocks[block] *= 2
+            elements *= 2
 
 
 def _choose_by_chance(

@@ -1,4 +1,7 @@
-"""Says what becomes of generated graphs if each row's kernel leaves the last row of its result unwritten."""
+"""Says what becomes of generated graphs if each row's kernel leaves the last row of its result unwritten.
+
+``python fuzz_broken_kernels.py SEED FIRST END``. A graph whose GEMM is padded to more rows does not notice.
+"""
 
 from __future__ import annotations
 
@@ -33,4 +36,4 @@ def statuses(seed: int, numbers: range) -> list[str]:
 
 if __name__ == "__main__":
     with interpreter_cuda():
-        print(json.dumps(statuses(int(sys.argv[1]), range(int(sys.argv[2])))))
+        print(json.dumps(statuses(int(sys.argv[1]), range(int(sys.argv[2]), int(sys.argv[3])))))
