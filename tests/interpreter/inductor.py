@@ -12,6 +12,7 @@ from unittest import mock
 import torch
 from torch._inductor import config
 from torch._inductor.runtime.benchmarking import Benchmarker, InductorBenchmarker, TritonBenchmarker
+from torch._inductor.runtime.hints import TRITON_MAX_BLOCK
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
@@ -83,7 +84,8 @@ def _enlarge(blocks: dict[str, int], hints: dict[str, int]) -> None:
     elements = prod(whole) * prod(size for name, size in blocks.items() if name.endswith("BLOCK"))
     for name in ("x", "y", "z"):
         block = f"{name.upper()}BLOCK"
-        while block in blocks and blocks[block] < hints.get(name, 1) and elements < MOST_ELEMENTS:
+        most = min(hints.get(name, 1), TRITON_MAX_BLOCK[name.upper()])  # a multiple of the latter has no mask
+        while block in blocks and blocks[block] < most and elements < MOST_ELEMENTS:
             blocks[block] *= 2
             elements *= 2
 
