@@ -1,8 +1,10 @@
-"""Tables and products at random, through the hook: no table may break a compile or change a digit.
+"""Tables, and products or graphs, at random through the hook: no table may break a compile or change a digit.
 
-Run with ``python tools/fuzz_hook.py --device fake --seed 1 --cases 500``. ``fake`` is a CUDA device that is
-not there: kernels are made for it and compiled by Triton for sm_90. On ``cpu`` and ``cuda`` they run, and results are
-compared with float64. Ends with 1 if anything failed; each failure comes with the command that repeats it.
+Run with ``python tools/fuzz_hook.py --device interpreter --seed 1 --cases 500``. ``fake`` is a CUDA device that is
+not there: kernels are made for it and compiled by Triton for sm_90. On ``interpreter``, which needs no GPU either, on
+``cpu`` and on ``cuda`` they run, and results are compared with float64. A product is one GEMM and what is fused with
+it; a graph has several, views, reductions, gradients, and options of Inductor. Ends with 1 if anything failed; each
+failure comes with the command that repeats it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,11 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock, Thread, Timer
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.fuzzing.cases import TableCase
+    from tests.fuzzing.outcome import Outcome
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,7 +42,10 @@ Report = dict[str, Any]
 def main() -> int:
     """Run the cases, and say how to exit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["fake", "cpu", "cuda"], default="fake")
+    parser.add_argument("--device", choices=["fake", "cpu", "interpreter", "cuda"], default="fake")
+    parser.add_argument(
+        "--kind", choices=["products", "graphs"], help="of cases; graphs where Triton's interpreter runs"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, metavar="N", help="the number of the first case")
@@ -45,6 +54,9 @@ def main() -> int:
     parser.add_argument("--compile-every", type=int, default=1, metavar="N", help="fake: have Triton compile each Nth")
     parser.add_argument("--step", type=int, help=argparse.SUPPRESS)  # given to workers: how far it is to the next case
     options = parser.parse_args()
+    options.kind = options.kind or ("graphs" if options.device == "interpreter" else "products")
+    if options.device == "fake" and options.kind == "graphs":
+        parser.error("--kind graphs: graphs are run, and nothing runs on --device fake (use interpreter)")
     if options.step is not None:
         work(options)
         return 0
@@ -99,6 +111,7 @@ class Team:
         options = self._options
         values = {
             "device": options.device,
+            "kind": options.kind,
             "seed": options.seed,
             "compile-every": options.compile_every,
             "first": share.start,
@@ -116,7 +129,9 @@ class Team:
             self._counts[status] += 1
             if status == "failed":
                 options = self._options
-                again = f"--device {options.device} --seed {options.seed} --first {number} --cases 1"
+                again = (
+                    f"--device {options.device} --kind {options.kind} --seed {options.seed} --first {number} --cases 1"
+                )
                 print(f"{report['detail']}\n  python tools/fuzz_hook.py {again}", flush=True)
             if self._counts.total() % EVERY == 0:
                 self._summarise()
@@ -126,7 +141,9 @@ class Team:
         tried = self._counts.total() - self._counts["void"]
         share = answered / tried if tried else 0.0
         counts = ", ".join(f"{count} {status}" for status, count in sorted(self._counts.items()))
-        print(f"{time.monotonic() - self._start:.0f} s: {counts}; rows answered {share:.0%} of {tried}", flush=True)
+        kernels = self._counts["kernel"] / tried if tried else 0.0
+        answers = f"rows answered {share:.0%} of {tried}, {kernels:.0%} with a row's Triton kernel"
+        print(f"{time.monotonic() - self._start:.0f} s: {counts}; {answers}", flush=True)
 
     def _seconds_left(self) -> float:
         return float(self._start + self._options.seconds - time.monotonic())
@@ -152,32 +169,46 @@ def work(options: argparse.Namespace) -> None:
     def report(**fields: Any) -> None:
         print(json.dumps(fields), file=out, flush=True)
 
-    import torch
-    from torch._inductor.utils import fresh_cache
-
-    logging.getLogger("torch").setLevel(logging.CRITICAL)  # void cases say a lot
-    from tests.fake_cuda import fake_cuda
-    from tests.fuzzing.cases import draw_case
-    from tests.fuzzing.check import executed, lowered
-
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        stack.enter_context(fresh_cache())
+        if options.device == "interpreter":
+            from tests.interpreter.device import interpreter_cuda
+
+            stack.enter_context(interpreter_cuda())  # before torch is imported
+        import torch
+        from torch._inductor.utils import fresh_cache
+
+        from tests.fake_cuda import fake_cuda
+
+        logging.getLogger("torch").setLevel(logging.CRITICAL)  # void cases say a lot
         if options.device == "fake":
             stack.enter_context(fake_cuda())
+        stack.enter_context(fresh_cache())
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for number in range(options.first, options.first + options.cases, options.step):
             if time.monotonic() > end:
                 return
             report(number=number, status="begun")
-            case = draw_case(options.seed, number)
-            if options.device == "fake":
-                outcome = lowered(case, directory, compiling=number % options.compile_every == 0)
-            else:
-                outcome = executed(case, options.device, directory)
+            case, outcome = _tried(options, number, directory)
             detail = f"{case}\n  {outcome.detail}" if outcome.status == "failed" else outcome.detail
             report(number=number, status=outcome.status, detail=detail)
             if options.device == "cuda":
                 torch.cuda.synchronize()  # after a fault the device does nothing any more, and this process must end
+
+
+def _tried(options: argparse.Namespace, number: int, directory: Path) -> tuple[TableCase, Outcome]:
+    """A case, and what becomes of it."""
+    from tests.fuzzing.cases import draw_case, draw_graph_case
+    from tests.fuzzing.check import executed, lowered
+    from tests.fuzzing.graph_check import executed_graph
+
+    device = "cuda" if options.device == "interpreter" else options.device
+    if options.kind == "graphs":
+        graph = draw_graph_case(options.seed, number)
+        return graph, executed_graph(graph, device, directory)
+    case = draw_case(options.seed, number)
+    if device == "fake":
+        return case, lowered(case, directory, compiling=number % options.compile_every == 0)
+    return case, executed(case, device, directory)
 
 
 if __name__ == "__main__":

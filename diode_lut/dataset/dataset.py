@@ -11,6 +11,7 @@ from pathlib import Path
 from diode_lut.bounded import open_regular
 from diode_lut.dataset.lost import Lost, in_words
 from diode_lut.dataset.record import Header, Record
+from diode_lut.printable import printable
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Dataset:
         yield from self._records(self.skipped, self.lost)
         if self.lost and self.lost != self._logged:
             self._logged = list(self.lost)
-            _log.warning("%s: %s", self.path, in_words(self.lost))
+            _log.warning("%s: %s", printable(str(self.path)), in_words(self.lost))
 
     @property
     def digest(self) -> str:

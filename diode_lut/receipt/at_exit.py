@@ -72,9 +72,8 @@ def _write(*, child: bool) -> None:
             with alone_in(path.parent):
                 write_atomically(_free(path), receipt_bytes(receipt))
     except OSError as error:
-        log.warning(
-            "%s: the receipt cannot be written: %s", printable(str(error.filename or config.receipt)), error.strerror
-        )
+        name = printable(str(error.filename or config.receipt))
+        log.warning("%s: the receipt cannot be written: %s", name, error.strerror)
 
 
 def _destination(path: Path, *, child: bool) -> Path:

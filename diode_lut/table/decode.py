@@ -94,11 +94,7 @@ def decode_entry(row: object, meaning: Meaning | None = None, *, explain: bool =
         except ValidationError as error:
             raise first_broken_rule(row, str(error), part="entry") if explain else Fault(str(error)) from None
     entry = (meaning or Meaning()).entry(decoded)
-    if (
-        entry.note is not None
-        and not entry.note.isascii()
-        and any("\ud800" <= letter <= "\udfff" for letter in entry.note)
-    ):
+    if any("\ud800" <= letter <= "\udfff" for letter in entry.note or ""):
         raise Fault(f"{shown(entry.note)} is not Unicode (a lone surrogate cannot be written)", "note")
     return entry
 

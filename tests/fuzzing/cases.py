@@ -1,37 +1,41 @@
-"""Cases: a table and a product, drawn from a seed and a number, the same on every machine."""
+"""Cases: a table and a product or a graph, drawn from a seed and a number, the same on every machine."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from diode_lut.problem import Hardware
+from tests.fuzzing.graphs import Graph, draw_graph
+from tests.fuzzing.options import draw_options
 from tests.fuzzing.products import Product, draw_product
-from tests.fuzzing.rows import Row, draw_rows
+from tests.fuzzing.rows import Row, draw_graph_rows, draw_rows
 
 MODES = ("default", "max-autotune-no-cudagraphs", "reduce-overhead")
 
 
-class Case(NamedTuple):
-    """What is compiled, with which rows, in which mode of ``torch.compile``, and with which of our settings.
-
-    ``frozen``: where it is run, all operands but the first are a module's constants.
-    """
+@dataclass(frozen=True, kw_only=True)
+class TableCase:
+    """The rows with which something is compiled, in which mode of ``torch.compile``, and with which of our settings."""
 
     seed: int
     number: int
-    product: Product
     rows: list[Row]
     mode: str
     settings: dict[str, Any]
-    frozen: bool
 
     @property
     def times_candidates(self) -> bool:
         """Whether the settings ask Inductor to time several candidates."""
         return self.settings.get("policy") == "verify" or self.settings.get("top_k", 1) > 1
+
+    @property
+    def tf32(self) -> bool:
+        """Whether products of float32 may be computed in TF32."""
+        raise NotImplementedError
 
     def write_table(self, path: Path, hardware: Hardware) -> None:
         """Make a file of the rows, as a person might have written it, for some hardware."""
@@ -43,9 +47,37 @@ class Case(NamedTuple):
         }
         path.write_text(json.dumps(document), encoding="utf-8")
 
+
+@dataclass(frozen=True, kw_only=True)
+class Case(TableCase):
+    """A product that is compiled. ``frozen``: where it is run, all operands but the first are a module's constants."""
+
+    product: Product
+    frozen: bool
+
+    @property
+    def tf32(self) -> bool:
+        return self.product.precision.tf32
+
     def __str__(self) -> str:
         how = f"{self.mode}{' frozen' if self.frozen else ''} {self.settings}"
         return f"seed {self.seed} case {self.number}: {self.product} {how} {json.dumps(self.rows)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphCase(TableCase):
+    """A graph that is compiled, with options of Inductor."""
+
+    graph: Graph
+    options: dict[str, Any]
+
+    @property
+    def tf32(self) -> bool:
+        return self.graph.tf32
+
+    def __str__(self) -> str:
+        how = f"{self.mode} {self.settings} {self.options}"
+        return f"seed {self.seed} graph {self.number}: {how}\n  {json.dumps(self.rows)}\n  {self.graph}"
 
 
 def draw_case(seed: int, number: int) -> Case:
@@ -58,4 +90,22 @@ def draw_case(seed: int, number: int) -> Case:
     if random.random() < 0.03:
         settings.update(random.choice([{"policy": "verify"}, {"top_k": 3}]))
     frozen = product.op.startswith("linear") and not product.dynamic and random.random() < 0.3
-    return Case(seed, number, product, rows, mode, settings, frozen)
+    return Case(seed=seed, number=number, product=product, rows=rows, mode=mode, settings=settings, frozen=frozen)
+
+
+def draw_graph_case(seed: int, number: int) -> GraphCase:
+    """Graph ``number`` of a seed."""
+    random = Random(f"graph {seed}/{number}")
+    graph = draw_graph(random)
+    settings: dict[str, Any] = {}
+    if random.random() < 0.1:
+        settings.update(random.choice([{"policy": "verify"}, {"top_k": 2}, {"top_k": 3}]))
+    return GraphCase(
+        seed=seed,
+        number=number,
+        graph=graph,
+        rows=draw_graph_rows(random, graph),
+        mode=random.choices(MODES[:2], [8, 2])[0],
+        settings=settings,
+        options=draw_options(random),
+    )

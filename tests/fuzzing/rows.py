@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from math import prod
 from random import Random
 from typing import Any
 
@@ -11,6 +12,7 @@ from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.triton_gemm import TritonGemm, accumulator_registers
 from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, OPS
+from tests.fuzzing.graphs import Graph, all_sizes
 from tests.fuzzing.products import BATCHED, Product
 
 Row = dict[str, Any]
@@ -38,6 +40,44 @@ def draw_rows(random: Random, product: Product) -> list[Row]:
     if random.random() < 0.25:
         rows[0] = _mangled(random, rows[0])
     return rows
+
+
+def draw_graph_rows(random: Random, graph: Graph) -> list[Row]:
+    """Rows of one table for the GEMMs of a graph: nearly all find one, with a config that can run."""
+    sizes = all_sizes(graph.sizes, graph.made)
+    ops = [op for op in ("mm", "addmm", "bmm", "baddbmm") if random.random() < 0.95]
+    rows: list[Row] = [{"op": op, "configs": _graph_configs(random, op, sizes)} for op in ops]
+    if random.random() < 0.5:  # a narrower row, which comes before
+        dim = random.choice("mnk")
+        low = random.choice([1, 16, 64])
+        configs = _graph_configs(random, "mm", sizes)
+        rows.append({"op": random.choice(["mm", "addmm"]), dim: [low, 4 * low], "configs": configs})
+    return rows
+
+
+def _graph_configs(random: Random, op: str, sizes: dict[str, int]) -> list[Row]:
+    """A few configs of one op; the last ones can always run."""
+    templates = ("triton_bmm",) if op in ("bmm", "baddbmm") else _TEMPLATES
+    weights = (1,) if len(templates) == 1 else (6, 2, 3)
+    configs = []
+    for template in random.choices(templates, weights, k=random.choice([1, 2, 3])):
+        if template == "decompose_k":
+            configs.append(Config(template, (_split(random, sizes),)))
+            continue
+        config = _tiled(random, template)
+        while not _likely(config) or prod(config.tiles[:3]) < 2**13:
+            config = _tiled(random, template)
+        configs.append(config)
+    configs.append(Config("aten"))
+    if random.random() < 0.1:
+        random.shuffle(configs)
+    return [config.to_json() for config in dict.fromkeys(configs)]
+
+
+def _split(random: Random, sizes: dict[str, int]) -> int:
+    """Into how many parts a row would divide K, which is likely to be one of the sizes."""
+    parts = [part for size in sizes.values() for part in range(2, min(size, 64) + 1) if size % part == 0]
+    return random.choice(parts or [2])
 
 
 def _row(random: Random, product: Product) -> Row:
@@ -90,10 +130,14 @@ def _config(random: Random, product: Product) -> Config:
         return Config(template, (random.choice(parts) if parts and random.random() < 0.8 else random.randint(2, 64),))
     anything = random.random() < 0.1
     while True:
-        parameters = TEMPLATES[template].parameters
-        config = Config(template, tuple(random.choice(parameter.values) for parameter in parameters))
+        config = _tiled(random, template)
         if anything or _likely(config):
             return config
+
+
+def _tiled(random: Random, template: str) -> Config:
+    parameters = TEMPLATES[template].parameters
+    return Config(template, tuple(random.choice(parameter.values) for parameter in parameters))
 
 
 def _likely(config: Config) -> bool:

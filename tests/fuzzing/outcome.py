@@ -1,0 +1,145 @@
+"""Whose doing it is what becomes of a case: a row's, Inductor's own, or a failure of ours."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+import diode_lut
+from diode_lut.hardware import detect_hardware
+from diode_lut.log import warn_once
+from diode_lut.statistics import Counts
+from tests.fake_cuda import Lowered
+from tests.fuzzing.cases import TableCase
+
+OUR_FAILURES = ("left to Inductor", "diode_lut is off", "left out")
+"""What the log says where something of ours has gone wrong."""
+
+_TUNABLES = ("block_m", "block_n", "block_k", "group_m", "num_stages")
+"""What a kernel has from its row as it is; Inductor lets small blocks have fewer warps."""
+
+
+class Outcome(NamedTuple):
+    """``kernel``: a row's Triton kernel was made; ``row``: a row answered otherwise; ``miss``: Inductor decided.
+
+    ``void``: nothing can be learnt, because it does not work without diode_lut either; ``failed``: it does.
+    """
+
+    status: str
+    detail: str = ""
+
+
+class GuaranteeError(Exception):
+    """What must never happen."""
+
+
+def outcome_of(case: TableCase, device: str, directory: Path, attempt: Callable[[], str]) -> Outcome:
+    """What an attempt, which returns code, comes to with the table; if it fails, compared with that without."""
+    hardware = detect_hardware(device)
+    table = directory / f"{case.seed}-{case.number}.json"
+    case.write_table(table, hardware)
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if case.tf32 else "highest")
+    try:
+        with (
+            diode_lut.config.patch(tables=(str(table),), **case.settings),
+            diode_lut.profile_predictions() as counts,
+            _no_failures_of_ours(),
+        ):
+            return _answered(case, counts, attempt())
+    except Exception as error:  # noqa: BLE001 (it becomes the outcome)
+        with diode_lut.config.patch(policy="off"):
+            return _blame(error, attempt)
+    finally:
+        torch.set_float32_matmul_precision(precision)
+
+
+def _blame(error: Exception, attempt: Callable[[], str]) -> Outcome:
+    """Whose failure an error is, found out by another attempt, without diode_lut."""
+    reason = f"{type(error).__name__}: {str(error).strip()[:2000]}"
+    if not _device_is_alive():
+        return Outcome("failed", reason)
+    try:
+        attempt()
+    except Exception:  # noqa: BLE001 (whatever it is, it is not ours)
+        return Outcome("void", f"without diode_lut as well: {reason}")
+    return Outcome("failed", reason)
+
+
+def _device_is_alive() -> bool:
+    """Whether a fault has not put an end to all that the GPU does for this process."""
+    if not torch.cuda.is_initialized():
+        return True
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _answered(case: TableCase, counts: Counts, code: str) -> Outcome:
+    """Who made the choice; GuaranteeError if a kernel is none of the rows'."""
+    hits = counts.as_dict()["hits"]
+    kernels = [_config_of(source) for source in Lowered(code).triton_templates]
+    known = [tuple(config.get(name) for name in _TUNABLES) for row in case.rows for config in _configs(row)]
+    ours = [kernel for kernel in kernels if kernel in known]
+    alone = hits["user"] == sum(hits.values()) and case.mode != "max-autotune-no-cudagraphs"
+    if alone and len(ours) < len(kernels):
+        raise GuaranteeError(f"kernels that no row names: {kernels}")
+    if ours:
+        return Outcome("kernel")
+    return Outcome("row" if hits["user"] else "miss")
+
+
+def _configs(row: dict[str, Any]) -> list[dict[str, Any]]:
+    configs = row.get("configs")
+    return [each for each in configs if isinstance(each, dict)] if isinstance(configs, list) else []
+
+
+def _config_of(source: str) -> tuple[int, ...]:
+    """The values of _TUNABLES in a kernel made from a Triton template."""
+    found = dict(re.findall(r"^\s+(\w+) : tl\.constexpr = (\d+)$", source, flags=re.MULTILINE))
+    found |= dict(re.findall(r"^(num_stages)=(\d+)", source, flags=re.MULTILINE))
+    return tuple(int(found[name if name == "num_stages" else name.upper()]) for name in _TUNABLES)
+
+
+def check_timed(case: TableCase, times: int) -> None:
+    if times and case.mode == "default" and not case.times_candidates:
+        raise GuaranteeError(f"{times} benchmarks in default mode")
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """The library adds up in float32, as our limits have it."""
+    matmul = torch.backends.cuda.matmul
+    with ExitStack() as stack:
+        for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"):
+            stack.callback(setattr, matmul, name, getattr(matmul, name))
+            setattr(matmul, name, False)
+        yield
+
+
+@contextmanager
+def _no_failures_of_ours() -> Iterator[None]:
+    """Raises GuaranteeError at its end if the log says that something of ours went wrong."""
+    messages: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("diode_lut")
+    warn_once.cache_clear()
+    logger.addHandler(handler)
+    propagate, logger.propagate = logger.propagate, False
+    try:
+        yield
+    finally:
+        logger.propagate = propagate
+        logger.removeHandler(handler)
+    for message in messages:
+        if any(sign in message for sign in OUR_FAILURES):
+            raise GuaranteeError(message)
