@@ -1,7 +1,7 @@
 # What is done with this repository. Every target first sets itself up in .venv; make VENV= uses what PYTHON has instead.
 PYTHON ?= python3
 VENV ?= .venv
-PYTEST_FLAGS ?= -n 2 --dist loadfile
+PYTEST_FLAGS ?= -n 2 --dist worksteal
 
 RUN := $(if $(VENV),$(VENV)/bin/python,$(PYTHON))
 READY := $(if $(VENV),$(VENV)/.ready)
@@ -15,7 +15,7 @@ BROWSER := /usr/bin/chromedriver
 
 .PHONY: test test-versions demo bench lint format
 
-test: $(READY) $(BROWSER)
+test: lint $(BROWSER)
 	$(INDUCTOR) $(RUN) -m pytest $(PYTEST_FLAGS)
 
 # All releases of PyTorch, or make test-versions VERSIONS="2.11 2.15".
