@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import re
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -61,6 +63,11 @@ LAYERS = (
 TOUCH_TORCH = ("distill", "inductor", "collect", "compilation")
 """The subpackages that import torch or Triton as soon as they are imported."""
 
+
+IMPORTED_AS = {"vl-convert-python": "vl_convert"}
+"""What packages of another name are imported as."""
+PART_OF_TORCH = "sympy"
+"""Sizes in Inductor are its expressions, so torch says which release it must be."""
 
 WRITING = {"write_text", "write_bytes", "tofile", "savetxt", "save_file", "rename", "mkstemp", "NamedTemporaryFile"}
 """Methods and functions that write files, besides ``open``; ``savefig`` draws into memory."""
@@ -136,6 +143,18 @@ def test_torch_is_imported_where_it_is_used() -> None:
         return {name.split(".")[0] for name in imports(parse(path).body)} & {"torch", "triton"}
 
     assert breaches(everywhere_but(*TOUCH_TORCH), imported_at_import) == {}
+
+
+def test_what_is_imported_is_declared() -> None:
+    """Each package that is imported is named in pyproject.toml: it need not come along with another one."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    declared = re.findall(r'"([\w-]+)>=', text.partition("[dependency-groups]")[0])
+    known = {IMPORTED_AS.get(name, name) for name in declared} | {"diode_lut", PART_OF_TORCH} | sys.stdlib_module_names
+
+    def undeclared(path: Path) -> set[str]:
+        return {name.split(".")[0] for name in imports(list(ast.walk(parse(path))))} - known
+
+    assert breaches(MODULES, undeclared) == {}
 
 
 def test_exceptions_are_caught_by_name() -> None:
