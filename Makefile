@@ -1,7 +1,7 @@
 # What is done with this repository. Every target first sets itself up in .venv; make VENV= uses what PYTHON has instead.
 PYTHON ?= python3
 VENV ?= .venv
-PYTEST_FLAGS ?= -n 2 --dist loadfile
+PYTEST_FLAGS ?= -n 2 --dist worksteal
 
 RUN := $(if $(VENV),$(VENV)/bin/python,$(PYTHON))
 READY := $(if $(VENV),$(VENV)/.ready)
@@ -10,13 +10,20 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
 # One compile at a time in each of pytest's processes, and no trials of the C++ compiler, 12 s in each cold process.
 INDUCTOR := OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=1
 
+# Where make test-lowest has its packages.
+LOWEST := .venv/lowest
+
 # Tests of reports open them in it.
 BROWSER := /usr/bin/chromedriver
 
-.PHONY: test test-versions demo bench lint format
+.PHONY: test test-lowest test-versions demo bench lint format
 
-test: $(READY) $(BROWSER)
+test: lint $(BROWSER)
 	$(INDUCTOR) $(RUN) -m pytest $(PYTEST_FLAGS)
+
+# With the lowest release of each package that a user may have, and without torch: tables, datasets and the commands.
+test-lowest: $(LOWEST)/.ready
+	$(LOWEST)/bin/python -m pytest $(PYTEST_FLAGS)
 
 # All releases of PyTorch, or make test-versions VERSIONS="2.11 2.15".
 test-versions: $(READY)
@@ -47,6 +54,14 @@ $(VENV)/.ready: pyproject.toml requirements/torch.txt requirements/dev.txt
 	$(PIP) --requirement requirements/torch.txt --constraint requirements/dev.txt
 	$(PIP) --requirement requirements/dev.txt
 	$(PIP) --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(LOWEST)/.ready: requirements/lowest.txt requirements/dev.txt
+	$(PYTHON) -c 'import sys; sys.exit("make PYTHON=... test-lowest needs Python 3.10 to 3.12" if not (3, 10) <= sys.version_info < (3, 13) else 0)'
+	$(PYTHON) -m venv $(LOWEST)
+	awk -F '[= ]' 'NR == FNR { named[$$1] } !($$1 in named)' requirements/lowest.txt requirements/dev.txt > $(LOWEST)/others.txt
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: \
+		--requirement requirements/lowest.txt --constraint $(LOWEST)/others.txt pytest pytest-xdist hypothesis pyyaml
 	touch $@
 
 $(BROWSER):

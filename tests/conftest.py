@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,29 @@ from hypothesis import HealthCheck, settings
 from diode_lut import config, resources, runtime
 from diode_lut.errors import TableError
 from diode_lut.table import read_table, write_table
+
+NEEDING_TORCH = (
+    "collect/test_cluster.py",
+    "collect/test_collect_command.py",
+    "collect/test_collector.py",
+    "collect/test_finalists.py",
+    "collect/test_product.py",
+    "collect/test_workplace.py",
+    "compilation",
+    "distill",
+    "gpu",
+    "inductor",
+    "kernels",
+    "model/test_shipped.py",
+    "report/test_browser.py",
+    "test_demo.py",
+    "test_doctor.py",
+    "test_documents.py",
+    "test_ranks.py",
+)
+"""What only ``make test`` runs, not ``make test-lowest``, whose packages do not include torch and a browser."""
+
+collect_ignore = [] if find_spec("torch") else list(NEEDING_TORCH)
 
 # Nothing is judged by the clock; and fixtures of a test function hold nothing that an example would change
 settings.register_profile(

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import islice, product
 from pathlib import Path
 
 import msgpack
@@ -15,9 +16,11 @@ import zstandard
 from diode_lut.dataset import DatasetWriter, read_dataset
 from diode_lut.errors import DatasetError, DiodeLutError, ExchangeError, TableError
 from diode_lut.exchange.formats import Facts, read
+from diode_lut.kernels.triton_gemm import TRITON_MM
 from diode_lut.table import read_table
 from diode_lut.table.check import check_file
 from diode_lut.table.position import Positions
+from diode_lut.table.wire import MAX_CONFIGS
 from tests.dataset.test_stream import HEADER, RECORDS
 
 ROOT = Path(__file__).parent.parent
@@ -99,22 +102,21 @@ def test_a_table_with_hardly_a_good_row_is_refused(tmp_path: Path, monkeypatch: 
     (tmp_path / "t.json").write_bytes(table_of(GOOD, *['{"op": "mx"}'] * 3))
     assert len(read_table(tmp_path / "t.json").errors) == 3
     (tmp_path / "t.json").write_bytes(table_of(GOOD, *['{"op": "mx"}'] * 4))
-    with pytest.raises(TableError, match=r'entries\[1\]\.op: "mx" is not one of .*; and so on: more than 3 rows'):
+    with pytest.raises(TableError, match=r'entries\[1\]\.op: "mx" is not allowed .*; and so on: more than 3 rows'):
         read_table(tmp_path / "t.json")
 
 
 @pytest.mark.parametrize("literal", ["", ', "note": "true"'])
-def test_a_row_has_only_so_many_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, literal: str) -> None:
+def test_a_row_has_only_so_many_configs(tmp_path: Path, literal: str) -> None:
     """More than the limit cost the row, however it is decoded."""
-    splits = [{"template": "decompose_k", "k_split": split} for split in range(2, 6)]
-    for module in ("decode", "recall"):
-        monkeypatch.setattr(f"diode_lut.table.{module}.MAX_CONFIGS", 3)
-    (tmp_path / "t.json").write_bytes(
-        table_of(*(f'{{"op": "mm", "configs": {json.dumps(splits[:count])}{literal}}}' for count in (3, 4)))
-    )
+    names = [parameter.name for parameter in TRITON_MM.parameters]
+    tiles = islice(product(*(parameter.values for parameter in TRITON_MM.parameters)), MAX_CONFIGS + 1)
+    configs = [{"template": TRITON_MM.name, **dict(zip(names, each, strict=True))} for each in tiles]
+    rows = [f'{{"op": "mm", "configs": {json.dumps(configs[dropped:])}{literal}}}' for dropped in (1, 0)]
+    (tmp_path / "t.json").write_bytes(table_of(*rows))
     table = read_table(tmp_path / "t.json")
     assert [str(error).partition("entries")[2] for error in table.errors] == [
-        "[1].configs: 4 configs are too many (allowed: 3)"
+        f"[1].configs: a list of {MAX_CONFIGS + 1} is not a list of 1 to {MAX_CONFIGS}"
     ]
     assert len(table.entries) == 1
 

@@ -152,7 +152,7 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             HOOK + "test_unlaunchable_config_gives_way",
         ),
         "equal-parts-of-k": (
-            "if not V.graph.sizevars.statically_known_multiple_of(k, k_split):",
+            "if not V.graph.sizevars.statically_known_multiple_of(k, config.k_split):",
             "if False:",
             HOOK + "test_unlaunchable_config_gives_way",
         ),
@@ -177,23 +177,32 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             HOOK + "test_aten_beside_triton_has_the_bias_of_its_own",
         ),
     },
-    "inductor/problems.py": {
+    "problem.py": {
         "zero-sizes": (
-            "min(sizes) < 1 or ",
-            "",
+            "not 1 <= size <= MAX_SIZE",
+            "not 0 <= size <= MAX_SIZE",
             KERNELS + "test_zero_sizes",
             HOOK + "test_what_no_row_can_serve_is_left_alone",
         ),
-        "enormous-sizes": (" or max(sizes) > MAX_SIZE", "", HOOK + "test_what_no_row_can_serve_is_left_alone"),
+        "enormous-sizes": (
+            "not 1 <= size <= MAX_SIZE",
+            "not 1 <= size",
+            HOOK + "test_what_no_row_can_serve_is_left_alone",
+        ),
+    },
+    "operands.py": {
+        "unit-stride": (
+            '"t" if self.strides[-2] == 1 else None',
+            '"t"',
+            HOOK + "test_what_no_row_can_serve_is_left_alone",
+        ),
+        "unaligned-rows": ("align=16 if aligned else 2", "align=16", KERNELS + "test_rows_for_what_is_aligned"),
+    },
+    "inductor/problems.py": {
         "unbacked-sizes": (
             "    if free_unbacked_symbols([*shapes, *strides]):\n        return None\n",
             "",
             ON_CPU + "test_unbacked_size_is_left_to_inductor",
-        ),
-        "unit-stride": (
-            "    if None in letters:\n        return None\n",
-            "",
-            HOOK + "test_what_no_row_can_serve_is_left_alone",
         ),
         "mixed-types": (
             "_DTYPES.get(kinds.pop()) if len(kinds) == 1 else None",
@@ -224,11 +233,6 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
         "unaligned-view": (
             "    if offset != 0 and not",
             "    if False and not",
-            KERNELS + "test_rows_for_what_is_aligned",
-        ),
-        "unaligned-rows": (
-            "if step * itemsize % _ROW_BYTES and",
-            "if False and",
             KERNELS + "test_rows_for_what_is_aligned",
         ),
     },

@@ -112,9 +112,8 @@ def test(release: Release, directory: Path) -> tuple[int, int, int]:
     assert found.partition("+")[0] == release.torch, f"{directory} does not come first"
     results = directory / "results.xml"
     results.unlink(missing_ok=True)
-    subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--junitxml", results, *TESTS], cwd=ROOT, env=environment, check=False
-    )
+    options = ["-q", "-W", "default", "--junitxml", str(results)]  # each release warns of other things
+    subprocess.run([sys.executable, "-m", "pytest", *options, *TESTS], cwd=ROOT, env=environment, check=False)
     counts = ET.parse(results).getroot()[0].attrib
     tests, skipped, failed, errors = (int(counts[key]) for key in ("tests", "skipped", "failures", "errors"))
     return tests - skipped - failed - errors, skipped, failed + errors

@@ -219,6 +219,7 @@ def test_tables_command_lists_models_that_can_be_used(shipped_model: Path, caplo
 
 def test_threshold_is_a_setting(shipped_model: Path) -> None:
     """The settings decide how sure the model must be, or what gain it must expect, and are part of the caches' keys."""
+    pytest.importorskip("torch")
     with diode_lut.config.patch(tables=(), confidence_threshold=0.999, gain_threshold=math.inf):
         assert diode_lut.select(MM, hardware=H200).tier == "abstain"
         strict = cache_identity()
