@@ -73,7 +73,8 @@ PART_OF_TORCH = "sympy"
 
 WRITING = {"write_text", "write_bytes", "tofile", "savetxt", "save_file", "rename", "mkstemp", "NamedTemporaryFile"}
 """Methods and functions that write files, besides ``open``; ``savefig`` draws into memory."""
-READING = {"'rb'", "path", "os.O_RDONLY", "os.devnull", "os.O_WRONLY"}
+READING = {"'rb'", "path", "name", "os.O_RDONLY", "os.devnull", "os.O_WRONLY", "flags | _NEVER_WAITING"}
+READING |= {"os.O_RDONLY | getattr(os, 'O_NONBLOCK', 0)"}
 """The arguments of ``open`` outside of files.py: it is for reading, or of the null device."""
 
 RUNNING = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.load", "np.load", "np.fromfile"}

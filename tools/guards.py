@@ -221,8 +221,8 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             ON_CPU + "test_precision_on_the_cpu",
         ),
         "precision-on-the-cpu": (
-            'torch.backends.mkldnn.matmul if inputs.device_type == "cpu" else torch.backends.cuda.matmul',
-            "torch.backends.cuda.matmul",
+            'current().precision["cpu" if inputs.device_type == "cpu" else "cuda"]',
+            'current().precision["cuda"]',
             ON_CPU + "test_precision_on_the_cpu",
         ),
         "unaligned-input": (

@@ -26,6 +26,9 @@ EAGER_ERRORS = 4
 ROUNDINGS = 8
 """So many roundings of the largest value are allowed besides: eager's error may be small by luck."""
 
+TF32 = 2.0**-11
+"""Rounding to TF32, which eager need not use where it is allowed, as for a product with one row."""
+
 
 def executed_graph(case: GraphCase, device: str, directory: Path) -> Outcome:
     """The outcome of compiling a graph and running it at each of its sizes, compared with float64 and with eager."""
@@ -103,6 +106,7 @@ class _Run(NamedTuple):
     before: list[torch.Tensor]
     exact: list[torch.Tensor]
     eager: list[torch.Tensor]
+    tf32: bool
 
     @classmethod
     def of(cls, graph: Graph, sizes: Sizes, device: str) -> _Run:
@@ -114,7 +118,8 @@ class _Run(NamedTuple):
             tensors.append(tensor)
         before = [_memory(tensor).clone() for tensor in tensors]
         exact = _results(graph, graph.function(torch.float64), [tensor.cpu().double() for tensor in tensors])
-        return cls(tensors, before, exact, [each.cpu() for each in _results(graph, graph.function(), tensors)])
+        eager = [each.cpu() for each in _results(graph, graph.function(), tensors)]
+        return cls(tensors, before, exact, eager, graph.tf32)
 
     def check(self, results: Sequence[torch.Tensor]) -> None:
         """GuaranteeError if a result is wrong, or an operand has changed."""
@@ -125,7 +130,7 @@ class _Run(NamedTuple):
                 raise GuaranteeError(f"result {place} is {result.dtype}")
             if exact.numel() == 0:
                 continue
-            limit = _limit(exact, eager)
+            limit = _limit(exact, eager, tf32=self.tf32)
             distance = (result.cpu().double() - exact).abs().max()
             if not distance <= limit:
                 wrong = int((~((result.cpu().double() - exact).abs() <= limit)).sum())
@@ -145,9 +150,10 @@ def _overruns() -> int:
     return int(torch.ops.interpreter_device.overruns())
 
 
-def _limit(exact: torch.Tensor, eager: torch.Tensor) -> float:
+def _limit(exact: torch.Tensor, eager: torch.Tensor, *, tf32: bool) -> float:
     error = (eager.double() - exact).abs().max()
-    return float(EAGER_ERRORS * error + ROUNDINGS * ROUNDING[eager.dtype] * exact.abs().max() + 1e-7)
+    rounding = TF32 if tf32 and eager.dtype == torch.float32 else ROUNDING[eager.dtype]
+    return float(EAGER_ERRORS * error + ROUNDINGS * rounding * exact.abs().max() + 1e-7)
 
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:

@@ -106,7 +106,7 @@ def test_caches_follow_what_the_answers_depend_on(files: Files, outcomes: Callab
         other_hardware_edited={"tables": (own, edited_others)},
         row_edited={"tables": (edited, others)},
         setting_changed={**table, "policy": "off"},
-        table_removed={"tables": ()},
+        table_removed={"tables": (), "tiers": ["user"]},  # a shipped model may know the product, too
         model_unchanged=model,
         model_replaced={"tables": (files.model("other-model", library=True),)},
     ) == {
@@ -120,7 +120,7 @@ def test_caches_follow_what_the_answers_depend_on(files: Files, outcomes: Callab
     }
 
     Path(edited).replace(own)
-    assert outcomes(edited_in_place=table, file_gone={"tables": (edited,)}) == {
+    assert outcomes(edited_in_place=table, file_gone={"tables": (edited,), "tiers": ["user"]}) == {
         "edited_in_place": {"cached library"},
         "file_gone": {"cached library"},
     }

@@ -48,7 +48,7 @@ def test_other_kernels_are_right(found: dict[str, Any]) -> None:
 
 def test_sizes_may_change(found: dict[str, Any]) -> None:
     """A function compiled for sizes that may change is right at each."""
-    assert found["dynamic"] < 4 * ROUNDING["torch.float32"]
+    assert found["dynamic"] < 8 * ROUNDING["torch.float32"]
 
 
 def test_a_wrong_digit_is_seen(found: dict[str, Any]) -> None:
