@@ -7,7 +7,6 @@ thread, so the default that new threads start from has to change as well.
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Hashable
 from types import ModuleType
@@ -87,7 +86,6 @@ def install(config: ModuleType) -> None:
         _install_factory(config)
         _take_over_this_thread()
         when_imported("torch._inductor.select_algorithm", f"{__name__}:install_filter")
-        when_imported("torch._dynamo.package", f"{__name__}:install_package_key")
     except Exception as error:
         turn_off(error)
 
@@ -106,35 +104,6 @@ def _take_over_this_thread() -> None:
     from diode_lut.inductor.hook import on_top_of
 
     virtualized.V.set_choices_handler(on_top_of(virtualized.V.choices))
-
-
-def install_package_key(package: Any) -> None:
-    """Have Dynamo's cache of packages tell tables apart, given ``torch._dynamo.package``.
-
-    Packages, which exist with ``caching_precompile`` alone, are found by the code of a function and serve its kernels
-    without asking any other cache. A process that compiled by several settings stores packages where nobody looks.
-    """
-    try:
-        packages = package.CompilePackage
-        by_code = packages.source_id_from_fn
-        packages.source_id_from_fn = staticmethod(lambda fn: _with_identity(by_code(fn), cache_identity()))
-        packages.source_id = property(lambda self: _with_identity(by_code(self._innermost_fn), _identity_of_all()))
-    except Exception as error:
-        turn_off(error)
-
-
-def _with_identity(source_id: str, identity: tuple[Hashable, ...]) -> str:
-    return f"{source_id}-{hashlib.sha256(repr(identity).encode()).hexdigest()}"
-
-
-def _identity_of_all() -> tuple[Hashable, ...]:
-    """What all compiles of this process depended on; something new if they differ."""
-    if is_off():
-        return ("off",)
-    from diode_lut.inductor.snapshot import identities
-
-    found = identities | {cache_identity()}
-    return next(iter(found)) if len(found) == 1 else ("several", uuid4().hex)
 
 
 def install_filter(select_algorithm: Any) -> None:

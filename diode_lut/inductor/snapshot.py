@@ -49,9 +49,6 @@ class Moment(NamedTuple):
         return (*self.snapshot.identity(tuple(map(self.hardware, local_devices()))), *sorted(self.precision.items()))
 
 
-identities: set[tuple[Hashable, ...]] = set()
-"""What the compiles of this process depended on."""
-
 _of_contexts: WeakKeyDictionary[TracingContext, Moment] = WeakKeyDictionary()
 
 
@@ -63,5 +60,4 @@ def current() -> Moment:
     moment = _of_contexts.get(context)
     if moment is None:
         moment = _of_contexts[context] = Moment.now()
-        identities.add(moment.identity())
     return moment

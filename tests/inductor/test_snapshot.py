@@ -43,18 +43,6 @@ def test_a_compile_has_one_snapshot(device: str, tmp_path: Path, table_file: Cal
     assert calls["on, cached"] == calls["on, turned off within"] == calls["on"]
 
 
-def test_packages_of_dynamo_are_keyed(tmp_path: Path, table_file: Callable[..., Path]) -> None:
-    """With ``caching_precompile`` a package is served to whom it was made for, and to nobody else."""
-    hardware = {**detect_hardware("cpu")._asdict(), "aliases": []}
-    table = table_file("aten.json", {"op": "bmm", "configs": [ATEN.to_json()]}, hardware=hardware)
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-    program = PROGRAM.with_name("compile_packages.py")
-    environment["PYTHONPATH"] = os.pathsep.join([str(PROGRAM.parents[2]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run([sys.executable, str(program), str(table)], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == ["asked", "package", "not asked"]
-
-
 @pytest.fixture
 def compiling() -> Iterator[None]:
     """The middle of a compile."""
