@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from diode_lut.errors import DiodeLutError, HardwareError, ModelError, TableError
-from diode_lut.kernels.architecture import architecture
-from diode_lut.kernels.config import ATEN
 from diode_lut.log import warn_once
 from diode_lut.model.head import SUFFIX, read_model_hardware
 from diode_lut.problem import Hardware, slug
@@ -154,16 +152,8 @@ def _model_tier(name: str, hardware: Hardware, mine: Iterable[str]) -> Tier:
     shipped.sort(key=lambda file: not file.hardware.same_device(hardware))
     opened = [try_model(name_or_path) for name_or_path in (*mine, *_paths(shipped))]
     left_out = tuple(f"left out: {found}" for found in opened if isinstance(found, DiodeLutError))
-    models = [found for found in opened if not isinstance(found, DiodeLutError)]
-    useful = tuple(model for model in models if _has_kernel_for(model, hardware))
-    left_out += tuple(f"{model.path}: has no kernel for {hardware}" for model in models if model not in useful)
-    return Tier(name, (), left_out if opened else (f"no model is for {hardware}",), useful)
-
-
-def _has_kernel_for(model: Model, hardware: Hardware) -> bool:
-    """Whether a model can choose anything but aten there: one for GPUs has nothing to say about a CPU."""
-    device = architecture(hardware.arch)
-    return any(config.kernel.runs_on(device) for config in model.candidates if config != ATEN)
+    models = tuple(found for found in opened if not isinstance(found, DiodeLutError))
+    return Tier(name, (), left_out if opened else (f"no model is for {hardware}",), models)
 
 
 def try_model(name_or_path: str) -> Model | TableError | ModelError:

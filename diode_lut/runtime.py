@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Hashable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from diode_lut import __version__, receipt
 from diode_lut.catalog import (
@@ -25,7 +26,7 @@ from diode_lut.catalog import (
 from diode_lut.errors import MissError, SettingError
 from diode_lut.explanation import Explanation
 from diode_lut.explanation import explain as explanation_of
-from diode_lut.hardware import detect_hardware
+from diode_lut.hardware import detect_hardware, local_devices
 from diode_lut.kernels.config import Config
 from diode_lut.printable import printable
 from diode_lut.problem import Hardware, Problem
@@ -33,6 +34,9 @@ from diode_lut.selector import Decision, Demand, Selector
 from diode_lut.settings import config
 from diode_lut.statistics import count_prediction, count_skipped_config, count_unserved
 from diode_lut.table import Entry
+
+if TYPE_CHECKING:
+    import torch
 
 log = logging.getLogger(__name__)
 
@@ -69,45 +73,13 @@ def register_table(name_or_path: str) -> None:
             config.tables = (*config.tables, str(path))
 
 
-class Snapshot:
-    """The settings at one moment, and the tables and models that they name: what one compile is decided by.
-
-    Files are read when hardware is first asked about; what is changed later is not seen.
-    """
-
-    def __init__(self) -> None:
-        self.settings = config.snapshot()
-        self._selectors: dict[Hardware, Selector] = {}
-
-    def selector(self, hardware: Hardware) -> Selector:
-        """Who answers for some hardware."""
-        if hardware not in self._selectors:
-            with _lock:
-                self._selectors[hardware] = _build_selector(hardware, self.settings.tables, self.settings.tiers)
-        return self._selectors[hardware]
-
-    @property
-    def demand(self) -> Demand:
-        """What models must say to be heard."""
-        return Demand.of(self.settings)
-
-    def identity(self, devices: tuple[Hardware, ...]) -> tuple[Hashable, ...]:
-        """All that decisions for these devices can depend on: the same in another process if it decides the same."""
-        _warn_of_useless(self.settings.tables, devices)
-        digests = dict.fromkeys(self.selector(hardware).digest for hardware in devices)
-        receipt.record_devices(devices)
-        names = ("policy", "default_mode", "top_k", "fallback_to_autotune", "strict")
-        return (__version__, *(getattr(self.settings, name) for name in names), *self.demand, *digests)
-
-
 def select(problem: Problem, *, hardware: Hardware | str | None = None) -> Decision:
     """The decision for one problem on ``hardware``: by default the device that torch would use.
 
     A name stands for the hardware of the table that is called so, or that is for hardware called so. HardwareError if
     there is none, or if torch finds no device.
     """
-    snapshot = Snapshot()
-    return snapshot.selector(_hardware(hardware)).select(problem, snapshot.demand)
+    return _selector(_hardware(hardware)).select(problem, Demand.of(config))
 
 
 def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
@@ -117,8 +89,7 @@ def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
 
 def explanation(problem: Problem, *, hardware: Hardware | str | None = None) -> Explanation:
     """What ``explain`` says, in parts."""
-    snapshot = Snapshot()
-    return explanation_of(snapshot.selector(_hardware(hardware)), problem, snapshot.demand)
+    return explanation_of(_selector(_hardware(hardware)), problem, Demand.of(config))
 
 
 def _hardware(hardware: Hardware | str | None) -> Hardware:
@@ -127,10 +98,10 @@ def _hardware(hardware: Hardware | str | None) -> Hardware:
     return find_hardware(hardware, config.tables) if isinstance(hardware, str) else hardware
 
 
-def decide(problem: Problem, hardware: Hardware, snapshot: Snapshot) -> Decision:
-    """The decision for one problem of a compile, counted in the statistics."""
+def decide(problem: Problem, device: str | torch.device) -> Decision:
+    """The decision for one problem on one of torch's devices, counted in the statistics."""
     start = time.perf_counter()
-    decision = snapshot.selector(hardware).select(problem, snapshot.demand)
+    decision = select(problem, hardware=detect_hardware(device))
     count_prediction(decision.tier, time.perf_counter() - start, decision.confidence)
     if log.isEnabledFor(logging.DEBUG):
         log.debug("%s", decision.explain())
@@ -151,15 +122,25 @@ def skipped(decision: Decision, config: Config, reason: str) -> None:
     log.warning("%s: %s; %s", decision.where, printable(found), instead)
 
 
-def settle(decision: Decision, served: tuple[Config, ...], *, strict: bool) -> None:
-    """Note which of the decision's configs Inductor gets; with none, MissError if ``strict``."""
+def settle(decision: Decision, served: tuple[Config, ...]) -> None:
+    """Note which of the decision's configs Inductor gets; with none, MissError if the setting ``strict`` is on."""
     receipt.record(decision, served)
     if served:
         return
     if decision.configs:
         count_unserved()
-    if strict:
+    if config.strict:
         raise MissError(_missed(decision))
+
+
+def cache_identity() -> tuple[Hashable, ...]:
+    """Everything that decisions on this machine can depend on: the same in another process if it decides the same."""
+    devices = tuple(detect_hardware(device) for device in local_devices())
+    _warn_of_useless(config.tables, devices)
+    digests = dict.fromkeys(_selector(hardware).digest for hardware in devices)
+    receipt.record_devices(devices)
+    names = ("policy", "default_mode", "top_k", "fallback_to_autotune", "strict")
+    return (__version__, *(getattr(config, name) for name in names), *Demand.of(config), *digests)
 
 
 def set_log_level(level: int | str) -> None:
@@ -184,6 +165,11 @@ def _missed(decision: Decision) -> str:
         f"{decision.problem} on {decision.hardware}: {why}, which the setting strict forbids; "
         f"to measure it: echo '{problem}' > missed.json && {command}"
     )
+
+
+def _selector(hardware: Hardware) -> Selector:
+    with _lock:
+        return _build_selector(hardware, config.tables, config.tiers)
 
 
 @lru_cache(maxsize=8)

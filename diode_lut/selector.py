@@ -148,14 +148,14 @@ class Selector:
 
     Where none does, it asks the models. ``digest`` is a SHA-256 in hexadecimal over everything that an answer can
     depend on, but for the problem and what is demanded of models: tables and models, their order and their tiers, and
-    where there are models the SM count, or a CPU's threads, by which they rank. Tables of other hardware have no part
-    in it: processes of a job whose threads differ have the same digest, unless a table or a model for CPUs says else.
+    a GPU's SM count, by which models rank. Tables of other hardware have no part in it, nor has the number of a CPU's
+    threads, which may be another in each process of a job.
     """
 
     def __init__(self, hardware: Hardware, tiers: Iterable[Tier]) -> None:
         self.hardware = hardware
         self.tiers = tuple(tiers)
-        self.digest = _digest(self.tiers, hardware.sm_count if any(tier.models for tier in self.tiers) else 0)
+        self.digest = _digest(self.tiers, 0 if hardware.arch.startswith("cpu") else hardware.sm_count)
         tried: list[Step] = []
         self._tables: list[tuple[str, Table, tuple[Step, ...]]] = []
         self._models: list[tuple[str, Model]] = []

@@ -17,7 +17,6 @@ import diode_lut
 from diode_lut import runtime
 from diode_lut.errors import HardwareError, SettingError, TableError
 from diode_lut.hardware import detect_hardware
-from diode_lut.inductor.install import cache_identity
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.problem import Hardware, Problem
 
@@ -117,8 +116,8 @@ def test_decide_counts(cpu: Hardware, table_file: Write) -> None:
     mm_only = {"op": "mm", **ROW}
     diode_lut.register_table(str(table_file("cpu.json", mm_only, hardware=cpu._asdict())))
     with diode_lut.profile_predictions() as counts:
-        assert runtime.decide(MM, cpu, runtime.Snapshot()).configs == (ATEN,)
-        assert runtime.decide(MM._replace(op="addmm"), cpu, runtime.Snapshot()).configs == ()
+        assert runtime.decide(MM, "cpu").configs == (ATEN,)
+        assert runtime.decide(MM._replace(op="addmm"), "cpu").configs == ()
     assert (counts.total_predictions, counts.hits["user"], counts.fallbacks) == (2, 1, 1)
     assert counts.seconds > 0
 
@@ -136,7 +135,7 @@ def test_skipped_config_warns_once(cpu: Hardware, table_file: Write, caplog: pyt
     diode_lut.register_table(str(path))
     with diode_lut.profile_predictions() as counts:
         for m in (64, 128):
-            decision = runtime.decide(MM._replace(m=m), cpu, runtime.Snapshot())
+            decision = runtime.decide(MM._replace(m=m), "cpu")
             runtime.skipped(decision, ATEN, "no library")
     assert counts.skipped_configs == 2
     assert caplog.messages == [
@@ -147,7 +146,7 @@ def test_skipped_config_warns_once(cpu: Hardware, table_file: Write, caplog: pyt
 
 def test_cache_identity_follows_what_can_answer(cpu: Hardware, table_file: Write) -> None:
     """It changes with a setting and with a table for this machine, and not with a table for another."""
-    plain = cache_identity()
+    plain = runtime.cache_identity()
     other = table_file("h200.json", ROW)
     mine = table_file("cpu.json", ROW, hardware=cpu._asdict())
     edited = table_file("edited.json", {"op": "mm", **ROW}, hardware=cpu._asdict())
@@ -163,22 +162,22 @@ def test_cache_identity_follows_what_can_answer(cpu: Hardware, table_file: Write
         {"tables": (edited,)},
     ):
         with diode_lut.config.patch(**values):
-            identities.add(cache_identity())
+            identities.add(runtime.cache_identity())
     assert len(identities) == 9
     with diode_lut.config.patch(tables=(other,)):
-        assert cache_identity() == plain
+        assert runtime.cache_identity() == plain
     assert pickle.loads(pickle.dumps(plain)) == plain
 
 
 def test_cache_identity_follows_the_tiers(cpu: Hardware, table_file: Write) -> None:
     """To switch off a tier that could answer changes it; to switch off one that has nothing to say does not."""
     mine = table_file("cpu.json", ROW, hardware=cpu._asdict())
-    without_tables = cache_identity()
+    without_tables = runtime.cache_identity()
     with diode_lut.config.patch(tables=(mine,)):
-        with_table = cache_identity()
+        with_table = runtime.cache_identity()
         for tiers, identity in (("user", "kin"), with_table), (("device", "model"), without_tables):
             with diode_lut.config.patch(tiers=tiers):
-                assert cache_identity() == identity
+                assert runtime.cache_identity() == identity
                 assert diode_lut.select(MM, hardware=cpu).tier == ("user" if "user" in tiers else "abstain")
     assert with_table != without_tables
 
@@ -188,7 +187,7 @@ def test_cache_identity_does_not_depend_on_where_the_table_lies(cpu: Hardware, t
     identities = set()
     for name in ("one/cpu.json", "two/other.json"):
         with diode_lut.config.patch(tables=(table_file(name, ROW, hardware=cpu._asdict()),)):
-            identities.add(cache_identity())
+            identities.add(runtime.cache_identity())
     assert len(identities) == 1
 
 

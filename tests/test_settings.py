@@ -134,38 +134,6 @@ def test_patch_restores() -> None:
     assert settings.as_dict() == Settings({}).as_dict()
 
 
-def test_patches_of_two_threads_overlap() -> None:
-    """Whichever ends first takes away only what it said itself, and in the end everything is as before."""
-    settings = Settings({})
-    first, second = settings.patch(policy="off", top_k=2), settings.patch(policy="verify")
-    first.__enter__()
-    second.__enter__()
-    assert (settings.policy, settings.top_k) == ("verify", 2)
-    first.__exit__(None, None, None)
-    assert (settings.policy, settings.top_k) == ("verify", 1)
-    second.__exit__(None, None, None)
-    assert settings.as_dict() == Settings({}).as_dict()
-
-
-def test_an_assignment_inside_a_patch_ends_with_it() -> None:
-    """It changes what the patch says; of a setting that is not patched it stays."""
-    settings = Settings({})
-    with settings.patch(policy="off"):
-        settings.policy, settings.top_k = "verify", 3
-        assert settings.policy == "verify"
-    assert (settings.policy, settings.top_k) == ("pick", 3)
-
-
-def test_a_snapshot_stays_as_it_is() -> None:
-    """Neither assignments nor patches that begin or end later change it."""
-    settings = Settings({})
-    with settings.patch(policy="off"):
-        snapshot = settings.snapshot()
-        settings.top_k = 3
-    assert (snapshot.policy, snapshot.top_k) == ("off", 1)
-    assert (settings.policy, settings.top_k) == ("pick", 3)
-
-
 def test_patch_is_all_or_nothing() -> None:
     """If one of several values is not allowed, none is set."""
     settings = Settings({})

@@ -215,8 +215,8 @@ def bench_decision(path: Path) -> None:
     """From Inductor's inputs of a product to its config, as the hook does it: with a row, and with the model."""
     import torch
 
+    from diode_lut import runtime
     from diode_lut.inductor.problems import problem_of
-    from diode_lut.inductor.snapshot import current
     from tests.fake_cuda import Input, fake_cuda, lower
 
     measured: list[float] = []
@@ -224,14 +224,14 @@ def bench_decision(path: Path) -> None:
     def decide(inputs: Any) -> None:
         problem = problem_of(inputs, "mm")
         assert problem is not None
-        current().decide(problem, inputs.device())
+        runtime.decide(problem, inputs.device())
 
     def measure(inputs: Any, op: str) -> Problem | None:
         decide(inputs)  # the first has to load what answers
         measured.append(microseconds(decide, [inputs] * DECISIONS))
         return problem_of(inputs, op)
 
-    of_kind = (problem for problem in covered(read_table(path).entries) if problem.kind == KINDS[0])
+    of_kind = (problem for problem in covered(read_table(path).entries) if problem[:4] == KINDS[0])
     hit = next(problem for problem in of_kind if problem.n % 8 == problem.k % 8 == 0)  # as align 16 has it
     with (
         fake_cuda(),

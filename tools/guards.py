@@ -339,8 +339,8 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "runtime.py": {
         "threads-at-once": (
-            "            with _lock:\n                self._selectors[hardware] = _build_selector(",
-            "            if True:\n                self._selectors[hardware] = _build_selector(",
+            "    with _lock:\n        return _build_selector(",
+            "    if True:\n        return _build_selector(",
             RUNTIME + "test_threads_share_one_selector",
         ),
         "fork-while-tables-are-read": (

@@ -10,11 +10,10 @@ from torch._inductor import config as inductor_config
 from torch._inductor.ir import ChoiceCaller
 
 from diode_lut import runtime
-from diode_lut.inductor.snapshot import current
 from diode_lut.inductor.switch import is_off
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.selector import Decision
-from diode_lut.settings import Settings
+from diode_lut.settings import config
 
 MARK = "diode_lut"
 """The annotation of candidates that Inductor must keep to."""
@@ -34,10 +33,7 @@ def autotuning() -> bool:
 
 def in_force() -> bool:
     """Whether the hook is on, and the settings let tables decide in Inductor's present mode."""
-    if is_off():
-        return False
-    settings = current().snapshot.settings
-    return settings.policy != "off" and (settings.default_mode or autotuning())
+    return not is_off() and config.policy != "off" and (config.default_mode or autotuning())
 
 
 def answer(decision: Decision, build: Build) -> list[ChoiceCaller] | None:
@@ -47,10 +43,9 @@ def answer(decision: Decision, build: Build) -> list[ChoiceCaller] | None:
     best first, of a model's only if its first can; with the policy ``verify``, aten as well. MissError with the setting
     ``strict`` if there are none.
     """
-    settings = current().snapshot.settings
-    built = dict(islice(_runnable(decision, build), settings.top_k))
-    runtime.settle(decision, tuple(built), strict=settings.strict)
-    if (settings.policy == "verify") if built else _only_aten(decision, settings):
+    built = dict(islice(_runnable(decision, build), config.top_k))
+    runtime.settle(decision, tuple(built))
+    if (config.policy == "verify") if built else _only_aten(decision):
         with suppress(CannotRun):
             built.setdefault(ATEN, build(ATEN))
     for caller in built.values():
@@ -58,9 +53,9 @@ def answer(decision: Decision, build: Build) -> list[ChoiceCaller] | None:
     return list(built.values()) or None
 
 
-def _only_aten(decision: Decision, settings: Settings) -> bool:
+def _only_aten(decision: Decision) -> bool:
     """Whether a product that nobody speaks of is to be aten's, without a benchmark."""
-    return not decision.configs and not settings.fallback_to_autotune and autotuning()
+    return not decision.configs and not config.fallback_to_autotune and autotuning()
 
 
 def _runnable(decision: Decision, build: Build) -> Iterator[tuple[Config, ChoiceCaller]]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from torch._inductor.ir import ChoiceCaller
 
+from diode_lut import runtime
 from diode_lut.errors import MissError
 from diode_lut.inductor.answer import MARK, CannotRun, answer, in_force
 from diode_lut.inductor.cpp import cpp_caller
 from diode_lut.inductor.describe import describe
 from diode_lut.inductor.offers import aten_of, problem_of_aten
-from diode_lut.inductor.snapshot import current
 from diode_lut.inductor.switch import leave
 from diode_lut.kernels.config import Config
 
@@ -49,7 +49,7 @@ def _from_table(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
             raise CannotRun("Inductor does not offer it here")
         return offered
 
-    found = answer(current().decide(problem, "cpu"), find)
+    found = answer(runtime.decide(problem, "cpu"), find)
     return found if found is None or _can_be_timed(choices) else found[:1]
 
 

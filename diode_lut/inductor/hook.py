@@ -12,12 +12,12 @@ from torch._inductor.choices import InductorChoices
 from torch._inductor.ir import ChoiceCaller
 from torch._inductor.utils import use_aten_gemm_kernels
 
+from diode_lut import runtime
 from diode_lut.errors import MissError
 from diode_lut.inductor.answer import CannotRun, answer, autotuning, in_force
 from diode_lut.inductor.callers import caller_of
 from diode_lut.inductor.install import cache_identity
 from diode_lut.inductor.problems import problem_of
-from diode_lut.inductor.snapshot import current
 from diode_lut.inductor.switch import leave
 from diode_lut.inductor.templates import UIDS
 from diode_lut.kernels.config import ATEN, Config
@@ -98,7 +98,7 @@ class _Product:
         if self.op == "addmm" and autotuning() and not self._first_question():
             return [] if self._answered_before() else None
         problem = problem_of(self.inputs, self.op)
-        decision = None if problem is None else current().decide(problem, self.inputs.device())
+        decision = None if problem is None else runtime.decide(problem, self.inputs.device())
         callers = None if decision is None else answer(decision, self._build)
         if self.op == "addmm":
             _answered.inputs = [ref(node) for node in self.inputs.mat1mat2()] if callers else []

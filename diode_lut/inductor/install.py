@@ -67,9 +67,9 @@ def cache_identity() -> tuple[Hashable, ...]:
     if is_off():
         return ("off",)
     try:
-        from diode_lut.inductor.snapshot import current
+        from diode_lut import runtime
 
-        return current().identity()
+        return runtime.cache_identity()
     except Exception as error:
         turn_off(error)
         return ("unknown", uuid4().hex)

@@ -13,7 +13,6 @@ from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from diode_lut.errors import ProblemError
-from diode_lut.inductor.snapshot import current
 from diode_lut.operands import ROW_BYTES, Operand
 from diode_lut.operands import problem_of as problem_from
 from diode_lut.problem import OPS, Problem
@@ -72,7 +71,8 @@ def _dtype(inputs: MMKernelInputs) -> str | None:
     name = _DTYPES.get(kinds.pop()) if len(kinds) == 1 else None
     if name != "float32":
         return name
-    precision = current().precision["cpu" if inputs.device_type == "cpu" else "cuda"]
+    matmul = torch.backends.mkldnn.matmul if inputs.device_type == "cpu" else torch.backends.cuda.matmul  # type: ignore[attr-defined]
+    precision = matmul.fp32_precision
     if precision in ("none", "ieee"):
         return "float32"
     return "tf32" if precision == "tf32" else None

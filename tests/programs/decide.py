@@ -13,8 +13,8 @@ import sys
 from torch._inductor import config as inductor_config
 
 import diode_lut
+from diode_lut import runtime
 from diode_lut.collect.random_problems import random_problems
-from diode_lut.inductor.install import cache_identity
 
 H200 = "nvidia-h200"
 KINDS = {"ops": ("mm", "addmm", "bmm"), "dtypes": ("float16", "bfloat16"), "layouts": ("nn", "nt")}
@@ -27,7 +27,7 @@ def main(count: str, tables: str) -> None:
     portable = inductor_config.save_config_portable(ignore_private_configs=False)
     report = {
         "decisions": [(each.tier, list(map(str, each.configs[:4])), each.confidence) for each in decisions],
-        "identity": repr(cache_identity()),
+        "identity": repr(runtime.cache_identity()),
         "key": hashlib.sha256(pickle.dumps(portable["inductor_choices_class"])).hexdigest(),
     }
     print(json.dumps(report))
