@@ -119,13 +119,6 @@ _SETTINGS: dict[str, tuple[_Kind, Any]] = {
 """Of each setting what it may be, and its default."""
 
 
-class _Layer:
-    """Values of some settings: those of all at the bottom, and those of each patch. Two with equal values differ."""
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        self.values = values
-
-
 class Settings:
     """What the user decides, for the whole process.
 
@@ -157,55 +150,25 @@ class Settings:
     """The file that says at exit what was asked and answered; None for none."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        values = {name: _from_environment(environment, name, *setting) for name, setting in _SETTINGS.items()}
-        self._layers = [_Layer(values)]
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _SETTINGS:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return self._layer_of(name).values[name]
+        for name, (kind, default) in _SETTINGS.items():
+            vars(self)[name] = _from_environment(environment, name, kind, default)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "_layers":
-            object.__setattr__(self, name, value)
-        else:
-            checked = _checked(name, value)
-            self._layer_of(name).values[name] = checked
+        vars(self)[name] = _checked(name, value)
 
     @contextmanager
     def patch(self, **values: Any) -> Iterator[None]:
-        """Other values for the time of a ``with`` block or of a decorated function, in all threads.
-
-        Where blocks of several threads overlap, the one that was entered last wins, whichever ends first. A value that
-        is assigned within a block to a setting which the block patches is gone with the block.
-        """
-        layer = _Layer({name: _checked(name, value) for name, value in values.items()})
-        self._layers.append(layer)
+        """Other values for the time of a ``with`` block or of a decorated function, in all threads."""
+        checked = {name: _checked(name, value) for name, value in values.items()}
+        saved = {name: vars(self)[name] for name in checked}
+        vars(self).update(checked)
         try:
             yield
         finally:
-            self._layers.remove(layer)
-
-    def snapshot(self) -> Settings:
-        """The settings as they are now; what is set or patched later does not change them."""
-        layers = list(self._layers)  # in one step, so that no patch is seen by half
-        values: dict[str, Any] = {}
-        for layer in layers:
-            values.update(layer.values)
-        frozen = object.__new__(type(self))
-        frozen._layers = [_Layer(values)]
-        return frozen
-
-    def as_dict(self) -> dict[str, Any]:
-        """The values by name."""
-        return {name: getattr(self, name) for name in _SETTINGS}
-
-    def _layer_of(self, name: str) -> _Layer:
-        """The patch that says what a setting is, or the values below all patches."""
-        return next(layer for layer in reversed(list(self._layers)) if name in layer.values)
+            vars(self).update(saved)
 
     def __repr__(self) -> str:
-        return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.as_dict().items())})"
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
 
 def autoregister(environment: Mapping[str, str] = os.environ) -> bool:

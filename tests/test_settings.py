@@ -45,7 +45,7 @@ def test_defaults() -> None:
 
 def test_every_setting_is_declared_with_a_default() -> None:
     """The attributes that the class declares for readers and type checkers are the settings that exist."""
-    assert list(get_type_hints(Settings)) == list(Settings({}).as_dict())
+    assert list(get_type_hints(Settings)) == list(vars(Settings({})))
 
 
 def test_environment() -> None:
@@ -84,7 +84,7 @@ def test_bad_environment_warns_and_is_ignored(
     """A variable with a value that is not allowed costs one warning that names it, and the default is used."""
     with caplog.at_level(logging.WARNING, "diode_lut"):
         settings = Settings({variable: text})
-    assert settings.as_dict() == Settings({}).as_dict()
+    assert vars(settings) == vars(Settings({}))
     (message,) = caplog.messages
     assert message.startswith(f"{variable}: {text!r} is not allowed")
     assert allowed in message
@@ -97,7 +97,7 @@ def test_wrong_value(name: str, value: Any, allowed: str) -> None:
     with pytest.raises(SettingError, match=rf"diode_lut\.config\.{name}: .* is not allowed") as raised:
         setattr(settings, name, value)
     assert allowed in str(raised.value)
-    assert settings.as_dict() == Settings({}).as_dict()
+    assert vars(settings) == vars(Settings({}))
 
 
 def test_unknown_name() -> None:
@@ -131,7 +131,7 @@ def test_patch_restores() -> None:
             assert (settings.policy, settings.top_k) == ("off", 5)
         assert settings.top_k == 4
         raise ZeroDivisionError
-    assert settings.as_dict() == Settings({}).as_dict()
+    assert vars(settings) == vars(Settings({}))
 
 
 def test_patch_is_all_or_nothing() -> None:

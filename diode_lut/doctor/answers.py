@@ -30,8 +30,8 @@ def settings() -> Iterator[Finding]:
     """What differs from the defaults, and variables that have no effect."""
     for fault in faults_in_environment():
         yield wrong("settings", fault, "correct the variable, or unset it")
-    defaults = Settings({}).as_dict()
-    for name, value in Settings().as_dict().items():
+    defaults = vars(Settings({}))
+    for name, value in vars(Settings()).items():
         if value != defaults[name]:
             yield note("settings", f"{name}={value!r}, by DIODE_LUT_{name.upper()} (default: {defaults[name]!r})")
 
