@@ -83,7 +83,10 @@ def here(model: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("where", ELSEWHERE)
 def test_every_process_decides_alike(where: str, model: str, here: dict[str, Any], tmp_path: Path) -> None:
-    """Decisions and cache keys are the same whatever hash seed, locale, threads, directory, zone and processor are."""
+    """Decisions and cache keys are the same whatever hash seed, locale, directory, zone, processor and threads are.
+
+    These are the threads of libraries; how many PyTorch uses is part of what a CPU is.
+    """
     if where == "another processor" and platform.machine() != "x86_64":
         pytest.skip("the names of processors are those of x86")
     there = decided(model, tmp_path, ELSEWHERE[where])

@@ -41,6 +41,7 @@ class Guard(NamedTuple):
 HOOK, KERNELS = "tests/inductor/test_hook.py::", "tests/inductor/test_guards.py::"
 ON_CPU, CPU = "tests/inductor/test_guards_on_cpu.py::", "tests/inductor/test_cpu.py::"
 INSTALL, CACHE = "tests/inductor/test_install.py::", "tests/inductor/test_cache.py::"
+CHANGES = "tests/inductor/test_snapshot.py::"
 RUNTIME, STATISTICS = "tests/test_runtime.py::", "tests/test_statistics.py::"
 
 MADE = "        if params is None:\n"
@@ -176,20 +177,10 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             KERNELS + "test_mixed_types",
         ),
         "precision": (
-            'if precision in ("none", "ieee"):',
-            "if True:",
+            'snapshot().float32(inputs.device_type) if name == "float32" else name',
+            "name",
             KERNELS + "test_precision_switches",
             HOOK + "test_tf32_is_another_dtype",
-        ),
-        "precision-without-a-name": (
-            'return "tf32" if precision == "tf32" else None',
-            'return "tf32"',
-            ON_CPU + "test_precision_on_the_cpu",
-        ),
-        "precision-on-the-cpu": (
-            'torch.backends.mkldnn.matmul if inputs.device_type == "cpu" else torch.backends.cuda.matmul',
-            "torch.backends.cuda.matmul",
-            ON_CPU + "test_precision_on_the_cpu",
         ),
         "unaligned-input": (
             "return node.get_name() not in graph.unaligned_buffers or",
@@ -219,8 +210,8 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "inductor/choice_filter.py": {
         "candidates-of-others": (
-            "return marked or choices",
-            "return choices",
+            "    if marked:\n        return marked\n",
+            "",
             HOOK + "test_what_others_add_is_left_out",
         ),
         "failure-in-the-filter": (
@@ -261,6 +252,34 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             "base() if base else None",
             "None",
             HOOK + "test_handler_of_another_library_stays_in_force",
+        ),
+    },
+    "inductor/snapshot.py": {
+        "one-snapshot-for-a-compile": (
+            "    return _taken.get(compilation) or _taken.setdefault(compilation, Snapshot())",
+            "    return Snapshot()",
+            CHANGES + "test_backward_pass_sees_what_the_forward_pass_saw",
+            CHANGES + "test_settings_changed_while_a_graph_is_compiled",
+        ),
+        "one-snapshot-without-dynamo": (
+            "CompileContext.try_get() or TracingContext.try_get()",
+            "CompileContext.try_get()",
+            CHANGES + "test_settings_changed_while_a_graph_is_compiled",
+        ),
+        "precision-without-a-name": (
+            "_DTYPES.get(cpu.fp32_precision)",
+            '_DTYPES.get(cpu.fp32_precision, "tf32")',
+            ON_CPU + "test_precision_on_the_cpu",
+        ),
+        "precision-on-the-cpu": (
+            "= torch.backends.mkldnn.matmul, ",
+            "= torch.backends.cuda.matmul, ",
+            ON_CPU + "test_precision_on_the_cpu",
+        ),
+        "precision-in-the-keys": (
+            "(*super().identity, *self._float32.values())",
+            "super().identity",
+            CHANGES + "test_precision_is_part_of_the_keys",
         ),
     },
     "inductor/install.py": {

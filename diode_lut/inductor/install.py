@@ -67,9 +67,9 @@ def cache_identity() -> tuple[Hashable, ...]:
     if is_off():
         return ("off",)
     try:
-        from diode_lut import runtime
+        from diode_lut.inductor.snapshot import snapshot
 
-        return runtime.cache_identity()
+        return snapshot().identity
     except Exception as error:
         turn_off(error)
         return ("unknown", uuid4().hex)
