@@ -282,6 +282,18 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             CHANGES + "test_precision_is_part_of_the_keys",
         ),
     },
+    "inductor/precompile.py": {
+        "mark-of-a-package": (
+            "return getattr(artifact, _MARK, None) == repr(cache_identity())",
+            "return True",
+            CHANGES + "test_packages_are_served_to_those_who_would_make_the_same",
+        ),
+        "package-without-a-mark": (
+            "            vars(artifact).setdefault(_MARK, None)  # of a process without the hook\n",
+            "            pass\n",
+            CHANGES + "test_packages_of_a_process_without_the_hook",
+        ),
+    },
     "inductor/install.py": {
         "failure-in-the-factory": (
             "            turn_off(error)\n            return _inductors_own()",

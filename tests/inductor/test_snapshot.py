@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from importlib import reload
 from pathlib import Path
@@ -9,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo import config as dynamo_config
+from torch._dynamo.precompile_context import PrecompileContext
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._guards import TracingContext, tracing
@@ -69,6 +74,7 @@ class Run:
         torch.testing.assert_close(result, product(*operand))
         hits = ("autograd_cache_hit", "fxgraph_cache_hit", "dynamo_cache_hit")
         self.cached = any(values[name] for values in counters.values() for name in hits)
+        self.traced = counters["stats"]["unique_graphs"] > 0
         self.asked = counts.total_predictions
 
     def __eq__(self, other: object) -> bool:
@@ -177,3 +183,44 @@ def test_a_compile_inside_a_compile_sees_what_the_outer_one_saw(table: Table) ->
 
     with inductor_config.patch(force_disable_caches=True):
         assert Run(lambda function: torch.compile(function, backend=compile_twice)).asked == 2
+
+
+def test_packages_are_served_to_those_who_would_make_the_same(table: Table) -> None:
+    """Dynamo's cache of packages, which goes by a function's name, serves none that other tables or settings made."""
+    aten, cpp = table("aten.json", ATEN), table("cpp.json", CPP, ATEN)
+    with dynamo_config.patch(caching_precompile=True):
+        runs = [saved_run(tables=tables) for tables in ((aten,), (aten,), (cpp,), (cpp,), (aten,), ())]
+        artifacts = torch.compiler.save_cache_artifacts()
+        assert artifacts is not None
+        with fresh_cache():
+            torch.compiler.load_cache_artifacts(artifacts[0])
+            runs += [saved_run(tables=()), saved_run(tables=(cpp,))]
+    assert [run.traced for run in runs] == [True, False, True, False, True, True, False, True]
+    assert [run.asked for run in runs] == [1, 0, 1, 0, 0, 1, 0, 0]
+
+
+def saved_run(**settings: Any) -> Run:
+    """With a package for the next."""
+    PrecompileContext.clear()
+    with diode_lut.config.patch(**settings):
+        run = Run()
+        PrecompileContext.save_to_dynamo_cache()
+    return run
+
+
+def test_packages_of_a_process_without_the_hook(table: Table) -> None:
+    """What a process saved that did not import diode_lut is not served where tables answer."""
+    program = """
+import torch
+from torch._dynamo.precompile_context import PrecompileContext
+from tests.inductor.reloaded import product
+torch.compile(product)(torch.randn(4, 64, 32), torch.randn(4, 32, 24))
+PrecompileContext.save_to_dynamo_cache()
+"""
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "TORCH_CACHING_PRECOMPILE": "1"}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    assert list(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"], "dynamo").iterdir())
+    diode_lut.config.tables = (table("aten.json", ATEN),)
+    with dynamo_config.patch(caching_precompile=True):
+        assert Run().asked == 1
