@@ -18,7 +18,7 @@ from diode_lut.inductor.callers import caller_of
 from diode_lut.inductor.install import cache_identity
 from diode_lut.inductor.problems import problem_of
 from diode_lut.inductor.snapshot import snapshot
-from diode_lut.inductor.switch import leave
+from diode_lut.inductor.switch import is_off, leave
 from diode_lut.inductor.templates import UIDS
 from diode_lut.problem import ATEN, Config
 
@@ -34,8 +34,9 @@ class DiodeChoices(InductorChoices):
         return ("diode_lut", cache_identity(), base() if base else None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As the bare class, or with what it stands on: Inductor's compile workers get handlers by pickle."""
-        return (on_top_of, (self._below,)) if self._below else (DiodeChoices, ())
+        """What it stands on, and what the compile sees: Inductor's compile workers get handlers by pickle."""
+        cache_identity()  # if that cannot be told, the hook is off
+        return _unpickled, (self._below, None if is_off() else snapshot())
 
     _below: InductorChoices | None = None
 
@@ -76,6 +77,11 @@ def on_top_of(handler: InductorChoices) -> DiodeChoices:
     composed: DiodeChoices = object.__new__(kind)
     vars(composed).update(vars(handler))
     return composed
+
+
+def _unpickled(below: InductorChoices | None, _snapshot: Any) -> DiodeChoices:
+    """A handler like the one that was pickled; its snapshot has come into force when it was unpickled, if it does."""
+    return DiodeChoices() if below is None else on_top_of(below)
 
 
 _answered = threading.local()

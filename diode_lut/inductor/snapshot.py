@@ -7,14 +7,17 @@ makes the snapshot. It hangs on what PyTorch itself carries through a compile, a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable
 from functools import cached_property
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch._guards import CompileContext, TracingContext
 
 from diode_lut import runtime
+from diode_lut.problem import Hardware
 
 _DTYPES = {"none": "float32", "ieee": "float32", "tf32": "tf32"}
 """Our data types by what PyTorch calls the precision of products of float32."""
@@ -33,6 +36,11 @@ class Snapshot(runtime.Snapshot):
         """As before, with the precision."""
         return (*super().identity, *self._float32.values())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For the process that Inductor has compile a whole graph, under the key that this one has computed."""
+        _ = self.identity  # so that it knows all devices
+        return _taken_over, (os.getpid(), vars(self.settings), self._devices, self._float32)
+
     def float32(self, device_type: str | None) -> str | None:
         """What products of float32 are to tables: ``float32`` or ``tf32``; None if they know no such precision."""
         return self._float32["cpu" if device_type == "cpu" else "cuda"]
@@ -42,12 +50,30 @@ _taken: WeakKeyDictionary[object, Snapshot] = WeakKeyDictionary()
 """Of each compile under way, or whose backward pass is still to come; without a lock, which a fork could keep."""
 
 
+_handed_over: Snapshot | None = None
+"""That of the graph which another process has this one compile."""
+
+
+def _taken_over(process: int, settings: dict[str, Any], devices: dict[str, Hardware], float32: dict[str, Any]) -> Any:
+    """The snapshot of ``process``; where that is another one, it counts here until the next is handed over."""
+    global _handed_over
+    taken = Snapshot()
+    for name, value in settings.items():
+        setattr(taken.settings, name, value)
+    taken._devices, taken._float32 = devices, float32
+    if process != os.getpid():
+        _handed_over = taken
+    return taken
+
+
 def snapshot() -> Snapshot:
     """That of the compile that this thread is in; outside of any, where no cache is asked, one of this moment.
 
     Dynamo's context comes first: where parts of a graph are compiled on their own, each has its own tracing context,
     and could see other settings than the key of the whole stands for.
     """
+    if _handed_over is not None:
+        return _handed_over
     compilation = CompileContext.try_get() or TracingContext.try_get()
     if compilation is None:
         return Snapshot()
