@@ -42,6 +42,7 @@ HOOK, KERNELS = "tests/inductor/test_hook.py::", "tests/inductor/test_guards.py:
 ON_CPU, CPU = "tests/inductor/test_guards_on_cpu.py::", "tests/inductor/test_cpu.py::"
 INSTALL, CACHE = "tests/inductor/test_install.py::", "tests/inductor/test_cache.py::"
 CHANGES = "tests/inductor/test_snapshot.py::"
+SETTINGS = "tests/test_settings.py::"
 RUNTIME, STATISTICS = "tests/test_runtime.py::", "tests/test_statistics.py::"
 
 MADE = "        if params is None:\n"
@@ -349,6 +350,18 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             "os.register_at_fork(after_in_child=_free_lock)",
             "pass",
             RUNTIME + "test_a_child_forked_while_tables_are_read_reads_them_itself",
+        ),
+    },
+    "settings.py": {
+        "blocks-in-several-threads": (
+            "self._keep(lambda other: other is not layer)",
+            "self._layers.pop()",
+            SETTINGS + "test_overlapping_patches_in_threads",
+        ),
+        "blocks-of-threads-that-did-not-fork": (
+            "    config.forget_other_threads()\n",
+            "",
+            SETTINGS + "test_a_forked_process_keeps_the_blocks_of_its_own_thread",
         ),
     },
     "statistics.py": {
