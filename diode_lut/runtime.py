@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Hashable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from diode_lut import __version__, receipt
@@ -31,7 +31,7 @@ from diode_lut.kernels.config import Config
 from diode_lut.printable import printable
 from diode_lut.problem import Hardware, Problem
 from diode_lut.selector import Decision, Demand, Selector
-from diode_lut.settings import config
+from diode_lut.settings import Settings, config
 from diode_lut.statistics import count_prediction, count_skipped_config, count_unserved
 from diode_lut.table import Entry
 
@@ -79,7 +79,8 @@ def select(problem: Problem, *, hardware: Hardware | str | None = None) -> Decis
     A name stands for the hardware of the table that is called so, or that is for hardware called so. HardwareError if
     there is none, or if torch finds no device.
     """
-    return _selector(_hardware(hardware)).select(problem, Demand.of(config))
+    settings = config.copy()
+    return _selector(_hardware(hardware, settings), settings).select(problem, Demand.of(settings))
 
 
 def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
@@ -89,23 +90,66 @@ def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
 
 def explanation(problem: Problem, *, hardware: Hardware | str | None = None) -> Explanation:
     """What ``explain`` says, in parts."""
-    return explanation_of(_selector(_hardware(hardware)), problem, Demand.of(config))
+    settings = config.copy()
+    return explanation_of(_selector(_hardware(hardware, settings), settings), problem, Demand.of(settings))
 
 
-def _hardware(hardware: Hardware | str | None) -> Hardware:
+def _hardware(hardware: Hardware | str | None, settings: Settings) -> Hardware:
     if hardware is None:
         return get_detected_hardware()
-    return find_hardware(hardware, config.tables) if isinstance(hardware, str) else hardware
+    return find_hardware(hardware, settings.tables) if isinstance(hardware, str) else hardware
 
 
-def decide(problem: Problem, device: str | torch.device) -> Decision:
-    """The decision for one problem on one of torch's devices, counted in the statistics."""
-    start = time.perf_counter()
-    decision = select(problem, hardware=detect_hardware(device))
-    count_prediction(decision.tier, time.perf_counter() - start, decision.confidence)
-    if log.isEnabledFor(logging.DEBUG):
-        log.debug("%s", decision.explain())
-    return decision
+class Snapshot:
+    """The settings, devices and tables that one compile sees, from the key of its cache entry to its last kernel.
+
+    The settings are those of the moment when it was made; a device and its tables stay as they were when it was first
+    asked about them. What changes later does not reach it.
+    """
+
+    def __init__(self) -> None:
+        self.settings = config.copy()
+        self._devices: dict[str, Hardware] = {}
+        self._selectors: dict[Hardware, Selector] = {}
+
+    @cached_property
+    def identity(self) -> tuple[Hashable, ...]:
+        """Everything that its decisions can depend on: the same in another process if that decides the same."""
+        devices = tuple(map(self._hardware, local_devices()))
+        _warn_of_useless(self.settings.tables, devices)
+        cpu, *gpus = (self._selector(hardware).digest for hardware in devices)
+        receipt.record_devices(devices)
+        names = ("policy", "default_mode", "top_k", "fallback_to_autotune", "strict")
+        settings = (*(getattr(self.settings, name) for name in names), *Demand.of(self.settings))
+        # Where GPUs are alike, it does not matter how many a process sees; else a graph may be for any of them.
+        return (__version__, *settings, cpu, *(gpus if len(set(gpus)) > 1 else gpus[:1]))
+
+    def decide(self, problem: Problem, device: str | torch.device) -> Decision:
+        """The decision for one problem on one of torch's devices, counted in the statistics."""
+        start = time.perf_counter()
+        decision = self._selector(self._hardware(device)).select(problem, Demand.of(self.settings))
+        count_prediction(decision.tier, time.perf_counter() - start, decision.confidence)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s", decision.explain())
+        return decision
+
+    def settle(self, decision: Decision, served: tuple[Config, ...]) -> None:
+        """Note which of the decision's configs Inductor gets; with none, MissError if the setting ``strict`` is on."""
+        receipt.record(decision, served)
+        if served:
+            return
+        if decision.configs:
+            count_unserved()
+        if self.settings.strict:
+            raise MissError(_missed(decision))
+
+    def _hardware(self, device: str | torch.device) -> Hardware:
+        name = str(device)
+        return self._devices.get(name) or self._devices.setdefault(name, detect_hardware(device))
+
+    def _selector(self, hardware: Hardware) -> Selector:
+        found = self._selectors.get(hardware)
+        return found or self._selectors.setdefault(hardware, _selector(hardware, self.settings))
 
 
 def skipped(decision: Decision, config: Config, reason: str) -> None:
@@ -120,27 +164,6 @@ def skipped(decision: Decision, config: Config, reason: str) -> None:
     found = f"{config} cannot run {decision.problem} here: {reason}"
     instead = "Inductor decides" if decision.entry is None else "the row's next config is taken, if there is one"
     log.warning("%s: %s; %s", decision.where, printable(found), instead)
-
-
-def settle(decision: Decision, served: tuple[Config, ...]) -> None:
-    """Note which of the decision's configs Inductor gets; with none, MissError if the setting ``strict`` is on."""
-    receipt.record(decision, served)
-    if served:
-        return
-    if decision.configs:
-        count_unserved()
-    if config.strict:
-        raise MissError(_missed(decision))
-
-
-def cache_identity() -> tuple[Hashable, ...]:
-    """Everything that decisions on this machine can depend on: the same in another process if it decides the same."""
-    devices = tuple(detect_hardware(device) for device in local_devices())
-    _warn_of_useless(config.tables, devices)
-    digests = dict.fromkeys(_selector(hardware).digest for hardware in devices)
-    receipt.record_devices(devices)
-    names = ("policy", "default_mode", "top_k", "fallback_to_autotune", "strict")
-    return (__version__, *(getattr(config, name) for name in names), *Demand.of(config), *digests)
 
 
 def set_log_level(level: int | str) -> None:
@@ -167,9 +190,9 @@ def _missed(decision: Decision) -> str:
     )
 
 
-def _selector(hardware: Hardware) -> Selector:
+def _selector(hardware: Hardware, settings: Settings) -> Selector:
     with _lock:
-        return _build_selector(hardware, config.tables, config.tiers)
+        return _build_selector(hardware, settings.tables, settings.tiers)
 
 
 @lru_cache(maxsize=8)

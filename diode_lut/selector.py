@@ -147,15 +147,16 @@ class Selector:
     """Answers for one kind of hardware: walks the tiers and stops at the first table that covers the problem.
 
     Where none does, it asks the models. ``digest`` is a SHA-256 in hexadecimal over everything that an answer can
-    depend on, but for the problem and what is demanded of models: tables and models, their order and their tiers, and
-    a GPU's SM count, by which models rank. Tables of other hardware have no part in it, nor has the number of a CPU's
-    threads, which may be another in each process of a job.
+    depend on, but for the problem and what is demanded of models: tables and models, their order and their tiers. With
+    each model goes the SM count by which it ranks, on a CPU the number of threads: compiled code keeps the number that
+    it was made for, or takes the process's, and Inductor's keys have neither under all of its settings. Without a model
+    that number has no part in it, nor have tables of other hardware.
     """
 
     def __init__(self, hardware: Hardware, tiers: Iterable[Tier]) -> None:
         self.hardware = hardware
         self.tiers = tuple(tiers)
-        self.digest = _digest(self.tiers, 0 if hardware.arch.startswith("cpu") else hardware.sm_count)
+        self.digest = _digest(self.tiers, hardware.sm_count)
         tried: list[Step] = []
         self._tables: list[tuple[str, Table, tuple[Step, ...]]] = []
         self._models: list[tuple[str, Model]] = []

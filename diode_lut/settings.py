@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from diode_lut.errors import SettingError
 
@@ -119,11 +120,28 @@ _SETTINGS: dict[str, tuple[_Kind, Any]] = {
 """Of each setting what it may be, and its default."""
 
 
+class _Layer(NamedTuple):
+    """Values of some settings: those of a ``patch``, and the thread that entered it; the lowest layer has them all."""
+
+    values: dict[str, Any]
+    thread: int
+
+
+_lock = threading.RLock()
+"""Held while layers change; who reads a setting does not need it."""
+
+
 class Settings:
     """What the user decides, for the whole process.
 
-    Setting anything to a value that it cannot have raises SettingError and changes nothing.
+    Setting anything to a value that it cannot have raises SettingError and changes nothing. Where ``patch`` blocks
+    overlap, in one thread or in several, the one that was entered last counts, as long as it lasts; and what is
+    assigned to a setting within a block that changes it lasts as long as that block.
     """
+
+    __slots__ = ("__dict__", "_layers")
+    if TYPE_CHECKING:
+        _layers: list[_Layer]
 
     policy: str
     """``pick``: the first config that can run; ``verify``: Inductor times it against aten; ``off``: nothing is done."""
@@ -150,22 +168,55 @@ class Settings:
     """The file that says at exit what was asked and answered; None for none."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        for name, (kind, default) in _SETTINGS.items():
-            vars(self)[name] = _from_environment(environment, name, kind, default)
+        self._begin(
+            {name: _from_environment(environment, name, kind, default) for name, (kind, default) in _SETTINGS.items()}
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        vars(self)[name] = _checked(name, value)
+        checked = _checked(name, value)
+        with _lock:
+            layer = next(layer for layer in reversed(self._layers) if name in layer.values)
+            layer.values[name] = checked
+            self._apply()
 
     @contextmanager
     def patch(self, **values: Any) -> Iterator[None]:
         """Other values for the time of a ``with`` block or of a decorated function, in all threads."""
-        checked = {name: _checked(name, value) for name, value in values.items()}
-        saved = {name: vars(self)[name] for name in checked}
-        vars(self).update(checked)
+        layer = _Layer({name: _checked(name, value) for name, value in values.items()}, threading.get_ident())
+        with _lock:
+            self._layers.append(layer)
+            self._apply()
         try:
             yield
         finally:
-            vars(self).update(saved)
+            with _lock:
+                self._keep(lambda other: other is not layer)
+
+    def copy(self) -> Settings:
+        """The settings as they are now, all of one moment; what is changed later does not reach them."""
+        copied = object.__new__(Settings)
+        copied._begin(dict(vars(self)))
+        return copied
+
+    def forget_other_threads(self) -> None:
+        """End the blocks of all threads but this one: in a forked process they would never end."""
+        lowest, this = self._layers[0], threading.get_ident()
+        self._keep(lambda layer: layer is lowest or layer.thread == this)
+
+    def _begin(self, values: dict[str, Any]) -> None:
+        object.__setattr__(self, "_layers", [_Layer(values, 0)])
+        self._apply()
+
+    def _keep(self, wanted: Callable[[_Layer], bool]) -> None:
+        self._layers[:] = filter(wanted, self._layers)
+        self._apply()
+
+    def _apply(self) -> None:
+        """Make the upper layers' values the settings, in one step: other threads read none of two moments."""
+        values: dict[str, Any] = {}
+        for layer in self._layers:
+            values.update(layer.values)
+        vars(self).update(values)
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
@@ -219,3 +270,14 @@ def _from_environment(environment: Mapping[str, str], name: str, kind: _Kind, de
 
 config = Settings()
 """The settings of this process."""
+
+
+def _after_fork() -> None:
+    """Nobody holds the lock, and of all threads there is only the one that forked."""
+    global _lock
+    _lock = threading.RLock()
+    config.forget_other_threads()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_after_fork)

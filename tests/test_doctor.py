@@ -175,11 +175,11 @@ def test_on_an_h200() -> None:
 
 
 def test_another_devices_model() -> None:
-    """A GPU's model has no kernel for a CPU; the finding says so."""
+    """That it answers is as the user wants it; the finding says for what it was trained."""
     code, found = findings(["nvidia-h200.mlp"])
-    assert code == 1
-    (answers,) = (text for text in found["wrong"] if text.startswith("answers: "))
-    assert "nvidia-h200.mlp.safetensors: has no kernel for " in answers
+    assert code == 0
+    (answers,) = (text for text in found["ok"] if text.startswith("answers: model: "))
+    assert answers.endswith(", a model, trained for NVIDIA H200 (sm_90, 132 SMs)")
 
 
 def test_without_torch(tmp_path: Path) -> None:

@@ -70,7 +70,10 @@ def decided(model: str, directory: Path, environment: dict[str, str]) -> dict[st
 
 
 def test_every_process_decides_alike(tmp_path: Path) -> None:
-    """Decisions and cache keys are the same whatever hash seed, locale, threads, directory, zone and processor are."""
+    """Decisions and cache keys are the same whatever hash seed, locale, directory, zone, processor and threads are.
+
+    These are the threads of libraries; how many PyTorch uses is part of what a CPU is.
+    """
     model = close_model(tmp_path / "close.safetensors")
     here, there = decided(model, Path.cwd(), {}), decided(model, tmp_path, ELSEWHERE)
     assert there == here

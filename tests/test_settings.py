@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -11,7 +12,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from diode_lut.errors import SettingError
-from diode_lut.settings import Settings, autoregister
+from diode_lut.settings import Settings, autoregister, config
 
 WRONG = [
     ("policy", "fast", "allowed: pick, verify, off"),
@@ -146,3 +147,50 @@ def test_patch_is_all_or_nothing() -> None:
 def test_autoregister(text: str | None, armed: bool) -> None:
     """Only a clear no keeps the hook from being armed."""
     assert autoregister({} if text is None else {"DIODE_LUT_AUTOREGISTER": text}) is armed
+
+
+def test_overlapping_patches_in_threads() -> None:
+    """Blocks that two threads enter and leave in any order leave nothing behind; the one entered last counts."""
+    settings = Settings({})
+    first, second = settings.patch(policy="off", top_k=2), settings.patch(policy="verify")
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        one.submit(first.__enter__).result()
+        other.submit(second.__enter__).result()
+        assert (settings.policy, settings.top_k) == ("verify", 2)
+        one.submit(first.__exit__, None, None, None).result()
+        assert (settings.policy, settings.top_k) == ("verify", 1)
+        other.submit(second.__exit__, None, None, None).result()
+    assert vars(settings) == vars(Settings({}))
+
+
+def test_assignment_within_patches() -> None:
+    """What is assigned within a block ends with the last block entered that changes the setting; else it stays."""
+    settings = Settings({})
+    with settings.patch(policy="off"):
+        with settings.patch(top_k=2):
+            settings.policy, settings.top_k, settings.strict = "verify", 3, True
+        assert (settings.policy, settings.top_k, settings.strict) == ("verify", 1, True)
+    assert (settings.policy, settings.strict) == ("pick", True)
+
+
+def test_a_copy_stays_as_it_is() -> None:
+    """A copy has the values of its moment, patched ones too, whatever happens to the settings afterwards."""
+    settings = Settings({})
+    with settings.patch(policy="off"):
+        copied = settings.copy()
+    settings.top_k = 2
+    assert vars(copied) == {**vars(Settings({})), "policy": "off"}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_keeps_the_blocks_of_its_own_thread() -> None:
+    """It is in those blocks that the thread was in which forked it, and in none of other threads."""
+    with ThreadPoolExecutor(1) as other, config.patch(top_k=3):
+        elsewhere = config.patch(policy="off")
+        other.submit(elsewhere.__enter__).result()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if (config.policy, config.top_k) == ("pick", 3) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert config.policy == "off"
+        other.submit(elsewhere.__exit__, None, None, None).result()

@@ -224,7 +224,7 @@ def bench_decision(path: Path) -> None:
     def decide(inputs: Any) -> None:
         problem = problem_of(inputs, "mm")
         assert problem is not None
-        runtime.decide(problem, inputs.device())
+        runtime.Snapshot().decide(problem, inputs.device())
 
     def measure(inputs: Any, op: str) -> Problem | None:
         decide(inputs)  # the first has to load what answers

@@ -44,7 +44,9 @@ def main() -> None:
         bench_graph("no row", (), ("user",), 20)
         bench_graph("no row, so that the model is asked", (), ("user", "model"))
         bench_graph("rows with Triton, Inductor's making of callers included", (triton,), ("user",))
-        show("cache identity, once for each graph", microseconds(lambda _: runtime.cache_identity(), [0] * 200), "us")
+        show(
+            "cache identity, once for each graph", microseconds(lambda _: runtime.Snapshot().identity, [0] * 200), "us"
+        )
 
 
 def row(path: Path, config: dict[str, Any]) -> str:

@@ -41,6 +41,8 @@ class Guard(NamedTuple):
 HOOK, KERNELS = "tests/inductor/test_hook.py::", "tests/inductor/test_guards.py::"
 ON_CPU, CPU = "tests/inductor/test_guards_on_cpu.py::", "tests/inductor/test_cpu.py::"
 INSTALL, CACHE = "tests/inductor/test_install.py::", "tests/inductor/test_cache.py::"
+CHANGES = "tests/inductor/test_snapshot.py::"
+SETTINGS = "tests/test_settings.py::"
 RUNTIME, STATISTICS = "tests/test_runtime.py::", "tests/test_statistics.py::"
 
 MADE = "        if params is None:\n"
@@ -210,20 +212,10 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             KERNELS + "test_mixed_types",
         ),
         "precision": (
-            'if precision in ("none", "ieee"):',
-            "if True:",
+            'snapshot().float32(inputs.device_type) if name == "float32" else name',
+            "name",
             KERNELS + "test_precision_switches",
             HOOK + "test_tf32_is_another_dtype",
-        ),
-        "precision-without-a-name": (
-            'return "tf32" if precision == "tf32" else None',
-            'return "tf32"',
-            ON_CPU + "test_precision_on_the_cpu",
-        ),
-        "precision-on-the-cpu": (
-            'current().precision["cpu" if inputs.device_type == "cpu" else "cuda"]',
-            'current().precision["cuda"]',
-            ON_CPU + "test_precision_on_the_cpu",
         ),
         "unaligned-input": (
             "return node.get_name() not in graph.unaligned_buffers or",
@@ -253,8 +245,8 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             CPU + "test_frozen_linear_with_several_candidates",
         ),
         "candidates-of-others": (
-            "return marked or choices",
-            "return choices",
+            "    if marked:\n        return marked\n",
+            "",
             HOOK + "test_what_others_add_is_left_out",
         ),
         "failure-in-the-filter": (
@@ -295,6 +287,51 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             "base() if base else None",
             "None",
             HOOK + "test_handler_of_another_library_stays_in_force",
+        ),
+    },
+    "inductor/snapshot.py": {
+        "one-snapshot-for-a-compile": (
+            "    return _taken.get(compilation) or _taken.setdefault(compilation, Snapshot())",
+            "    return Snapshot()",
+            CHANGES + "test_backward_pass_sees_what_the_forward_pass_saw",
+            CHANGES + "test_settings_changed_while_a_graph_is_compiled",
+        ),
+        "one-snapshot-without-dynamo": (
+            "CompileContext.try_get() or TracingContext.try_get()",
+            "CompileContext.try_get()",
+            CHANGES + "test_settings_changed_while_a_graph_is_compiled",
+        ),
+        "snapshot-of-another-process": (
+            "        _handed_over = taken\n",
+            "        pass\n",
+            ON_CPU + "test_subprocess_compile_workers",
+        ),
+        "precision-without-a-name": (
+            "_DTYPES.get(cpu.fp32_precision)",
+            '_DTYPES.get(cpu.fp32_precision, "tf32")',
+            ON_CPU + "test_precision_on_the_cpu",
+        ),
+        "precision-on-the-cpu": (
+            "= torch.backends.mkldnn.matmul, ",
+            "= torch.backends.cuda.matmul, ",
+            ON_CPU + "test_precision_on_the_cpu",
+        ),
+        "precision-in-the-keys": (
+            "(*super().identity, *self._float32.values())",
+            "super().identity",
+            CHANGES + "test_precision_is_part_of_the_keys",
+        ),
+    },
+    "inductor/precompile.py": {
+        "mark-of-a-package": (
+            "return getattr(artifact, _MARK, None) == repr(cache_identity())",
+            "return True",
+            CHANGES + "test_packages_are_served_to_those_who_would_make_the_same",
+        ),
+        "package-without-a-mark": (
+            "            vars(artifact).setdefault(_MARK, None)  # of a process without the hook\n",
+            "            pass\n",
+            CHANGES + "test_packages_of_a_process_without_the_hook",
         ),
     },
     "inductor/install.py": {
@@ -347,6 +384,18 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             "os.register_at_fork(after_in_child=_free_lock)",
             "pass",
             RUNTIME + "test_a_child_forked_while_tables_are_read_reads_them_itself",
+        ),
+    },
+    "settings.py": {
+        "blocks-in-several-threads": (
+            "self._keep(lambda other: other is not layer)",
+            "self._layers.pop()",
+            SETTINGS + "test_overlapping_patches_in_threads",
+        ),
+        "blocks-of-threads-that-did-not-fork": (
+            "    config.forget_other_threads()\n",
+            "",
+            SETTINGS + "test_a_forked_process_keeps_the_blocks_of_its_own_thread",
         ),
     },
     "statistics.py": {

@@ -10,10 +10,11 @@ from torch._inductor import config as inductor_config
 from torch._inductor.ir import ChoiceCaller
 
 from diode_lut import runtime
+from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import is_off
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.selector import Decision
-from diode_lut.settings import config
+from diode_lut.settings import Settings
 
 MARK = "diode_lut"
 """The annotation of candidates that Inductor must keep to."""
@@ -33,7 +34,10 @@ def autotuning() -> bool:
 
 def in_force() -> bool:
     """Whether the hook is on, and the settings let tables decide in Inductor's present mode."""
-    return not is_off() and config.policy != "off" and (config.default_mode or autotuning())
+    if is_off():
+        return False
+    settings = snapshot().settings
+    return settings.policy != "off" and (settings.default_mode or autotuning())
 
 
 def answer(decision: Decision, build: Build) -> list[ChoiceCaller] | None:
@@ -43,9 +47,10 @@ def answer(decision: Decision, build: Build) -> list[ChoiceCaller] | None:
     best first, of a model's only if its first can; with the policy ``verify``, aten as well. MissError with the setting
     ``strict`` if there are none.
     """
-    built = dict(islice(_runnable(decision, build), config.top_k))
-    runtime.settle(decision, tuple(built))
-    if (config.policy == "verify") if built else _only_aten(decision):
+    now = snapshot()
+    built = dict(islice(_runnable(decision, build), now.settings.top_k))
+    now.settle(decision, tuple(built))
+    if (now.settings.policy == "verify") if built else _only_aten(decision, now.settings):
         with suppress(CannotRun):
             built.setdefault(ATEN, build(ATEN))
     for caller in built.values():
@@ -53,9 +58,9 @@ def answer(decision: Decision, build: Build) -> list[ChoiceCaller] | None:
     return list(built.values()) or None
 
 
-def _only_aten(decision: Decision) -> bool:
+def _only_aten(decision: Decision, settings: Settings) -> bool:
     """Whether a product that nobody speaks of is to be aten's, without a benchmark."""
-    return not decision.configs and not config.fallback_to_autotune and autotuning()
+    return not decision.configs and not settings.fallback_to_autotune and autotuning()
 
 
 def _runnable(decision: Decision, build: Build) -> Iterator[tuple[Config, ChoiceCaller]]:

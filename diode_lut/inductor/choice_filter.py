@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from torch._inductor.ir import ChoiceCaller
 
-from diode_lut import runtime
 from diode_lut.errors import MissError
 from diode_lut.inductor.answer import MARK, CannotRun, answer, in_force
 from diode_lut.inductor.cpp import cpp_caller
 from diode_lut.inductor.describe import describe
 from diode_lut.inductor.offers import aten_of, problem_of_aten
+from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import leave
 from diode_lut.kernels.config import Config
 
@@ -21,10 +21,10 @@ from diode_lut.kernels.config import Config
 def filter_choices(choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
     """Those that the hook marked, where there are any; what the table says, on the CPU; else all."""
     marked = [choice for choice in choices if MARK in choice.annotations]
-    if marked or not in_force():
-        return marked or choices
+    if marked:
+        return marked
     try:
-        return _from_table(choices) or choices
+        return (_from_table(choices) if in_force() else None) or choices
     except MissError:
         raise  # as the setting strict has it
     except Exception as error:
@@ -49,7 +49,7 @@ def _from_table(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
             raise CannotRun("Inductor does not offer it here")
         return offered
 
-    found = answer(runtime.decide(problem, "cpu"), find)
+    found = answer(snapshot().decide(problem, "cpu"), find)
     return found if found is None or _can_be_timed(choices) else found[:1]
 
 

@@ -12,13 +12,13 @@ from torch._inductor.choices import InductorChoices
 from torch._inductor.ir import ChoiceCaller
 from torch._inductor.utils import use_aten_gemm_kernels
 
-from diode_lut import runtime
 from diode_lut.errors import MissError
 from diode_lut.inductor.answer import CannotRun, answer, autotuning, in_force
 from diode_lut.inductor.callers import caller_of
 from diode_lut.inductor.install import cache_identity
 from diode_lut.inductor.problems import problem_of
-from diode_lut.inductor.switch import leave
+from diode_lut.inductor.snapshot import snapshot
+from diode_lut.inductor.switch import is_off, leave
 from diode_lut.inductor.templates import UIDS
 from diode_lut.kernels.config import ATEN, Config
 
@@ -34,8 +34,9 @@ class DiodeChoices(InductorChoices):
         return ("diode_lut", cache_identity(), base() if base else None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As the bare class, or with what it stands on: Inductor's compile workers get handlers by pickle."""
-        return (on_top_of, (self._below,)) if self._below else (DiodeChoices, ())
+        """What it stands on, and what the compile sees: Inductor's compile workers get handlers by pickle."""
+        cache_identity()  # if that cannot be told, the hook is off
+        return _unpickled, (self._below, None if is_off() else snapshot())
 
     _below: InductorChoices | None = None
 
@@ -51,10 +52,8 @@ class DiodeChoices(InductorChoices):
         def ask_base(offered: list[Any]) -> Callers:
             return super(DiodeChoices, self).get_template_configs(kernel_inputs, offered, op_name, kwarg_overrides)
 
-        if not in_force():
-            return ask_base(templates)
         try:
-            callers = _Product(kernel_inputs, templates, op_name, ask_base).callers()
+            callers = _Product(kernel_inputs, templates, op_name, ask_base).callers() if in_force() else None
         except MissError:
             raise  # as the setting strict has it
         except Exception as error:
@@ -80,6 +79,11 @@ def on_top_of(handler: InductorChoices) -> DiodeChoices:
     return composed
 
 
+def _unpickled(below: InductorChoices | None, _snapshot: Any) -> DiodeChoices:
+    """A handler like the one that was pickled; its snapshot has come into force when it was unpickled, if it does."""
+    return DiodeChoices() if below is None else on_top_of(below)
+
+
 _answered = threading.local()
 """``inputs``: weak references to A and B of the addmm that this thread answered last."""
 
@@ -98,7 +102,7 @@ class _Product:
         if self.op == "addmm" and autotuning() and not self._first_question():
             return [] if self._answered_before() else None
         problem = problem_of(self.inputs, self.op)
-        decision = None if problem is None else runtime.decide(problem, self.inputs.device())
+        decision = None if problem is None else snapshot().decide(problem, self.inputs.device())
         callers = None if decision is None else answer(decision, self._build)
         if self.op == "addmm":
             _answered.inputs = [ref(node) for node in self.inputs.mat1mat2()] if callers else []

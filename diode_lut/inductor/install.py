@@ -67,9 +67,9 @@ def cache_identity() -> tuple[Hashable, ...]:
     if is_off():
         return ("off",)
     try:
-        from diode_lut import runtime
+        from diode_lut.inductor.snapshot import snapshot
 
-        return runtime.cache_identity()
+        return snapshot().identity
     except Exception as error:
         turn_off(error)
         return ("unknown", uuid4().hex)
@@ -86,6 +86,8 @@ def install(config: ModuleType) -> None:
         _install_factory(config)
         _take_over_this_thread()
         when_imported("torch._inductor.select_algorithm", f"{__name__}:install_filter")
+        when_imported("torch._dynamo.precompile_context", "diode_lut.inductor.precompile:mark_what_is_kept")
+        when_imported("torch._dynamo.package", "diode_lut.inductor.precompile:check_what_is_served")
     except Exception as error:
         turn_off(error)
 

@@ -13,6 +13,7 @@ from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from diode_lut.errors import ProblemError
+from diode_lut.inductor.snapshot import snapshot
 from diode_lut.operands import ROW_BYTES, Operand
 from diode_lut.operands import problem_of as problem_from
 from diode_lut.problem import OPS, Problem
@@ -69,13 +70,7 @@ def _dtype(inputs: MMKernelInputs) -> str | None:
     """The table's name of the one type that all inputs and the output have."""
     kinds = {*inputs.dtypes(), inputs.out_dtype()}
     name = _DTYPES.get(kinds.pop()) if len(kinds) == 1 else None
-    if name != "float32":
-        return name
-    matmul = torch.backends.mkldnn.matmul if inputs.device_type == "cpu" else torch.backends.cuda.matmul  # type: ignore[attr-defined]
-    precision = matmul.fp32_precision
-    if precision in ("none", "ieee"):
-        return "float32"
-    return "tf32" if precision == "tf32" else None
+    return snapshot().float32(inputs.device_type) if name == "float32" else name
 
 
 def _stays_aligned(node: Any) -> bool:

@@ -105,27 +105,38 @@ def test_forked_and_spawned_processes(method: str) -> None:
     assert float(error) < 1e-4
 
 
-@pytest.mark.usefixtures("table")
-def test_subprocess_compile_workers(tmp_path: Path) -> None:
-    """Where Inductor compiles whole graphs in another process, products are asked for there."""
+def test_subprocess_compile_workers(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Inductor compiles whole graphs in another process, products are asked for there, with the settings of here.
+
+    So what that process leaves in the caches is what their keys stand for.
+    """
+    monkeypatch.delenv("DIODE_LUT_TABLES")
     program = tmp_path / "program.py"
     program.write_text(
         """
-import diode_lut, torch
+import diode_lut, sys, torch
+from torch._dynamo.utils import counters
 if __name__ == "__main__":
+    diode_lut.config.tables, diode_lut.config.strict = sys.argv[1:], True
     try:
+        torch.compile(torch.bmm)(torch.randn(4, 16, 32), torch.randn(4, 32, 24))
+        print("cached" if counters["aot_autograd"]["autograd_cache_hit"] else "compiled")
+        torch.backends.mkldnn.matmul.fp32_precision = "tf32"
         torch.compile(torch.mm)(torch.randn(16, 32), torch.randn(32, 24))
     except Exception as error:
-        assert "mm 16x24x32" in str(error), error
+        assert "mm 16x24x32 tf32" in str(error), error
         print(diode_lut.get_prediction_stats()["total_predictions"])
 """,
         encoding="utf-8",
     )
     cache = str(tmp_path / "cache")
-    done = run(
-        str(program), TORCHINDUCTOR_FX_COMPILE_MODE="SUBPROCESS", DIODE_LUT_STRICT="1", TORCHINDUCTOR_CACHE_DIR=cache
-    )
-    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+    outputs = []
+    for mode in ("SUBPROCESS", "NORMAL"):
+        settings = {"TORCHINDUCTOR_FX_COMPILE_MODE": mode, "TORCHINDUCTOR_CACHE_DIR": cache}
+        done = run(str(program), str(table), **settings)
+        assert done.returncode == 0, done.stderr
+        outputs.append(done.stdout.split())
+    assert outputs == [["compiled", "0"], ["cached", "1"]]
 
 
 def test_aot_inductor(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import json
 import pickle
 import sys
 
+import torch
 from torch._inductor import config as inductor_config
 
 import diode_lut
@@ -22,12 +23,13 @@ KINDS = {"ops": ("mm", "addmm", "bmm"), "dtypes": ("float16", "bfloat16"), "layo
 
 def main(count: str, tables: str) -> None:
     diode_lut.config.tables = json.loads(tables)
+    torch.set_num_threads(2)  # which is part of what a CPU is to a model
     problems = random_problems(int(count), seed=0, log_normal=True, **KINDS)
     decisions = [diode_lut.select(problem, hardware=H200) for problem in problems]
     portable = inductor_config.save_config_portable(ignore_private_configs=False)
     report = {
         "decisions": [(each.tier, list(map(str, each.configs[:4])), each.confidence) for each in decisions],
-        "identity": repr(runtime.cache_identity()),
+        "identity": repr(runtime.Snapshot().identity),
         "key": hashlib.sha256(pickle.dumps(portable["inductor_choices_class"])).hexdigest(),
     }
     print(json.dumps(report))

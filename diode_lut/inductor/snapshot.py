@@ -1,0 +1,80 @@
+"""The snapshot of settings and tables that a compile keeps, so that its answers are those that its keys stand for.
+
+A compile asks for it many times: for the key of AOTAutograd's cache, for that of the cache for graphs, for each
+product, and once more when its backward pass is compiled, perhaps much later and in another thread. The first question
+makes the snapshot. It hangs on what PyTorch itself carries through a compile, and restores for the backward pass.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable
+from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch._guards import CompileContext, TracingContext
+
+from diode_lut import runtime
+from diode_lut.problem import Hardware
+
+_DTYPES = {"none": "float32", "ieee": "float32", "tf32": "tf32"}
+"""Our data types by what PyTorch calls the precision of products of float32."""
+
+
+class Snapshot(runtime.Snapshot):
+    """With the precision that PyTorch allows for products of float32, which tables tell apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        cpu, cuda = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul  # type: ignore[attr-defined]
+        self._float32 = {"cpu": _DTYPES.get(cpu.fp32_precision), "cuda": _DTYPES.get(cuda.fp32_precision)}
+
+    @cached_property
+    def identity(self) -> tuple[Hashable, ...]:
+        """As before, with the precision."""
+        return (*super().identity, *self._float32.values())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For the process that Inductor has compile a whole graph, under the key that this one has computed."""
+        _ = self.identity  # so that it knows all devices
+        return _taken_over, (os.getpid(), vars(self.settings), self._devices, self._float32)
+
+    def float32(self, device_type: str | None) -> str | None:
+        """What products of float32 are to tables: ``float32`` or ``tf32``; None if they know no such precision."""
+        return self._float32["cpu" if device_type == "cpu" else "cuda"]
+
+
+_taken: WeakKeyDictionary[object, Snapshot] = WeakKeyDictionary()
+"""Of each compile under way, or whose backward pass is still to come; without a lock, which a fork could keep."""
+
+
+_handed_over: Snapshot | None = None
+"""That of the graph which another process has this one compile."""
+
+
+def _taken_over(process: int, settings: dict[str, Any], devices: dict[str, Hardware], float32: dict[str, Any]) -> Any:
+    """The snapshot of ``process``; where that is another one, it counts here until the next is handed over."""
+    global _handed_over
+    taken = Snapshot()
+    for name, value in settings.items():
+        setattr(taken.settings, name, value)
+    taken._devices, taken._float32 = devices, float32
+    if process != os.getpid():
+        _handed_over = taken
+    return taken
+
+
+def snapshot() -> Snapshot:
+    """That of the compile that this thread is in; outside of any, where no cache is asked, one of this moment.
+
+    Dynamo's context comes first: where parts of a graph are compiled on their own, each has its own tracing context,
+    and could see other settings than the key of the whole stands for.
+    """
+    if _handed_over is not None:
+        return _handed_over
+    compilation = CompileContext.try_get() or TracingContext.try_get()
+    if compilation is None:
+        return Snapshot()
+    return _taken.get(compilation) or _taken.setdefault(compilation, Snapshot())
