@@ -157,6 +157,8 @@ def _fits_32_bits(inputs: MMKernelInputs) -> bool:
 def _tma_legal(inputs: MMKernelInputs) -> bool:
     """Whether tensor descriptors can describe A, B and C, and the template would read their order off rightly."""
     a, b = inputs.mat1mat2()
+    if getattr(inductor_config.triton, "enable_template_tma_store", False):
+        return False  # an epilogue may then read a result that is never stored, and does not compile
     with inductor_config.patch({"triton.enable_persistent_tma_matmul": True}):
         if not use_triton_tma_template(a, b, output_layout=inputs.output_layout(flexible=False)):
             return False

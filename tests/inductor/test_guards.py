@@ -154,6 +154,15 @@ def test_tma_of_a_view(start: int, described: bool, rows: Rows) -> None:
     assert bool(lower(view(start), Input((513, 1024)), PRODUCT[1]).triton_templates) is described
 
 
+@pytest.mark.skipif(not hasattr(inductor_config.triton, "enable_template_tma_store"), reason="this torch has no such")
+def test_tma_where_results_are_stored_with_tma(rows: Rows) -> None:
+    """With Inductor's setting for that, an epilogue such as padding may not compile."""
+    rows({"configs": [TMA, MM]})
+    with inductor_config.patch({"triton.enable_template_tma_store": True}):
+        (kernel,) = lower(torch.mm, *PRODUCT).triton_templates
+    assert "tensor_descriptor" not in kernel
+
+
 ALIGNED: dict[str, tuple[bool, Callable[..., Any], Input]] = {
     "all": (True, torch.mm, PRODUCT[0]),
     "view": (True, view(8), Input((513, 1024))),
