@@ -171,6 +171,7 @@ def test_precision_is_part_of_the_keys(table: Table) -> None:
     assert runs == [COMPILED, COMPILED, CACHED]
 
 
+@pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled")
 def test_a_compile_inside_a_compile_sees_what_the_outer_one_saw(table: Table) -> None:
     """A graph whose backend compiles its parts one by one is of one snapshot, for it is under one key."""
     diode_lut.config.tables = (table("aten.json", ATEN),)
