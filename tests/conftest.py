@@ -28,12 +28,15 @@ NEEDING_TORCH = (
     "distill",
     "gpu",
     "inductor",
+    "interpreter",
     "kernels",
     "model/test_shipped.py",
     "report/test_browser.py",
+    "test_broken_imports.py",
     "test_demo.py",
     "test_doctor.py",
     "test_documents.py",
+    "test_not_files.py",
     "test_ranks.py",
 )
 """What only ``make test`` runs, not ``make test-lowest``, whose packages do not include torch and a browser."""
