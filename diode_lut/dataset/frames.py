@@ -24,7 +24,7 @@ HEADER, RECORD = b"HR"
 """The kinds of frames."""
 
 HEADERS = 2
-"""A dataset begins with so many copies of its header: without one, nobody knows what was measured."""
+"""Copies of the header at the start of a dataset: a dataset without a readable header cannot be used."""
 
 _EXT_32 = 0xC9
 _BEGINNING = struct.Struct(">BIB")

@@ -17,7 +17,7 @@ _BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]')
 _decode_at = json.JSONDecoder().raw_decode
 _LONGEST_NAME = 60
 _CHUNK = 1 << 16
-"""Lines are known where each so many characters begin, so that a place takes no more than these to find."""
+"""Characters between two known line numbers: the most that are counted to find a place."""
 _PLAIN_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_]*")
 
 
