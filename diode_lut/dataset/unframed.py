@@ -24,7 +24,7 @@ _BEGINNINGS = re.compile(rb"\x93\x98(?:%s)" % b"|".join(msgpack.packb(op) for op
 _LONGEST_BEGINNING = 2 + max(len(msgpack.packb(op)) for op in OPS)
 
 _MOST_ATTEMPTS = 1000
-"""Most places at which reading resumes: after these the rest counts as lost, so that crafted files take bounded time."""
+"""Most places at which reading resumes; after these the rest counts as lost, to bound the time for crafted files."""
 
 
 _END = object()
