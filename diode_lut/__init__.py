@@ -11,44 +11,44 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from diode_lut.post_import import when_imported
+from diode_lut.runtime.post_import import when_imported
 from diode_lut.settings import autoregister, config
 
 if TYPE_CHECKING:
-    from diode_lut.catalog import TableFile as TableFile
-    from diode_lut.errors import DiodeLutError as DiodeLutError
-    from diode_lut.errors import MissError as MissError
+    from diode_lut.domain.errors import DiodeLutError as DiodeLutError
+    from diode_lut.domain.errors import MissError as MissError
+    from diode_lut.domain.hardware import Hardware as Hardware
+    from diode_lut.domain.problem import Problem as Problem
     from diode_lut.kernels.config import Config as Config
-    from diode_lut.problem import Hardware as Hardware
-    from diode_lut.problem import Problem as Problem
-    from diode_lut.runtime import explain as explain
-    from diode_lut.runtime import get_detected_hardware as get_detected_hardware
-    from diode_lut.runtime import list_available_tables as list_available_tables
-    from diode_lut.runtime import register_table as register_table
-    from diode_lut.runtime import select as select
-    from diode_lut.runtime import set_log_level as set_log_level
-    from diode_lut.selector import Decision as Decision
-    from diode_lut.statistics import get_prediction_stats as get_prediction_stats
-    from diode_lut.statistics import profile_predictions as profile_predictions
+    from diode_lut.receipt.statistics import get_prediction_stats as get_prediction_stats
+    from diode_lut.receipt.statistics import profile_predictions as profile_predictions
+    from diode_lut.runtime.api import explain as explain
+    from diode_lut.runtime.api import get_detected_hardware as get_detected_hardware
+    from diode_lut.runtime.api import list_available_tables as list_available_tables
+    from diode_lut.runtime.api import register_table as register_table
+    from diode_lut.runtime.api import select as select
+    from diode_lut.runtime.api import set_log_level as set_log_level
+    from diode_lut.selection.catalog import TableFile as TableFile
+    from diode_lut.selection.selector import Decision as Decision
 
 __version__ = "0.1.0"
 
 _EXPORTS = {
     "Config": "diode_lut.kernels.config",
-    "Decision": "diode_lut.selector",
-    "DiodeLutError": "diode_lut.errors",
-    "MissError": "diode_lut.errors",
-    "Hardware": "diode_lut.problem",
-    "Problem": "diode_lut.problem",
-    "TableFile": "diode_lut.catalog",
-    "explain": "diode_lut.runtime",
-    "get_detected_hardware": "diode_lut.runtime",
-    "get_prediction_stats": "diode_lut.statistics",
-    "list_available_tables": "diode_lut.runtime",
-    "profile_predictions": "diode_lut.statistics",
-    "register_table": "diode_lut.runtime",
-    "select": "diode_lut.runtime",
-    "set_log_level": "diode_lut.runtime",
+    "Decision": "diode_lut.selection.selector",
+    "DiodeLutError": "diode_lut.domain.errors",
+    "MissError": "diode_lut.domain.errors",
+    "Hardware": "diode_lut.domain.hardware",
+    "Problem": "diode_lut.domain.problem",
+    "TableFile": "diode_lut.selection.catalog",
+    "explain": "diode_lut.runtime.api",
+    "get_detected_hardware": "diode_lut.runtime.api",
+    "get_prediction_stats": "diode_lut.receipt.statistics",
+    "list_available_tables": "diode_lut.runtime.api",
+    "profile_predictions": "diode_lut.receipt.statistics",
+    "register_table": "diode_lut.runtime.api",
+    "select": "diode_lut.runtime.api",
+    "set_log_level": "diode_lut.runtime.api",
 }
 
 __all__ = ["__version__", "config", *_EXPORTS]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from diode_lut.errors import SettingError
+from diode_lut.domain.errors import SettingError
 
 TIERS = ("user", "device", "kin", "model")
 """Who can answer: the user's own tables, those shipped for this device, those shipped for others like it, a model."""

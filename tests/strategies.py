@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
-from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Hardware, Problem
 from diode_lut.table import Candidate, Entry, Range, Table
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut import catalog
-from diode_lut.catalog import find_hardware, find_path, find_tables, open_table, tiers_for, warn_of_useless
-from diode_lut.errors import HardwareError, TableError
-from diode_lut.problem import Hardware
+from diode_lut.domain.errors import HardwareError, TableError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.selection import catalog
+from diode_lut.selection.catalog import find_hardware, find_path, find_tables, open_table, tiers_for, warn_of_useless
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 H100 = Hardware("NVIDIA H100 80GB HBM3", "sm_90", 132)

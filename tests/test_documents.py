@@ -22,8 +22,8 @@ from diode_lut.cli import COMMANDS
 from diode_lut.collect.setup import find_setup
 from diode_lut.collect.stages import METHODS
 from diode_lut.dataset import DatasetWriter, Record, Timing
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN
-from diode_lut.problem import Problem
 from diode_lut.settings import _SETTINGS
 from tests.distill import synthetic
 from tests.documents import PAGES, README, ROOT, blocks, sections

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.explanation import explain
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.selector import Selector, Tier
+from diode_lut.selection.explanation import explain
+from diode_lut.selection.selector import Selector, Tier
 from diode_lut.table import Candidate, Entry, Table, read_table
 from tests.model.small import H200, MM, model
 

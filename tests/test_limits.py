@@ -14,7 +14,7 @@ import pytest
 import zstandard
 
 from diode_lut.dataset import DatasetWriter, read_dataset
-from diode_lut.errors import DatasetError, DiodeLutError, ExchangeError, TableError
+from diode_lut.domain.errors import DatasetError, DiodeLutError, ExchangeError, TableError
 from diode_lut.exchange.formats import Facts, read
 from diode_lut.kernels.triton_gemm import TRITON_MM
 from diode_lut.table import read_table
@@ -72,7 +72,7 @@ def assert_refused(path: Path, data: bytes) -> None:
         "import resource, sys; from pathlib import Path; import diode_lut.table.read as read\n"
         "used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
         f"resource.setrlimit(resource.RLIMIT_AS, (used + ({MEGABYTES} << 20),) * 2)\n"
-        "from diode_lut.errors import TableError\n"
+        "from diode_lut.domain.errors import TableError\n"
         "try: print(len(read.read_table(Path(sys.argv[1])).entries))\n"
         "except TableError as error: print('refused:', error)"
     )
@@ -149,7 +149,7 @@ def in_window(bits: int, data: bytes) -> bytes:
 
 
 def good_stream(copies: int = 1) -> bytes:
-    from diode_lut.dataset.codec import header_to_wire, record_to_wire
+    from diode_lut.dataset.record import header_to_wire, record_to_wire
 
     return bytes(msgpack.packb(header_to_wire(HEADER)) + msgpack.packb(record_to_wire(RECORDS[0])) * copies)
 

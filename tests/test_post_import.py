@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.post_import import when_imported
+from diode_lut.runtime.post_import import when_imported
 
 HOOK = """
 seen = []

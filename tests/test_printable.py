@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut import printable
 from diode_lut.cli import COMMANDS, main
 from diode_lut.dataset import DatasetWriter
 from diode_lut.diff.as_markdown import as_markdown
 from diode_lut.diff.compare import compare
 from diode_lut.diff.report import Report
-from diode_lut.errors import DiodeLutError, TableError
+from diode_lut.domain import printable
+from diode_lut.domain.errors import DiodeLutError, TableError
+from diode_lut.domain.hardware import Hardware
 from diode_lut.kernels.config import ATEN
 from diode_lut.model.weights import write_model
-from diode_lut.problem import Hardware
 from diode_lut.table import Candidate, Entry, Table, read_table, write_table
 from diode_lut.table.check import check_file
 from tests.commands import call
@@ -161,7 +161,7 @@ def test_every_command_is_tried() -> None:
 def test_a_note_adds_no_line(text: str) -> None:
     """A table is shown in the same number of lines, whatever its texts are, and so are its differences."""
     from diode_lut.diff.as_text import as_text as diff_as_text
-    from diode_lut.table.as_text import as_text
+    from diode_lut.table.write import as_text
 
     def table(words: str) -> Table:
         entry = Entry("mm", None, None, None, None, (1, 8), None, None, (Candidate(ATEN),), None, words)
@@ -231,6 +231,6 @@ def test_text_leaves_in_one_place() -> None:
     for path in sorted((ROOT / "diode_lut" / "cli").glob("*.py")):
         text = path.read_text(encoding="utf-8")
         if path.stem != "output":
-            assert text.count("click.echo(") == (path.stem == "merge"), path
+            assert text.count("click.echo(") == (path.stem == "diff"), path
             assert "click.secho(" not in text
     assert isinstance(main, click.Group)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut import resources
+from diode_lut.io import resources
 
 
 def test_in_this_installation() -> None:

@@ -15,12 +15,12 @@ from types import SimpleNamespace
 import pytest
 
 import diode_lut
-from diode_lut import runtime
-from diode_lut.errors import HardwareError, SettingError, TableError
-from diode_lut.hardware import detect_hardware
+from diode_lut.domain.errors import HardwareError, SettingError, TableError
+from diode_lut.domain.hardware import Hardware, detect_hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.weights import write_model
-from diode_lut.problem import Hardware, Problem
+from diode_lut.runtime import api
 from tests.model import small
 
 ROW = {"configs": [{"template": "aten"}]}
@@ -119,8 +119,8 @@ def test_decide_counts(cpu: Hardware, table_file: Write) -> None:
     mm_only = {"op": "mm", **ROW}
     diode_lut.register_table(str(table_file("cpu.json", mm_only, hardware=cpu._asdict())))
     with diode_lut.profile_predictions() as counts:
-        assert runtime.Snapshot().decide(MM, "cpu").configs == (ATEN,)
-        assert runtime.Snapshot().decide(MM._replace(op="addmm"), "cpu").configs == ()
+        assert api.Snapshot().decide(MM, "cpu").configs == (ATEN,)
+        assert api.Snapshot().decide(MM._replace(op="addmm"), "cpu").configs == ()
     assert (counts.total_predictions, counts.hits["user"], counts.fallbacks) == (2, 1, 1)
     assert counts.seconds > 0
 
@@ -138,8 +138,8 @@ def test_skipped_config_warns_once(cpu: Hardware, table_file: Write, caplog: pyt
     diode_lut.register_table(str(path))
     with diode_lut.profile_predictions() as counts:
         for m in (64, 128):
-            decision = runtime.Snapshot().decide(MM._replace(m=m), "cpu")
-            runtime.skipped(decision, ATEN, "no library")
+            decision = api.Snapshot().decide(MM._replace(m=m), "cpu")
+            api.skipped(decision, ATEN, "no library")
     assert counts.skipped_configs == 2
     assert caplog.messages == [
         f"{decision.where}: aten cannot run {MM} here: no library; the row's next config is taken, if there is one"
@@ -149,7 +149,7 @@ def test_skipped_config_warns_once(cpu: Hardware, table_file: Write, caplog: pyt
 
 def test_cache_identity_follows_what_can_answer(cpu: Hardware, table_file: Write) -> None:
     """It changes with a setting and with a table for this machine, and not with a table for another."""
-    plain = runtime.Snapshot().identity
+    plain = api.Snapshot().identity
     other = table_file("h200.json", ROW)
     mine = table_file("cpu.json", ROW, hardware=cpu._asdict())
     edited = table_file("edited.json", {"op": "mm", **ROW}, hardware=cpu._asdict())
@@ -165,22 +165,22 @@ def test_cache_identity_follows_what_can_answer(cpu: Hardware, table_file: Write
         {"tables": (edited,)},
     ):
         with diode_lut.config.patch(**values):
-            identities.add(runtime.Snapshot().identity)
+            identities.add(api.Snapshot().identity)
     assert len(identities) == 9
     with diode_lut.config.patch(tables=(other,)):
-        assert runtime.Snapshot().identity == plain
+        assert api.Snapshot().identity == plain
     assert pickle.loads(pickle.dumps(plain)) == plain
 
 
 def test_cache_identity_follows_the_tiers(cpu: Hardware, table_file: Write) -> None:
     """To switch off a tier that could answer changes it; to switch off one that has nothing to say does not."""
     mine = table_file("cpu.json", ROW, hardware=cpu._asdict())
-    without_tables = runtime.Snapshot().identity
+    without_tables = api.Snapshot().identity
     with diode_lut.config.patch(tables=(mine,)):
-        with_table = runtime.Snapshot().identity
+        with_table = api.Snapshot().identity
         for tiers, identity in (("user", "kin"), with_table), (("device", "model"), without_tables):
             with diode_lut.config.patch(tiers=tiers):
-                assert runtime.Snapshot().identity == identity
+                assert api.Snapshot().identity == identity
                 assert diode_lut.select(MM, hardware=cpu).tier == ("user" if "user" in tiers else "abstain")
     assert with_table != without_tables
 
@@ -196,7 +196,7 @@ def test_cache_identity_follows_the_threads_by_which_models_rank(table_file: Wri
             with diode_lut.config.patch(tables=tables):
                 for number in (1, 2):
                     torch.set_num_threads(number)
-                    identities.add(runtime.Snapshot().identity)
+                    identities.add(api.Snapshot().identity)
     finally:
         torch.set_num_threads(threads)
     assert len(identities) == 3
@@ -213,7 +213,7 @@ def test_cache_identity_follows_the_places_of_unlike_gpus(table_file: Write, mon
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(machine))
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: kinds[machine[device.index]])
         with diode_lut.config.patch(tables=(table,)):
-            return runtime.Snapshot().identity
+            return api.Snapshot().identity
 
     assert identity("a") == identity("aa") != identity("b")
     assert len(set(map(identity, ("aab", "abb", "ba", "a")))) == 4
@@ -223,10 +223,10 @@ def test_a_snapshot_stays_as_it_is(cpu: Hardware, table_file: Write) -> None:
     """Neither settings that change nor a table that is replaced reach a snapshot which has been asked before."""
     path = table_file("cpu.json", ROW, hardware=cpu._asdict())
     with diode_lut.config.patch(tables=(path,)):
-        snapshot = runtime.Snapshot()
+        snapshot = api.Snapshot()
         identity, threads = snapshot.identity, torch.get_num_threads()
     table_file("cpu.json", {"configs": [CPP.to_json()]}, hardware=cpu._asdict())
-    runtime._build_selector.cache_clear()
+    api._build_selector.cache_clear()
     try:
         torch.set_num_threads(threads + 1)
         assert (snapshot.identity, snapshot.decide(MM, "cpu").configs) == (identity, (ATEN,))
@@ -239,7 +239,7 @@ def test_cache_identity_does_not_depend_on_where_the_table_lies(cpu: Hardware, t
     identities = set()
     for name in ("one/cpu.json", "two/other.json"):
         with diode_lut.config.patch(tables=(table_file(name, ROW, hardware=cpu._asdict()),)):
-            identities.add(runtime.Snapshot().identity)
+            identities.add(api.Snapshot().identity)
     assert len(identities) == 1
 
 

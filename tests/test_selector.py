@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import Hardware, Problem
-from diode_lut.selector import ABSTAIN, Selector, Tier
+from diode_lut.selection.selector import ABSTAIN, Selector, Tier
 from diode_lut.settings import TIERS
 from diode_lut.table import Candidate, Entry, Table, read_table
 

@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from diode_lut.errors import SettingError
+from diode_lut.domain.errors import SettingError
 from diode_lut.settings import Settings, autoregister, config
 
 WRONG = [

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from diode_lut import statistics
-from diode_lut.statistics import (
+from diode_lut.receipt import statistics
+from diode_lut.receipt.statistics import (
     count_prediction,
     count_skipped_config,
     count_unserved,

@@ -23,9 +23,10 @@ import numpy.typing as npt
 from diode_lut.build import build
 from diode_lut.build.prune import Pruning
 from diode_lut.dataset import Header, Record, Timing, read_dataset
-from diode_lut.dataset.stream import header_bytes, record_bytes
+from diode_lut.dataset.read import header_bytes, record_bytes
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem, contiguous_align
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import Hardware, Problem, contiguous_align
 from diode_lut.table import write_table
 
 HARDWARE = Hardware("Model GPU", "sm_90", 132)

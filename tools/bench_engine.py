@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import diode_lut
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import BATCHED, DTYPES, LAYOUTS, OPS, Problem
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import BATCHED, DTYPES, LAYOUTS, OPS, Hardware, Problem
 from diode_lut.table import Candidate, Entry, Range, Table, read_table, write_table
 
 if TYPE_CHECKING:
@@ -215,8 +216,8 @@ def bench_decision(path: Path) -> None:
     """From Inductor's inputs of a product to its config, as the hook does it: with a row, and with the model."""
     import torch
 
-    from diode_lut import runtime
     from diode_lut.inductor.problems import problem_of
+    from diode_lut.runtime import api
     from tests.fake_cuda import Input, fake_cuda, lower
 
     measured: list[float] = []
@@ -224,7 +225,7 @@ def bench_decision(path: Path) -> None:
     def decide(inputs: Any) -> None:
         problem = problem_of(inputs, "mm")
         assert problem is not None
-        runtime.Snapshot().decide(problem, inputs.device())
+        api.Snapshot().decide(problem, inputs.device())
 
     def measure(inputs: Any, op: str) -> Problem | None:
         decide(inputs)  # the first has to load what answers

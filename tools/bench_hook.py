@@ -21,10 +21,11 @@ from bench_engine import HARDWARE, microseconds, show
 from torch._inductor.choices import InductorChoices
 
 import diode_lut
-from diode_lut import receipt, runtime
+from diode_lut import receipt
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.hook import DiodeChoices
 from diode_lut.kernels.config import ATEN
-from diode_lut.problem import Problem
+from diode_lut.runtime import api
 from tests.fake_cuda import Input, fake_cuda, lower
 
 PRODUCTS = 200
@@ -44,9 +45,7 @@ def main() -> None:
         bench_graph("no row", (), ("user",), 20)
         bench_graph("no row, so that the model is asked", (), ("user", "model"))
         bench_graph("rows with Triton, Inductor's making of callers included", (triton,), ("user",))
-        show(
-            "cache identity, once for each graph", microseconds(lambda _: runtime.Snapshot().identity, [0] * 200), "us"
-        )
+        show("cache identity, once for each graph", microseconds(lambda _: api.Snapshot().identity, [0] * 200), "us")
 
 
 def row(path: Path, config: dict[str, Any]) -> str:
@@ -60,7 +59,7 @@ def bench_receipt(table: str) -> None:
     """Noting decisions, of which each problem is asked about several times."""
     problems = [Problem("mm", "float16", "nn", 16, 1, 64 + size % 1000, 64, 64) for size in range(DECISIONS)]
     with diode_lut.config.patch(tables=(table,)):
-        decisions = [runtime.select(problem, hardware=HARDWARE) for problem in problems]
+        decisions = [api.select(problem, hardware=HARDWARE) for problem in problems]
     show("receipt, a hit", microseconds(lambda each: receipt.record(each, (ATEN,)), decisions), "us", 5)
     show("receipt, a miss", microseconds(lambda each: receipt.record(each, ()), decisions), "us", 5)
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from diode_lut.collect.useful import PATH, read_useful, write_useful
+from diode_lut.collect.candidates import PATH, read_useful, write_useful
 from diode_lut.dataset import Record, read_dataset
+from diode_lut.domain.problem import BATCHED
 from diode_lut.kernels.config import Config
-from diode_lut.problem import BATCHED
 
 NEAR = 1.02
 NEEDED = 3

@@ -28,27 +28,28 @@ import msgpack
 import zstandard
 from safetensors.numpy import load, save
 
-from diode_lut.collect.problem_file import read_problems
+from diode_lut.collect.problems import read_problems
 from diode_lut.dataset import Dataset, Header, Record, Timing, read_dataset
-from diode_lut.dataset.codec import UNFRAMED, header_to_wire, record_to_wire
 from diode_lut.dataset.frames import holds_frames
-from diode_lut.dataset.stream import write_stream
-from diode_lut.errors import DiodeLutError
+from diode_lut.dataset.read import write_stream
+from diode_lut.dataset.record import UNFRAMED, header_to_wire, record_to_wire
+from diode_lut.domain.errors import DiodeLutError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.exchange.formats import Facts, read, write_table, write_timings
 from diode_lut.exchange.registry import FORMATS
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.head import KEY, metadata_of, read_model_hardware
+from diode_lut.model.header import header_in_words
 from diode_lut.model.weights import read_model, write_model
-from diode_lut.problem import Hardware, Problem
 from diode_lut.receipt.as_json import as_json as receipt_as_json
 from diode_lut.receipt.as_text import as_text as receipt_in_words
 from diode_lut.receipt.encode import receipt_bytes
 from diode_lut.receipt.read import decode_receipt, read_receipt
 from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions
-from diode_lut.safetensors_header import header_in_words
 from diode_lut.table import Candidate, Entry, Table, read_hardware, read_table, to_bytes
-from diode_lut.table.as_text import as_text
 from diode_lut.table.check import check_file
+from diode_lut.table.write import as_text
 
 SECONDS = 20
 """That a single file may take: a hundred times what it does on an idle machine."""

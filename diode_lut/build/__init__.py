@@ -12,8 +12,8 @@ from diode_lut.build.entries import entries_of
 from diode_lut.build.measurements import Columns, Measurements
 from diode_lut.build.prune import Pruning, needless
 from diode_lut.dataset import SOFTWARE, Dataset, Record
-from diode_lut.errors import DatasetError
-from diode_lut.problem import Hardware
+from diode_lut.domain.errors import DatasetError
+from diode_lut.domain.hardware import Hardware
 from diode_lut.table import Entry, Table
 from diode_lut.table.overlap import coverage
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from diode_lut.build.measurements import Measurements
 from diode_lut.build.rows import Group, Row, few_rows
+from diode_lut.domain.problem import BATCHED
 from diode_lut.kernels.config import ATEN
-from diode_lut.problem import BATCHED
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.table.wire import MAX_GAIN_PERMILLE
 

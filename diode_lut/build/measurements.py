@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from diode_lut.dataset import Record
-from diode_lut.errors import DatasetError
+from diode_lut.domain.errors import DatasetError
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.registry import TEMPLATES
-from diode_lut.problem import Problem
 
 _Array = npt.NDArray[Any]
 _TEMPLATES = list(TEMPLATES)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from diode_lut.build.measurements import Measurements
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
-from diode_lut.problem import Problem
 from diode_lut.table import Entry
 from diode_lut.table.overlap import Neighbours
 

@@ -18,8 +18,8 @@ import click
 
 from diode_lut import __version__
 from diode_lut.cli.output import say
-from diode_lut.errors import DiodeLutError, HardwareError, ProblemError, SettingError, TableError
-from diode_lut.printable import printable
+from diode_lut.domain.errors import DiodeLutError, HardwareError, ProblemError, SettingError, TableError
+from diode_lut.domain.printable import printable
 from diode_lut.settings import config
 
 COMMANDS = {
@@ -28,19 +28,19 @@ COMMANDS = {
     "collect": "diode_lut.cli.collect:collect_command",
     "diff": "diode_lut.cli.diff:diff_command",
     "distill": "diode_lut.cli.distill:distill_command",
-    "doctor": "diode_lut.cli.doctor:doctor_command",
+    "doctor": "diode_lut.cli.explain:doctor_command",
     "evaluate": "diode_lut.cli.evaluate:evaluate_command",
     "explain": "diode_lut.cli.explain:explain_command",
     "export": "diode_lut.cli.exchange:export_command",
-    "fmt": "diode_lut.cli.fmt:fmt_command",
+    "fmt": "diode_lut.cli.tables:fmt_command",
     "git-setup": "diode_lut.cli.git_setup:git_setup_command",
     "import": "diode_lut.cli.exchange:import_command",
-    "merge": "diode_lut.cli.merge:merge_command",
-    "pack": "diode_lut.cli.pack:pack_command",
+    "merge": "diode_lut.cli.diff:merge_command",
+    "pack": "diode_lut.cli.build:pack_command",
     "report": "diode_lut.cli.report:report_command",
-    "show": "diode_lut.cli.show:show_command",
-    "receipt": "diode_lut.cli.receipt:receipt_command",
-    "query": "diode_lut.cli.query:query_command",
+    "show": "diode_lut.cli.tables:show_command",
+    "receipt": "diode_lut.cli.report:receipt_command",
+    "query": "diode_lut.cli.edit:query_command",
     "set": "diode_lut.cli.edit:set_command",
     "tables": "diode_lut.cli.tables:tables_command",
     "unset": "diode_lut.cli.edit:unset_command",

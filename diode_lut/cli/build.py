@@ -1,4 +1,4 @@
-"""``build``: a table from datasets."""
+"""``build`` and ``pack``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import click
 
 from diode_lut.cli.inputs import end_with_losses, hardware_of, read_whole_table, require_same_device
 from diode_lut.cli.output import progress_bars, say
-from diode_lut.printable import as_lines
-from diode_lut.problem import LAYOUTS
+from diode_lut.domain.printable import as_lines, printable
+from diode_lut.domain.problem import LAYOUTS
 
 if TYPE_CHECKING:
     from diode_lut.build import BuildResult
@@ -74,8 +74,8 @@ def build_command(
     Datasets are those of the collect command, or torch-diode's, JSON or msgpack.
     """
     from diode_lut.build import build
-    from diode_lut.catalog import open_model
     from diode_lut.dataset import read_dataset
+    from diode_lut.selection.catalog import open_model
     from diode_lut.table import write_table
 
     if not output.parent.is_dir():
@@ -106,7 +106,7 @@ def _pruning(model: Model) -> Pruning:
     """With what the model answers where it says what the settings demand."""
     from diode_lut.build.prune import Pruning
     from diode_lut.evaluate import answers_of_model
-    from diode_lut.selector import Demand
+    from diode_lut.selection.selector import Demand
     from diode_lut.settings import config
 
     demand = Demand.of(config)
@@ -141,3 +141,27 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
     if result.regrets:
         lines.append(f"regret: {result.worst_regret:.2%} at worst, {result.mean_regret:.2%} on average")
     return lines
+
+
+@click.command("pack")
+@click.argument("inputs", metavar="IN...", nargs=-1, required=True, type=_FILE)
+@click.option("-o", "--output", metavar="OUT", required=True, type=_FILE, help="The file to write: NAME.msgpack.zst.")
+def pack_command(inputs: tuple[Path, ...], output: Path) -> None:
+    """Unite datasets of the same hardware and software in one compact file, which is read like any other.
+
+    Records are sorted, and equal ones stored once: the same timings give the same bytes. IN may include OUT.
+    """
+    from diode_lut.dataset import pack
+    from diode_lut.dataset.read import open_stream
+
+    if not output.parent.is_dir():
+        raise click.UsageError(f"{output.parent}: no such directory to write the dataset to")
+    datasets = [open_stream(path) for path in inputs]
+    with progress_bars() as progress:
+        packed = pack(datasets, output, lambda dataset: progress.track(dataset, dataset.path.name))
+    count, size = sum(packed.timings.values()), output.stat().st_size
+    stages = ", ".join(f"{stage}: {timings}" for stage, timings in sorted(packed.timings.items()))
+    say(printable(f"{output}: {packed.problems} problems, {count} timings ({stages or 'none'}), {size} bytes"))
+    if packed.copies:
+        say(f"  copies of other records, left out: {packed.copies}")
+    end_with_losses(datasets)

@@ -10,8 +10,8 @@ import click
 from diode_lut import cli
 from diode_lut.cli.output import progress_bars, say
 from diode_lut.cli.reporters import REPORTERS
-from diode_lut.errors import ModelError, TableError
-from diode_lut.printable import printable
+from diode_lut.domain.errors import ModelError, TableError
+from diode_lut.domain.printable import printable
 
 
 @click.command("check")
@@ -50,7 +50,7 @@ def check_command(ctx: click.Context, files: tuple[Path, ...], compiling: bool, 
 
 
 def _check(file: Path, compiling: bool) -> list[TableError]:
-    from diode_lut.catalog import is_model
+    from diode_lut.selection.catalog import is_model
     from diode_lut.table.check import check_file
 
     if is_model(file):
@@ -60,7 +60,7 @@ def _check(file: Path, compiling: bool) -> list[TableError]:
 
 def _check_model(file: Path) -> list[TableError]:
     """What is wrong with a model, in the form in which it is said of tables."""
-    from diode_lut.catalog import open_model
+    from diode_lut.selection.catalog import open_model
 
     try:
         open_model(file)

@@ -17,10 +17,10 @@ from click.core import ParameterSource
 from diode_lut.cli.inputs import end_with_losses, require_torch
 from diode_lut.cli.output import say
 from diode_lut.collect.stages import METHODS
-from diode_lut.errors import CollectError
-from diode_lut.hardware import detect_hardware
-from diode_lut.printable import printable
-from diode_lut.problem import DTYPES, LAYOUTS, OPS, Problem
+from diode_lut.domain.errors import CollectError
+from diode_lut.domain.hardware import detect_hardware
+from diode_lut.domain.printable import printable
+from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS, Problem
 
 if TYPE_CHECKING:
     from diode_lut.collect.collector import Pass
@@ -171,13 +171,13 @@ def _problems(
     if (problem_file is None) == (count is None):
         raise click.UsageError("give either --problems or --random")
     if count is not None:
-        from diode_lut.collect.random_problems import random_problems
+        from diode_lut.collect.problems import random_problems
 
         return random_problems(count, **drawing)
     given = [name for name in drawing if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if given:
         raise click.UsageError(f"--{given[0].rstrip('s').replace('_', '-')} goes with --random only")
-    from diode_lut.collect.problem_file import read_problems
+    from diode_lut.collect.problems import read_problems
 
     assert problem_file is not None
     name = {"": None, "all": "cuda"}.get(device or "", device)

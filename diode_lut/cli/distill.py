@@ -10,9 +10,9 @@ import click
 from diode_lut.cli.evaluate import check_picture
 from diode_lut.cli.inputs import end_with_losses, require_torch
 from diode_lut.cli.output import say
-from diode_lut.files import require_writable
+from diode_lut.domain.printable import printable
+from diode_lut.io.files import require_writable
 from diode_lut.model.head import SUFFIX
-from diode_lut.printable import printable
 
 if TYPE_CHECKING:
     from diode_lut.distill import Distilled
@@ -85,14 +85,14 @@ def distill_command(
     write_model(distilled.model, output)
     _print(distilled, output)
     if picture is not None:
-        from diode_lut.distill.as_picture import save_history
+        from diode_lut.distill.formats import save_history
 
         save_history(distilled.histories, picture, f"{output.name}, trained on {distilled.training_problems} problems")
     end_with_losses(datasets)
 
 
 def _print(distilled: Distilled, output: Path) -> None:
-    from diode_lut.distill.as_text import as_text
+    from diode_lut.distill.formats import as_text
 
     for name, validation in distilled.validations.items():
         say(as_text(name, validation))

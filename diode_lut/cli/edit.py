@@ -1,8 +1,9 @@
-"""``set`` and ``unset``: one row of a table, by hand."""
+"""``set``, ``unset`` and ``query``."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from diode_lut.cli.output import say
-from diode_lut.errors import ProblemError
+from diode_lut.domain.errors import ProblemError
+from diode_lut.domain.printable import as_json, as_lines, printable
+from diode_lut.domain.problem import ALIGNS, DTYPES, LAYOUTS, OPS, contiguous_align
 from diode_lut.kernels.config import Config
-from diode_lut.printable import as_lines
-from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, OPS, contiguous_align
 
 if TYPE_CHECKING:
     from diode_lut.table import Entry
     from diode_lut.table.edit import Edit
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_TABLE_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _REMEDY = "correct it first"
 _ANY = "any"
 
@@ -38,7 +39,7 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
     """The arguments and options that make the key of a row; what is left out matches anything."""
     sizes: dict[str, Any] = {"callback": _sizes, "metavar": "SIZES"}
     decorators = (
-        click.argument("table_file", metavar="TABLE", type=_FILE),
+        click.argument("table_file", metavar="TABLE", type=_TABLE_FILE),
         click.argument("op", type=click.Choice((*OPS, _ANY))),
         click.option("--b", **sizes, help="The batch of a bmm or baddbmm, as for --m."),
         click.option("--m", **sizes, help="Rows of A: 1024, or a range like 513-1024.  [default: any]"),
@@ -115,9 +116,8 @@ def _packed_align(op: str, dtype: str = "", layout: str = "", **sizes: list[int]
 
 
 def _entry(row: dict[str, Any]) -> Entry:
-    from diode_lut.table.decode import decode_entry
-    from diode_lut.table.fault import Fault
-    from diode_lut.table.position import dotted
+    from diode_lut.table.position import Fault, dotted
+    from diode_lut.table.wire import decode_entry
 
     try:
         return decode_entry(row)
@@ -126,7 +126,7 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 
 def _summary(edit: Edit) -> list[str]:
-    from diode_lut.table.words import candidate_in_words, key_in_words
+    from diode_lut.table.canonical import candidate_in_words, key_in_words
 
     def shown(entry: Entry) -> str:
         return f"{key_in_words(entry)}: {', '.join(map(candidate_in_words, entry.candidates))}"
@@ -141,3 +141,73 @@ def _summary(edit: Edit) -> list[str]:
     if edit.undecided:
         lines.append(f"not looked for, because it takes too long: whether {edit.undecided} rows are still used")
     return lines
+
+
+_WIDTH = 1000
+"""Columns where the output is no terminal: enough for any row of a table."""
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def _as_json(found: Any) -> None:
+    say(as_json(found))
+
+
+def _as_lines(found: Any) -> None:
+    for item in _items(found):
+        say(as_json(item, indent=False))
+
+
+def _as_table(found: Any) -> None:
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    rows = [item if isinstance(item, dict) else {"": item} for item in _items(found)]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    table = Table(
+        *(Column(Text(printable(name)), overflow="fold") for name in columns), box=None, show_edge=False, pad_edge=False
+    )
+    for row in rows:
+        cells = (row.get(name, "") for name in columns)
+        table.add_row(
+            *(Text(printable(each) if isinstance(each, str) else as_json(each, indent=False)) for each in cells)
+        )
+    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
+
+
+def _items(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else [] if found is None else [found]
+
+
+_FORMATS: dict[str, Callable[[Any], None]] = {"json": _as_json, "lines": _as_lines, "table": _as_table}
+
+
+@click.command("query")
+@click.argument("file", type=_FILE)
+@click.argument("expression", metavar="JMESPATH")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(list(_FORMATS)),
+    default="json",
+    show_default=True,
+    help="One JSON document, one for each element on a line of its own, or columns.",
+)
+def query_command(file: Path, expression: str, form: str) -> None:
+    """Show what a JMESPath expression (jmespath.org) finds in a table.
+
+    For example 'entries[?op==`"bmm"` && m[1] < `64`].configs[0]', where backquotes enclose values in JSON.
+    """
+    import jmespath
+    from jmespath.exceptions import JMESPathError
+
+    from diode_lut.table.check import MAX_VALUES
+    from diode_lut.table.read import parse, read_bytes
+
+    document = parse(file, read_bytes(file), MAX_VALUES)
+    try:
+        found = jmespath.search(expression, document)
+    except JMESPathError as error:
+        raise click.BadParameter(" ".join(str(error).split()), param_hint="JMESPATH") from error
+    _FORMATS[form](found)

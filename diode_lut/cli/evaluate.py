@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from diode_lut.cli.output import progress_bars, say
-from diode_lut.errors import SettingError
-from diode_lut.files import require_writable
+from diode_lut.domain.errors import SettingError
+from diode_lut.io.files import require_writable
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset, Record
@@ -65,10 +65,10 @@ def evaluate_command(
     """
     from rich.console import Console
 
-    from diode_lut.catalog import open_model, open_table
     from diode_lut.cli.inputs import end_with_losses, read_datasets_for
     from diode_lut.evaluate import evaluate
-    from diode_lut.evaluate.as_text import AsText
+    from diode_lut.evaluate.formats import AsText
+    from diode_lut.selection.catalog import open_model, open_table
 
     chooser_file, *inputs = files if model_file is None else (model_file, *files)
     if not inputs:
@@ -88,7 +88,7 @@ def evaluate_command(
     if json_file is not None:
         _write_json(json_file, evaluation, chooser, datasets)
     if picture is not None:
-        from diode_lut.evaluate.as_picture import save_picture
+        from diode_lut.evaluate.formats import save_picture
 
         save_picture(evaluation, picture, f"{chooser_file.name} on {', '.join(each.path.name for each in datasets)}")
     end_with_losses(datasets)
@@ -96,7 +96,7 @@ def evaluate_command(
 
 def _answers(chooser: Table | Model) -> Select:
     from diode_lut.evaluate import answers_of, answers_of_model
-    from diode_lut.selector import Demand
+    from diode_lut.selection.selector import Demand
     from diode_lut.settings import config
     from diode_lut.table import Table
 
@@ -107,7 +107,7 @@ def _answers(chooser: Table | Model) -> Select:
 
 def _measured(chooser: Table | Model, everything: bool, records: Iterable[Record]) -> Iterable[Record]:
     """What counts: for a model the times of both stages, as it can choose any config, on problems it has not seen."""
-    from diode_lut.dataset.combine import combined
+    from diode_lut.dataset.pack import combined
     from diode_lut.table import Table
 
     if isinstance(chooser, Table):
@@ -120,7 +120,7 @@ def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
 
     DatasetError in the end if there are others only.
     """
-    from diode_lut.errors import DatasetError
+    from diode_lut.domain.errors import DatasetError
     from diode_lut.model.split import TRAIN
 
     left_out, unseen = set(), 0
@@ -153,8 +153,8 @@ def check_picture(path: Path) -> None:
 def _write_json(path: Path, evaluation: Evaluation, chooser: Table | Model, datasets: Sequence[Dataset]) -> None:
     import orjson
 
-    from diode_lut.evaluate.as_json import as_json
-    from diode_lut.files import write_atomically
+    from diode_lut.evaluate.formats import as_json
+    from diode_lut.io.files import write_atomically
     from diode_lut.table import Table
 
     rows = {"rows": len(chooser.entries)} if isinstance(chooser, Table) else {}

@@ -10,11 +10,11 @@ import click
 
 from diode_lut.cli.inputs import end_with_losses, hardware_of, read_whole_table
 from diode_lut.cli.output import say
-from diode_lut.errors import ExchangeError
+from diode_lut.domain.errors import ExchangeError
+from diode_lut.domain.printable import printable
+from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS
 from diode_lut.exchange.registry import FORMATS
-from diode_lut.files import write_atomically
-from diode_lut.printable import printable
-from diode_lut.problem import DTYPES, LAYOUTS, OPS
+from diode_lut.io.files import write_atomically
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset
@@ -98,7 +98,7 @@ def export_command(
 
 def _save_timings(timings: Timings, output: Path) -> str:
     """Write a dataset; how much it holds, in words."""
-    from diode_lut.dataset.stream import write_stream
+    from diode_lut.dataset.read import write_stream
 
     count = sum(len(record.timings) for record in timings.records)
     if not count:
@@ -120,7 +120,7 @@ def _save_table(table: Table, output: Path) -> str:
 
 
 def _table_bytes(name: str, path: Path, problems: Path | None, facts: Facts) -> tuple[bytes, Counter[str]]:
-    from diode_lut.collect.problem_file import read_problems
+    from diode_lut.collect.problems import read_problems
     from diode_lut.exchange.exact import exact_problems
     from diode_lut.exchange.formats import write_table
 

@@ -1,13 +1,15 @@
-"""``explain``: which configs a problem gets, and why."""
+"""``explain`` and ``doctor``."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import click
 
 from diode_lut.cli.output import say
-from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
+from diode_lut.domain.printable import printable
+from diode_lut.domain.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
 from diode_lut.settings import config
 
 _SIZE = click.IntRange(1, MAX_SIZE)
@@ -58,8 +60,8 @@ def explain_command(
     Also which rows would have answered next, and why they do not, and what the model expects. Exits with 1 if nobody
     answers.
     """
-    from diode_lut import runtime
-    from diode_lut.catalog import is_model, open_model
+    from diode_lut.runtime import api
+    from diode_lut.selection.catalog import is_model, open_model
     from diode_lut.table import read_hardware
 
     problem = Problem.of(op, m, n, k, b=batch, dtype=dtype, layout=layout, align=int(align) if align else None)
@@ -71,6 +73,25 @@ def explain_command(
             read_hardware(table)
         tables = (str(table), *tables)
     with config.patch(tables=tables):
-        explanation = runtime.explanation(problem, hardware=hardware)
+        explanation = api.explanation(problem, hardware=hardware)
     say(str(explanation))
     ctx.exit(0 if explanation.decision.configs else 1)
+
+
+@click.command("doctor")
+@click.pass_context
+def doctor_command(ctx: click.Context) -> None:
+    """Look at PyTorch, the hook, its caches, the settings, the devices, and the tables that match them or do not.
+
+    Prints what was found, and what to do about it; exits with 1 if something is wrong. Nothing is compiled.
+    """
+    from diode_lut.doctor import examine
+
+    logging.getLogger("diode_lut").addHandler(logging.NullHandler())  # the findings say it all
+    found = False
+    for finding in examine():
+        say(printable(f"{finding.state:5}  {finding.topic}: {finding.text}"))
+        if finding.remedy:
+            say(printable(f"       to do: {finding.remedy}"))
+        found |= finding.state == "wrong"
+    ctx.exit(1 if found else 0)

@@ -1,15 +1,86 @@
-"""``git-setup``: have git show and merge tables by their rows."""
+"""``git-setup``: teaching git, in one clone, to show and to merge tables."""
 
 from __future__ import annotations
 
+import re
+import shlex
+import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
 from diode_lut.cli.output import say
-from diode_lut.git import TABLES, set_up
-from diode_lut.printable import printable
+from diode_lut.domain.errors import SettingError
+from diode_lut.domain.printable import printable
+from diode_lut.io.bounded import read_at_most
+from diode_lut.io.files import write_atomically
+
+DRIVER = "diode-lut"
+"""What git calls our way to show and to merge."""
+
+TABLES = ("tables/*.json",)
+"""Where tables usually are, as gitattributes have it."""
+
+MODELS = "*.mlp.safetensors"
+
+_MOST_BYTES = 1 << 20
+"""Of git's attributes."""
+
+
+def set_up(directory: Path, python: str, tables: Iterable[str] = TABLES) -> Path:
+    """Set up the clone that ``directory`` is in, and give the file of its attributes; again changes nothing more.
+
+    ``python`` is the interpreter that is to be used. Only the clone's own configuration and attributes are written,
+    nothing that is committed. SettingError is raised if this is no clone, a pattern is none, or git fails.
+    """
+    for pattern in tables:
+        _require_pattern(pattern)
+    attributes = directory / _git(directory, "rev-parse", "--git-path", "info/attributes")
+    for name, value in _settings(shlex.quote(python)).items():
+        _git(directory, "config", "--local", name, value)
+    lines = [*(f"{pattern} diff={DRIVER} merge={DRIVER}" for pattern in tables), f"{MODELS} diff={DRIVER}"]
+    present = read_at_most(attributes, _MOST_BYTES).decode().splitlines() if attributes.exists() else []
+    new = [line for line in lines if line not in present]
+    if new:
+        attributes.parent.mkdir(exist_ok=True)
+        write_atomically(attributes, "".join(f"{line}\n" for line in (*present, *new)).encode())
+    return attributes
+
+
+def _require_pattern(pattern: str) -> None:
+    """SettingError unless it is a pattern of paths in the clone, and nothing else that a line of attributes can be."""
+    plain = re.fullmatch(r"[^\s\"\x00-\x1f\x7f]+", pattern) and not pattern.startswith(("#", "!", "[attr]"))
+    if not plain or ".." in pattern.split("/"):
+        allowed = "no blanks, quotes or '..', and not beginning with #, ! or [attr]"
+        raise SettingError(f"pattern {pattern!r} is not one of files in the clone (allowed: {allowed})")
+
+
+def _settings(python: str) -> dict[str, str]:
+    """What git is to run; a file that is no table is shown as it is."""
+    return {
+        f"diff.{DRIVER}.textconv": f'show() {{ {python} -m diode_lut show -- "$1" 2>/dev/null || cat -- "$1"; }}; show',
+        f"diff.{DRIVER}.xfuncname": "^([^ ].*)$",
+        f"merge.{DRIVER}.name": "diode_lut merge",
+        f"merge.{DRIVER}.driver": f"{python} -m diode_lut merge %O %A %B -o %A",
+    }
+
+
+def _git(directory: Path, *arguments: str) -> str:
+    """What git prints, without the line's end."""
+    try:
+        completed = subprocess.run(  # noqa: S603
+            ["git", "-C", str(directory), *arguments],  # noqa: S607
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except FileNotFoundError:
+        raise SettingError("git is not installed") from None
+    except subprocess.CalledProcessError as error:
+        raise SettingError(f"{error.stderr.strip()}; run this in a clone that you may change") from None
+    return completed.stdout.rstrip("\n")
 
 
 @click.command("git-setup")

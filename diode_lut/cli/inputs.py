@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from diode_lut.cli.output import say
-from diode_lut.errors import BROKEN_IMPORT, DatasetError, HardwareError, SettingError, TableError
-from diode_lut.printable import printable
-from diode_lut.problem import Hardware
+from diode_lut.domain.errors import BROKEN_IMPORT, DatasetError, HardwareError, SettingError, TableError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.printable import printable
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset
@@ -31,7 +31,7 @@ def read_whole_table(path: Path, remedy: str) -> Table:
     That is an invalid row, or the first of two fields with the same name.
     """
     from diode_lut.table import read_table
-    from diode_lut.table.duplicates import written_twice
+    from diode_lut.table.check import written_twice
     from diode_lut.table.read import located, read_bytes
 
     table = read_table(path)
@@ -83,7 +83,7 @@ def hardware_of(text: str) -> Hardware:
     """What the option --hardware names: a table's hardware, or NAME,ARCH,SMS[,ALIAS...]; HardwareError if neither."""
     name, *rest = (part.strip() for part in text.split(","))
     if not rest:
-        from diode_lut.catalog import find_hardware
+        from diode_lut.selection.catalog import find_hardware
         from diode_lut.settings import config
 
         try:

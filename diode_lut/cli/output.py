@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from diode_lut.printable import printable, printable_lines
+from diode_lut.domain.printable import printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -1,17 +1,18 @@
-"""``report``: a page that shows a table."""
+"""``report`` and ``receipt``."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import click
 
 from diode_lut.cli.output import progress_bars, say
-from diode_lut.errors import SettingError
-from diode_lut.printable import printable
+from diode_lut.domain.errors import SettingError
+from diode_lut.domain.printable import printable
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset
@@ -37,9 +38,9 @@ def report_command(table_file: Path, inputs: tuple[Path, ...], output: Path, lin
     With datasets it also shows each measured problem, and how far from the best config its answer is. The page needs
     no network.
     """
-    from diode_lut.catalog import open_table
     from diode_lut.cli.inputs import end_with_losses, read_datasets_for
-    from diode_lut.files import write_atomically
+    from diode_lut.io.files import write_atomically
+    from diode_lut.selection.catalog import open_table
 
     if not output.parent.is_dir():
         raise click.UsageError(f"{output.parent}: no such directory to write the page to")
@@ -72,3 +73,36 @@ def _link(table_file: Path, output: Path, base: str | None) -> str:
     if base is not None:
         return f"{base.rstrip('/')}/{quote(table_file.name)}"
     return quote(Path(os.path.relpath(table_file.resolve(), output.resolve().parent)).as_posix())
+
+
+_FORMATS = {"text": "diode_lut.receipt.as_text:as_text", "json": "diode_lut.receipt.as_json:as_json"}
+
+
+@click.command("receipt")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write them all as one receipt there."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(list(_FORMATS)),
+    default="text",
+    show_default=True,
+    help="A report for people, or figures and all misses for programs.",
+)
+def receipt_command(files: tuple[Path, ...], output: Path | None, form: str) -> None:
+    """Sum up what programs asked that ran with DIODE_LUT_RECEIPT=FILE.
+
+    For each kind of hardware: who answered how many calls, and the misses, by the time they may have cost: that of a
+    roofline, less what the model expects, or typical tables save. `collect --problems` takes receipts as they are.
+    """
+    from diode_lut.io.files import write_atomically
+    from diode_lut.receipt import merge_receipts
+    from diode_lut.receipt.encode import receipt_bytes
+    from diode_lut.receipt.read import read_receipt
+
+    merged = merge_receipts(map(read_receipt, files))
+    if output is not None:
+        write_atomically(output, receipt_bytes(merged))
+    say(resolve_name(_FORMATS[form])(merged))

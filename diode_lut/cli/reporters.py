@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from diode_lut.errors import TableError
-from diode_lut.printable import as_json, printable
+from diode_lut.domain.errors import TableError
+from diode_lut.domain.printable import as_json, printable
 
 
 def _as_text(errors: Sequence[TableError]) -> list[str]:

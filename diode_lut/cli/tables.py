@@ -1,23 +1,76 @@
-"""``tables``: which tables there are."""
+"""``show``, ``tables`` and ``fmt``."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
+from diode_lut import cli
 from diode_lut.cli.output import say
-from diode_lut.printable import printable
+from diode_lut.domain.errors import TableError
+from diode_lut.domain.printable import printable
+from diode_lut.io.bounded import open_regular
+
+
+@click.command("show")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def show_command(file: Path) -> None:
+    """Print a table in words, a line for each row and one for each kernel; of a model, the metadata and the tensors.
+
+    Equal tables are printed equally, however they are written.
+    """
+    from diode_lut.model.header import header_in_words
+    from diode_lut.table import read_table
+    from diode_lut.table.write import as_text
+
+    with open_regular(file) as opened:
+        is_json = opened.read(64).lstrip().startswith(b"{")
+    say(as_text(read_table(file)) if is_json else header_in_words(file))
 
 
 @click.command("tables")
 def tables_command() -> None:
     """List the tables and models that can be used, and the hardware that they are for."""
-    from diode_lut import runtime
-    from diode_lut.catalog import is_model, try_model
-    from diode_lut.errors import DiodeLutError
-    from diode_lut.selector import shown
+    from diode_lut.domain.errors import DiodeLutError
+    from diode_lut.runtime import api
+    from diode_lut.selection.catalog import is_model, try_model
+    from diode_lut.selection.selector import shown
 
-    for file in runtime.list_available_tables():
+    for file in api.list_available_tables():
         if is_model(file.path) and isinstance(try_model(str(file.path)), DiodeLutError):
             continue
         origin = "shipped" if file.shipped else "user"
         say(printable(f"{file.name}  {file.hardware}  {origin}  {shown(file.path)}"))
+
+
+@click.command("fmt")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--check", is_flag=True, help="Change nothing; exit with 1 if a file is not in canonical form.")
+@click.pass_context
+def fmt_command(ctx: click.Context, files: tuple[Path, ...], check: bool) -> None:
+    """Put tables in canonical form, after jq or any editor; what they say stays as it is.
+
+    Prints the name of each file that is not in that form. A file with an invalid row is an error, and left alone.
+    """
+    codes = [_format(file, check) for file in files]
+    ctx.exit(max(codes))
+
+
+def _format(file: Path, check: bool) -> int:
+    """The exit code for one file: the others are formatted whatever is wrong with this one."""
+    from diode_lut.cli.inputs import read_whole_table
+    from diode_lut.table import to_bytes, write_table
+    from diode_lut.table.read import read_bytes
+
+    try:
+        table = read_whole_table(file, "correct it first")
+    except TableError as error:
+        say(f"error: {error}", err=True)
+        return cli.exit_code(error)
+    if read_bytes(file) == to_bytes(table):
+        return 0
+    say(printable(str(file)))
+    if not check:
+        write_table(table, file)
+    return int(check)

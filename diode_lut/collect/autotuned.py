@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from diode_lut.collect.product import make_product, matmul_precision
+from diode_lut.collect.gemm import make_product, matmul_precision
 from diode_lut.collect.task import Outcome, Task
 from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record
-from diode_lut.errors import CollectError
+from diode_lut.domain.errors import CollectError
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.autotune import Round, autotune
-from diode_lut.problem import Problem
 from diode_lut.settings import config
 
 LIMIT_S = 3600.0

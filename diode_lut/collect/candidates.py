@@ -1,16 +1,42 @@
-"""The configs that are tried on a problem: of what each template searches, what sweeps have shown to be enough."""
+"""The configs that a sweep tries."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 
-from diode_lut.collect.useful import read_useful
+import orjson
+
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import ITEMSIZES, Problem
+from diode_lut.io.files import write_atomically
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.triton_gemm import OTHER_GROUPS
-from diode_lut.problem import ITEMSIZES, Hardware, Problem
+
+PATH = Path(__file__).with_name("useful.json")
+"""A map from architectures to lists of configs, as tables write them, one a line."""
+
+Useful = Mapping[str, frozenset[Config]]
+
+
+def read_useful() -> Useful:
+    """The Triton configs that are worth trying, by architecture."""
+    document = orjson.loads(PATH.read_bytes())
+    return {arch: frozenset(map(Config.from_json, configs)) for arch, configs in document.items()}
+
+
+def write_useful(useful: Useful) -> None:
+    """Replace the file."""
+    parts = [f"{orjson.dumps(arch).decode()}: [\n{_lines(configs)}\n]" for arch, configs in sorted(useful.items())]
+    write_atomically(PATH, ("{\n" + ",\n".join(parts) + "\n}\n").encode())
+
+
+def _lines(configs: frozenset[Config]) -> str:
+    return ",\n".join(orjson.dumps(config.to_json()).decode() for config in sorted(configs))
+
 
 _WIDE = 4
 """Bytes of an element that takes twice the room of the types most sweeps are of."""

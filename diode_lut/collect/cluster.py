@@ -16,7 +16,7 @@ from distributed.utils import silence_logging_cmgr
 from diode_lut.collect.dispatch import Dispatch, wait_for_worker
 from diode_lut.collect.setup import Setup, difference, find_setup
 from diode_lut.collect.task import Outcome, Shard
-from diode_lut.errors import CollectError
+from diode_lut.domain.errors import CollectError
 
 CONNECT_S = 10.0
 """Seconds in which a scheduler must answer."""

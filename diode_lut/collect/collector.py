@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from diode_lut.collect.setup import Setup
 from diode_lut.collect.shards import make_shards
-from diode_lut.collect.signals import held
 from diode_lut.collect.stages import FINALISTS, METHODS
 from diode_lut.collect.task import Outcome, Task
+from diode_lut.collect.watch import held
 from diode_lut.collect.workplace import Workplace, open_workplace
 from diode_lut.dataset import Dataset, DatasetWriter, Record, read_dataset
-from diode_lut.errors import CollectError
+from diode_lut.domain.errors import CollectError
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN
-from diode_lut.problem import Problem
 from diode_lut.table import Table
 
 

@@ -21,9 +21,9 @@ from diode_lut.collect.task import Family, Outcome, Shard, Task
 from diode_lut.collect.watch import Loss
 from diode_lut.collect.worker import measure_shard
 from diode_lut.dataset import Timing
-from diode_lut.errors import CollectError
-from diode_lut.printable import printable
-from diode_lut.problem import Problem
+from diode_lut.domain.errors import CollectError
+from diode_lut.domain.printable import printable
+from diode_lut.domain.problem import Problem
 
 MOST_DEATHS = 3
 """A problem that kills so many workers, for reasons unknown, is skipped."""

@@ -10,18 +10,17 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from diode_lut.collect.bench import Bench, Times
 from diode_lut.collect.candidates import other_groups
-from diode_lut.collect.product import make_operands, matmul_precision
+from diode_lut.collect.gemm import Bench, Times, make_operands, matmul_precision
 from diode_lut.collect.sweep import Launch, aten_launch
 from diode_lut.collect.task import Outcome, Task
 from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
-from diode_lut.errors import CollectError
+from diode_lut.domain.errors import CollectError
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.failures import failure_reason
 from diode_lut.inductor.standalone import Kernel, Lowering, Subgraph, lowering
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import Problem
 
 _CLOSE = {16: 1.12, 2: 1.3}
 """Static kernels gain up to a tenth over those of the sweep: what was slower by more there has no chance here. Where

@@ -8,8 +8,8 @@ from datetime import date
 from typing import NamedTuple
 
 from diode_lut.dataset import Header
-from diode_lut.errors import HardwareError
-from diode_lut.hardware import detect_hardware
+from diode_lut.domain.errors import HardwareError
+from diode_lut.domain.hardware import detect_hardware
 
 _FIRST_YEAR = 2026
 """Of this program."""

@@ -9,18 +9,17 @@ from statistics import median_low
 
 import torch
 
-from diode_lut.collect.bench import Bench
 from diode_lut.collect.candidates import candidates
-from diode_lut.collect.product import make_operands, matmul_precision
+from diode_lut.collect.gemm import Bench, make_operands, matmul_precision
 from diode_lut.collect.task import Outcome, Task
 from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
-from diode_lut.errors import CollectError
-from diode_lut.hardware import detect_hardware
+from diode_lut.domain.errors import CollectError
+from diode_lut.domain.hardware import Hardware, detect_hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.failures import failure_reason
 from diode_lut.inductor.standalone import Kernel, Lowering, Specialization, lowering, shares_kernels
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import Hardware, Problem
 
 _SLOW_NS = 1_000_000
 """A launch that takes longer, twice, is not repeated again if it took twice as long as the fastest."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from diode_lut.dataset import Record, Timing
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
-from diode_lut.problem import Problem
 
 if TYPE_CHECKING:
     from diode_lut.collect.watch import Watch

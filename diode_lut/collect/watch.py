@@ -1,15 +1,16 @@
-"""Kernels that hang or fault, and so cost the process that ran them."""
+"""Kernels that hang, and signals that stop the program."""
 
 from __future__ import annotations
 
 import re
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
-from diode_lut.problem import Problem
 
 LIMIT_S = 60.0
 """Seconds after which what is watched counts as hung, if nothing else is said."""
@@ -71,3 +72,26 @@ def _device_answers() -> bool:
     except (AssertionError, RuntimeError):  # AssertionError: torch has no CUDA at all
         return False
     return True
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Ctrl-C and SIGTERM take effect only when the block is left, so that what is written is counted as well.
+
+    Only the main thread gets signals; in any other the block is like any block.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: waiting.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if waiting:
+            signal.raise_signal(waiting[0])

@@ -15,7 +15,7 @@ from diode_lut.collect.setup import Setup, difference, find_setup
 from diode_lut.collect.task import Outcome, Shard
 from diode_lut.collect.watch import Loss, Watch
 from diode_lut.collect.workplace import measure_tasks
-from diode_lut.errors import CollectError
+from diode_lut.domain.errors import CollectError
 
 REPORT_S = 30.0
 """Seconds in which the scheduler must take a report."""

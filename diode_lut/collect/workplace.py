@@ -17,8 +17,8 @@ from diode_lut.collect.stages import MEASURERS
 from diode_lut.collect.task import Outcome, Shard, Task
 from diode_lut.collect.watch import Loss, Watch
 from diode_lut.dataset import Timing
-from diode_lut.errors import CollectError, DeviceLostError
-from diode_lut.printable import printable
+from diode_lut.domain.errors import CollectError, DeviceLostError
+from diode_lut.domain.printable import printable
 
 
 class Workplace(Protocol):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from diode_lut.dataset.dataset import Dataset
-from diode_lut.dataset.lost import Lost
 from diode_lut.dataset.pack import Packed, pack
 from diode_lut.dataset.read import read_dataset
-from diode_lut.dataset.record import REASONS, SOFTWARE, STAGES, Header, Record, Timing
+from diode_lut.dataset.record import REASONS, SOFTWARE, STAGES, Header, Lost, Record, Timing
 from diode_lut.dataset.writer import DatasetWriter
 
 __all__ = [

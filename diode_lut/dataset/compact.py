@@ -8,9 +8,9 @@ from typing import BinaryIO
 
 import zstandard
 
-from diode_lut.bounded import open_regular
-from diode_lut.errors import DatasetError
-from diode_lut.files import write_atomically
+from diode_lut.domain.errors import DatasetError
+from diode_lut.io.bounded import open_regular
+from diode_lut.io.files import write_atomically
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 

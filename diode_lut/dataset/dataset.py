@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from diode_lut.bounded import open_regular
-from diode_lut.dataset.lost import Lost, in_words
-from diode_lut.dataset.record import Header, Record
-from diode_lut.printable import printable
+from diode_lut.dataset.record import Header, Lost, Record, in_words
+from diode_lut.domain.printable import printable
+from diode_lut.io.bounded import open_regular
 
 _log = logging.getLogger(__name__)
 

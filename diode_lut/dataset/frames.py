@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from zlib import crc32
 
-from diode_lut.dataset.lost import Lost
-from diode_lut.errors import DatasetError
+from diode_lut.dataset.record import Lost
+from diode_lut.domain.errors import DatasetError
 
 MAX_RECORD_BYTES = 2 << 20
 """No record is larger: a search over ten thousand configs takes half a megabyte."""

@@ -1,23 +1,61 @@
-"""Packing: many datasets into one compact file."""
+"""Packing: one compact dataset of several, with the timings that matter."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import msgpack
 
-from diode_lut.dataset.codec import record_to_wire
 from diode_lut.dataset.compact import write_compact
 from diode_lut.dataset.dataset import Dataset
 from diode_lut.dataset.frames import RECORD, frame
-from diode_lut.dataset.record import SOFTWARE, STAGES, Header, Record, Timing
-from diode_lut.dataset.stream import header_bytes
-from diode_lut.errors import DatasetError
-from diode_lut.kernels.config import Config
-from diode_lut.problem import Problem
+from diode_lut.dataset.read import header_bytes
+from diode_lut.dataset.record import SOFTWARE, STAGES, Header, Record, Timing, record_to_wire
+from diode_lut.domain.errors import DatasetError
+from diode_lut.domain.problem import Problem
+from diode_lut.kernels.config import ATEN, Config
+
+_ALL_BUT_STATIC = 1.012
+"""What Triton's kernels of the sweep gain over aten as final ones, by the median over an H200's."""
+
+
+def combined(records: Iterable[Record]) -> Iterator[Record]:
+    """One record for each problem, in order, as if everything had been timed in the final stage.
+
+    Final times count as they are. Others are scaled by what the configs with both times have in common on the problem
+    (their median), so that a config which had no chance in the sweep still has a place after those that had. Several
+    times of a config in one stage are combined by their median; a config that failed anywhere has failed.
+    """
+    times: defaultdict[Problem, tuple[_Times, _Times]] = defaultdict(lambda: (defaultdict(list), defaultdict(list)))
+    failed: defaultdict[Problem, dict[Config, Timing]] = defaultdict(dict)
+    for record in records:
+        stage = times[record.problem][record.stage == "final"]
+        for timing in record.timings:
+            if timing.ns is None:
+                failed[record.problem].setdefault(timing.config, timing)
+            else:
+                stage[timing.config].append(timing.ns)
+    for problem in sorted(times):
+        sweep, final = ({config: median(ns) for config, ns in stage.items()} for stage in times[problem])
+        scale = _scale(sweep, final)
+        together = {config: ns * scale for config, ns in sweep.items()} | final
+        timings = {config: Timing(config, ns) for config, ns in together.items()} | failed[problem]
+        yield Record(problem, tuple(timings[config] for config in sorted(timings)), "final")
+
+
+_Times = defaultdict[Config, list[float]]
+
+
+def _scale(sweep: Mapping[Config, float], final: Mapping[Config, float]) -> float:
+    """Final times over those of the sweep."""
+    both = [config for config in final if config in sweep and config != ATEN]
+    if both:
+        return median(final[config] / sweep[config] for config in both)
+    return final[ATEN] / sweep[ATEN] / _ALL_BUT_STATIC if ATEN in final and ATEN in sweep else 1.0
 
 
 class Packed(NamedTuple):

@@ -1,11 +1,15 @@
-"""What a dataset holds: a Header, then Records of Timings."""
+"""What a dataset holds, its form in msgpack, and what of it could not be read."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+from diode_lut.domain.errors import DatasetError, ProblemError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
-from diode_lut.problem import Hardware, Problem
+from diode_lut.kernels.registry import TEMPLATES
 
 REASONS = ("compile", "shared_memory", "out_of_memory", "launch", "timeout", "wrong_result", "invalid_time")
 """Why a config has no time: it does not compile; it needs more shared memory than the device has; the tensors do not
@@ -60,3 +64,150 @@ class Record(NamedTuple):
     problem: Problem
     timings: tuple[Timing, ...]
     stage: str = "autotune"
+
+
+_NAMED = 5
+"""Of more damaged places than these only the number is said."""
+
+
+class Lost(NamedTuple):
+    """A damaged place: the bytes from ``start`` to ``end`` (exclusive) of the stream could not be read.
+
+    ``record`` is the number of the first record that was there, counted from 1; 0 stands for the header, of which
+    there is a second copy. Mostly one record is lost; where the place is longer than a record, several may be.
+    """
+
+    record: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        what = f"record {self.record}" if self.record else "a copy of the header"
+        return f"{what} (bytes {self.start} to {self.end})"
+
+
+def in_words(lost: Sequence[Lost]) -> str:
+    """All places on one line, the first ones by name."""
+    more = f" and {len(lost) - _NAMED} more places" if len(lost) > _NAMED else ""
+    return f"damaged: {', '.join(map(str, lost[:_NAMED]))}{more} cannot be read and are left out"
+
+
+MAGIC = "diode_lut_dataset"
+VERSION = 2
+UNFRAMED = 1
+"""The version before, without checksums: as it is still read."""
+
+_EXACT = 2**53
+"""Up to here integers are the same as floating-point numbers."""
+
+_TEXTS = Header._fields[1:]
+
+
+def header_to_wire(header: Header, version: int = VERSION) -> dict[str, Any]:
+    """The map that stands first in a file, its first key MAGIC."""
+    hardware = {**header.hardware._asdict(), "aliases": list(header.hardware.aliases)}
+    return {MAGIC: version, **header._asdict(), "hardware": hardware}
+
+
+def header_from_wire(wire: Any, version: int = VERSION) -> Header:
+    """The header, or DatasetError saying what was found instead; None stands for a file that ends too early."""
+    if wire is None:
+        raise DatasetError("ends within its header: cut off before anything was measured (remove it)")
+    if not isinstance(wire, dict) or MAGIC not in wire:
+        raise DatasetError(f"the first object has no {MAGIC!r}: not a dataset")
+    if type(wire[MAGIC]) is not int or wire[MAGIC] != version:
+        remedy = "written by a newer diode_lut: upgrade" if _newer(wire[MAGIC]) else "not a version that ever existed"
+        raise DatasetError(f"{MAGIC}: expected {version}, found {wire[MAGIC]!r} ({remedy})")
+    for name in _TEXTS:
+        if not isinstance(wire.get(name), str):
+            raise DatasetError(f"{name}: {_shortened(wire.get(name))} is not a text")
+    unknown = wire.keys() - {MAGIC, *Header._fields}
+    if unknown:
+        raise DatasetError(f"{min(map(str, unknown))}: a header has no such field")
+    return Header(_hardware(wire.get("hardware")), **{name: wire[name] for name in _TEXTS})
+
+
+def record_to_wire(record: Record) -> tuple[Any, ...]:
+    """The record as nested tuples."""
+    timings = tuple((config, reason if ns is None else _short(ns)) for config, ns, reason in record.timings)
+    return record.problem, timings, record.stage
+
+
+def _short(ns: float) -> float:
+    """The same number, as an integer if it is one of those that are stored in less space."""
+    return int(ns) if -_EXACT < ns < _EXACT and ns == int(ns) else float(ns)
+
+
+class RecordDecoder:
+    """Makes records of what ``record_to_wire`` gave. Equal problems and configs become the same object."""
+
+    def __init__(self) -> None:
+        self._configs: dict[Config, Config] = {}
+
+    def decode(self, wire: Any) -> Record:
+        """The record, or DatasetError naming the value at fault."""
+        match wire:
+            case (tuple(problem), tuple(timings), stage) if len(problem) == len(Problem._fields):
+                if stage not in STAGES:
+                    raise DatasetError(f"stage: {_shortened(stage)} is none of {', '.join(STAGES)}")
+                return Record(_problem(problem), tuple(map(self._timing, timings)), stage)
+        raise DatasetError(f"{_shortened(wire)} is not [problem, timings, stage]")
+
+    def _timing(self, wire: Any) -> Timing:
+        try:
+            config, outcome = wire
+            config = self._configs[config]
+        except (KeyError, TypeError, ValueError):  # a config for the first time, or something else
+            config, outcome = self._new_config(wire)
+        if type(outcome) is int or type(outcome) is float:
+            if MIN_NS <= outcome <= MAX_NS:
+                return Timing(config, outcome)  # what Timing.of does, a million times without its call
+            return Timing.of(config, outcome)
+        if outcome in REASONS:
+            return Timing(config, None, outcome)
+        raise DatasetError(f"{config}: {_shortened(outcome)} is neither a time nor one of {', '.join(REASONS)}")
+
+    def _new_config(self, wire: Any) -> tuple[Config, Any]:
+        match wire:
+            case ((str(template), tuple(values)), outcome):
+                config = _config(template, values)
+                return self._configs.setdefault(config, config), outcome
+        raise DatasetError(f"{_shortened(wire)} is not [config, time] or [config, reason]")
+
+
+def _problem(values: tuple[Any, ...]) -> Problem:
+    try:
+        return Problem.checked(*values)
+    except ProblemError as error:
+        raise DatasetError(str(error)) from None
+
+
+def _config(template: str, values: tuple[Any, ...]) -> Config:
+    names = TEMPLATES[template].names if template in TEMPLATES else ()
+    if len(values) != len(names):
+        raise DatasetError(f"{template}: {_shortened(values)} are not values of {', '.join(names) or 'nothing'}")
+    try:
+        return Config.from_json({"template": template, **dict(zip(names, values, strict=True))})
+    except ProblemError as error:
+        raise DatasetError(str(error)) from None
+
+
+def _hardware(wire: Any) -> Hardware:
+    if not isinstance(wire, dict):
+        raise DatasetError(f"hardware: {_shortened(wire)} is not a map")
+    try:
+        return Hardware.from_json(wire)
+    except ProblemError as error:
+        raise DatasetError(f"hardware: {error}") from None
+
+
+def _newer(version: Any) -> bool:
+    return isinstance(version, int) and version > VERSION
+
+
+def _shortened(value: Any) -> str:
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = "a deeply nested value"
+    return text if len(text) <= 80 else f"{text[:77]}..."

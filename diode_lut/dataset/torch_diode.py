@@ -23,15 +23,16 @@ from typing import Any, BinaryIO
 
 import msgpack
 
-from diode_lut.bounded import open_regular
 from diode_lut.dataset.cursor import Cursor
 from diode_lut.dataset.dataset import Dataset
 from diode_lut.dataset.record import Header, Record, Timing
-from diode_lut.errors import DatasetError, ProblemError
+from diode_lut.domain.errors import DatasetError, ProblemError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem, contiguous_align
+from diode_lut.io.bounded import open_regular
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import pointer_gemm
 from diode_lut.kernels.triton_gemm import TRITON_MM
-from diode_lut.problem import Hardware, Problem, contiguous_align
 
 NANOSECONDS = 1e6
 """In one of the milliseconds that torch-diode counts in."""

@@ -13,10 +13,9 @@ from typing import Any
 import msgpack
 
 from diode_lut.dataset.frames import MAX_RECORD_BYTES
-from diode_lut.dataset.lost import Lost
-from diode_lut.dataset.record import Record
-from diode_lut.errors import DatasetError
-from diode_lut.problem import OPS
+from diode_lut.dataset.record import Lost, Record
+from diode_lut.domain.errors import DatasetError
+from diode_lut.domain.problem import OPS
 
 _BEGINNINGS = re.compile(rb"\x93\x98(?:%s)" % b"|".join(msgpack.packb(op) for op in OPS))
 """Of a record: a list of three, first of which is a list of eight, first of which is the op."""

@@ -10,14 +10,12 @@ from typing import final
 
 import msgpack
 
-from diode_lut.dataset.codec import RecordDecoder, record_to_wire
 from diode_lut.dataset.compact import is_compact, read_chunks
 from diode_lut.dataset.frames import Frames
-from diode_lut.dataset.lost import in_words
-from diode_lut.dataset.record import MAX_NS, MIN_NS, SOFTWARE, Header, Record
-from diode_lut.dataset.stream import header_bytes, is_framed, open_stream, read_header, record_bytes, write_stream
-from diode_lut.errors import DatasetError
-from diode_lut.files import append, is_at, open_to_append
+from diode_lut.dataset.read import header_bytes, is_framed, open_stream, read_header, record_bytes, write_stream
+from diode_lut.dataset.record import MAX_NS, MIN_NS, SOFTWARE, Header, Record, RecordDecoder, in_words, record_to_wire
+from diode_lut.domain.errors import DatasetError
+from diode_lut.io.files import append, is_at, open_to_append
 
 _TIMES = f"allowed: {MIN_NS:g} to {MAX_NS:g} ns"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from diode_lut.diff.change import Change, HeaderChange
-from diode_lut.diff.compare import Diff, compare
+from diode_lut.diff.compare import Change, Diff, HeaderChange, compare
 
 __all__ = ["Change", "Diff", "HeaderChange", "compare"]

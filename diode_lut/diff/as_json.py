@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from diode_lut.diff.change import Change
+from diode_lut.diff.compare import Change
 from diode_lut.diff.report import Report
-from diode_lut.printable import as_json as printable_as_json
+from diode_lut.domain.printable import as_json as printable_as_json
 from diode_lut.table import Entry
 
 if TYPE_CHECKING:
-    from diode_lut.diff.effect import Effect, Switch
+    from diode_lut.diff.report import Effect, Switch
 
 _DIGITS = 6
 

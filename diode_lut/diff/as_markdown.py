@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from diode_lut.diff.report import Report, details_of, effect_in_words, key_of, summary, switch_in_words, winner_of
-from diode_lut.printable import printable
+from diode_lut.domain.printable import printable
 
 if TYPE_CHECKING:
-    from diode_lut.diff.effect import Effect
+    from diode_lut.diff.report import Effect
 
 _LINKS = re.compile(r"[@#:]|\bwww\b|\bGH\b", re.IGNORECASE)
 """After these GitHub sees people, issues and pages."""

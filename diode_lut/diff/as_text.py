@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from diode_lut.diff.change import Change
+from diode_lut.diff.compare import Change
 from diode_lut.diff.report import (
     Report,
     details_of,
@@ -15,10 +15,10 @@ from diode_lut.diff.report import (
     switch_in_words,
     winner_of,
 )
-from diode_lut.printable import as_lines
+from diode_lut.domain.printable import as_lines
 
 if TYPE_CHECKING:
-    from diode_lut.diff.effect import Effect
+    from diode_lut.diff.report import Effect
 
 WORST = 10
 """So many affected problems are named, those that lose most."""

@@ -1,17 +1,62 @@
-"""From two tables to the changes between them."""
+"""Which rows and fields of the header differ between two tables."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from diode_lut.diff.change import KINDS, Change, HeaderChange, Kind
 from diode_lut.table import Entry, Table
 from diode_lut.table.canonical import canonical_order
-from diode_lut.table.effort import Effort, ExhaustedError
-from diode_lut.table.overlap import Neighbours, coverage, lies_inside
+from diode_lut.table.overlap import Effort, ExhaustedError, Neighbours, coverage, lies_inside
+
+Kind = Literal["added", "removed", "narrowed", "widened", "winner", "details"]
+"""What became of a row: it is new, or gone; it covers less, or more, than it did; its first config is another one; or
+only something else is: gains, further configs, the number of problems, the note."""
+
+KINDS: tuple[Kind, ...] = ("winner", "added", "removed", "narrowed", "widened", "details")
+"""The order in which reports count them."""
+
+
+class Change(NamedTuple):
+    """A row as it was and as it is; None where there is none."""
+
+    old: Entry | None
+    new: Entry | None
+
+    @property
+    def kind(self) -> Kind:
+        """What became of the row. One that is narrowed or widened may have another winner, too."""
+        if self.old is None:
+            return "added"
+        if self.new is None:
+            return "removed"
+        before, after = coverage(self.old), coverage(self.new)
+        if before != after:
+            return "narrowed" if lies_inside(after, before) else "widened"
+        return "winner" if self.new_winner else "details"
+
+    @property
+    def new_winner(self) -> bool:
+        """Whether there is a row before and after, with different first configs."""
+        return self.old is not None and self.new is not None and self.old.configs[0] != self.new.configs[0]
+
+    @property
+    def row(self) -> Entry:
+        """The row as it is, or else as it was."""
+        row = self.new or self.old
+        assert row is not None
+        return row
+
+
+class HeaderChange(NamedTuple):
+    """A field of the header, ``provenance.torch`` for example, as it was and as it is; None where it is missing."""
+
+    field: str
+    old: object
+    new: object
+
 
 Pair = tuple[tuple[bool, float], int, int]
 """How alike two rows are, and their numbers among those that are gone and those that are new."""

@@ -1,17 +1,20 @@
-"""The candidates of a model: the few configs with which nearly every problem has one that is as good as any."""
+"""The configs that a model chooses from, and what it is to learn about them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from diode_lut.build.measurements import config_order
-from diode_lut.distill.targets import Target
+from diode_lut.dataset import Record
+from diode_lut.dataset.pack import combined
+from diode_lut.domain.problem import BATCHED, Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.triton_gemm import GROUP_M
-from diode_lut.problem import BATCHED
 
 MOST = 80
 """Candidates of one kind of product, with a batch or without."""
@@ -62,3 +65,26 @@ def _losses(targets: Sequence[Target], configs: Sequence[Config]) -> _Matrix:
                 losses[row, column[config]] = time - target.best
     np.minimum(losses, _LOST, out=losses)
     return losses
+
+
+class Target(NamedTuple):
+    """``times`` are logarithms of times over aten's, ``best`` is the least of them; ``failed`` configs have none."""
+
+    problem: Problem
+    times: dict[Config, float]
+    best: float
+    failed: frozenset[Config] = frozenset()
+
+
+def targets_of(records: Iterable[Record]) -> list[Target]:
+    """One for each problem on which aten was timed, in order."""
+    return [target for record in combined(records) if (target := _target(record)) is not None]
+
+
+def _target(record: Record) -> Target | None:
+    times = {timing.config: timing.ns for timing in record.timings if timing.ns is not None}
+    if ATEN not in times:
+        return None
+    relative = {config: math.log(ns / times[ATEN]) for config, ns in times.items()}
+    failed = frozenset(timing.config for timing in record.timings if timing.ns is None)
+    return Target(record.problem, relative, min(relative.values()), failed)

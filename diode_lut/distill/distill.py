@@ -10,13 +10,13 @@ from typing import NamedTuple
 from diode_lut import __version__
 from diode_lut.dataset import Dataset
 from diode_lut.distill.calibrate import calibrate
-from diode_lut.distill.candidates import choose
+from diode_lut.distill.candidates import Target, choose, targets_of
 from diode_lut.distill.examples import Space, examples_of
 from diode_lut.distill.student import train_student
-from diode_lut.distill.targets import Target, targets_of
 from diode_lut.distill.training import Epoch, Plan, one_thread
 from diode_lut.distill.validation import Validation, validate
-from diode_lut.errors import DatasetError, ModelError
+from diode_lut.domain.errors import DatasetError, ModelError
+from diode_lut.domain.hardware import Hardware
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.triton_gemm import GROUP_M
@@ -25,7 +25,6 @@ from diode_lut.model.kinds import FEWEST as FEWEST_OF_A_KIND
 from diode_lut.model.kinds import kinds_of
 from diode_lut.model.ranking import Model
 from diode_lut.model.split import TEST, TRAIN, Split, family_name
-from diode_lut.problem import Hardware
 
 FEWEST = 60
 """Problems to train on, at least."""

@@ -8,12 +8,12 @@ from itertools import islice
 from statistics import fmean
 from typing import NamedTuple
 
-from diode_lut.distill.targets import Target
+from diode_lut.distill.candidates import Target
+from diode_lut.domain.problem import Problem
 from diode_lut.evaluate.evaluation import geometric_mean
 from diode_lut.kernels.config import Config
 from diode_lut.model.ranking import GOOD, Model
-from diode_lut.problem import Problem
-from diode_lut.selector import DEMAND, Demand
+from diode_lut.selection.selector import DEMAND, Demand
 
 TOPS = (1, 2, 3, 5, 10)
 """So many of the first configs are compared with the best."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from diode_lut.doctor.answers import devices, settings
-from diode_lut.doctor.finding import Finding
-from diode_lut.doctor.software import hook, software
+from diode_lut.doctor.checks import Finding, devices, hook, settings, software
 
 __all__ = ["Finding", "examine"]
 

@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 from diode_lut.evaluate.evaluate import evaluate
-from diode_lut.evaluate.evaluation import SLOWER, Case, Evaluation, Outcome, Summary
-from diode_lut.evaluate.select import EXACT, MISS, MODEL, RANGE, Answer, Select, answers_of, answers_of_model
+from diode_lut.evaluate.evaluation import (
+    EXACT,
+    MISS,
+    MODEL,
+    RANGE,
+    SLOWER,
+    Answer,
+    Case,
+    Evaluation,
+    Outcome,
+    Select,
+    Summary,
+    answers_of,
+    answers_of_model,
+)
 
 __all__ = [
     "EXACT",

@@ -6,11 +6,10 @@ from collections.abc import Iterable
 
 from diode_lut.build.measurements import Measurements, measurements_of
 from diode_lut.dataset import Record
-from diode_lut.errors import DatasetError
-from diode_lut.evaluate.evaluation import Case, Evaluation, Outcome
-from diode_lut.evaluate.select import Select
+from diode_lut.domain.errors import DatasetError
+from diode_lut.domain.problem import Problem
+from diode_lut.evaluate.evaluation import Case, Evaluation, Outcome, Select
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import Problem
 
 
 def evaluate(select: Select, records: Iterable[Record], against: str = str(ATEN)) -> Evaluation:

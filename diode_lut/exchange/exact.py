@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import BATCHED, Problem
 from diode_lut.exchange.formats import Skipped
 from diode_lut.kernels.config import Config
-from diode_lut.problem import BATCHED, Hardware, Problem
 from diode_lut.table import Candidate, Entry, Table
 
 

@@ -15,17 +15,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from diode_lut.bounded import read_at_most
 from diode_lut.dataset import Header, Record, Timing
-from diode_lut.errors import ExchangeError, ProblemError
-from diode_lut.exchange.documents import known_hardware, literal, nanoseconds, read_json
-from diode_lut.exchange.formats import Facts, Skipped, Timings, counting
+from diode_lut.domain.errors import ExchangeError, ProblemError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import OPS, Operand, Problem, problem_of
+from diode_lut.exchange.formats import (
+    Facts,
+    Skipped,
+    Timings,
+    counting,
+    known_hardware,
+    literal,
+    nanoseconds,
+    read_json,
+)
 from diode_lut.inductor.templates import TEMPLATE_OF_UID, UIDS
+from diode_lut.io.bounded import read_at_most
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
 from diode_lut.kernels.registry import TEMPLATES
-from diode_lut.operands import Operand, problem_of
-from diode_lut.problem import OPS, Hardware, Problem
 
 _KERNEL_BYTES = 4 << 20
 _BENCHMARKER = "Inductor's cache"

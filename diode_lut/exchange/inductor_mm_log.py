@@ -13,12 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from diode_lut.dataset import Header, Record, Timing
-from diode_lut.errors import ExchangeError, ProblemError
-from diode_lut.exchange.documents import known_hardware, literal, nanoseconds, read_json
-from diode_lut.exchange.formats import Facts, Skipped, Timings, counting
+from diode_lut.domain.errors import ExchangeError, ProblemError
+from diode_lut.domain.problem import BATCHED, Problem
+from diode_lut.exchange.formats import (
+    Facts,
+    Skipped,
+    Timings,
+    counting,
+    known_hardware,
+    literal,
+    nanoseconds,
+    read_json,
+)
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.triton_gemm import GROUP_M, TRITON_MM
-from diode_lut.problem import BATCHED, Problem
 
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:

@@ -17,15 +17,14 @@ from typing import Any
 
 import orjson
 
-from diode_lut.errors import ExchangeError, ProblemError
-from diode_lut.exchange.documents import known_hardware, literal, read_json
+from diode_lut.domain.errors import ExchangeError, ProblemError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Operand, Problem, packed_operands, problem_of
 from diode_lut.exchange.exact import answers, exact_table
-from diode_lut.exchange.formats import Facts, Skipped, counting
+from diode_lut.exchange.formats import Facts, Skipped, counting, known_hardware, literal, read_json
 from diode_lut.inductor.templates import KWARGS, TEMPLATE_OF_UID, UIDS
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
-from diode_lut.operands import Operand, packed_operands, problem_of
-from diode_lut.problem import Hardware, Problem
 from diode_lut.table import Table
 
 _KEY = re.compile(r"(?:(?P<device>.*?)\+)?(?P<operands>\(\(torch\..*\)\))(?:\+(?P<scalars>[^+]*))?\+(?P<op>[\w-]+)")

@@ -15,13 +15,20 @@ from typing import Any
 import orjson
 
 from diode_lut.dataset import Dataset, Header, Record, Timing
-from diode_lut.dataset.codec import header_from_wire, header_to_wire
-from diode_lut.dataset.record import REASONS, STAGES
-from diode_lut.errors import DatasetError, ExchangeError, ProblemError
-from diode_lut.exchange.documents import NANOSECONDS, known_hardware, nanoseconds, read_json
-from diode_lut.exchange.formats import Facts, Skipped, Timings, counting
+from diode_lut.dataset.record import REASONS, STAGES, header_from_wire, header_to_wire
+from diode_lut.domain.errors import DatasetError, ExchangeError, ProblemError
+from diode_lut.domain.problem import Problem
+from diode_lut.exchange.formats import (
+    NANOSECONDS,
+    Facts,
+    Skipped,
+    Timings,
+    counting,
+    known_hardware,
+    nanoseconds,
+    read_json,
+)
 from diode_lut.kernels.config import Config
-from diode_lut.problem import Problem
 
 _VERSION = "1.0.0"
 _HEADER = "diode_lut"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from diode_lut.dataset import read_dataset
-from diode_lut.exchange.documents import known_hardware
-from diode_lut.exchange.formats import Facts, Skipped, Timings
+from diode_lut.exchange.formats import Facts, Skipped, Timings, known_hardware
 
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:

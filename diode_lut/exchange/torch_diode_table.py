@@ -17,14 +17,13 @@ from typing import Any
 
 import orjson
 
-from diode_lut.errors import ExchangeError, ProblemError
-from diode_lut.exchange.documents import known_hardware, read_json
+from diode_lut.domain.errors import ExchangeError, ProblemError
+from diode_lut.domain.problem import Problem, contiguous_align
 from diode_lut.exchange.exact import answers, exact_table
-from diode_lut.exchange.formats import Facts, Skipped, counting
+from diode_lut.exchange.formats import Facts, Skipped, counting, known_hardware, read_json
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import pointer_gemm
 from diode_lut.kernels.triton_gemm import TRITON_MM
-from diode_lut.problem import Problem, contiguous_align
 from diode_lut.table import Table
 
 _VERSION = {"version": 1}

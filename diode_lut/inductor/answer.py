@@ -9,11 +9,11 @@ from itertools import islice
 from torch._inductor import config as inductor_config
 from torch._inductor.ir import ChoiceCaller
 
-from diode_lut import runtime
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import is_off
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.selector import Decision
+from diode_lut.runtime import api
+from diode_lut.selection.selector import Decision
 from diode_lut.settings import Settings
 
 MARK = "diode_lut"
@@ -68,6 +68,6 @@ def _runnable(decision: Decision, build: Build) -> Iterator[tuple[Config, Choice
         try:
             yield candidate, build(candidate)
         except CannotRun as reason:  # noqa: PERF203 (one config is all that is usually tried)
-            runtime.skipped(decision, candidate, str(reason))
+            api.skipped(decision, candidate, str(reason))
             if decision.entry is None and candidate == decision.configs[0]:
                 return  # it is this one that the model is sure of

@@ -17,12 +17,12 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache, get_algorit
 from torch._inductor.utils import fresh_cache
 
 from diode_lut.dataset import Timing
-from diode_lut.errors import CollectError
+from diode_lut.domain.errors import CollectError
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.describe import describe
 from diode_lut.inductor.failures import failure_reason
 from diode_lut.inductor.offers import aten_of, problem_of_aten
 from diode_lut.kernels.config import Config
-from diode_lut.problem import Problem
 
 _NS_PER_MS = 1e6
 _NOISY_LOGGERS = ("torch._inductor.select_algorithm", "torch._inductor.runtime.triton_heuristics")

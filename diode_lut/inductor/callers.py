@@ -26,7 +26,8 @@ from torch._inductor.template_heuristics.triton import GemmConfig
 from torch._inductor.utils import sympy_product, use_triton_template, use_triton_tma_template
 from torch._inductor.virtualized import V
 
-from diode_lut.hardware import detect_hardware
+from diode_lut.domain.hardware import detect_hardware
+from diode_lut.domain.problem import BATCHED
 from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.subgraph import returns_its_layout
 from diode_lut.inductor.templates import UIDS
@@ -34,7 +35,6 @@ from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
 from diode_lut.kernels.triton_gemm import accumulator_registers, registers
-from diode_lut.problem import BATCHED
 
 _SPLITS_BATCH = hasattr(bmm, "get_max_y_grid")
 """Whether ``triton::bmm`` cuts a large batch over two dimensions of the grid; torch 2.11 does not."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch._inductor.ir import ChoiceCaller
 
-from diode_lut.errors import MissError
+from diode_lut.domain.errors import MissError
 from diode_lut.inductor.answer import MARK, CannotRun, answer, in_force
 from diode_lut.inductor.cpp import cpp_caller
 from diode_lut.inductor.describe import describe

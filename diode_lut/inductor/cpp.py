@@ -10,8 +10,8 @@ from torch._inductor.kernel.mm_common import mm_args
 from torch._inductor.lowering import permute
 from torch._inductor.utils import use_cpp_bmm_template, use_cpp_gemm_template
 
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.describe import MKL_LINEAR
-from diode_lut.problem import Problem
 
 
 def cpp_caller(aten: ChoiceCaller, problem: Problem) -> ChoiceCaller | None:

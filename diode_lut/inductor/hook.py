@@ -12,7 +12,7 @@ from torch._inductor.choices import InductorChoices
 from torch._inductor.ir import ChoiceCaller
 from torch._inductor.utils import use_aten_gemm_kernels
 
-from diode_lut.errors import MissError
+from diode_lut.domain.errors import MissError
 from diode_lut.inductor.answer import CannotRun, answer, autotuning, in_force
 from diode_lut.inductor.callers import caller_of
 from diode_lut.inductor.install import cache_identity

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 from diode_lut.inductor.switch import is_off, turn_off
-from diode_lut.post_import import when_imported
+from diode_lut.runtime.post_import import when_imported
 
 
 class Factory:

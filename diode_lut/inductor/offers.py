@@ -11,11 +11,11 @@ from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.lowering import permute
 from torch._inductor.select_algorithm import realize_inputs
 
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.describe import MKL_LINEAR, describe
 from diode_lut.inductor.problems import problem_of
 from diode_lut.inductor.templates import UIDS
 from diode_lut.kernels.config import ATEN
-from diode_lut.problem import Problem
 
 _OP_OF_UID = {uid: op for op, uids in UIDS["aten"].items() for uid in uids}
 

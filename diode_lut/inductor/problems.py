@@ -12,11 +12,10 @@ from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from diode_lut.errors import ProblemError
+from diode_lut.domain.errors import ProblemError
+from diode_lut.domain.problem import OPS, ROW_BYTES, Operand, Problem
+from diode_lut.domain.problem import problem_of as problem_from
 from diode_lut.inductor.snapshot import snapshot
-from diode_lut.operands import ROW_BYTES, Operand
-from diode_lut.operands import problem_of as problem_from
-from diode_lut.problem import OPS, Problem
 
 log = logging.getLogger(__name__)
 

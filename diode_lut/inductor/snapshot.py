@@ -16,14 +16,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch._guards import CompileContext, TracingContext
 
-from diode_lut import runtime
-from diode_lut.problem import Hardware
+from diode_lut.domain.hardware import Hardware
+from diode_lut.runtime import api
 
 _DTYPES = {"none": "float32", "ieee": "float32", "tf32": "tf32"}
 """Our data types by what PyTorch calls the precision of products of float32."""
 
 
-class Snapshot(runtime.Snapshot):
+class Snapshot(api.Snapshot):
     """With the precision that PyTorch allows for products of float32, which tables tell apart."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from diode_lut.log import warn_once
+from diode_lut.io.log import warn_once
 
 _MOVED_ON = (AttributeError, ImportError, TypeError)
 """What Python raises for a name that is not there, and for a call that does not fit."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from diode_lut.errors import ProblemError
+from diode_lut.domain.errors import ProblemError
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.template import Template
 from diode_lut.kernels.triton_gemm import Tiles

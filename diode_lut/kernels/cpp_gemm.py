@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from diode_lut.domain.problem import OPS
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.template import Template
-from diode_lut.problem import OPS
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.template import Complaint, Covered, Parameter, Params, Template
-from diode_lut.problem import Problem
 
 LONG_K = 8
 """Where K is this many times M and N, tiles of the result are too few to fill the device, and K is worth cutting."""

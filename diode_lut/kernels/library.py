@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from diode_lut.domain.problem import OPS, Problem
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.template import Params, Template
-from diode_lut.problem import OPS, Problem
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import Architecture
-from diode_lut.problem import Problem
 
 Params = tuple[int, ...]
 """The values of a template's tunables, in the order of its ``parameters``."""

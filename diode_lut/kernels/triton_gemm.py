@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
+from diode_lut.domain.problem import BATCHED, ITEMSIZES, WITHOUT_TENSOR_CORES, Problem
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.template import Complaint, Covered, Parameter, Params, Template
-from diode_lut.problem import BATCHED, ITEMSIZES, WITHOUT_TENSOR_CORES, Problem
 
 _BLOCKS = (16, 32, 64, 128, 256)
 _SMALLEST_BLOCK = _BLOCKS[0]

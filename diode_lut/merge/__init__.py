@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from diode_lut.merge.merge import Merged, merge
-from diode_lut.merge.sides import Remark
+from diode_lut.merge.rows import Remark
 
 __all__ = ["Merged", "Remark", "merge"]

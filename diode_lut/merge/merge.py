@@ -1,14 +1,70 @@
-"""Merging: a row that one side changed is taken from that side; of one that both changed, the better evidence."""
+"""Merging two tables, with or without their common ancestor."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
 
-from diode_lut.merge.contradictions import without_contradictions
-from diode_lut.merge.header import header_remarks, merged_hardware, merged_provenance, merged_schema
-from diode_lut.merge.rows import merge_rows
-from diode_lut.merge.sides import Remark, Side
+from diode_lut.domain.errors import TableError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.merge.rows import Remark, Side, merge_rows, version, without_contradictions
 from diode_lut.table import Table
+from diode_lut.table.table import Provenance
+
+Value = TypeVar("Value")
+
+
+def merged_schema(base: Table | None, ours: Table, theirs: Table) -> str:
+    """What ``$schema`` says, of the side that changed it."""
+    return _one_of(base.schema if base else None, ours.schema, theirs.schema, lambda our, _: our)
+
+
+def merged_hardware(base: Table | None, ours: Table, theirs: Table) -> Hardware:
+    """The hardware, with the aliases that either side gave it; TableError if the sides are for different devices."""
+    our, their = ours.hardware, theirs.hardware
+    if not our.same_device(their):
+        raise TableError(f"is for {their}, but the other table is for {our}", path=theirs.path, where="hardware")
+    before = base.hardware if base is not None and base.hardware.same_device(our) else None
+    name = _one_of(before and before.name, our.name, their.name, lambda our, _: our)
+    aliases = _one_of(before and before.aliases, our.aliases, their.aliases, lambda our, their: _united((*our, *their)))
+    return our._replace(name=name, aliases=aliases)
+
+
+def merged_provenance(base: Table | None, ours: Table, theirs: Table) -> Provenance:
+    """The fields of both sides: all datasets, and of two versions or dates the newer."""
+    before = base.provenance if base is not None else {}
+    merged = {
+        field: _one_of(before.get(field), ours.provenance.get(field), theirs.provenance.get(field), _newer)
+        for field in _united((*ours.provenance, *theirs.provenance))
+    }
+    return {field: value for field, value in merged.items() if value is not None}
+
+
+def header_remarks(base: Table | None, ours: Side, theirs: Side) -> Iterator[Remark]:
+    """What to say about fields of the provenance that the sides do not agree on, lists apart."""
+    before = base.provenance if base is not None else {}
+    merged = merged_provenance(base, ours.table, theirs.table)
+    for field, value in merged.items():
+        our, their = ours.table.provenance.get(field), theirs.table.provenance.get(field)
+        if our != their and before.get(field) not in (our, their) and isinstance(value, str):
+            yield Remark(f"provenance.{field}", f"{ours.name} {our!r}, {theirs.name} {their!r}: {value!r} stays")
+
+
+def _one_of(before: Value | None, our: Value, their: Value, choose: Callable[[Value, Value], Value]) -> Value:
+    """The value of the side that changed it; if both did, what is chosen of the two."""
+    if their in (our, before):
+        return our
+    return their if our == before else choose(our, their)
+
+
+def _newer(our: str | list[str] | None, their: str | list[str] | None) -> str | list[str] | None:
+    if isinstance(our, list) and isinstance(their, list):
+        return list(_united((*our, *their)))
+    return their if our is None or (their is not None and version(str(their)) > version(str(our))) else our
+
+
+def _united(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
 
 
 class Merged(NamedTuple):

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from diode_lut.domain.problem import BATCHED, ITEMSIZES, WITHOUT_TENSOR_CORES, Problem
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.decompose_k import LONG_K
 from diode_lut.kernels.triton_gemm import TMA_ROWS, TritonGemm
 from diode_lut.model.features import Tiling
-from diode_lut.problem import BATCHED, ITEMSIZES, WITHOUT_TENSOR_CORES, Problem
 
 Flags = npt.NDArray[np.bool_]
 

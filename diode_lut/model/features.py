@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from diode_lut.domain.problem import BATCHED, ITEMSIZES, Problem
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
-from diode_lut.problem import BATCHED, ITEMSIZES, Problem
 
 Floats = npt.NDArray[np.floating[Any]]
 

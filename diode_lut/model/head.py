@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from diode_lut.bounded import open_regular
-from diode_lut.errors import ModelError, ProblemError
-from diode_lut.problem import Hardware
+from diode_lut.domain.errors import ModelError, ProblemError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.io.bounded import open_regular
 
 SUFFIX = ".safetensors"
 """What names of weights files end with."""

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from diode_lut.errors import ProblemError
-from diode_lut.problem import BATCHED, Problem
+from diode_lut.domain.errors import ProblemError
+from diode_lut.domain.problem import BATCHED, Problem
 from diode_lut.table import Range, of_kind
 
 _SIZES = ("b", "m", "n", "k")

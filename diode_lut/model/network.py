@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from diode_lut.domain.problem import Problem
 from diode_lut.model.candidates import Candidates
 from diode_lut.model.features import (
     CONFIG_FEATURES,
@@ -18,7 +19,6 @@ from diode_lut.model.features import (
     config_features,
     problem_features,
 )
-from diode_lut.problem import Problem
 
 MOST_HIDDEN = 256
 """The most neurons of one layer that a weights file may have."""

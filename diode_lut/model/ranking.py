@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
 from diode_lut.model.candidates import Candidates, families, family_of
 from diode_lut.model.kinds import Kind, unknown
 from diode_lut.model.network import Scorer, Weights
 from diode_lut.model.split import Split
-from diode_lut.problem import Hardware, Problem
 
 LENGTH = 32
 """So many configs are ranked at most, which is the most that Inductor is ever given to choose from."""

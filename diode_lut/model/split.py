@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from diode_lut.errors import ProblemError
-from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
+from diode_lut.domain.errors import ProblemError
+from diode_lut.domain.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
 
 TRAIN, TEST = "train", "test"
 """The groups that every split has."""

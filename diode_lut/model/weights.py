@@ -13,8 +13,9 @@ import orjson
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from diode_lut.errors import ModelError, ProblemError
-from diode_lut.files import write_atomically
+from diode_lut.domain.errors import ModelError, ProblemError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.io.files import write_atomically
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
@@ -23,7 +24,6 @@ from diode_lut.model.kinds import Kind
 from diode_lut.model.network import MOST_HIDDEN, MOST_WEIGHT, Weights
 from diode_lut.model.ranking import Calibration, Model
 from diode_lut.model.split import Split
-from diode_lut.problem import Hardware
 
 _FEATURES = {
     "version": VERSION,

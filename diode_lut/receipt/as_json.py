@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from diode_lut.printable import as_json as printable_as_json
-from diode_lut.problem import Hardware
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.printable import as_json as printable_as_json
 from diode_lut.receipt.encode import hardware_to_json, versions_to_json
 from diode_lut.receipt.loss import losses
 from diode_lut.receipt.receipt import Device, Receipt

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from diode_lut.printable import as_lines
-from diode_lut.problem import Hardware
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.printable import as_lines
 from diode_lut.receipt.as_json import calls_by_tier
 from diode_lut.receipt.loss import TYPICAL_PERMILLE, Loss, losses
 from diode_lut.receipt.receipt import Device, Receipt, Source, Versions

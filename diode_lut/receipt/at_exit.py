@@ -15,9 +15,9 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from diode_lut.files import write_atomically
-from diode_lut.locks import alone_in
-from diode_lut.printable import printable
+from diode_lut.domain.printable import printable
+from diode_lut.io.files import write_atomically
+from diode_lut.io.locks import alone_in
 from diode_lut.settings import config
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from diode_lut.problem import Hardware
+from diode_lut.domain.hardware import Hardware
 from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions
 
 VERSION = 1

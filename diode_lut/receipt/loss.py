@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from diode_lut.problem import ITEMSIZES, Hardware, Problem
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import ITEMSIZES, Problem
 from diode_lut.receipt.receipt import Receipt
 
 TYPICAL_PERMILLE = 1100

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 import orjson
 
-from diode_lut.bounded import has_more_values, read_at_most
-from diode_lut.errors import ProblemError, ReceiptError
-from diode_lut.problem import MAX_SIZE, Hardware, Problem
+from diode_lut.domain.errors import ProblemError, ReceiptError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import MAX_SIZE, Problem
+from diode_lut.io.bounded import has_more_values, read_at_most
 from diode_lut.receipt.encode import VERSION
 from diode_lut.receipt.receipt import MAX_PERMILLE, Device, Hit, Receipt, Skip, Source, Versions, merge_receipts
 from diode_lut.settings import TIERS

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from diode_lut.problem import Hardware, Problem
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 
 MAX_PERMILLE = 1_000_000
 """The largest gain that is noted."""

@@ -11,13 +11,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from diode_lut import __version__
+from diode_lut.domain.hardware import Hardware
 from diode_lut.kernels.config import Config
-from diode_lut.problem import Hardware
 from diode_lut.receipt import at_exit
 from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions, merge_receipts
-from diode_lut.selector import Decision, Selector
-from diode_lut.statistics import get_prediction_stats
-from diode_lut.table.words import key_in_words
+from diode_lut.receipt.statistics import get_prediction_stats
+from diode_lut.selection.selector import Decision, Selector
+from diode_lut.table.canonical import key_in_words
 
 _lock = threading.Lock()
 _devices: dict[Hardware, Device] = {}

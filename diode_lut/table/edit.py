@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from diode_lut.errors import TableError
-from diode_lut.table.canonical import canonical_order
-from diode_lut.table.effort import Effort
+from diode_lut.domain.errors import TableError
+from diode_lut.table.canonical import canonical_order, key_in_words
 from diode_lut.table.entry import Entry
-from diode_lut.table.overlap import Neighbours, coverage, shared_problem
+from diode_lut.table.overlap import Effort, Neighbours, coverage, shared_problem
 from diode_lut.table.position import dotted
 from diode_lut.table.rules import useless
 from diode_lut.table.table import Table
 from diode_lut.table.unreachable import unreachable
-from diode_lut.table.words import key_in_words
 
 
 class Edit(NamedTuple):

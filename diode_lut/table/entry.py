@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
 from diode_lut.kernels.config import Config
-from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
 
 Range = tuple[int, int]
 """Sizes from the first to the second, both included."""

@@ -25,7 +25,7 @@ from math import prod
 from operator import xor
 from typing import NamedTuple
 
-from diode_lut.problem import BATCHED, Problem
+from diode_lut.domain.problem import BATCHED, Problem
 from diode_lut.table.canonical import canonical_order
 from diode_lut.table.entry import Entry, Range
 

@@ -1,9 +1,4 @@
-"""Rows that cover the same problem with the same specificity, so that neither is the one to answer.
-
-Rows are compared as sets: along each field of the key a bit mask says which rows share a value with a given row, and
-the masks and-ed say which rows share a problem with it. That is one step for many rows, so that ten thousand rows of
-the same volume, whatever they look like, take a fraction of a second. For more, ``Effort`` bounds the work.
-"""
+"""Rows that cover the same problems, found with bounded work."""
 
 from __future__ import annotations
 
@@ -14,9 +9,41 @@ from itertools import accumulate
 from operator import or_
 from typing import Any
 
-from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
-from diode_lut.table.effort import Effort, ExhaustedError
+from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
 from diode_lut.table.entry import Entry, Range
+
+STEPS = 4_000_000
+"""Steps for one table, each about a microsecond. 20,000 rows that do not overlap need a quarter of them at most."""
+ROW_STEPS = 1_000_000
+"""Steps for one row, so that a few rows do not use up the steps of all others."""
+
+
+class ExhaustedError(Exception):
+    """The steps are used up. It never leaves the functions that compare rows."""
+
+
+class Effort:
+    """Steps that remain, ``left``, and ``undecided``: the numbers of the rows for which they were too few."""
+
+    def __init__(self, steps: int | None = None) -> None:
+        self.left = STEPS if steps is None else steps
+        self.undecided: set[int] = set()
+
+    def spend(self, steps: int) -> None:
+        """Use up some steps; ExhaustedError if there are not enough, and then none are left."""
+        self.left -= steps
+        if self.left < 0:
+            self.left = 0
+            raise ExhaustedError
+
+    def share(self) -> Effort:
+        """Steps for one row, to be given back with ``settle``."""
+        return Effort(min(ROW_STEPS, self.left))
+
+    def settle(self, share: Effort) -> None:
+        """Take off what was used of the share."""
+        self.left -= min(ROW_STEPS, self.left) - share.left
+
 
 BLOCK_ROWS = 2048
 """How many rows a mask speaks of: it bounds the memory."""

@@ -21,15 +21,13 @@ from typing import Any, NamedTuple
 import orjson
 from msgspec import MsgspecError
 
-from diode_lut.bounded import has_more_values, open_regular, read_at_most
-from diode_lut.errors import TableError
-from diode_lut.problem import Hardware
-from diode_lut.table.decode import Header, decode_entry, decode_header
+from diode_lut.domain.errors import TableError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.io.bounded import has_more_values, open_regular, read_at_most
 from diode_lut.table.entry import Entry
-from diode_lut.table.fault import Fault
-from diode_lut.table.position import Landmark, Positions, dotted, place_at
+from diode_lut.table.position import Fault, Landmark, Positions, dotted, place_at
 from diode_lut.table.table import MAX_BYTES, Table
-from diode_lut.table.wire import MAX_ENTRIES, ROWS, Meaning
+from diode_lut.table.wire import MAX_ENTRIES, ROWS, Header, Meaning, decode_entry, decode_header
 
 MAX_VALUES = 1_000_000
 """In what is parsed at once, which is less than the file where the rows are all written in the same way."""

@@ -1,14 +1,14 @@
-"""What neither a JSON Schema nor decoding says about a table: rows that break these rules do no harm, but no good."""
+"""What a row must keep to beyond its schema."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from diode_lut.table.effort import Effort
+from diode_lut.kernels.architecture import architecture
+from diode_lut.kernels.registry import templates_for
 from diode_lut.table.entry import Entry
-from diode_lut.table.fault import Fault
-from diode_lut.table.launchable import unlaunchable
-from diode_lut.table.overlap import overlaps, repeats, shared_problem
+from diode_lut.table.overlap import Effort, overlaps, repeats, shared_problem
+from diode_lut.table.position import Fault
 from diode_lut.table.unreachable import unreachable
 
 CONFLICT = "merge conflict: "
@@ -66,3 +66,15 @@ def _unusable(entry: Entry) -> Iterator[Fault]:
         if entry.op is not None and entry.op not in ops:
             reason = f"{config.template} cannot do {entry.op} (it can do: {', '.join(ops)})"
             yield Fault(reason, "configs", number, "template")
+
+
+def unlaunchable(entry: Entry, arch: str) -> Iterator[Fault]:
+    """What keeps configs of the row from being launched: the hook passes over these configs."""
+    known = architecture(arch)
+    for number, config in enumerate(entry.configs):
+        if not config.kernel.runs_on(known):
+            reason = f"{config.template} does not run on {arch} (what does: {', '.join(templates_for(known))})"
+            yield Fault(reason, "configs", number, "template")
+            continue
+        for reason, field in config.kernel.complaints(config.params, entry, known):
+            yield Fault(reason, "configs", number, *([field] if field else []))

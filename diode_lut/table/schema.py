@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from diode_lut.resources import schemas_directory
-from diode_lut.table.fault import Fault, missing_field, shown, unknown_field
-from diode_lut.table.position import JsonPath
+from diode_lut.io.resources import schemas_directory
+from diode_lut.table.position import Fault, JsonPath, missing_field, shown, unknown_field
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError

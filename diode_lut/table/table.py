@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from diode_lut.bounded import read_at_most
-from diode_lut.errors import TableError
-from diode_lut.problem import Hardware, Problem
+from diode_lut.domain.errors import TableError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
+from diode_lut.io.bounded import read_at_most
 from diode_lut.table.canonical import SCHEMA, canonical_bytes, canonical_order
 from diode_lut.table.entry import Entry
 from diode_lut.table.index import Index

@@ -15,10 +15,9 @@ from itertools import accumulate, product
 from math import prod
 from typing import Any
 
-from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, OPS
-from diode_lut.table.effort import Effort, ExhaustedError
+from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, OPS
 from diode_lut.table.entry import Entry, Range
-from diode_lut.table.overlap import Neighbours, box
+from diode_lut.table.overlap import Effort, ExhaustedError, Neighbours, box
 
 Kind = tuple[Any, ...]
 """op, dtype, layout and align of a problem."""

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from diode_lut import __version__
 from diode_lut.build import EPSILON, NOISE, BuildResult, build
 from diode_lut.dataset import Dataset, DatasetWriter, Header, Record, Timing, read_dataset
-from diode_lut.errors import DatasetError
+from diode_lut.domain.errors import DatasetError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import Hardware, Problem
 from diode_lut.table import Candidate, Entry, Table, read_table, to_bytes, write_table
 from diode_lut.table.check import check_file
 

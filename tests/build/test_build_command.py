@@ -15,8 +15,9 @@ import pytest
 import diode_lut
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
 from diode_lut.dataset.record import MAX_NS, MIN_NS
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import Hardware, Problem
 from diode_lut.table import read_table
 from tests.commands import call
 

@@ -15,9 +15,10 @@ from diode_lut.build import BuildResult, build
 from diode_lut.build.measurements import measurements_of
 from diode_lut.build.prune import Pruning, needless
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.weights import write_model
-from diode_lut.problem import Hardware, Problem
 from diode_lut.table import Candidate, Entry, Table, read_table
 from tests.commands import call
 from tests.model.small import BATCHED, H200, LARGE, MM, SMALL, model

@@ -13,7 +13,7 @@ from typing import Any
 from diode_lut.collect.collector import collect
 from diode_lut.collect.task import Outcome
 from diode_lut.dataset import Timing, read_dataset
-from diode_lut.problem import Problem
+from diode_lut.domain.problem import Problem
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 
-from diode_lut.collect.product import make_product
+from diode_lut.collect.gemm import make_product
 from diode_lut.collect.task import Outcome, Task
 from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import Problem
 
 SPLIT = Config("decompose_k", (2,))
 

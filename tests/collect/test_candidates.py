@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.collect.candidates import candidates, other_groups
-from diode_lut.collect.useful import read_useful
+from diode_lut.collect.candidates import candidates, other_groups, read_useful
 from diode_lut.dataset import read_dataset
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS, Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.triton_gemm import GROUP_M
-from diode_lut.problem import DTYPES, LAYOUTS, OPS, Hardware, Problem
 from tools.choose_candidates import NEAR, choose, swept
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)

@@ -17,10 +17,9 @@ from diode_lut.collect import cluster as cluster_module
 from diode_lut.collect.setup import find_setup
 from diode_lut.collect.stages import METHODS
 from diode_lut.dataset import DatasetWriter, Timing
-from diode_lut.errors import CollectError, DatasetError
-from diode_lut.hardware import detect_hardware
+from diode_lut.domain.errors import CollectError, DatasetError
+from diode_lut.domain.hardware import Hardware, detect_hardware
 from diode_lut.kernels.config import ATEN
-from diode_lut.problem import Hardware
 from diode_lut.table import Candidate, Entry, Table
 from tests.collect.collection import Collection
 from tests.collect.measurers import FAULTS, HANGS, KILLS, KILLS_ONCE, SKIPPED, SLOW, SPLIT, problem

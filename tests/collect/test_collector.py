@@ -17,9 +17,10 @@ from diode_lut.collect.collector import collect
 from diode_lut.collect.setup import find_setup
 from diode_lut.collect.task import Outcome
 from diode_lut.dataset import DatasetWriter, read_dataset
-from diode_lut.errors import DatasetError
+from diode_lut.domain.errors import DatasetError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import Hardware, Problem
 from diode_lut.settings import config
 from tests.collect.collection import outcomes, problem_file, started
 

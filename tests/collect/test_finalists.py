@@ -5,8 +5,8 @@ from __future__ import annotations
 from diode_lut.collect.final import finalists
 from diode_lut.collect.task import Task
 from diode_lut.dataset import Record, Timing
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import Problem
 
 
 def config(stages: int) -> Config:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.collect.problem_file import read_problems
-from diode_lut.errors import CollectError
-from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, OPS, Problem
+from diode_lut.collect.problems import read_problems
+from diode_lut.domain.errors import CollectError
+from diode_lut.domain.problem import ALIGNS, DTYPES, LAYOUTS, OPS, Problem
 
 MM = {"op": "mm", "B": 1, "M": 64, "N": 96, "K": 128, "dtype": "float16", "layout": "nt"}
 

@@ -5,9 +5,9 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from diode_lut.collect.product import Product, make_product, matmul_precision
-from diode_lut.errors import CollectError
-from diode_lut.problem import ALIGNS, LAYOUTS, OPS, Problem, contiguous_align
+from diode_lut.collect.gemm import Product, make_product, matmul_precision
+from diode_lut.domain.errors import CollectError
+from diode_lut.domain.problem import ALIGNS, LAYOUTS, OPS, Problem, contiguous_align
 
 SIZES = st.integers(2, 40)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from diode_lut.collect.shards import SHARD, Backlog, halves, make_shards
 from diode_lut.collect.task import Family, Shard, Task
-from diode_lut.problem import Problem
+from diode_lut.domain.problem import Problem
 
 PROBLEMS = st.builds(
     Problem.of,

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from diode_lut.collect.signals import held
+from diode_lut.collect.watch import held
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -11,7 +11,7 @@ from diode_lut.collect.setup import find_setup
 from diode_lut.collect.task import Shard, Task
 from diode_lut.collect.workplace import Here
 from diode_lut.dataset import Timing
-from diode_lut.errors import DeviceLostError
+from diode_lut.domain.errors import DeviceLostError
 from diode_lut.kernels.config import ATEN
 from tests.collect.collection import Collection
 from tests.collect.measurers import FAULTS, HANGS, SLOW, SPLIT, problem

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from diode_lut.collect.product import make_operands
-from diode_lut.compilation.trial import Trial, compile_trial
+from diode_lut.collect.gemm import make_operands
+from diode_lut.compilation.check import Trial, compile_trial
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.standalone import Kernel, lowering
 from diode_lut.kernels.config import Config
-from diode_lut.problem import Problem
 from tests.fake_cuda import compile_triton, fake_cuda
 
 CASES = [

@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diode_lut.dataset import REASONS, STAGES, DatasetWriter, Header, Record, Timing, read_dataset
-from diode_lut.dataset.codec import header_to_wire
 from diode_lut.dataset.frames import HEADER as HEADER_FRAME
 from diode_lut.dataset.frames import RECORD, frame
-from diode_lut.dataset.record import MAX_NS, MIN_NS
-from diode_lut.dataset.stream import header_bytes, record_bytes, write_stream
-from diode_lut.errors import DatasetError
+from diode_lut.dataset.read import header_bytes, record_bytes, write_stream
+from diode_lut.dataset.record import MAX_NS, MIN_NS, header_to_wire
+from diode_lut.domain.errors import DatasetError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS, Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.registry import TEMPLATES
-from diode_lut.problem import DTYPES, LAYOUTS, OPS, Hardware, Problem
 
 HEADER = Header(
     Hardware("NVIDIA H200", "sm_90", 132, ("H200",)), "2.13.0", "3.7.0", "13.0", "580.1", "a clock", "2026-11-21"

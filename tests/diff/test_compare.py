@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diode_lut.diff import Change, compare
+from diode_lut.domain.hardware import Hardware
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import Hardware
 from diode_lut.table import Candidate, Entry, Range, Table
 from tests.strategies import STRATEGIES
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from diode_lut.dataset import Record, Timing
-from diode_lut.diff.effect import Effect, effect_of
-from diode_lut.errors import DatasetError
+from diode_lut.diff.report import Effect, effect_of
+from diode_lut.domain.errors import DatasetError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import Hardware, Problem
 from diode_lut.table import Candidate, Entry, Table
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from diode_lut.distill.candidates import MOST, choose
-from diode_lut.distill.targets import Target
+from diode_lut.distill.candidates import MOST, Target, choose
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import Problem
 from tests.model.small import BATCHED, BMM, CUT, MM
 
 BLOCKS = itertools.product((16, 32, 64, 128), repeat=3)

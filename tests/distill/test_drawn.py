@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from diode_lut.distill.drawn import draw_problems
+from diode_lut.distill.examples import draw_problems
+from diode_lut.domain.problem import ITEMSIZES, Problem, contiguous_align
 from diode_lut.model.kinds import kinds_of
-from diode_lut.problem import ITEMSIZES, Problem, contiguous_align
 
 
 def measured() -> list[Problem]:

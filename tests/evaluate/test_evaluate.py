@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from diode_lut.build import build
 from diode_lut.dataset import Dataset, Header, Record, Timing
-from diode_lut.errors import DatasetError
+from diode_lut.domain.errors import DatasetError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.evaluate import EXACT, MISS, RANGE, Answer, Evaluation, answers_of, evaluate
-from diode_lut.evaluate.as_json import as_json
+from diode_lut.evaluate.formats import as_json
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import Hardware, Problem
 from diode_lut.table import Candidate, Entry, Table
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.split import Split
 from diode_lut.model.weights import write_model
-from diode_lut.problem import Hardware, Problem
 from tests.commands import call
 from tests.model import small
 

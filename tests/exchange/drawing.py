@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import BATCHED, DTYPES, LAYOUTS, OPS, Problem
 from diode_lut.exchange.exact import exact_table
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
-from diode_lut.problem import BATCHED, DTYPES, LAYOUTS, OPS, Hardware, Problem
 from diode_lut.table import Table
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)

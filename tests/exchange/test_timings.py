@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.dataset.record import REASONS, STAGES
-from diode_lut.errors import ExchangeError
+from diode_lut.domain.errors import ExchangeError
+from diode_lut.domain.problem import Problem
 from diode_lut.exchange.formats import Facts, Skipped, Timings, read, write_timings
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import Problem
 from tests.exchange.drawing import H200, configs, packed
 
 HEADER = Header(H200, torch="2.13.0", benchmarker="tests", measured_on="2026-11-21")

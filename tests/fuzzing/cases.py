@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from diode_lut.problem import Hardware
+from diode_lut.domain.hardware import Hardware
 from tests.fuzzing.graphs import Graph, draw_graph
 from tests.fuzzing.options import draw_options
 from tests.fuzzing.products import Product, draw_product

@@ -7,11 +7,11 @@ from math import prod
 from random import Random
 from typing import Any
 
+from diode_lut.domain.problem import ALIGNS, DTYPES, LAYOUTS, OPS
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.triton_gemm import TritonGemm, accumulator_registers
-from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, OPS
 from tests.fuzzing.graphs import Graph, all_sizes
 from tests.fuzzing.products import BATCHED, Product
 

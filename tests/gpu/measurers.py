@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from diode_lut.collect.product import make_operands
+from diode_lut.collect.gemm import make_operands
 from diode_lut.collect.sweep import aten_launch
 from diode_lut.collect.task import Outcome, Task
 from diode_lut.collect.watch import Watch

@@ -13,16 +13,15 @@ import pytest
 import torch
 
 from diode_lut.collect import stages
-from diode_lut.collect.bench import Bench
 from diode_lut.collect.collector import collect
 from diode_lut.collect.final import Check
-from diode_lut.collect.product import make_operands
+from diode_lut.collect.gemm import Bench, make_operands
 from diode_lut.collect.sweep import aten_launch, time_all
 from diode_lut.collect.task import Outcome
 from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Timing, read_dataset
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN
-from diode_lut.problem import Problem
 from tests.gpu.measurers import BAD, FAULTS
 
 pytestmark = pytest.mark.gpu

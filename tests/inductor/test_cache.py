@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from diode_lut.hardware import detect_hardware
+from diode_lut.domain.hardware import detect_hardware
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.kinds import Kind
 from diode_lut.model.weights import write_model

@@ -15,11 +15,11 @@ from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.select_algorithm import get_algorithm_selector_cache
 from torch._inductor.template_heuristics.params import DictKernelTemplateParams
 
+from diode_lut.domain.problem import OPS
 from diode_lut.inductor.describe import describe
 from diode_lut.inductor.templates import KWARGS, UIDS
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.registry import TEMPLATES
-from diode_lut.problem import OPS
 from diode_lut.settings import config
 from tests.fake_cuda import Input, fake_cuda, lower
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from diode_lut.collect.product import make_operands
+from diode_lut.collect.gemm import make_operands
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.standalone import Kernel, Lowering, Specialization, lowering, shares_kernels
 from diode_lut.kernels.config import Config
-from diode_lut.problem import Problem
 from diode_lut.settings import config as settings
 from tests.fake_cuda import compile_triton, fake_cuda
 

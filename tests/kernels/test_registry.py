@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from diode_lut.domain.problem import OPS
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.registry import TEMPLATES, pointer_gemm, templates_for
-from diode_lut.problem import OPS
 from tests.fake_cuda import H200
 
 

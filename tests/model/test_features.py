@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.features import (
@@ -19,7 +20,6 @@ from diode_lut.model.features import (
     config_features,
     problem_features,
 )
-from diode_lut.problem import Problem
 from tests.model.small import CANDIDATES, LARGE, MM, SMALL
 
 SM_90 = architecture("sm_90")

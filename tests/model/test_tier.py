@@ -12,14 +12,15 @@ import pytest
 from safetensors.numpy import load, save
 
 import diode_lut
-from diode_lut import catalog, runtime
-from diode_lut.catalog import find_path, find_tables, tiers_for
-from diode_lut.errors import ModelError
+from diode_lut.domain.errors import ModelError
+from diode_lut.domain.hardware import Hardware
 from diode_lut.kernels.config import ATEN
 from diode_lut.model.head import KEY, metadata_of
 from diode_lut.model.weights import read_model, write_model
-from diode_lut.problem import Hardware
-from diode_lut.selector import Demand, Selector, Tier
+from diode_lut.runtime import api
+from diode_lut.selection import catalog
+from diode_lut.selection.catalog import find_path, find_tables, tiers_for
+from diode_lut.selection.selector import Demand, Selector, Tier
 from tests.commands import call
 from tests.model.small import H200, LARGE, MM, SMALL, model
 
@@ -221,10 +222,10 @@ def test_threshold_is_a_setting(shipped_model: Path) -> None:
     pytest.importorskip("torch")
     with diode_lut.config.patch(tables=(), confidence_threshold=0.999, gain_threshold=math.inf):
         assert diode_lut.select(MM, hardware=H200).tier == "abstain"
-        strict = runtime.Snapshot().identity
+        strict = api.Snapshot().identity
     with diode_lut.config.patch(tables=()):
         assert diode_lut.select(MM, hardware=H200).tier == "model"
-        assert runtime.Snapshot().identity != strict
+        assert api.Snapshot().identity != strict
 
 
 def test_models_are_of_use_everywhere(shipped_model: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from diode_lut.errors import ModelError
+from diode_lut.domain.errors import ModelError
 from diode_lut.model.head import KEY, LARGEST, metadata_of, read_model_hardware
 from diode_lut.model.split import Split, parse_family
 from diode_lut.model.weights import read_model, write_model

@@ -73,7 +73,7 @@ def template(name: str) -> list[Any]:
     from torch._inductor.utils import run_and_get_code
 
     import diode_lut
-    from diode_lut.hardware import detect_hardware
+    from diode_lut.domain.hardware import detect_hardware
 
     batch = (3,) if name == "triton_bmm" else ()
     a, b = torch.randn(*batch, 64, 48).bfloat16(), torch.randn(*batch, 48, 72).bfloat16()

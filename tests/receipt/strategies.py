@@ -7,7 +7,8 @@ from collections import Counter
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, OPS, Hardware, Problem
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, OPS, Problem
 from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions
 from diode_lut.settings import TIERS
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from diode_lut.collect.problem_file import read_problems
-from diode_lut.errors import CollectError, ReceiptError
-from diode_lut.problem import Hardware, Problem
+from diode_lut.collect.problems import read_problems
+from diode_lut.domain.errors import CollectError, ReceiptError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.receipt.encode import receipt_bytes
 from diode_lut.receipt.loss import losses, roofline_ns
 from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions

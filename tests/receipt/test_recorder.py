@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import Problem
 from diode_lut.receipt import recorder
 from diode_lut.receipt.receipt import Device, Hit, Skip, Source
-from diode_lut.selector import Selector, Tier
+from diode_lut.selection.selector import Selector, Tier
 from diode_lut.table import Candidate, Entry, Table
 from tests.model.small import H200, MM, SMALL, model
 

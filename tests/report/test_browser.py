@@ -15,7 +15,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
 from diode_lut.table import Table, read_table, write_table
-from diode_lut.table.decode import decode_entry
+from diode_lut.table.wire import decode_entry
 from tests.commands import call
 from tests.report.measured import H200, ROWS, write_dataset
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.problem import Hardware
+from diode_lut.domain.hardware import Hardware
 from tests.commands import call
 from tests.report.measured import write_dataset
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.errors import TableError
+from diode_lut.domain.errors import TableError
+from diode_lut.domain.hardware import Hardware
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import Hardware
 from diode_lut.table import Candidate, Entry, Table, write_table
 from diode_lut.table.check import check_file
 from diode_lut.table.edit import set_row, unset_row

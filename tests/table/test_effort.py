@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from diode_lut.diff import compare
-from diode_lut.explanation import explain
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.merge import merge
-from diode_lut.problem import Hardware, Problem
-from diode_lut.selector import Selector, Tier
+from diode_lut.selection.explanation import explain
+from diode_lut.selection.selector import Selector, Tier
 from diode_lut.table import Candidate, Entry, Range, Table, write_table
 from diode_lut.table.check import check_file
 from diode_lut.table.edit import set_row
-from diode_lut.table.effort import ROW_STEPS, STEPS, Effort
-from diode_lut.table.overlap import overlaps
+from diode_lut.table.overlap import ROW_STEPS, STEPS, Effort, overlaps
 from diode_lut.table.unreachable import unreachable
 from tests.commands import call
 
@@ -81,7 +81,7 @@ def test_overlaps_that_take_too_long_are_not_looked_for() -> None:
 
 def test_check_says_what_it_did_not_look_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a note with the number of rows, in each format, and the exit code is that of a good table."""
-    monkeypatch.setattr("diode_lut.table.effort.STEPS", 0)
+    monkeypatch.setattr("diode_lut.table.overlap.STEPS", 0)
     path = tmp_path / "t.json"
     write_table(Table(GPU, [row((1, 8)), row((2, 2)), row((9, 16))]), path)
     (unused, contradictory) = check_file(path)
@@ -96,7 +96,7 @@ def test_check_says_what_it_did_not_look_for(tmp_path: Path, monkeypatch: pytest
 
 def test_set_says_what_it_did_not_look_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row is set whether or not it can be found out if it is ever used."""
-    monkeypatch.setattr("diode_lut.table.effort.STEPS", 0)
+    monkeypatch.setattr("diode_lut.table.overlap.STEPS", 0)
     assert set_row(Table(GPU, [row((1, 8))]), row((2, 4))).undecided == 2
     write_table(Table(GPU, [row((1, 8))]), tmp_path / "t.json")
     result = call("set", tmp_path / "t.json", "mm", "--m", "1-4", "--config", "aten", "--note", "x")
@@ -107,7 +107,7 @@ def test_diff_says_that_pairs_were_not_looked_for(monkeypatch: pytest.MonkeyPatc
     """Rows that are narrowed are then called removed and added."""
     old, new = Table(GPU, [row((1, 8))]), Table(GPU, [row((2, 4))])
     assert (compare(old, new).counts, compare(old, new).unpaired) == ({"narrowed": 1}, False)
-    monkeypatch.setattr("diode_lut.table.effort.STEPS", 10)
+    monkeypatch.setattr("diode_lut.table.overlap.STEPS", 10)
     diff = compare(old, new)
     assert (diff.counts, diff.unpaired) == ({"added": 1, "removed": 1}, True)
     for table, name in ((old, "old.json"), (new, "new.json")):
@@ -118,7 +118,7 @@ def test_diff_says_that_pairs_were_not_looked_for(monkeypatch: pytest.MonkeyPatc
 
 def test_merge_leaves_what_it_could_not_compare_to_people(monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows stay, and it is a conflict."""
-    monkeypatch.setattr("diode_lut.table.effort.STEPS", 0)
+    monkeypatch.setattr("diode_lut.table.overlap.STEPS", 0)
     merged = merge(None, Table(GPU, [row((1, 8))]), Table(GPU, [row((2, 9))]))
     assert len(merged.table.entries) == 2
     assert [str(remark) for remark in merged.conflicts] == [

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
 from diode_lut.table import Candidate, Entry
 
 ANY = Entry(None, None, None, None, None, None, None, None, (Candidate(ATEN),))

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN
-from diode_lut.problem import Hardware, Problem
 from diode_lut.table import Candidate, Entry, Range, Table
 from diode_lut.table import index as index_module
 from diode_lut.table.index import Grid, Index, Layers, Leaf

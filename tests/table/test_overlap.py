@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, OPS, Problem
+from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, OPS, Problem
 from diode_lut.table import Entry, overlap
 
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from diode_lut.errors import TableError
+from diode_lut.domain.errors import TableError
+from diode_lut.domain.problem import MAX_SIZE
 from diode_lut.kernels.registry import TEMPLATES
-from diode_lut.problem import MAX_SIZE
 from diode_lut.table import read as read_module
 from diode_lut.table import read_table, to_bytes
 from diode_lut.table.check import check_file

@@ -11,8 +11,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN
-from diode_lut.problem import Hardware, Problem
 from diode_lut.table import Candidate, Entry, Table, read_table, to_bytes
 
 Save = Callable[[str | bytes], Path]

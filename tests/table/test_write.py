@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diode_lut.domain.hardware import Hardware
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.problem import Hardware
 from diode_lut.table import Candidate, Entry, Table, read_table, to_bytes, write_table
 
 Save = Callable[[str | bytes], Path]

@@ -1,0 +1,158 @@
+"""A problem as real tensors, the function that multiplies them, and its time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from diode_lut.domain.errors import CollectError
+from diode_lut.domain.problem import BATCHED, ITEMSIZES, Problem, contiguous_align
+from diode_lut.inductor.problems import TORCH_DTYPES
+
+
+class Product(NamedTuple):
+    """What to compile and what to call it with; ``frozen`` if it is a module whose parameters are constants."""
+
+    function: Callable[..., Any]
+    arguments: tuple[torch.Tensor, ...]
+    frozen: bool
+
+
+def make_product(problem: Problem, device: str) -> Product:
+    """The problem with random operands that have exactly its layout and alignment.
+
+    On a CPU, B of ``mm`` and the bias and B of ``addmm`` are frozen parameters, as in a model for inference: only then
+    does Inductor offer its C++ template. CollectError as of make_operands.
+    """
+    operands = make_operands(problem, device)
+    if device == "cpu" and problem.op in ("mm", "addmm"):
+        *bias, a, b = operands
+        return Product(_Linear(b, *bias).eval(), (a,), frozen=True)
+    return Product(getattr(torch, problem.op), operands, frozen=False)
+
+
+def make_operands(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
+    """Normally distributed operands of exactly the problem's layout and alignment: the bias, if any, then A and B.
+
+    CollectError if they do not fit in memory.
+    """
+    try:
+        return (*_bias(problem, device), *_operands(problem, device))
+    except RuntimeError as error:
+        raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
+
+
+@contextmanager
+def matmul_precision(dtype: str) -> Iterator[None]:
+    """TF32 allowed in products of float32 for ``tf32``, forbidden for every other dtype."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+class _Linear(torch.nn.Module):
+    """``mm`` or ``addmm`` with everything but A as parameters."""
+
+    def __init__(self, b: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        super().__init__()
+        self.b = torch.nn.Parameter(b, requires_grad=False)
+        self.bias = None if bias is None else torch.nn.Parameter(bias, requires_grad=False)
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        return torch.mm(a, self.b) if self.bias is None else torch.addmm(self.bias, a, self.b)
+
+
+def _operands(problem: Problem, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    a = _matrix(problem, problem.m, problem.k, problem.layout[0], device)
+    b = _matrix(problem, problem.k, problem.n, problem.layout[1], device)
+    return a, b
+
+
+def _bias(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
+    """The third input: one row for ``addmm``, as ``nn.Linear`` has it; as large as the result for ``baddbmm``."""
+    shapes = {"addmm": (problem.n,), "baddbmm": (problem.b, problem.m, problem.n)}
+    shape = shapes.get(problem.op)
+    return () if shape is None else (torch.randn(shape, dtype=TORCH_DTYPES[problem.dtype], device=device),)
+
+
+def _matrix(problem: Problem, rows: int, columns: int, letter: str, device: str) -> torch.Tensor:
+    """A batch of matrices, without the batch dimension for the ops that have none; ``t`` is stored transposed."""
+    lines, length = (rows, columns) if letter == "n" else (columns, rows)
+    batch = (problem.b,) if problem.op in BATCHED else ()
+    stored = torch.randn((*batch, lines, _pitch(problem, length)), dtype=TORCH_DTYPES[problem.dtype], device=device)
+    matrix = stored[..., :length]
+    return matrix if letter == "n" else matrix.transpose(-2, -1)
+
+
+def _pitch(problem: Problem, length: int) -> int:
+    """Elements from one stored line to the next, which gives the problem's alignment with the least padding."""
+    if problem.align == contiguous_align(problem.dtype, problem.layout, problem.m, problem.n, problem.k, problem.b):
+        return length
+    if problem.align == 2:
+        return length + 1
+    unit = problem.align // ITEMSIZES[problem.dtype]
+    return -(-length // unit) * unit
+
+
+Times = npt.NDArray[np.float64]
+"""Nanoseconds."""
+
+_FLUSHES = 4
+"""The memory written between two kernels, in units of the L2 cache. That takes the GPU longer than it takes the CPU
+to launch the next kernel, so that no launch is measured."""
+
+_LEAD_CYCLES = 1_000_000
+"""How long the GPU waits before a round, about half a millisecond, for the CPU to get ahead."""
+
+
+class Bench:
+    """Times functions that launch kernels on the current CUDA device."""
+
+    def __init__(self) -> None:
+        properties = torch.cuda.get_device_properties()
+        size = _FLUSHES * int(getattr(properties, "L2_cache_size", 64 << 20))
+        self._flushed = torch.empty(size, dtype=torch.int8, device="cuda")
+        self._events: list[tuple[Any, Any]] = []
+        self._order = np.random.default_rng(0)
+
+    def once(self, function: Callable[[], object]) -> float:
+        """Nanoseconds of one call, roughly: the CPU's time to launch is in it."""
+        ((start, end),) = self._some_events(1)
+        start.record()
+        function()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e6
+
+    def rounds(self, functions: Sequence[Callable[[], object]], count: int) -> Times:
+        """Nanoseconds of each function (columns) in each of ``count`` rounds (rows), in a new order in each round."""
+        times = np.empty((count, len(functions)))
+        for row in times:
+            order = self._order.permutation(len(functions))
+            events = self._some_events(len(functions))
+            torch.cuda._sleep(_LEAD_CYCLES)  # type: ignore[no-untyped-call]
+            for number, (start, end) in zip(order, events, strict=True):
+                self._flushed.zero_()
+                start.record()
+                functions[number]()
+                end.record()
+            torch.cuda.synchronize()
+            row[order] = [start.elapsed_time(end) * 1e6 for start, end in events]
+        return times
+
+    def _some_events(self, count: int) -> list[tuple[Any, Any]]:
+        while len(self._events) < count:
+            self._events.append((_event(), _event()))
+        return self._events[:count]
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

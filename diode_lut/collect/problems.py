@@ -1,0 +1,131 @@
+"""The problems to measure: of a file, or drawn at random."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from diode_lut.domain.errors import CollectError, ProblemError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import BATCHED, ITEMSIZES, Problem
+from diode_lut.io.bounded import has_more_values, read_at_most
+from diode_lut.receipt import Receipt
+from diode_lut.receipt.loss import losses
+from diode_lut.receipt.read import decode_receipt
+
+_MAX_BYTES = 64 << 20
+_MAX_VALUES = 5_000_000
+
+_KEYS = ("op", "dtype", "layout", "B", "M", "N", "K")
+
+
+def read_problems(path: Path, find_hardware: Callable[[], Hardware] | None = None) -> list[Problem]:
+    """The problems of a JSON list of ``{"op", "B", "M", "N", "K", "dtype", "layout"}``, each once, in file order.
+
+    ``align`` may be given too; without it the operands are packed. Other keys are ignored. CollectError, with file,
+    index and key, if the file is not such a list or one of its problems cannot exist.
+
+    Of a receipt, what was missed, the most time lost first; on devices like the one that ``find_hardware`` finds, if it
+    is given. ReceiptError if the receipt is not valid, CollectError if nothing was missed there.
+    """
+    data = read_at_most(path, _MAX_BYTES)
+    if has_more_values(data, _MAX_VALUES):
+        raise CollectError(f"{path}: more than {_MAX_VALUES} values")
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise CollectError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+    if isinstance(document, dict) and "schema_version" in document:
+        return _misses(decode_receipt(document, str(path)), path, find_hardware() if find_hardware else None)
+    if not isinstance(document, list) or not document:
+        raise CollectError(f"{path}: expected a list of problems, found {_kind(document)}")
+    return list(dict.fromkeys(_problem(fields, f"{path}: [{index}]") for index, fields in enumerate(document)))
+
+
+def _misses(receipt: Receipt, path: Path, hardware: Hardware | None) -> list[Problem]:
+    missed = [miss for miss in losses(receipt) if hardware is None or miss.hardware.kin(hardware)]
+    if not missed:
+        found = ", ".join(str(device) for device in receipt.devices) or "no device"
+        raise CollectError(f"{path}: nothing was missed on {hardware or 'any device'} (the receipt is of: {found})")
+    return list(dict.fromkeys(miss.problem for miss in missed))
+
+
+def _problem(fields: Any, where: str) -> Problem:
+    if not isinstance(fields, dict):
+        raise CollectError(f"{where}: expected an object with {', '.join(_KEYS)}, found {_kind(fields)}")
+    missing = [key for key in _KEYS if key not in fields]
+    if missing:
+        raise CollectError(f"{where}.{missing[0]}: missing (needed: {', '.join(_KEYS)})")
+    op, dtype, layout, b, m, n, k = (fields[key] for key in _KEYS)
+    try:
+        return Problem.of(op, m, n, k, dtype=dtype, layout=layout, b=b, align=fields.get("align"))
+    except ProblemError as error:
+        raise CollectError(f"{where}.{error}") from error
+
+
+def _kind(value: Any) -> str:
+    return "an empty list" if value == [] else type(value).__name__
+
+
+LOG_NORMAL = {"m": (6.5725, 2.5562), "n": (5.9139, 1.6697), "k": (6.2049, 2.1647)}
+"""Mean and standard deviation of the natural logarithm of each size, as products in real models have them."""
+
+LARGEST_UNIFORM = 16384
+"""Sizes that are not drawn log-normally are between 1 and this, their logarithms uniformly distributed."""
+
+LARGEST_BATCH = 512
+"""Batches of bmm and baddbmm are between 1 and this, their logarithms uniformly distributed."""
+
+ROUNDED = 0.75
+"""Share of problems whose sizes, from UNIT on, are multiples of UNIT, as most in real models are."""
+
+UNIT = 8
+
+MAX_BYTES = 2**31
+"""Most memory for A, B, bias and result of one product. It is the same on every machine, so a seed is too."""
+
+
+def random_problems(
+    count: int, *, seed: int, log_normal: bool, ops: Sequence[str], dtypes: Sequence[str], layouts: Sequence[str]
+) -> list[Problem]:
+    """``count`` different problems with packed operands, the same for the same arguments on every machine.
+
+    Op, dtype and layout are drawn evenly from those given. Sizes are integers, at least 1, and the largest of M, N and
+    K is halved until everything fits in MAX_BYTES; then those of ROUNDED problems are rounded.
+    """
+    source = random.Random(seed)  # noqa: S311 - no secret depends on it
+    problems: dict[Problem, None] = {}
+    while len(problems) < count:
+        op, dtype, layout = source.choice(ops), source.choice(dtypes), source.choice(layouts)
+        batch = _log_uniform(source, LARGEST_BATCH) if op in BATCHED else 1
+        sizes = [_log_normal(source, name) if log_normal else _log_uniform(source, LARGEST_UNIFORM) for name in "mnk"]
+        m, n, k = _fitting(batch, sizes, ITEMSIZES[dtype])
+        if source.random() < ROUNDED:
+            m, n, k = (size if size < UNIT else size // UNIT * UNIT for size in (m, n, k))
+        problems[Problem.of(op, m, n, k, dtype=dtype, layout=layout, b=batch)] = None
+    return list(problems)
+
+
+def _log_normal(source: random.Random, name: str) -> int:
+    return max(1, round(source.lognormvariate(*LOG_NORMAL[name])))
+
+
+def _log_uniform(source: random.Random, largest: int) -> int:
+    return round(math.exp(source.uniform(0, math.log(largest))))
+
+
+def _fitting(batch: int, sizes: list[int], itemsize: int) -> list[int]:
+    def size_in_bytes() -> int:
+        m, n, k = sizes
+        return batch * (m * k + k * n + 2 * m * n) * itemsize
+
+    sizes = list(sizes)
+    while size_in_bytes() > MAX_BYTES:
+        largest = sizes.index(max(sizes))
+        sizes[largest] //= 2
+    return sizes

@@ -1,0 +1,193 @@
+"""What doctor looks at, and what it found."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from diode_lut.domain.errors import BROKEN_IMPORT, ModelError, TableError
+from diode_lut.domain.hardware import Hardware, detect_hardware, local_devices
+from diode_lut.selection.catalog import (
+    distrusted,
+    find_path,
+    find_tables,
+    is_model,
+    open_model,
+    open_table,
+    shipped_paths,
+    tiers_for,
+)
+from diode_lut.selection.selector import shown, trained_for
+from diode_lut.settings import Settings, autoregister, config, faults_in_environment
+
+
+class Finding(NamedTuple):
+    """``state`` is ``ok``, ``note`` for what may be meant so, or ``wrong``; then ``remedy`` says what to do."""
+
+    topic: str
+    state: str
+    text: str
+    remedy: str = ""
+
+
+def fine(topic: str, text: str) -> Finding:
+    """It is as it should be."""
+    return Finding(topic, "ok", text)
+
+
+def note(topic: str, text: str) -> Finding:
+    """It is worth knowing."""
+    return Finding(topic, "note", text)
+
+
+def wrong(topic: str, text: str, remedy: str) -> Finding:
+    """It keeps tables from being used, or may."""
+    return Finding(topic, "wrong", text, remedy)
+
+
+OLDEST, NEWEST = (2, 11), (2, 15)
+"""The versions of PyTorch that the hook was made for."""
+
+
+def software() -> Iterator[Finding]:
+    """PyTorch and Triton."""
+    try:
+        import torch
+    except BROKEN_IMPORT as error:
+        remedy = "pip install diode-lut[torch]; tables can be read, checked, edited and built without"
+        yield wrong("torch", f"cannot be imported ({error}), so there is nothing to hook into", remedy)
+        return
+    version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
+    if OLDEST <= version <= NEWEST:
+        yield fine("torch", torch.__version__)
+    else:
+        known = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
+        yield wrong("torch", f"{torch.__version__} is none that the hook was made for", f"install torch {known}")
+    yield _triton(needed=torch.cuda.is_available())
+
+
+def _triton(*, needed: bool) -> Finding:
+    if find_spec("triton"):
+        try:
+            return fine("triton", str(import_module("triton").__version__))
+        except BROKEN_IMPORT as error:
+            return wrong("triton", f"cannot be imported ({error})", "install it again, or remove it")
+    if needed:
+        return wrong("triton", "is not installed, so no Triton kernel can be made", "pip install triton")
+    return note("triton", "is not installed; on a CPU it is not needed")
+
+
+def hook() -> Iterator[Finding]:
+    """Whether Inductor asks us, and whom else."""
+    if sys.modules.get("torch") is None:  # software() has tried
+        return
+    if not autoregister():
+        yield wrong("hook", "is off by DIODE_LUT_AUTOREGISTER", "unset DIODE_LUT_AUTOREGISTER")
+        return
+
+    try:
+        from diode_lut.inductor import health
+
+        missing = health.what_is_missing()
+    except BROKEN_IMPORT as error:
+        yield wrong("hook", f"Inductor cannot be imported ({error})", "install torch and triton again")
+        return
+    if missing:
+        yield wrong("hook", "; ".join(missing), "see the warnings above: this Inductor has no place for the hook")
+        return
+    below = health.below()
+    yield fine("hook", "is installed, and first in line" + (f", before {below}" if below else ""))
+    fault = health.cache_fault()
+    if fault:
+        remedy = "set TORCHINDUCTOR_FORCE_DISABLE_CACHES=1, and report it with the version of torch"
+        yield wrong("caches", fault, remedy)
+    else:
+        yield fine("caches", "the keys of Inductor's caches change with the answers, and only then")
+
+
+_LIBRARIES = "pip install --force-reinstall numpy safetensors"
+
+
+def settings() -> Iterator[Finding]:
+    """What differs from the defaults, and variables that have no effect."""
+    for fault in faults_in_environment():
+        yield wrong("settings", fault, "correct the variable, or unset it")
+    defaults = vars(Settings({}))
+    for name, value in vars(Settings()).items():
+        if value != defaults[name]:
+            yield note("settings", f"{name}={value!r}, by DIODE_LUT_{name.upper()} (default: {defaults[name]!r})")
+
+
+def devices() -> Iterator[Finding]:
+    """What this machine computes on, and the tables and models that answer there."""
+    if sys.modules.get("torch") is None:  # software() has tried
+        return
+    found = list(dict.fromkeys(detect_hardware(name) for name in local_devices()))
+    main = detect_hardware()
+    for hardware in found:
+        yield fine("device", str(hardware))
+        yield from _answering(hardware, main)
+    yield from _unusable(found)
+
+
+def _answering(hardware: Hardware, main: Hardware) -> Iterator[Finding]:
+    tiers = tiers_for(hardware, config.tables, config.tiers)
+    files = [(tier.name, table.path, f"{len(table.entries)} rows") for tier in tiers for table in tier.tables]
+    models = ((tier.name, model) for tier in tiers for model in tier.models)
+    files += [(tier, model.path, f"a model{trained_for(model, hardware)}") for tier, model in models]
+    for tier, path, what in files:
+        yield fine("answers", f"{tier}: {shown(path or Path())}, {what}")
+    reasons = "; ".join(f"{tier.name}: {reason}" for tier in tiers for reason in tier.left_out)
+    if not files and hardware == main:
+        remedy = "measure on this machine: python -m diode_lut collect --help, then build, then set DIODE_LUT_TABLES"
+        yield wrong("answers", f"nobody answers here: {reasons}", remedy)
+    elif reasons:
+        yield note("answers", reasons)
+
+
+def _unusable(found: list[Hardware]) -> Iterator[Finding]:
+    """Files that answer on no device of this machine, or not with all that is in them."""
+    for name in config.tables:
+        yield from _own(name)
+    yield from _shipped()
+    for reason in distrusted():
+        yield wrong("tables", f"left out: {reason}", "see to its owner and permissions, or name it in DIODE_LUT_TABLES")
+    for file in find_tables(config.tables):
+        if not any(file.hardware.kin(hardware) for hardware in found) and (file.shipped or not is_model(file.path)):
+            text = f"{shown(file.path)} is for {file.hardware}, which this machine does not have"
+            remedy = "take it out of DIODE_LUT_TABLES, or measure for this machine"
+            yield note("tables", text) if file.shipped else wrong("tables", text, remedy)
+
+
+def _own(name: str) -> Iterator[Finding]:
+    """What is wrong with one of the user's own files."""
+    yield from _faults(name, f"python -m diode_lut check {name}", "correct DIODE_LUT_TABLES")
+
+
+def _shipped() -> Iterator[Finding]:
+    """What is wrong with the shipped files, for whatever hardware they are."""
+    remedy = "restore it, by installing diode_lut again, or remove it"
+    for path in shipped_paths():
+        yield from _faults(path, remedy, remedy)
+
+
+def _faults(name: str, if_bad: str, if_unreadable: str) -> Iterator[Finding]:
+    """What is wrong with a table or model, with the remedy."""
+    try:
+        path = find_path(name)
+        if is_model(path):
+            open_model(path)
+            return
+        faults = len(open_table(path).errors)
+    except (TableError, ModelError) as error:
+        cause = error.__cause__
+        remedy = if_unreadable if isinstance(cause, OSError) else if_bad
+        yield wrong("tables", str(error), _LIBRARIES if isinstance(cause, ImportError) else remedy)
+        return
+    if faults:
+        yield wrong("tables", f"{shown(path)}: {faults} of its rows cannot be used", if_bad)

@@ -1,0 +1,1 @@
+"""What tables speak of: problems, hardware, and what can be wrong with them."""

@@ -1,0 +1,122 @@
+"""What a table was measured on, and what this machine computes on, as PyTorch sees it."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from diode_lut.domain.errors import BROKEN_IMPORT, HardwareError, ProblemError
+from diode_lut.domain.printable import printable
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Hardware(NamedTuple):
+    """What a table was measured on.
+
+    ``name`` is the marketing name as the driver gives it, ``arch`` names the instruction set (``sm_90``, ``gfx942``,
+    ``cpu-avx512``), ``sm_count`` counts multiprocessors (on a CPU: the threads that torch uses).
+    """
+
+    name: str
+    arch: str
+    sm_count: int
+    aliases: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Hardware:
+        """The hardware of ``{"name": ..., "arch": ..., "sm_count": ..., "aliases": [...]}``, or ProblemError."""
+        unknown = fields.keys() - set(cls._fields)
+        if unknown:
+            raise ProblemError(f"{min(map(str, unknown))}: hardware has no such field")
+        for name in ("name", "arch"):
+            if not isinstance(fields.get(name), str) or not fields[name]:
+                raise ProblemError(f"{name}: {fields.get(name)!r} is not a name")
+        sm_count, aliases = fields.get("sm_count"), fields.get("aliases", ())
+        if type(sm_count) is not int or sm_count < 1:
+            raise ProblemError(f"sm_count: {sm_count!r} is not a positive integer")
+        if not isinstance(aliases, (list, tuple)) or not all(isinstance(alias, str) for alias in aliases):
+            raise ProblemError(f"aliases: {aliases!r} is not a list of names")
+        return cls(fields["name"], fields["arch"], sm_count, tuple(aliases))
+
+    def same_device(self, other: Hardware) -> bool:
+        """Whether both are the same device: one of the names agrees, and so do arch and SM count."""
+        return self.kin(other) and not self._names().isdisjoint(other._names())
+
+    def kin(self, other: Hardware) -> bool:
+        """Whether both have the same architecture and SM count, whatever they are called."""
+        return (self.arch, self.sm_count) == (other.arch, other.sm_count)
+
+    def called(self, name: str) -> bool:
+        """Whether ``name`` is this hardware's name or alias; case, spaces, dashes and underscores do not matter."""
+        return slug(name) in self._names()
+
+    def _names(self) -> set[str]:
+        return {slug(name) for name in (self.name, *self.aliases)}
+
+    def __str__(self) -> str:
+        return printable(f"{self.name} ({self.arch}, {self.sm_count} SMs)")
+
+
+def slug(name: str) -> str:
+    """A name as file names have it: ``NVIDIA H200`` is ``nvidia-h200``."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.casefold()).strip("-")
+
+
+def detect_hardware(device: str | torch.device | None = None) -> Hardware:
+    """The hardware behind torch's ``device`` (``cuda``, ``cuda:1``, ``cpu``); by default CUDA where there is any.
+
+    ROCm's devices are called ``cuda`` as well. HardwareError if torch cannot be imported, or has no such device.
+    """
+    try:
+        import torch
+    except BROKEN_IMPORT as error:
+        raise HardwareError(f"torch cannot be imported ({error}): install it, or name the hardware") from error
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.device(device) if isinstance(device, str) else device
+        if found.type == "cuda":
+            return _gpu(found)
+    except (AssertionError, RuntimeError) as error:
+        raise HardwareError(f"{device}: torch has no such device: {str(error).splitlines()[0]}") from error
+    if found.type == "cpu":
+        return _cpu()
+    raise HardwareError(f"{device}: tables know no {found.type} devices (allowed: cuda, cpu)")
+
+
+def local_devices() -> list[str]:
+    """The devices of this machine that tables can be for, by torch's names."""
+    import torch
+
+    return ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+
+
+def _gpu(device: torch.device) -> Hardware:
+    import torch
+
+    properties = torch.cuda.get_device_properties(device)
+    gcn_arch = properties.gcnArchName.partition(":")[0] if torch.version.hip else ""
+    arch = gcn_arch or f"sm_{properties.major}{properties.minor}"
+    return Hardware(properties.name, arch, properties.multi_processor_count)
+
+
+def _cpu() -> Hardware:
+    import torch
+
+    capability = slug(torch.backends.cpu.get_cpu_capability())
+    return Hardware(_cpu_name(), f"cpu-{capability}", torch.get_num_threads())
+
+
+@lru_cache(maxsize=1)
+def _cpu_name() -> str:
+    """The model name that Linux gives, else what the platform module finds out."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()

@@ -1,0 +1,169 @@
+"""One GEMM as a table knows it, and how it follows from the sizes and strides of its operands.
+
+Problem is a named tuple, because a lookup hashes it in a microsecond. Making one directly checks nothing;
+``Problem.checked`` and ``problem_of`` check everything.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from diode_lut.domain.errors import ProblemError
+
+OPS = ("mm", "addmm", "bmm", "baddbmm")
+BATCHED = ("bmm", "baddbmm")
+"""The ops with a batch; b is 1 for the others."""
+
+DTYPES = ("float16", "bfloat16", "float32", "tf32")
+LAYOUTS = ("nn", "nt", "tn", "tt")
+ALIGNS = (2, 16)
+MAX_SIZE = 2**31 - 1
+"""Largest b, m, n or k that a table can speak of: Inductor's kernels index with 32 bits."""
+
+
+class Problem(NamedTuple):
+    """One matrix product: everything a choice may depend on, as plain values.
+
+    ``C[b, m, n] = A[b, m, k] @ B[b, k, n]``, plus a bias for addmm and baddbmm. ``dtype`` is torch's name of the
+    inputs' type, or ``tf32`` for float32 with TF32 allowed. ``layout`` has a BLAS letter for A and one for B: ``n``
+    is row-major, ``t`` column-major. ``align`` is 16 if every row of A and B starts on a 16-byte boundary, else 2.
+    ``b`` is 1 for mm and addmm.
+    """
+
+    op: str
+    dtype: str
+    layout: str
+    align: int
+    b: int
+    m: int
+    n: int
+    k: int
+
+    @classmethod
+    def checked(cls, op: str, dtype: str, layout: str, align: int, b: int, m: int, n: int, k: int) -> Problem:
+        """The problem, or ProblemError naming the first value that is not allowed."""
+        for name, value, allowed in (
+            ("op", op, OPS),
+            ("dtype", dtype, DTYPES),
+            ("layout", layout, LAYOUTS),
+            ("align", align, ALIGNS),
+        ):
+            if value not in allowed:
+                raise ProblemError(f"{name}: {value!r} is not one of {_one_of(allowed)}")
+        for name, size in (("b", b), ("m", m), ("n", n), ("k", k)):
+            if type(size) is not int or not 1 <= size <= MAX_SIZE:
+                raise ProblemError(f"{name}: {size!r} is not an integer from 1 to {MAX_SIZE}")
+        if b != 1 and op not in BATCHED:
+            raise ProblemError(f"b: {op} has no batch, so b is 1, not {b}")
+        return cls(op, dtype, layout, align, b, m, n, k)
+
+    @classmethod
+    def of(
+        cls, op: str, m: int, n: int, k: int, *, dtype: str, layout: str, b: int = 1, align: int | None = None
+    ) -> Problem:
+        """The problem, or ProblemError; ``align`` is by default that of packed matrices."""
+        problem = cls.checked(op, dtype, layout, 16 if align is None else align, b, m, n, k)
+        return problem._replace(align=contiguous_align(dtype, layout, m, n, k, b)) if align is None else problem
+
+    @property
+    def kind(self) -> tuple[str, str, str, int]:
+        """op, dtype, layout and align: what does not depend on sizes."""
+        return self.op, self.dtype, self.layout, self.align
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """b, m, n and k."""
+        return self.b, self.m, self.n, self.k
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that a problem file has, which ``collect`` takes."""
+        op, dtype, layout, align, b, m, n, k = self
+        return {"op": op, "dtype": dtype, "layout": layout, "align": align, "B": b, "M": m, "N": n, "K": k}
+
+    def __str__(self) -> str:
+        batch = f"{self.b}x" if self.op in BATCHED else ""
+        return f"{self.op} {batch}{self.m}x{self.n}x{self.k} {self.dtype} {self.layout} align {self.align}"
+
+
+ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4}
+"""Bytes of one element, for each of DTYPES."""
+
+WITHOUT_TENSOR_CORES = "float32"
+"""The dtype that is multiplied without them. Where its loop over K is a single step, an epilogue that reads a bias can
+make a kernel 34 times slower (measured on sm_90 with Triton 3.6): nobody should try or choose such blocks."""
+
+
+def contiguous_align(dtype: str, layout: str, m: int, n: int, k: int, b: int = 1) -> int:
+    """``align`` of a product whose A and B are packed, without gaps between rows, as ``layout`` says."""
+    a = (m, k) if layout[0] == "n" else (k, m)
+    c = (k, n) if layout[1] == "n" else (n, k)
+    unit = 16 // ITEMSIZES[dtype]
+    packed = all(
+        (rows == 1 or cols == 1 or cols % unit == 0) and (b == 1 or rows * cols % unit == 0) for rows, cols in (a, c)
+    )
+    return 16 if packed else 2
+
+
+def _one_of(values: tuple[object, ...]) -> str:
+    return ", ".join(str(value) for value in values)
+
+
+ROW_BYTES = 16
+"""What the starts of rows are multiples of in an aligned problem: so much is read at once."""
+
+
+class Operand(NamedTuple):
+    """A matrix, or a batch of them: sizes, strides and offset count elements."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def letter(self) -> str | None:
+        """``n`` for a row-major matrix, ``t`` for a column-major one, None where no dimension has unit stride."""
+        return "n" if self.strides[-1] == 1 else "t" if self.strides[-2] == 1 else None
+
+    def is_aligned(self, itemsize: int) -> bool:
+        """Whether every row (column, where column-major) of every matrix starts on a 16-byte boundary.
+
+        ``itemsize`` is the bytes of an element. The memory that the offset counts from starts on such a boundary.
+        """
+        *batch, rows, columns = zip(self.sizes, self.strides, strict=True)
+        steps = [step for size, step in (rows, columns) if size != 1 and step != 1]
+        steps += [step for size, step in batch if size != 1]
+        return all(step * itemsize % ROW_BYTES == 0 for step in (*steps, self.offset))
+
+
+def problem_of(op: str, dtype: str, a: Operand, b: Operand) -> Problem:
+    """The problem of multiplying two matrices, or batches; ProblemError if it is none that tables know."""
+    if not len(a.sizes) == len(b.sizes) == len(a.strides) == len(b.strides) == (3 if op in BATCHED else 2):
+        raise ProblemError(f"{op} of operands with {len(a.sizes)} and {len(b.sizes)} dimensions")
+    if a.sizes[-1] != b.sizes[-2]:
+        raise ProblemError("operands whose sizes do not match")
+    m, k, n = a.sizes[-2], a.sizes[-1], b.sizes[-1]
+    if a.letter is None or b.letter is None:
+        raise ProblemError("a matrix in which neither rows nor columns are without gaps")
+    problem = Problem.checked(op, dtype, a.letter + b.letter, 16, a.sizes[0] if op in BATCHED else 1, m, n, k)
+    aligned = all(operand.is_aligned(ITEMSIZES[dtype]) for operand in (a, b))
+    return problem._replace(align=16 if aligned else 2)
+
+
+def packed_operands(problem: Problem) -> tuple[Operand, Operand]:
+    """A and B without gaps; ProblemError if such matrices would be another problem, because of layout or ``align``.
+
+    A single row or column is row-major, whatever the layout says: nobody can see the difference.
+    """
+    b, m, n, k = problem.sizes
+    batch = b if problem.op in BATCHED else None
+    operands = _packed(problem.layout[0], m, k, batch), _packed(problem.layout[1], k, n, batch)
+    if problem_of(problem.op, problem.dtype, *operands) != problem:
+        raise ProblemError(f"{problem.layout} align {problem.align}, which packed matrices of these sizes are not")
+    return operands
+
+
+def _packed(letter: str, rows: int, columns: int, batch: int | None) -> Operand:
+    strides = (columns, 1) if letter == "n" else (1, rows)
+    if batch is None:
+        return Operand((rows, columns), strides)
+    return Operand((batch, rows, columns), (rows * columns, *strides))

@@ -1,0 +1,182 @@
+"""An evaluation as text, as JSON and as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter, ScalarFormatter
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from diode_lut.domain.printable import as_lines, printable
+from diode_lut.domain.problem import Problem
+from diode_lut.evaluate.evaluation import SLOWER, Case, Evaluation, Summary
+from diode_lut.io.files import write_figure
+
+_COLUMNS = (
+    "problems",
+    "covered",
+    "gain",
+    "of best",
+    "regret",
+    "worst",
+    "<= 2 %",
+    "<= 5 %",
+    "slower",
+    "failed",
+    "not measured",
+)
+
+
+class AsText:
+    """Prints the evaluation with rich."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.evaluation = evaluation
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        evaluation = self.evaluation
+        table = Table(box=None, pad_edge=False)
+        table.add_column("", no_wrap=True)
+        for name in _COLUMNS:
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_row("all", *_cells(evaluation.summary))
+        for name, summaries in evaluation.groups.items():
+            table.add_row(f"by {name}")
+            for key, summary in summaries.items():
+                table.add_row(Text(printable(f"  {key}")), *_cells(summary))
+        yield table
+        yield Text(_legend(evaluation))
+        yield Text(as_lines(["worst:", *(f"  {_in_words(case)}" for case in evaluation.worst)]))
+
+
+def _cells(summary: Summary) -> list[str]:
+    return [
+        str(summary.problems),
+        _percent(summary.coverage),
+        _factor(summary.gain),
+        _factor(summary.best_gain),
+        _percent(summary.regret, 2),
+        _percent(summary.worst_regret, 2),
+        _percent(summary.within_2),
+        _percent(summary.within_5),
+        str(summary.slower),
+        str(summary.failed),
+        str(summary.not_measured),
+    ]
+
+
+def _percent(fraction: float | None, digits: int = 1) -> str:
+    return "-" if fraction is None else f"{fraction:.{digits}%}"
+
+
+def _factor(factor: float | None) -> str:
+    return "-" if factor is None else f"{factor:.3f}"
+
+
+def _legend(evaluation: Evaluation) -> str:
+    unsolved = f" Problems on which nothing succeeded, left out: {evaluation.unsolved}." if evaluation.unsolved else ""
+    return (
+        f"gain: of the choices over {evaluation.against}; of best: the same of the best configs measured; regret: "
+        f"against those; slower: by over {SLOWER:.0%} than {evaluation.against}. A miss counts as aten.{unsolved}"
+    )
+
+
+def _in_words(case: Case) -> str:
+    return f"{case.regret:.2%} on {case.problem}: {case.choice} ({case.source}), best {case.best}"
+
+
+_DIGITS = 6
+
+
+def as_json(evaluation: Evaluation) -> dict[str, Any]:
+    """All figures, and the worst problems; fractions and factors with six digits, times in nanoseconds."""
+    return {
+        "against": str(evaluation.against),
+        "unsolved": evaluation.unsolved,
+        "all": _figures(evaluation.summary),
+        "by": {
+            name: {key: _figures(summary) for key, summary in summaries.items()}
+            for name, summaries in evaluation.groups.items()
+        },
+        "worst": [_worst(case) for case in evaluation.worst],
+    }
+
+
+def _figures(summary: Summary) -> dict[str, float | None]:
+    return {name: None if value is None else round(value, _DIGITS) for name, value in summary._asdict().items()}
+
+
+def _worst(case: Case) -> dict[str, Any]:
+    return {
+        "problem": case.problem._asdict(),
+        "source": case.source,
+        "choice": case.choice.to_json(),
+        "ns": case.ns,
+        "best": case.best.to_json(),
+        "best_ns": case.best_ns,
+        "baseline_ns": case.baseline_ns,
+        "regret": round(case.regret, _DIGITS),
+    }
+
+
+_COLOURS = ("#0072b2", "#e69f00", "#999999", "#cc79a7")
+"""Of the sources: told apart by colour-blind people, too."""
+
+
+def save_picture(evaluation: Evaluation, path: Path, title: str) -> None:
+    """Two panels, regret and gain by size, in a file whose name says the format, for example ``.png``."""
+    figure = Figure(figsize=(12, 4.5), layout="constrained")
+    figure.suptitle(title)
+    regret, gain = figure.subplots(1, 2)
+    measured = [case for case in evaluation.cases if case.ns is not None]
+    _draw_regret(regret, measured)
+    _draw_gain(gain, measured, str(evaluation.against))
+    write_figure(figure, path)
+
+
+def _draw_regret(axes: Axes, cases: list[Case]) -> None:
+    """The share of problems with at most a regret, one line for each who answered."""
+    for (source, chosen), colour in zip(_by_source(cases).items(), _COLOURS, strict=False):
+        regrets = np.sort([case.regret for case in chosen])
+        shares = np.arange(1, len(regrets) + 1) / len(regrets)
+        axes.step([0, *regrets], [0, *shares], where="post", color=colour, label=f"{source} ({len(chosen)})")
+    axes.set(
+        xlabel="regret against the best config measured", ylabel="share of problems with at most that", ylim=(0, 1)
+    )
+    axes.xaxis.set_major_formatter(PercentFormatter(1))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    _finish(axes)
+
+
+def _draw_gain(axes: Axes, cases: list[Case], against: str) -> None:
+    """A point for each problem: its size, and how many times as fast as the baseline the choice is."""
+    for (source, chosen), colour in zip(_by_source(cases).items(), _COLOURS, strict=False):
+        points = [(_operations(case.problem), case.gain) for case in chosen if case.gain is not None]
+        if points:
+            axes.plot(*zip(*points, strict=True), ".", markersize=4, color=colour, alpha=0.6, label=source)
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set(xscale="log", yscale="log", xlabel="floating-point operations", ylabel=f"gain over {against}")
+    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.yaxis.set_minor_formatter(ScalarFormatter())
+    _finish(axes)
+
+
+def _finish(axes: Axes) -> None:
+    axes.grid(visible=True, alpha=0.3)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
+
+
+def _by_source(cases: list[Case]) -> dict[str, list[Case]]:
+    sources = sorted({case.source for case in cases})
+    return {source: [case for case in cases if case.source == source] for source in sources}
+
+
+def _operations(problem: Problem) -> int:
+    return 2 * problem.b * problem.m * problem.n * problem.k

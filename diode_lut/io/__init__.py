@@ -1,0 +1,1 @@
+"""Files of others and our own: bounded reading, durable writing, locks, permissions."""

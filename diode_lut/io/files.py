@@ -1,0 +1,172 @@
+"""Writing files: the whole content or nothing, durably, never through links that lead elsewhere."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from io import BytesIO, FileIO
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from diode_lut.io.locks import lock, require_unlocked, try_lock
+from diode_lut.io.permissions import PRIVATE, keep_permissions
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_TOKEN_BYTES = 8
+_USUAL = 0o666
+"""Less what the umask says."""
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace the file with ``data``, or create it; when this returns, it is on the disk.
+
+    Permissions, ACLs and other extended attributes and, where that is allowed, the owner of an existing file stay, and
+    nobody may read the new file who may not read the old one; a file that was not there obeys the umask. A symbolic
+    link within its directory stays one, and the file that it points to is replaced. OSError leaves the old file
+    untouched: also if the link leads elsewhere, if the path is no regular file (a directory, a device), or if another
+    process is appending to it, which BlockingIOError names.
+    """
+    with _naming(path):
+        target = _target(path)
+        require_unlocked(target)
+        _remove_stale(target)
+        temporary, file = _create_beside(target, PRIVATE if target.exists() else _USUAL)
+        try:
+            with file:
+                keep_permissions(target, file.fileno())
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+                temporary.replace(target)
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+        _sync_directory(target.parent)
+
+
+def require_writable(path: Path) -> None:
+    """Before the work is done: OSError if ``write_atomically`` could not write the file, which stays as it is."""
+    with _naming(path):
+        target = _target(path)
+        require_unlocked(target)
+        temporary, file = _create_beside(target, PRIVATE)
+        file.close()
+        temporary.unlink()
+
+
+def open_to_append(path: Path) -> FileIO:
+    """The file, made if there is none, ours alone until it is closed; what is written goes to its end.
+
+    BlockingIOError says who else has it; for links and devices the same holds as for ``write_atomically``.
+    """
+    with _naming(path):
+        target = _target(path)
+        while True:
+            file = target.open("a+b", buffering=0)
+            try:
+                lock(file.fileno())
+                if is_at(file, target):
+                    _sync_directory(target.parent)
+                    return file
+            except OSError:
+                file.close()
+                raise
+            file.close()  # somebody replaced it before we had it
+
+
+def append(file: FileIO, data: bytes) -> None:
+    """Write all of ``data`` at the end of the file, to the disk; OSError leaves the file as it was."""
+    end = file.seek(0, os.SEEK_END)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[file.write(rest) or 0 :]
+        os.fsync(file.fileno())
+    except OSError:
+        with suppress(OSError):
+            file.truncate(end)
+        raise
+
+
+def is_at(file: FileIO, path: Path) -> bool:
+    """Whether the open file is still the one at ``path``: it was not removed, nor replaced by another."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Has system errors name the file that was wanted: nobody knows the temporary one."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _target(path: Path) -> Path:
+    """The file to write; OSError if a link leads out of its directory, or something else than a file is there."""
+    directory = path.parent.resolve()
+    target = path.resolve() if path.is_symlink() else directory / path.name
+    if target.parent != directory:
+        raise OSError(errno.ELOOP, f"a symbolic link out of its directory, to {target}: name that file itself")
+    with suppress(FileNotFoundError):
+        mode = target.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "not a regular file, which could be replaced")
+    return target
+
+
+def _create_beside(target: Path, mode: int) -> tuple[Path, BinaryIO]:
+    """A new file in the same directory, locked as long as it is open, so that nobody takes it for a stale one."""
+    while True:
+        temporary = target.with_name(f".{target.name}.{os.urandom(_TOKEN_BYTES).hex()}")
+        file = open(temporary, "xb", opener=partial(os.open, mode=mode))  # noqa: SIM115 (with a mode)
+        if try_lock(file.fileno(), shared=True) and os.fstat(file.fileno()).st_nlink:
+            return temporary, file
+        file.close()  # another writer was quicker to clean up
+
+
+def _remove_stale(target: Path) -> None:
+    """Removes what writers of this file left that were killed: only they do not hold its lock any more."""
+    ours = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}")
+    with suppress(OSError):
+        for path in [path for path in target.parent.iterdir() if ours.fullmatch(path.name)]:
+            with suppress(OSError), path.open("rb") as file:
+                if try_lock(file.fileno()):
+                    path.unlink()
+
+
+def _sync_directory(directory: Path) -> None:
+    """Has the names in the directory survive a power cut, where the system can.
+
+    One that may be written but not read cannot be opened: then the system writes all that it has.
+    """
+    if os.name == "posix":
+        try:
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            os.sync()
+            return
+        try:
+            with suppress(OSError):  # not every file system syncs directories
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_figure(figure: Figure, path: Path) -> None:
+    """Draw the figure in the format that the file's name ends with, and replace the file."""
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=120, format=path.suffix.removeprefix("."))
+    write_atomically(path, drawn.getvalue())

@@ -1,0 +1,1 @@
+"""What this process answers, and the public functions."""

@@ -1,0 +1,263 @@
+"""Which tables and models there are, and which of them speak for some hardware.
+
+Only the heads of the files are read until a table is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from diode_lut.domain.errors import DiodeLutError, HardwareError, ModelError, TableError
+from diode_lut.domain.hardware import Hardware, slug
+from diode_lut.io.log import warn_once
+from diode_lut.io.permissions import distrust
+from diode_lut.io.resources import tables_directory
+from diode_lut.model.head import SUFFIX, read_model_hardware
+from diode_lut.selection.selector import Tier
+from diode_lut.settings import TIERS
+from diode_lut.table import Table, read_hardware, read_table
+
+if TYPE_CHECKING:
+    from diode_lut.model.ranking import Model
+
+_SHIPPED = ("*.json", f"*{SUFFIX}")
+_MISSING = "no such file"
+_ROWS_NAMED = 10
+"""So many bad rows of a file are named one by one in the log."""
+
+
+class TableFile(NamedTuple):
+    """A table or model that can be used: its file, what it is for, and whether it is the user's own or shipped."""
+
+    path: Path
+    hardware: Hardware
+    shipped: bool
+
+    @property
+    def name(self) -> str:
+        """What to call it: the file's name without ``.json`` or ``.safetensors``."""
+        return self.path.stem
+
+    def called(self, name: str) -> bool:
+        """Whether ``name`` means this: a table by its file, its hardware or an alias of that; a model by its file."""
+        return slug(name) == slug(self.name) or (not is_model(self.path) and self.hardware.called(name))
+
+
+def find_tables(user_tables: Iterable[str]) -> list[TableFile]:
+    """The user's own tables in their order, then the shipped ones by name; bad files are left out with a warning."""
+    return [*_files(user_tables, shipped=False), *_shipped_files(), *_shipped_models()]
+
+
+def find_path(name_or_path: str) -> Path:
+    """The file of a path, or of a shipped table's or model's name; TableError if there is none."""
+    path = Path(name_or_path)
+    fault = _no_file(path)
+    if not fault:
+        return path
+    shipped = [*_shipped_files(), *_shipped_models()]
+    for file in shipped:
+        if file.called(name_or_path):
+            return file.path
+    known = ", ".join(file.name for file in shipped) or "none"
+    more = f", and no shipped table of that name (shipped: {known})" if fault == _MISSING else ""
+    raise TableError(f"{fault}{more}", path=path) from OSError(name_or_path)
+
+
+def _no_file(path: Path) -> str:
+    """What is there instead of a file, in words; empty if it is one. TableError if the system will not say."""
+    try:
+        if path.is_file():
+            return ""
+        return "is a directory" if path.is_dir() else "is no regular file" if path.exists() else _MISSING
+    except OSError as error:
+        raise TableError(f"cannot be read: {error.strerror}", path=path) from error
+
+
+def find_hardware(name: str, user_tables: Iterable[str]) -> Hardware:
+    """The hardware that some table is for, by its name, its alias or the table's; HardwareError if there is none."""
+    files = find_tables(user_tables)
+    for file in files:
+        if file.called(name):
+            return file.hardware
+    known = ", ".join(dict.fromkeys(file.name for file in files)) or "none"
+    raise HardwareError(f"{name}: no table is for hardware of that name (tables: {known})")
+
+
+def open_table(path: Path) -> Table:
+    """The table in a file, with a warning for each row that is skipped; TableError if the whole file is bad."""
+    table = read_table(path)
+    for error in table.errors[:_ROWS_NAMED]:
+        warn_once(f"row skipped: {error}")
+    more = len(table.errors) - _ROWS_NAMED
+    if more > 0:
+        warn_once(f"{path}: {more} more rows skipped; `python -m diode_lut check` lists them")
+    return table
+
+
+def is_model(path: Path) -> bool:
+    """Whether a file is a model, by its name."""
+    return path.suffix == SUFFIX
+
+
+def open_model(path: Path) -> Model:
+    """The model in a file; ModelError if it is bad, or if what models need is not installed, or broken."""
+    try:
+        from diode_lut.model.weights import read_model
+    except ImportError as error:
+        raise ModelError(f"{path}: NumPy or safetensors, which models need, cannot be imported: {error}") from error
+    return read_model(path)
+
+
+def tiers_for(hardware: Hardware, user_tables: Sequence[str], allowed: Collection[str] = TIERS) -> tuple[Tier, ...]:
+    """The tiers that answer for ``hardware``: the user's tables, those shipped for it, those for its kin, models.
+
+    Of models, the user's own come first, whatever they were trained for, then those shipped for this device, then its
+    kin's. What cannot be used is left out with one warning, a table for other hardware without. Of a tier that is not
+    among the ``allowed`` nothing is opened.
+    """
+    mine = [name for name in user_tables if not _names_model(name)]
+    models = [name for name in user_tables if _names_model(name)]
+    kin = [file for file in _shipped_files() if file.hardware.kin(hardware)]
+    same = [file for file in kin if file.hardware.same_device(hardware)]
+    others = [file for file in kin if file not in same]
+    tables_and_reasons = (
+        (mine, "no table of the user's own"),
+        (_paths(same), f"no shipped table is for {hardware}"),
+        (_paths(others), f"no shipped table is for another device with {hardware.arch} and {hardware.sm_count} SMs"),
+    )
+    tiers = [
+        _tier(name, hardware, tables, reason) if name in allowed else _switched_off(name)
+        for name, (tables, reason) in zip(TIERS[:-1], tables_and_reasons, strict=True)
+    ]
+    *_, last = TIERS
+    return (*tiers, _model_tier(last, hardware, models) if last in allowed else _switched_off(last))
+
+
+def _switched_off(name: str) -> Tier:
+    return Tier(name, (), ("switched off by the setting tiers",))
+
+
+def _names_model(name: str) -> bool:
+    """Whether a name is a model's; where there is no such file, whether it looks like a model's."""
+    try:
+        return is_model(find_path(name))
+    except TableError:
+        return is_model(Path(name))
+
+
+def _model_tier(name: str, hardware: Hardware, mine: Iterable[str]) -> Tier:
+    shipped = [file for file in _shipped_models() if file.hardware.kin(hardware)]
+    shipped.sort(key=lambda file: not file.hardware.same_device(hardware))
+    opened = [try_model(name_or_path) for name_or_path in (*mine, *_paths(shipped))]
+    left_out = tuple(f"left out: {found}" for found in opened if isinstance(found, DiodeLutError))
+    models = tuple(found for found in opened if not isinstance(found, DiodeLutError))
+    return Tier(name, (), left_out if opened else (f"no model is for {hardware}",), models)
+
+
+def try_model(name_or_path: str) -> Model | TableError | ModelError:
+    """The model, or why there is none to use, which is a warning as well."""
+    try:
+        return open_model(find_path(name_or_path))
+    except (TableError, ModelError) as error:
+        warn_once(f"model left out: {error}")
+        return error
+
+
+def warn_of_useless(user_tables: Iterable[str], devices: Sequence[Hardware]) -> None:
+    """Warn once of each of the user's own tables that is for none of these devices; models are of use on any."""
+    for file in _files(user_tables, shipped=False):
+        if not is_model(file.path) and not any(file.hardware.kin(device) for device in devices):
+            warn_once(f"{file.path}: is for {file.hardware}, so it is of no use on {', '.join(map(str, devices))}")
+
+
+def _tier(name: str, hardware: Hardware, tables: Iterable[str], reason_if_none: str) -> Tier:
+    opened = [_open_for(hardware, table) for table in tables]
+    left_out = [str(found) for found in opened if isinstance(found, TableError)]
+    return Tier(
+        name,
+        tuple(found for found in opened if isinstance(found, Table)),
+        tuple(f"left out: {reason}" for reason in left_out) if opened else (reason_if_none,),
+    )
+
+
+def _open_for(hardware: Hardware, name_or_path: str) -> Table | TableError:
+    """The table, or why it cannot answer for ``hardware``."""
+    try:
+        path = find_path(name_or_path)
+        found = read_hardware(path)
+        table = open_table(path) if found.kin(hardware) else None
+        if table is not None and table.hardware.kin(hardware):  # not replaced in between by one for other hardware
+            return table
+        return TableError(f"it is for {found}, not for {hardware}", path=path, where="hardware")
+    except TableError as error:
+        warn_once(f"table left out: {error}")
+        return error
+
+
+def _shipped_files() -> list[TableFile]:
+    return _files(_found(_SHIPPED[0]), shipped=True)
+
+
+def _shipped_models() -> list[TableFile]:
+    return _files(_found(_SHIPPED[1]), shipped=True)
+
+
+def _found(pattern: str) -> list[str]:
+    """The shipped files that can be trusted: nobody named them."""
+    return [str(path) for path in sorted(tables_directory().glob(pattern)) if _trusted(path)]
+
+
+def shipped_paths() -> list[str]:
+    """The shipped files that can be trusted, good or bad: tables, then models."""
+    return [path for pattern in _SHIPPED for path in _found(pattern)]
+
+
+def distrusted() -> list[str]:
+    """Why shipped files are not used that others could have written, in words."""
+    paths = (path for pattern in _SHIPPED for path in sorted(tables_directory().glob(pattern)))
+    return [reason for path in paths if (reason := _against(path))]
+
+
+def _trusted(path: Path) -> bool:
+    reason = _against(path)
+    if reason:
+        warn_once(f"{_kind(path)} left out: {reason}")
+    return not reason
+
+
+def _against(path: Path) -> str:
+    try:
+        return distrust(path)
+    except OSError as error:
+        return f"{path}: cannot be read: {error.strerror}"
+
+
+def _files(tables: Iterable[str], *, shipped: bool) -> list[TableFile]:
+    return [file for table in tables if (file := _file(table, shipped)) is not None]
+
+
+def _file(name_or_path: str, shipped: bool) -> TableFile | None:
+    try:
+        path = _shipped_file(name_or_path) if shipped else find_path(name_or_path)
+        return TableFile(path, read_model_hardware(path) if is_model(path) else read_hardware(path), shipped)
+    except (TableError, ModelError) as error:
+        warn_once(f"{_kind(Path(name_or_path))} left out: {error}")
+        return None
+
+
+def _kind(path: Path) -> str:
+    return "model" if is_model(path) else "table"
+
+
+def _shipped_file(name: str) -> Path:
+    """The path of a shipped file; TableError if there is none. To find it by name would be to list them all again."""
+    path = Path(name)
+    if fault := _no_file(path):
+        raise TableError(fault, path=path) from OSError(name)
+    return path
+
+
+def _paths(files: Iterable[TableFile]) -> Iterator[str]:
+    return (str(file.path) for file in files)
