@@ -40,7 +40,7 @@ def _features(arch: Any) -> dict[str, Any]:
 
 
 def write_model(model: Model, path: Path) -> None:
-    """Write the weights file; the same model gives the same bytes."""
+    """Write the weights file; the same model gives the same bytes. ModelError if it could not be read again."""
     metadata = {
         "features": _features(model.hardware.arch),
         "hardware": model.hardware._asdict(),
@@ -54,12 +54,17 @@ def write_model(model: Model, path: Path) -> None:
     data = save(tensors, {KEY: orjson.dumps(metadata).decode()})
     if len(data) > LARGEST:
         raise ModelError(f"{path}: {len(data)} bytes would be more than the {LARGEST} that can be read again")
+    _decoded(data, path)
     write_atomically(path, data)
 
 
 def read_model(path: Path) -> Model:
     """The model in a file; ModelError if it is not one that these features are right for, or cannot be read."""
-    data = read_bytes(path)
+    return _decoded(read_bytes(path), path)
+
+
+def _decoded(data: bytes, path: Path) -> Model:
+    """The model that these bytes are; ModelError names ``path``."""
     metadata = metadata_of(data, path)
     _check_features(metadata, path)
     try:

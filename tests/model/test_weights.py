@@ -84,6 +84,15 @@ def test_weights_are_numbers(path: Path, value: float) -> None:
         read_model(path)
 
 
+def test_a_model_that_could_not_be_read_is_not_written(path: Path) -> None:
+    """Weights that are out of all proportion are an error when they are to be written, and the old file stays."""
+    before, weights = path.read_bytes(), read_model(path).weights
+    wrong = model(weights=weights._replace(joint=np.full_like(weights.joint, 1001)))
+    with pytest.raises(ModelError, match="joint: holds NaN, or a number beyond 1000"):
+        write_model(wrong, path)
+    assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("name", "tensor", "message"),
     [
