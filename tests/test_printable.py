@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diode_lut.cli import COMMANDS, main
+from diode_lut.cli.output import say
 from diode_lut.dataset import DatasetWriter
 from diode_lut.diff.as_markdown import as_markdown
 from diode_lut.diff.compare import compare
@@ -101,6 +102,7 @@ COMMAND_LINES = [
     ["show", "good.json"],
     ["show", "wrong.json"],
     ["show", "evil.safetensors"],
+    ["show", "gone.json"],
     *(
         ["check", "--format", form, "wrong.json", "other.json", "evil.safetensors"]
         for form in ("text", "json", "github")
@@ -113,6 +115,7 @@ COMMAND_LINES = [
     ["merge", "good.json", "other.json"],
     ["merge", "wrong.json", "other.json"],
     ["fmt", "--check", "good.json", "wrong.json"],
+    ["fmt", "copy.json"],
     ["set", "good.json", "mm", "--config", "EVIL", "--note", "x"],
     ["set", "copy.json", "mm", "--m", "99", "--config", "aten", "--note", "EVIL"],
     ["set", "copy.json", "EVIL", "--config", "aten", "--note", "EVIL"],
@@ -150,6 +153,29 @@ def test_commands_show_no_control_character(text: str, tmp_path_factory: pytest.
             result = call(*(part.replace("EVIL", text) for part in line))
             assert is_clean(result.stdout), line
             assert is_clean(result.stderr), line
+
+
+FORGED = "a\nFORGED\nb"
+
+
+def test_no_command_has_a_forged_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line end in a file, in its name or in an argument begins no line of what a command prints."""
+    write_files(tmp_path, FORGED)
+    shutil.copy(tmp_path / "good.json", tmp_path / "copy.json")
+    for file in list(tmp_path.iterdir()):
+        file.rename(tmp_path / in_forged(file.name))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DIODE_LUT_POLICY", FORGED)
+    monkeypatch.setenv("COLUMNS", "10000")  # so that no table's column is folded
+    for line in COMMAND_LINES:
+        result = call(*map(in_forged, line))
+        assert "FORGED" not in (said.strip() for said in result.output.splitlines()), line
+
+
+def in_forged(part: str) -> str:
+    """The argument, with the text for EVIL; a file's name begins with it."""
+    is_file = Path(part).suffix in (".json", ".msgpack", ".zst", ".safetensors", ".html")
+    return FORGED + part if is_file else part.replace("EVIL", FORGED)
 
 
 def test_every_command_is_tried() -> None:
@@ -224,6 +250,13 @@ def test_markdown_has_no_meaning(tmp_path: Path) -> None:
         r"\$x\$ \`c\` \|a\| \[t\]:<!-- --> u \*\*b\*\*"
     )
     assert line.endswith(expected.replace(r"\!", "!"))
+
+
+def test_what_commands_print_is_escaped_once_more(capsys: pytest.CaptureFixture[str]) -> None:
+    """Text that reaches the end as it was is escaped there, but for the ends of lines."""
+    say(f"a\n{EVIL}")
+    assert (captured := capsys.readouterr().out).startswith("a\n")
+    assert is_clean(captured)
 
 
 def test_text_leaves_in_one_place() -> None:
