@@ -152,6 +152,18 @@ def test_records_after_a_torn_one_are_found(tmp_path: Path) -> None:
     assert dataset.lost == [(5, ends()[4], ends()[4] + len(torn))]
 
 
+def test_a_record_after_a_longer_torn_one_is_found(tmp_path: Path) -> None:
+    """Where an incomplete record claims more than the rest of the file, what follows is read, and nothing cut off."""
+    torn = record_bytes(MORE._replace(timings=MORE.timings * 100))[:100]
+    whole = WHOLE + torn + record_bytes(MORE)
+    data = whole + bytes(20)
+    found, dataset = read(tmp_path / "d", data)
+    assert found == [*RECORDS, MORE]
+    assert dataset.lost == [(31, len(WHOLE), len(WHOLE) + len(torn)), (33, len(whole), len(data))]
+    append(tmp_path / "d")
+    assert (tmp_path / "d").read_bytes() == data + record_bytes(MORE)
+
+
 def test_without_any_header_it_is_an_error(tmp_path: Path) -> None:
     """Where both copies of the header are damaged, reading and going on are errors, and the file stays as it is."""
     changed = flipped(flipped(WHOLE, 200), 8 * len(header_bytes(HEADER)) - 1)
@@ -228,13 +240,14 @@ def damaged(tmp_path: Path) -> Path:
 
 
 def test_commands_say_that_records_are_lost(damaged: Path) -> None:
-    """build, pack, evaluate and export do what they can, say which file is damaged, and exit with 1."""
+    """build, pack, evaluate, export and report do what they can, say which file is damaged, and exit with 1."""
     out, packed, exported = (damaged.with_name(name) for name in ("t.json", "p.msgpack.zst", "t4.json"))
     commands = [
         ("build", damaged, "-o", out),
         ("evaluate", out, damaged),
         ("pack", damaged, "-o", packed),
         ("export", "t4", damaged, "-o", exported),
+        ("report", out, damaged, "-o", damaged.with_name("r.html")),
     ]
     for command in commands:
         result = call(*command)

@@ -181,6 +181,16 @@ def test_command(dataset_file: Path, tmp_path: Path) -> None:
     assert everything.stdout.splitlines()[1].split()[:2] == ["all", "120"]
 
 
+def test_command_says_that_records_are_lost(dataset_file: Path, tmp_path: Path) -> None:
+    """A damaged dataset is named at the end, and the exit code is 1; the model is written."""
+    data = bytearray(dataset_file.read_bytes())
+    data[-20] ^= 1
+    (damaged := tmp_path / "damaged.msgpack").write_bytes(data)
+    result = call("distill", damaged, "-o", tmp_path / "x.mlp.safetensors", "--epochs", 5)
+    assert (result.exit_code, "damaged places, whose records are lost: 1" in result.stderr) == (1, True)
+    assert read_model(tmp_path / "x.mlp.safetensors").split.seed == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
