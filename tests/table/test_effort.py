@@ -18,7 +18,7 @@ from diode_lut.selection.selector import Selector, Tier
 from diode_lut.table import Candidate, Entry, Range, Table, write_table
 from diode_lut.table.check import check_file
 from diode_lut.table.edit import set_row
-from diode_lut.table.overlap import ROW_STEPS, STEPS, Effort, overlaps
+from diode_lut.table.overlap import BLOCK_ROWS, ROW_STEPS, STEPS, Effort, overlaps
 from diode_lut.table.unreachable import unreachable
 from tests.commands import call
 
@@ -67,6 +67,14 @@ def test_rows_that_many_rows_cover_take_few_steps(count: int) -> None:
     parts = [row((size, size)) for size in range(1, count + 1)]
     assert list(unreachable(dict(enumerate([*parts, row((1, count))])), effort)) == ([count] if count < 10_000 else [])
     assert STEPS - effort.left < 300 * count
+
+
+def test_looking_for_rows_that_are_not_there_is_work() -> None:
+    """A row that shares no problem with thousands of others takes steps for each block of them, and to prepare them."""
+    others = [row((size, size), (1, 8)) for size in range(1, 3 * BLOCK_ROWS + 1)]
+    effort = Effort()
+    assert list(unreachable(dict(enumerate([*others, row((9000, 9015), (9, 9))])), effort)) == []
+    assert STEPS - effort.left >= 9 * (len(others) + 1) + 4
 
 
 def test_overlaps_that_take_too_long_are_not_looked_for() -> None:
