@@ -124,6 +124,15 @@ def test_diff_says_that_pairs_were_not_looked_for(monkeypatch: pytest.MonkeyPatc
     assert "rows: 1 added, 1 removed; not all that were narrowed or widened were looked for" in said
 
 
+def test_diff_counts_masks_and_pairs_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows without a partner take steps too, and each pair takes more than to find that it is none."""
+    apart = Table(GPU, [row((size, size)) for size in range(1, 51)]), Table(GPU, [row((100, 101))] * 50)
+    alike = Table(GPU, [row((1, 8))]), Table(GPU, [row((2, 4))])
+    for (old, new), steps in ((apart, 8 * 50 + 49), (alike, 8 + 8 + 1 + 7)):
+        monkeypatch.setattr("diode_lut.table.overlap.STEPS", steps)
+        assert compare(old, new).unpaired
+
+
 def test_merge_leaves_what_it_could_not_compare_to_people(monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows stay, and it is a conflict."""
     monkeypatch.setattr("diode_lut.table.overlap.STEPS", 0)
@@ -132,6 +141,16 @@ def test_merge_leaves_what_it_could_not_compare_to_people(monkeypatch: pytest.Mo
     assert [str(remark) for remark in merged.conflicts] == [
         "CONFLICT: rows: contradictions were not looked for in 2: too many cover some of the same sizes"
     ]
+
+
+def test_merge_has_one_limit_for_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a row had to go, the others are compared again, with the steps that are left."""
+    ours, theirs = Table(GPU, [row((1, 8)), row((20, 27))]), Table(GPU, [row((2, 9))])
+    said = {}
+    for steps in (40, 80):
+        monkeypatch.setattr("diode_lut.table.overlap.STEPS", steps)
+        said[steps] = [str(remark) for remark in merge(None, ours, theirs).conflicts]
+    assert [steps for steps, remarks in said.items() if "were not looked for" in " ".join(remarks)] == [40]
 
 
 def test_explain_shows_some_of_many_rows() -> None:
