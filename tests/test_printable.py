@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import diode_lut
 from diode_lut.cli import COMMANDS, main
 from diode_lut.cli.output import say
 from diode_lut.dataset import DatasetWriter
@@ -88,6 +89,8 @@ def write_files(here: Path, text: str) -> None:
     hardware = Hardware(**document(text)["hardware"])._replace(aliases=(text,))
     with DatasetWriter(here / "d.msgpack", HEADER._replace(hardware=hardware, torch=f"2.13{text}")) as writer:
         writer.append(RECORDS[0])
+    data = (here / "d.msgpack").read_bytes()
+    (here / "damaged.msgpack").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     write_model(model(), here / "m.safetensors")
     length = (
         head := json.dumps({"__metadata__": {text: text}, text: {"dtype": text, "shape": [text]}}).encode()
@@ -123,6 +126,9 @@ COMMAND_LINES = [
     ["build", "d.msgpack", "-o", "built.json"],
     ["build", "d.msgpack", "-o", "built.json", "--hardware", "EVIL"],
     ["pack", "d.msgpack", "-o", "d.msgpack.zst"],
+    ["pack", "damaged.msgpack", "-o", "d.msgpack.zst"],
+    ["pack", "gone.msgpack", "-o", "d.msgpack.zst"],
+    ["distill", "d.msgpack", "-o", "gone/x.mlp.safetensors"],
     ["evaluate", "good.json", "d.msgpack"],
     ["evaluate", "built.json", "d.msgpack"],
     ["receipt", "r.json"],
@@ -167,6 +173,7 @@ def test_no_command_has_a_forged_line(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DIODE_LUT_POLICY", FORGED)
     monkeypatch.setenv("COLUMNS", "10000")  # so that no table's column is folded
+    monkeypatch.setattr(diode_lut.config, "tables", (in_forged("good.json"), in_forged("wrong.json")))
     for line in COMMAND_LINES:
         result = call(*map(in_forged, line))
         assert "FORGED" not in (said.strip() for said in result.output.splitlines()), line
@@ -205,7 +212,8 @@ def test_a_note_adds_no_line(text: str) -> None:
 @pytest.mark.parametrize("form", ["text", "json", "github"])
 def test_names_of_files_are_shown_as_text_too(form: str, tmp_path: Path) -> None:
     """A name with a line end, with an escape, or that is no UTF-8, is escaped in every format."""
-    for name in ("a\n::error::x.json", "\x1b[2K.json", os.fsdecode(b"\xff.json"), "[red].json", "-o.json"):
+    names = ("a\n::error::x", "\x1b[2K", os.fsdecode(b"\xff"), "[red]", "-o", "\u202e")
+    for name in (f"{name}.json" for name in names):
         (tmp_path / name).write_text("{}")
         result = call("check", "--format", form, tmp_path / name)
         assert is_clean(result.stdout)
