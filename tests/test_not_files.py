@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,6 +96,22 @@ def test_other_things_are_not_opened(name: str, says: str) -> None:
     with pytest.raises(OSError, match=says) as error:
         open_regular(Path(name))
     assert Path(error.value.filename) == Path(name)
+
+
+class Swapped(type(Path())):  # type: ignore[misc]
+    """A file that becomes a pipe as soon as somebody has looked what it is."""
+
+    def stat(self, **options: Any) -> os.stat_result:
+        found: os.stat_result = super().stat(**options)
+        self.unlink()
+        os.mkfifo(self)
+        return found
+
+
+def test_a_file_that_becomes_a_pipe_is_no_file() -> None:
+    """What is opened is looked at again: nobody waits for a pipe that takes a file's place in between."""
+    with pytest.raises(OSError, match="not a regular file"):
+        open_regular(Swapped("t.json"))
 
 
 def test_registered_tables_are_files() -> None:
