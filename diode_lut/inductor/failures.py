@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from diode_lut.interruption import let_pass
+
 _SIGNS = {
     "out of resource: shared memory": "shared_memory",
     "out of memory": "out_of_memory",
@@ -14,8 +16,10 @@ _SIGNS = {
 def failure_reason(error: Exception, stage: str) -> str:
     """The reason, one of ``dataset.REASONS``, that ``error`` stands for.
 
-    ``stage`` is what was going on, ``compile`` or ``launch``, and the answer where the error says nothing better.
+    ``stage`` is what was going on, ``compile`` or ``launch``, and the answer where the error says nothing better. What
+    a signal handler has raised is no failure of the candidate, and is raised again.
     """
+    let_pass(error)
     if isinstance(error, TimeoutError):
         return "timeout"
     if isinstance(error, AssertionError) and stage == "launch":  # raised by Inductor's own check of results

@@ -32,6 +32,7 @@ from diode_lut.domain.problem import BATCHED, ITEMSIZES, Problem, contiguous_ali
 from diode_lut.inductor.callers import caller_of
 from diode_lut.inductor.failures import failure_reason
 from diode_lut.inductor.problems import TORCH_DTYPES
+from diode_lut.interruption import let_pass
 from diode_lut.kernels.config import Config
 from diode_lut.settings import config as settings
 
@@ -265,7 +266,8 @@ class Lowering:
 def _caller(config: Config, inputs: MMKernelInputs, op: str) -> ir.ChoiceCaller | None:
     try:
         return caller_of(config, inputs, op)
-    except Exception:
+    except Exception as error:
+        let_pass(error)
         log.debug("%s: Inductor cannot make it", config, exc_info=True)
         return None
 

@@ -7,6 +7,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from diode_lut.interruption import let_pass
 from diode_lut.io.log import warn_once
 
 _MOVED_ON = (AttributeError, ImportError, TypeError)
@@ -22,7 +23,8 @@ def is_off() -> bool:
 
 
 def turn_off(reason: Exception) -> None:
-    """Have Inductor decide alone from now on."""
+    """Have Inductor decide alone from now on; what a signal handler has raised is raised again instead."""
+    let_pass(reason)
     if not _reasons:
         torch: Any = sys.modules["torch"]
         warn_once(f"diode_lut is off, and Inductor of torch {torch.__version__} decides alone: {reason!r}")
@@ -32,8 +34,10 @@ def turn_off(reason: Exception) -> None:
 def leave(product: str, error: Exception) -> None:
     """Leave a product to Inductor because of an error; and all others, if this package itself asked for the impossible.
 
-    An error from deeper down, in Inductor or in Triton, may concern this product alone.
+    An error from deeper down, in Inductor or in Triton, may concern this product alone. What a signal handler has
+    raised is raised again.
     """
+    let_pass(error)
     *_, innermost = traceback.extract_tb(error.__traceback__)
     if isinstance(error, _MOVED_ON) and Path(innermost.filename).parent == Path(__file__).parent:
         turn_off(error)

@@ -13,6 +13,7 @@ from io import BytesIO, FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from diode_lut.interruption import let_pass
 from diode_lut.io.locks import lock, require_unlocked, try_lock
 from diode_lut.io.permissions import PRIVATE, keep_permissions
 
@@ -109,6 +110,7 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        let_pass(error)
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 

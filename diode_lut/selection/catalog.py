@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from diode_lut.domain.errors import DiodeLutError, HardwareError, ModelError, TableError
 from diode_lut.domain.hardware import Hardware, slug
+from diode_lut.interruption import let_pass
 from diode_lut.io.log import warn_once
 from diode_lut.io.permissions import distrust
 from diode_lut.io.resources import tables_directory
@@ -143,7 +144,8 @@ def _names_model(name: str) -> bool:
     """Whether a name is a model's; where there is no such file, whether it looks like a model's."""
     try:
         return is_model(find_path(name))
-    except TableError:
+    except TableError as error:
+        let_pass(error)
         return is_model(Path(name))
 
 
@@ -161,6 +163,7 @@ def try_model(name_or_path: str) -> Model | TableError | ModelError:
     try:
         return open_model(find_path(name_or_path))
     except (TableError, ModelError) as error:
+        let_pass(error)
         warn_once(f"model left out: {error}")
         return error
 
@@ -192,6 +195,7 @@ def _open_for(hardware: Hardware, name_or_path: str) -> Table | TableError:
             return table
         return TableError(f"it is for {found}, not for {hardware}", path=path, where="hardware")
     except TableError as error:
+        let_pass(error)
         warn_once(f"table left out: {error}")
         return error
 
@@ -231,6 +235,7 @@ def _against(path: Path) -> str:
     try:
         return distrust(path)
     except OSError as error:
+        let_pass(error)
         return f"{path}: cannot be read: {error.strerror}"
 
 
@@ -243,6 +248,7 @@ def _file(name_or_path: str, shipped: bool) -> TableFile | None:
         path = _shipped_file(name_or_path) if shipped else find_path(name_or_path)
         return TableFile(path, read_model_hardware(path) if is_model(path) else read_hardware(path), shipped)
     except (TableError, ModelError) as error:
+        let_pass(error)
         warn_once(f"{_kind(Path(name_or_path))} left out: {error}")
         return None
 
