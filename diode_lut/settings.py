@@ -183,14 +183,16 @@ class Settings:
     def patch(self, **values: Any) -> Iterator[None]:
         """Other values for the time of a ``with`` block or of a decorated function, in all threads."""
         layer = _Layer({name: _checked(name, value) for name, value in values.items()}, threading.get_ident())
-        with _lock:
-            self._layers.append(layer)
-            self._apply()
         try:
+            with _lock:
+                self._layers.append(layer)
+                self._apply()
             yield
         finally:
-            with _lock:
-                self._keep(lambda other: other is not layer)
+            try:
+                self._end(layer)
+            finally:  # once more: a signal may have interrupted that
+                self._end(layer)
 
     def copy(self) -> Settings:
         """The settings as they are now, all of one moment; what is changed later does not reach them."""
@@ -202,6 +204,10 @@ class Settings:
         """End the blocks of all threads but this one: in a forked process they would never end."""
         lowest, this = self._layers[0], threading.get_ident()
         self._keep(lambda layer: layer is lowest or layer.thread == this)
+
+    def _end(self, layer: _Layer) -> None:
+        with _lock:
+            self._keep(lambda other: other is not layer)
 
     def _begin(self, values: dict[str, Any]) -> None:
         object.__setattr__(self, "_layers", [_Layer(values, 0)])

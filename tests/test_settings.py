@@ -13,6 +13,7 @@ import pytest
 
 from diode_lut.domain.errors import SettingError
 from diode_lut.settings import Settings, autoregister, config
+from tests.interrupted import alarm_in
 
 WRONG = [
     ("policy", "fast", "allowed: pick, verify, off"),
@@ -194,3 +195,12 @@ def test_a_forked_process_keeps_the_blocks_of_its_own_thread() -> None:
         assert os.waitpid(child, 0)[1] == 0
         assert config.policy == "off"
         other.submit(elsewhere.__exit__, None, None, None).result()
+
+
+@pytest.mark.parametrize("call", range(1, 12))
+def test_interrupted_patch(call: int) -> None:
+    """A signal handler that raises while a block begins or ends leaves the settings as they were before the block."""
+    before = dict(vars(config))
+    with suppress(TimeoutError), alarm_in("settings.py", call), config.patch(top_k=7):
+        assert config.top_k == 7
+    assert vars(config) == before
