@@ -128,3 +128,13 @@ class AskingFinder:
             return importlib.util.find_spec(name)
         finally:
             self.asking = False
+
+
+def test_hook_that_fails_is_tried_again(packages: Path) -> None:
+    """Where the hook raises, as after Ctrl-C, the import fails; the next import calls it again."""
+    (packages / "hooking.py").write_text(HOOK + "    if len(seen) == 1: raise KeyboardInterrupt\n")
+    when_imported("watched.inner", "hooking:install")
+    with pytest.raises(KeyboardInterrupt):
+        importlib.import_module("watched.inner")
+    importlib.import_module("watched.inner")
+    assert seen() == [("watched.inner", 2)] * 2

@@ -58,7 +58,11 @@ class _Finder:
         """
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-            _call(self._hook, module)
+            try:
+                _call(self._hook, module)
+            except BaseException:
+                sys.meta_path.insert(0, self)  # the import fails, and may be tried again
+                raise
 
 
 class _Loader:
