@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 
 import pytest
 
@@ -84,3 +87,23 @@ def test_a_forked_process_counts_its_own() -> None:
             count_prediction("user", 0.0)
             os._exit(get_prediction_stats()["total_predictions"])
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def test_counting_in_the_middle_of_counting() -> None:
+    """A signal handler may compile and ask for counts, wherever it strikes: it does not wait for its own thread."""
+
+    def interrupt(frame: FrameType, event: str, _argument: object) -> object:
+        if event == "line" and frame.f_code is count_prediction.__code__:
+            seen.append(get_prediction_stats()["total_predictions"])
+        return interrupt
+
+    def count() -> None:
+        sys.settrace(interrupt)
+        count_prediction("user", 1.0)
+
+    seen: list[int] = []
+    thread = threading.Thread(target=count, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert seen[-1] == seen[0] + 1

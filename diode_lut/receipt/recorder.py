@@ -19,7 +19,8 @@ from diode_lut.receipt.statistics import get_prediction_stats
 from diode_lut.selection.selector import Decision, Selector
 from diode_lut.table.canonical import key_in_words
 
-_lock = threading.Lock()
+_lock = threading.RLock()
+"""As in statistics: a signal handler may compile."""
 _devices: dict[Hardware, Device] = {}
 """All hardware that answers were looked for, on this machine or not."""
 _present: set[Hardware] = set()
@@ -111,7 +112,7 @@ def _text(text: str) -> str:
 def _forget() -> None:
     """A forked process has its parent's tables, and has asked nothing yet."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     for hardware, device in _devices.items():
         _devices[hardware] = Device(device.sources, device.left_out)
     _present.clear()

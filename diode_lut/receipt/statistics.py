@@ -86,11 +86,12 @@ def profile_predictions() -> Iterator[Counts]:
 def _begin_anew() -> None:
     """A forked process counts its own, and nobody holds its lock."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _counting[0] = Counts()
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
+"""Of the kind that a thread can take again: a signal handler that compiles, or asks for counts, may come in between."""
 _counting = [Counts()]
 """Everything that counts right now, first of all the process."""
 if hasattr(os, "register_at_fork"):  # not on Windows
