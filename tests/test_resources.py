@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import diode_lut
 from diode_lut.io import resources
+
+PRINT_DIGEST = "from diode_lut.io.resources import code_digest; print(code_digest())"
 
 
 def test_in_this_installation() -> None:
@@ -23,3 +29,18 @@ def test_checkout_and_installed_package(tmp_path: Path, monkeypatch: pytest.Monk
     (package / "tables").mkdir(parents=True)
     assert resources.tables_directory() == package / "tables"
     assert resources.schemas_directory() == tmp_path / "schemas"
+
+
+def test_digest_of_the_code(tmp_path: Path) -> None:
+    """A copy has the same digest, before and after it has run; one of which a single module differs has another."""
+    copy = tmp_path / "diode_lut"
+    shutil.copytree(Path(diode_lut.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def digest() -> str:
+        command = [sys.executable, "-c", PRINT_DIGEST]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert digest() == digest() == resources.code_digest()
+    with (copy / "inductor" / "callers.py").open("a", encoding="utf-8") as module:
+        module.write("# better\n")
+    assert digest() != resources.code_digest()

@@ -18,6 +18,7 @@ import diode_lut
 from diode_lut.domain.errors import HardwareError, SettingError, TableError
 from diode_lut.domain.hardware import Hardware, detect_hardware
 from diode_lut.domain.problem import Problem
+from diode_lut.io.resources import code_digest
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.weights import write_model
 from diode_lut.runtime import api
@@ -170,6 +171,11 @@ def test_cache_identity_follows_what_can_answer(cpu: Hardware, table_file: Write
     with diode_lut.config.patch(tables=(other,)):
         assert api.Snapshot().identity == plain
     assert pickle.loads(pickle.dumps(plain)) == plain
+
+
+def test_cache_identity_follows_the_code(cpu: Hardware) -> None:
+    """What code of diode_lut made in an earlier state, of the same version, is not served."""
+    assert code_digest() in api.Snapshot().identity
 
 
 def test_cache_identity_follows_the_tiers(cpu: Hardware, table_file: Write) -> None:

@@ -375,6 +375,11 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "runtime.py": {
+        "code-in-keys": (
+            "return (__version__, code_digest(), ",
+            "return (__version__, ",
+            RUNTIME + "test_cache_identity_follows_the_code",
+        ),
         "threads-at-once": (
             "    with _lock:\n        return _build_selector(",
             "    if True:\n        return _build_selector(",

@@ -1,10 +1,12 @@
-"""Where the data that diode_lut ships with lies."""
+"""Where the data that diode_lut ships with lies, and what its code is."""
 
 from __future__ import annotations
 
+import hashlib
+from functools import cache
 from pathlib import Path
 
-_PACKAGE = Path(__file__).resolve().parent.parent
+_PACKAGE = _CODE = Path(__file__).resolve().parent.parent
 
 
 def tables_directory() -> Path:
@@ -15,6 +17,20 @@ def tables_directory() -> Path:
 def schemas_directory() -> Path:
     """The directory of the JSON Schemas."""
     return _directory("schemas")
+
+
+@cache
+def code_digest() -> str:
+    """A digest of this package's code, wherever it lies; takes 10 ms once. OSError if it cannot be read.
+
+    Compiled copies that Python keeps do not count, but they do where they are all there is.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(path for path in _CODE.rglob("*.py*") if path.parent.name != "__pycache__" and path.is_file()):
+        data = path.read_bytes()
+        digest.update(f"{path.relative_to(_CODE).as_posix()} {len(data)}\n".encode())
+        digest.update(data)
+    return digest.hexdigest()
 
 
 def _directory(name: str) -> Path:

@@ -16,6 +16,7 @@ from diode_lut.domain.errors import MissError, SettingError
 from diode_lut.domain.hardware import Hardware, detect_hardware, local_devices
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
+from diode_lut.io.resources import code_digest
 from diode_lut.kernels.config import Config
 from diode_lut.receipt.statistics import count_prediction, count_skipped_config, count_unserved
 from diode_lut.selection.catalog import (
@@ -122,7 +123,7 @@ class Snapshot:
         names = ("policy", "default_mode", "top_k", "fallback_to_autotune", "strict")
         settings = (*(getattr(self.settings, name) for name in names), *Demand.of(self.settings))
         # Where GPUs are alike, it does not matter how many a process sees; else a graph may be for any of them.
-        return (__version__, *settings, cpu, *(gpus if len(set(gpus)) > 1 else gpus[:1]))
+        return (__version__, code_digest(), *settings, cpu, *(gpus if len(set(gpus)) > 1 else gpus[:1]))
 
     def decide(self, problem: Problem, device: str | torch.device) -> Decision:
         """The decision for one problem on one of torch's devices, counted in the statistics."""
