@@ -71,21 +71,37 @@ class Unframed:
                     return
 
     def _record(self) -> Record | None:
-        """The record that begins here, and ends at ``_end``; None if there is none."""
-        try:
-            wire = self._object()
-            return None if wire is _END else self._decode(wire)
-        except (DatasetError, ValueError, msgpack.UnpackException):
-            return None
+        """The record that begins here, and ends at ``_end``; None if there is none. Errors of the chunks come out."""
+        while True:
+            try:
+                wire = self._unpacked()
+                if wire is not _END:
+                    return self._decode(wire)
+            except (DatasetError, ValueError, msgpack.UnpackException):
+                return None
+            if not self._feed():
+                return None
 
     def _object(self) -> Any:
-        while True:
-            for wire in self._unpacker:
-                self._end = self._origin + self._unpacker.tell()
-                return wire
-            if not (chunk := self._grow()):
-                return _END
+        while (wire := self._unpacked()) is _END and self._feed():
+            pass
+        return wire
+
+    def _unpacked(self) -> Any:
+        """The next object of what is in memory, which ends at ``_end``."""
+        for wire in self._unpacker:
+            self._end = self._origin + self._unpacker.tell()
+            return wire
+        return _END
+
+    def _feed(self) -> bool:
+        """Whether there was more of the stream."""
+        chunk = self._grow()
+        try:
             self._unpacker.feed(chunk)
+        except (ValueError, msgpack.UnpackException):  # more than a record may have
+            return False
+        return bool(chunk)
 
     def _find(self, start: int, search: bool) -> bool:
         """Whether a record may begin anywhere from ``start`` on, where reading then goes on; else all is dropped."""

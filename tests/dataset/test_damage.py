@@ -13,6 +13,7 @@ import msgpack
 import pytest
 
 from diode_lut.dataset import Dataset, DatasetWriter, Header, Lost, Record, Timing, pack, read_dataset
+from diode_lut.dataset.compact import write_compact
 from diode_lut.dataset.frames import RECORD, Frames, frame
 from diode_lut.dataset.read import header_bytes, record_bytes
 from diode_lut.dataset.record import UNFRAMED, header_to_wire, record_to_wire
@@ -229,6 +230,16 @@ def test_a_flipped_bit_in_a_compact_file_is_an_error(tmp_path: Path) -> None:
         with suppress(DatasetError):
             found, dataset = read(path, flipped(data, bit))
             assert tuple(found) == (() if dataset.lost else RECORDS)
+
+
+def test_damage_to_a_compact_file_of_version_1_is_an_error(tmp_path: Path) -> None:
+    """What is cut off it, changed in it or appended to it is never silently less: its records have no checksums."""
+    write_compact(tmp_path / "d.zst", [unframed(RECORDS)])
+    whole = (tmp_path / "d.zst").read_bytes()
+    assert tuple(read(tmp_path / "d.zst", whole)[0]) == RECORDS
+    for data in (whole[:-1], whole[: len(whole) // 2], flipped(whole, 8 * len(whole) - 1), whole + whole):
+        with pytest.raises(DatasetError, match=r"d\.zst: (cut off|damaged|more follows)"):
+            read(tmp_path / "d.zst", data)
 
 
 @pytest.fixture
