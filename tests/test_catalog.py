@@ -241,3 +241,10 @@ def test_opening_a_bad_file_raises(table_file: Write) -> None:
     """Who asks for a table by hand gets the error."""
     with pytest.raises(TableError, match="schema_version: expected 1, found 2"):
         open_table(table_file("mine.json", schema_version=2))
+
+
+def test_a_link_that_leads_nowhere_is_called_one(tmp_path: Path) -> None:
+    """The message does not deny that there is something of that name."""
+    (tmp_path / "one.json").symlink_to("one.json")
+    with pytest.raises(TableError, match="is a symbolic link that leads to no file"):
+        find_path(str(tmp_path / "one.json"))

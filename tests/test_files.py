@@ -107,6 +107,17 @@ def test_a_link_out_of_the_directory_is_refused(tmp_path: Path, write: Callable[
     assert (tmp_path / "inside" / "file").read_bytes() == b"new"
 
 
+@pytest.mark.parametrize(
+    "write", [lambda path: write_atomically(path, b"new"), open_to_append], ids=["write", "append"]
+)
+def test_links_that_lead_to_each_other_are_refused(tmp_path: Path, write: Callable[[Path], object]) -> None:
+    """A circle of links is an OSError, as everything that keeps a file from being written."""
+    (tmp_path / "one").symlink_to("other")
+    (tmp_path / "other").symlink_to("one")
+    with pytest.raises(OSError, match="one"):
+        write(tmp_path / "one")
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes in the file system")
 def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
     """A device or a pipe that stands where the file should be stays what it is."""

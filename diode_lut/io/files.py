@@ -116,8 +116,11 @@ def _naming(path: Path) -> Iterator[None]:
 
 def _target(path: Path) -> Path:
     """The file to write; OSError if a link leads out of its directory, or something else than a file is there."""
-    directory = path.parent.resolve()
-    target = path.resolve() if path.is_symlink() else directory / path.name
+    try:
+        directory = path.parent.resolve()
+        target = path.resolve() if path.is_symlink() else directory / path.name
+    except RuntimeError as error:  # before Python 3.13
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
     if target.parent != directory:
         raise OSError(errno.ELOOP, f"a symbolic link out of its directory, to {target}: name that file itself")
     with suppress(FileNotFoundError):

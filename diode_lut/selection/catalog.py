@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _SHIPPED = ("*.json", f"*{SUFFIX}")
 _MISSING = "no such file"
+_DANGLING = "is a symbolic link that leads to no file"
 _ROWS_NAMED = 10
 """So many bad rows of a file are named one by one in the log."""
 
@@ -71,7 +72,15 @@ def _no_file(path: Path) -> str:
     try:
         if path.is_file():
             return ""
-        return "is a directory" if path.is_dir() else "is no regular file" if path.exists() else _MISSING
+        return (
+            "is a directory"
+            if path.is_dir()
+            else "is no regular file"
+            if path.exists()
+            else _DANGLING
+            if path.is_symlink()
+            else _MISSING
+        )
     except OSError as error:
         raise TableError(f"cannot be read: {error.strerror}", path=path) from error
 
