@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -47,3 +48,23 @@ def test_doctor_finds_a_broken_triton(fault: str, tmp_path: Path) -> None:
     assert (doctor.returncode, "Traceback" in doctor.stderr) == (1, False)
     assert "wrong  triton: cannot be imported" in doctor.stdout
     assert "answers" in doctor.stdout
+
+
+@pytest.mark.parametrize("fault", [*FAULTS[1:], 'AttributeError("no language")'])
+def test_what_needs_triton_says_so_in_one_line(fault: str, tmp_path: Path) -> None:
+    """``collect`` and ``check --compile`` blame Triton, not themselves and not a table; so does ``doctor``."""
+    (tmp_path / "triton.py").write_text(f"raise {fault}\n")
+    problem = {"op": "bmm", "B": 2, "M": 8, "N": 8, "K": 8, "dtype": "float32", "layout": "nn"}
+    (tmp_path / "p.json").write_text(json.dumps([problem]))
+    table = ROOT / "tables" / "nvidia-h200.json"
+    lines = [["check", "--compile", str(table)]]
+    if "ImportError" not in fault:  # with that, Inductor does without Triton
+        lines.append(["collect", "--problems", "p.json", "--out", "x.msgpack"])
+    for line in lines:
+        result = run(tmp_path, "-m", "diode_lut", *line)
+        assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.stderr
+        assert "cannot be imported" in result.stderr
+        assert "install" in result.stderr
+    doctor = run(tmp_path, "-m", "diode_lut", "doctor")
+    assert (doctor.returncode, doctor.stderr) == (1, "")
+    assert "wrong  triton: cannot be imported" in doctor.stdout

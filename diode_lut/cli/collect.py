@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from diode_lut.cli.inputs import end_with_losses, require_torch
+from diode_lut.cli.inputs import end_with_losses, require_inductor
 from diode_lut.cli.output import say
 from diode_lut.collect.stages import METHODS
 from diode_lut.domain.errors import CollectError
@@ -129,7 +129,7 @@ def collect_command(
     the bias and the result of a problem drawn at random take at most 2 GiB together.
     """
     problems = _problems(context, problem_file, count, drawing, None if scheduler else device or "")
-    require_torch("collect")
+    require_inductor("collect")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run removes its temporary caches, too
     from diode_lut.collect.collector import collect
     from diode_lut.table import read_table

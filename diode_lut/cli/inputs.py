@@ -79,6 +79,16 @@ def require_torch(command: str) -> None:
         raise SettingError(f"{command} needs torch, which cannot be imported ({error}): install it again") from error
 
 
+def require_inductor(command: str) -> None:
+    """SettingError, which says what to do, if torch is missing, or if Inductor, which imports Triton, is broken."""
+    require_torch(command)
+    try:
+        import diode_lut.inductor.problems  # noqa: F401
+    except BROKEN_IMPORT as error:
+        remedy = "install torch and triton again; on a CPU, triton can be removed"
+        raise SettingError(f"{command} needs Inductor, which cannot be imported ({error}): {remedy}") from error
+
+
 def hardware_of(text: str) -> Hardware:
     """What the option --hardware names: a table's hardware, or NAME,ARCH,SMS[,ALIAS...]; HardwareError if neither."""
     name, *rest = (part.strip() for part in text.split(","))

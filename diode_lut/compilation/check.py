@@ -7,13 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 from diode_lut.compilation.pool import each_in_a_process
-from diode_lut.domain.errors import HardwareError, SettingError, TableError
+from diode_lut.domain.errors import BROKEN_IMPORT, HardwareError, SettingError, TableError
 from diode_lut.domain.problem import DTYPES, LAYOUTS
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
@@ -93,6 +94,8 @@ def check_compiling(path: Path, track: Callable[[Iterable[Done], int], Iterable[
     places = _trials(table.numbered, table.hardware.arch)
     if places and find_spec("triton") is None:
         raise SettingError("--compile needs Triton: pip install diode-lut[torch]")
+    if places:
+        _require_working_triton()
     if places and not re.fullmatch(r"sm_\d+|gfx\w+", table.hardware.arch):
         raise HardwareError(f"{path}: Triton cannot compile for {table.hardware.arch} (allowed: sm_..., gfx...)")
     faults: dict[JsonPath, Fault] = {}
@@ -101,6 +104,14 @@ def check_compiling(path: Path, track: Callable[[Iterable[Done], int], Iterable[
         if reason is not None:
             faults.update((place, Fault(reason, *place)) for place in places[trial])
     return located(path, data, [faults[place] for place in sorted(faults, key=lambda place: (place[1], place[3]))])
+
+
+def _require_working_triton() -> None:
+    """SettingError if Triton cannot be imported: that is no fault of a config."""
+    try:
+        import_module("diode_lut.compilation.kernels")
+    except BROKEN_IMPORT as error:
+        raise SettingError(f"--compile needs Triton, which cannot be imported ({error}): install it again") from error
 
 
 def _trials(rows: Mapping[int, Entry], arch: str) -> dict[Trial, list[JsonPath]]:

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from diode_lut.domain.printable import printable
 
-BROKEN_IMPORT = (ImportError, OSError, RuntimeError)
-"""What importing torch or Triton raises where it is missing, or where the libraries that it loads do not fit."""
+BROKEN_IMPORT = (AttributeError, ImportError, OSError, RuntimeError)
+"""What importing torch or Triton raises where it is missing, or where it and what it loads do not fit together."""
 
 
 class DiodeLutError(Exception):
