@@ -18,11 +18,11 @@ from torch._inductor.utils import fresh_cache
 
 from diode_lut.dataset import Timing
 from diode_lut.domain.errors import CollectError
+from diode_lut.domain.interruption import let_pass
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.describe import describe
 from diode_lut.inductor.failures import failure_reason
 from diode_lut.inductor.offers import aten_of, problem_of_aten
-from diode_lut.interruption import let_pass
 from diode_lut.kernels.config import Config
 
 _NS_PER_MS = 1e6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diode_lut.interruption import let_pass
+from diode_lut.domain.interruption import let_pass
 
 _SIGNS = {
     "out of resource: shared memory": "shared_memory",

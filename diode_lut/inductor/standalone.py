@@ -28,11 +28,11 @@ from torch._inductor.virtualized import V
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
+from diode_lut.domain.interruption import let_pass
 from diode_lut.domain.problem import BATCHED, ITEMSIZES, Problem, contiguous_align
 from diode_lut.inductor.callers import caller_of
 from diode_lut.inductor.failures import failure_reason
 from diode_lut.inductor.problems import TORCH_DTYPES
-from diode_lut.interruption import let_pass
 from diode_lut.kernels.config import Config
 from diode_lut.settings import config as settings
 

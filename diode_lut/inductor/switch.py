@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from diode_lut.interruption import let_pass
+from diode_lut.domain.interruption import let_pass
 from diode_lut.io.log import warn_once
 
 _MOVED_ON = (AttributeError, ImportError, TypeError)

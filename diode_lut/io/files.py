@@ -13,7 +13,7 @@ from io import BytesIO, FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from diode_lut.interruption import let_pass
+from diode_lut.domain.interruption import let_pass
 from diode_lut.io.locks import lock, require_unlocked, try_lock
 from diode_lut.io.permissions import PRIVATE, keep_permissions
 

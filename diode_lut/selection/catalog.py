@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from diode_lut.domain.errors import DiodeLutError, HardwareError, ModelError, TableError
 from diode_lut.domain.hardware import Hardware, slug
-from diode_lut.interruption import let_pass
+from diode_lut.domain.interruption import let_pass
 from diode_lut.io.log import warn_once
 from diode_lut.io.permissions import distrust
 from diode_lut.io.resources import tables_directory
