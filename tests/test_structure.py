@@ -63,7 +63,7 @@ READING |= {"os.O_RDONLY | getattr(os, 'O_NONBLOCK', 0)"}
 RUNNING = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.load", "np.load", "np.fromfile"}
 RUNNING_MODULES = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "yaml", "code", "codeop"}
 RUNNING_KEYWORDS = {"shell", "allow_pickle", "ext_hook", "object_hook"}
-OUR_OWN_PROCESSES = ("diode_lut/collect/dispatch.py", "diode_lut/collect/worker.py")
+OUR_OWN_PROCESSES = ("diode_lut/collect/dispatch.py",)
 """What passes objects to a Dask worker and back, which run each other's code anyway."""
 
 CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today", "time.localtime", "time.gmtime"}

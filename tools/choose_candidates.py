@@ -1,9 +1,9 @@
-"""Chooses the candidates that a sweep tries by default: so few that every problem swept before keeps good ones.
+"""Chooses the default search space of sweeps: few configs, with good ones for every problem that was swept before.
 
 Run with ``python tools/choose_candidates.py tables/datasets/nvidia-h200-*.msgpack.zst``, on exhaustive sweeps. For the
-architecture of these datasets it writes down so many Triton configs that each problem has NEEDED of them (or as many
-as it has at all) within NEAR of its best, in a greedy choice; and prints what that loses on problems that had no part
-in it: half of the problems, with a choice made from the other half.
+architecture of these datasets it chooses Triton configs greedily, until each problem has NEEDED of them (or all that it
+has) within NEAR of its best. It writes them to PATH, and prints what is lost on problems that had no part in the
+choice: half of the problems, with a choice made from the other half.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from diode_lut.collect.candidates import PATH, read_useful, write_useful
+from diode_lut.collect.search_space import PATH, read_default_search_space, write_default_search_space
 from diode_lut.dataset import Record, read_dataset
 from diode_lut.domain.problem import BATCHED
 from diode_lut.kernels.config import Config
@@ -25,17 +25,17 @@ NEAR = 1.02
 NEEDED = 3
 
 Factors = dict[Config, float]
-"""Of one problem: the time of each config over the best's."""
+"""On one problem: the time of each config over the best time."""
 
 
 def main(paths: list[Path]) -> None:
-    """Replace what was chosen for the architecture."""
+    """Replace the default search space of the datasets' architecture."""
     datasets = [read_dataset(path) for path in paths]
     (arch,) = {dataset.header.hardware.arch for dataset in datasets}
     kinds = list(swept(record for dataset in datasets for record in dataset))
-    useful = frozenset(config for kind in kinds for config in choose(kind))
-    write_useful({**read_useful(), arch: useful})
-    print(f"{PATH}: {arch}: {len(useful)} of {len({config for kind in kinds for each in kind for config in each})}")
+    chosen = frozenset(config for kind in kinds for config in choose(kind))
+    write_default_search_space({**read_default_search_space(), arch: chosen})
+    print(f"{PATH}: {arch}: {len(chosen)} of {len({config for kind in kinds for each in kind for config in each})}")
     losses = np.log([loss for kind in kinds for loss in unseen_losses(kind)])
     tail = ", ".join(f"{share:.0%}: {math.exp(np.quantile(losses, share)) - 1:.1%}" for share in (0.95, 0.99, 1))
     print(f"loss on unseen problems: {math.exp(losses.mean()) - 1:.2%} in geometric mean; {tail}")
@@ -45,7 +45,7 @@ def swept(records: Iterable[Record]) -> Iterator[list[Factors]]:
     """The factors of the swept problems without a batch, and of those with one."""
     kinds: tuple[list[Factors], list[Factors]] = [], []
     for record in records:
-        times = {config: ns for config, ns, _ in record.timings if ns is not None}
+        times = {timing.config: timing.ns for timing in record.timings if timing.ns is not None}
         if record.stage == "sweep" and times:
             best = min(times.values())
             kinds[record.problem.op in BATCHED].append({config: ns / best for config, ns in times.items()})

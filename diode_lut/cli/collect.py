@@ -24,7 +24,7 @@ from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS, Problem
 
 if TYPE_CHECKING:
     from diode_lut.collect.collector import Pass
-    from diode_lut.collect.task import Outcome
+    from diode_lut.collect.tasks import Outcome
 
 _STOPPED = 130
 """Exit code after Ctrl-C, as shells have it."""

@@ -1,1 +1,1 @@
-"""Measuring on a device: what each kernel config takes for each problem."""
+"""Measuring on a device: how long each config takes on each problem."""

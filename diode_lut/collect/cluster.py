@@ -1,4 +1,4 @@
-"""Clusters of Dask workers: one of our own on this machine, or whatever a scheduler has."""
+"""Executors of Dask workers: a cluster of our own on this machine, or the workers of a running scheduler."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from distributed.utils import silence_logging_cmgr
 
 from diode_lut.collect.dispatch import Dispatch, wait_for_worker
 from diode_lut.collect.setup import Setup, difference, find_setup
-from diode_lut.collect.task import Outcome, Shard
+from diode_lut.collect.tasks import Outcome, Shard
 from diode_lut.domain.errors import CollectError
 
-CONNECT_S = 10.0
-"""Seconds in which a scheduler must answer."""
+MAX_CONNECT_S = 10.0
+"""Longest wait for a scheduler's answer, in seconds."""
 
 _SETTINGS = {
-    "distributed.worker.profile.enabled": False,  # would disturb the timings
-    "distributed.nanny.pre-spawn-environ": {},  # would take threads from a CPU that is measured
+    "distributed.worker.profile.enabled": False,  # profiling disturbs the timings
+    "distributed.nanny.pre-spawn-environ": {},  # the default takes threads from a CPU that is measured
 }
 
 _OPTIONS = {"host": "127.0.0.1", "dashboard": False}
@@ -40,19 +40,19 @@ def local_cluster(device: str | None) -> Iterator[Cluster]:
     }
     scheduler = {"cls": Scheduler, "options": {**_OPTIONS, "dashboard_address": "127.0.0.1:0"}}
     with dask.config.set(_SETTINGS):
-        with _interrupts_held_back():
+        with _interrupts_blocked():
             cluster = SpecCluster(workers, scheduler, silence_logs=logging.CRITICAL)
         with cluster, Client(cluster) as client:
             yield Cluster(client)
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C in a terminal reaches all processes, but is for this one alone.
+def _interrupts_blocked() -> Iterator[None]:
+    """Threads and processes that start in this block, and those that they start, never get SIGINT.
 
-    Whatever thread or process is made meanwhile never sees it, nor do their own.
+    Ctrl-C in a terminal reaches all processes, but only this one is meant to handle it.
     """
-    resource_tracker.ensure_running()  # multiprocessing starts it with the first process, and then lets signals in
+    resource_tracker.ensure_running()  # else multiprocessing starts it with the first process, and unblocks signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -64,7 +64,7 @@ def _interrupts_held_back() -> Iterator[None]:
 def connect(address: str) -> Iterator[Cluster]:
     """The workers of the scheduler at ``address``; CollectError if none answers there."""
     try:
-        client = Client(address, timeout=CONNECT_S)
+        client = Client(address, timeout=MAX_CONNECT_S)
     except (OSError, ValueError) as error:
         raise CollectError(f"{address}: no scheduler answers ({error}): start one with `dask scheduler`") from error
     with silence_logging_cmgr(logging.CRITICAL), client:
@@ -72,21 +72,21 @@ def connect(address: str) -> Iterator[Cluster]:
 
 
 class Cluster:
-    """The workers of one scheduler. Which have what in hand is decided here, not by the scheduler."""
+    """The Executor of one scheduler's workers. Dispatch decides which worker measures what, not the scheduler."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         wait_for_worker(client)
-        # A shard must not be done again as a whole because its worker died.
+        # The scheduler must not repeat a whole shard because its worker died.
         client.run_on_scheduler(lambda dask_scheduler: setattr(dask_scheduler, "allowed_failures", 0))
 
     @property
     def workers(self) -> int:
-        """See Workplace. One that is being replaced is missing, and there is always another to come."""
+        """See Executor. A worker that is being replaced is missing for a moment, so 0 counts as 1."""
         return max(1, len(self._client.nthreads()))
 
     def find_setup(self, device: str | None, method: str | None, search_space: str) -> Setup:
-        """See Workplace. Device ``all`` is whatever the workers have."""
+        """See Executor. Device ``all`` is the device of each worker."""
         asked = None if device == "all" else device
         try:
             setups: dict[str, Setup] = self._client.run(find_setup, asked, method, search_space)
@@ -100,12 +100,12 @@ class Cluster:
         return setup
 
     def measure(self, shards: Sequence[Shard], setup: Setup, deadline: float) -> Iterator[Outcome]:
-        """See Workplace. What a worker that died had in hand is done by another."""
+        """See Executor. Another worker does what a dead worker left."""
         return Dispatch(self._client, shards, setup, deadline).outcomes()
 
 
 def _environments(device: str | None) -> list[dict[str, str]]:
-    """What each worker's environment says about the device that is its own."""
+    """The environment variables that give each worker its device."""
     import torch
 
     if not torch.cuda.is_available():
@@ -116,6 +116,6 @@ def _environments(device: str | None) -> list[dict[str, str]]:
 
 
 def _compile_threads(workers: int) -> dict[str, str]:
-    """Inductor's compile threads, evenly shared unless the user has said how many."""
+    """The number of Inductor's compile threads: the user's, else the CPUs shared evenly."""
     name = "TORCHINDUCTOR_COMPILE_THREADS"
     return {name: os.environ.get(name, str(max(1, len(os.sched_getaffinity(0)) // workers)))}

@@ -1,4 +1,4 @@
-"""Problems in, dataset out: whoever measures, the records are appended to the file here."""
+"""From problems to a dataset: an executor measures, and the records are appended to the file here."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import NamedTuple
 
+from diode_lut.collect.executor import Executor, open_executor
 from diode_lut.collect.setup import Setup
-from diode_lut.collect.shards import make_shards
-from diode_lut.collect.stages import FINALISTS, METHODS
-from diode_lut.collect.task import Outcome, Task
-from diode_lut.collect.watch import held
-from diode_lut.collect.workplace import Workplace, open_workplace
+from diode_lut.collect.stages import METHODS, final_tasks
+from diode_lut.collect.tasks import Outcome, Task, make_shards
+from diode_lut.collect.watch import signals_held
 from diode_lut.dataset import Dataset, DatasetWriter, Record, read_dataset
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.problem import Problem
@@ -24,9 +22,9 @@ from diode_lut.table import Table
 
 
 class Pass(NamedTuple):
-    """All problems at one stage: ``outcomes`` yields at most ``total`` times, each once the record is on the disk.
+    """All problems at one stage: ``outcomes`` yields at most ``total`` outcomes, each once its record is on the disk.
 
-    ``dataset`` is the file, which counts what is lost of it each time it is read.
+    ``dataset`` is the file that is written. Its ``lost`` are the damaged places that the last reading found.
     """
 
     stage: str
@@ -46,27 +44,27 @@ def collect(
     budget_s: float = math.inf,
     table: Table | None = None,
 ) -> Generator[Pass]:
-    """Measure what the dataset at ``path`` does not hold yet; each pass must be gone through before the next.
+    """Measure what the dataset at ``path`` does not hold yet; each pass must be exhausted before the next.
 
-    ``device`` is ``cpu``, ``cuda`` or ``all`` (see open_workplace); by default CUDA where there is any. ``method`` is
+    ``device`` is ``cpu``, ``cuda`` or ``all`` (see open_executor); by default CUDA where there is any. ``method`` is
     one of METHODS; by default ``sweep`` on CUDA. ``scheduler`` is the address of a Dask scheduler whose workers
     measure. After ``budget_s`` seconds no problem is begun. Problems that cannot be measured are skipped. With a
-    ``table``, only what it answers and ``aten`` are timed, at the stage ``final``; what it does not cover is left out.
+    ``table``, only its answers and ``aten`` are timed, at the stage ``final``; problems that it misses are left out.
 
-    HardwareError without such a device, DatasetError if the file holds other hardware's timings or other software's,
+    HardwareError without such a device, DatasetError if the file holds timings of other hardware or other software,
     CollectError if measuring cannot start or go on, or the disk is full, DeviceLostError if a kernel made the device
     unusable and no worker can be replaced.
     """
     deadline = time.monotonic() + budget_s
-    with open_workplace(device, scheduler) as workplace:
-        setup = workplace.find_setup(device, method, search_space)
+    with open_executor(device, scheduler) as executor:
+        setup = executor.find_setup(device, method, search_space)
         if table is not None:
             _require_fit(table, setup)
         with DatasetWriter(path, setup.header) as writer:
             dataset = read_dataset(path)
             for stage in METHODS[setup.method] if table is None else ("final",):
                 tasks = _tasks(stage, problems, dataset) if table is None else _answers(table, problems)
-                with closing(_outcomes(stage, tasks, writer, dataset, workplace, setup, deadline)) as outcomes:
+                with closing(_outcomes(stage, tasks, writer, dataset, executor, setup, deadline)) as outcomes:
                     yield Pass(stage, len(tasks), outcomes, dataset)
 
 
@@ -75,21 +73,20 @@ def _tasks(stage: str, problems: Sequence[Problem], dataset: Dataset) -> list[Ta
         return [Task(problem) for problem in problems]
     wanted = set(problems)
     records = (record for record in _records(dataset, "sweep") if record.problem in wanted)
-    tasks: list[Task] = resolve_name(FINALISTS)(records, dataset.header.hardware.sm_count)
-    return tasks
+    return final_tasks(records, dataset.header.hardware.sm_count)
 
 
 def _require_fit(table: Table, setup: Setup) -> None:
     if "final" not in METHODS[setup.method]:
         raise CollectError(
-            f"what a table answers is timed at the stage final, which method {setup.method} does not have"
+            f"method {setup.method} has no stage final, which times a table's answers: use --method sweep, on CUDA"
         )
     if not table.hardware.kin(setup.header.hardware):
         raise CollectError(f"{table.path}: it is for {table.hardware}, this is {setup.header.hardware}")
 
 
 def _answers(table: Table, problems: Sequence[Problem]) -> list[Task]:
-    """For each problem that the table covers, its answer and aten."""
+    """For each problem that the table covers, the first config of its row, and aten."""
     entries = ((problem, table.lookup(problem)) for problem in problems)
     return [Task(problem, tuple(dict.fromkeys((ATEN, entry.configs[0])))) for problem, entry in entries if entry]
 
@@ -99,15 +96,15 @@ def _outcomes(
     tasks: list[Task],
     writer: DatasetWriter,
     dataset: Dataset,
-    workplace: Workplace,
+    executor: Executor,
     setup: Setup,
     deadline: float,
 ) -> Generator[Outcome]:
     present = {record.problem for record in _records(dataset, stage)}
     yield from (Outcome(task.problem, "present") for task in tasks if task.problem in present)
     missing = [task for task in tasks if task.problem not in present]
-    for outcome in workplace.measure(make_shards(stage, missing, workplace.workers), setup, deadline):
-        with held():
+    for outcome in executor.measure(make_shards(stage, missing, executor.workers), setup, deadline):
+        with signals_held():
             if outcome.record is not None:
                 _append(writer, outcome.record)
             yield outcome
@@ -122,5 +119,5 @@ def _append(writer: DatasetWriter, record: Record) -> None:
         writer.append(record)
     except OSError as error:
         raise CollectError(
-            f"{writer.path}: cannot be written: {error.strerror}; what was there is as it was: mend that and run again"
+            f"{writer.path}: cannot be written: {error.strerror}; its records are unharmed: mend that and run again"
         ) from error

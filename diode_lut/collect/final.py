@@ -1,4 +1,4 @@
-"""Stage ``final``: the best configs of the sweep, as the kernels that users will run, timed with care and checked."""
+"""Stage ``final``: the sweep's best configs, as the kernels that users will run, timed with care and checked."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from diode_lut.collect.candidates import other_groups
 from diode_lut.collect.gemm import Bench, Times, make_operands, matmul_precision
+from diode_lut.collect.search_space import other_groups
 from diode_lut.collect.sweep import Launch, aten_launch
-from diode_lut.collect.task import Outcome, Task
+from diode_lut.collect.tasks import Outcome, Task
 from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.errors import CollectError
@@ -22,35 +22,39 @@ from diode_lut.inductor.failures import failure_reason
 from diode_lut.inductor.standalone import Kernel, Lowering, Subgraph, lowering
 from diode_lut.kernels.config import ATEN, Config
 
-_CLOSE = {16: 1.12, 2: 1.3}
-"""Static kernels gain up to a tenth over those of the sweep: what was slower by more there has no chance here. Where
-rows are not aligned, they are anything from 15 % faster to 45 % slower."""
+_CLOSE_FACTOR = {16: 1.12, 2: 1.3}
+"""By align: the largest time of a finalist over the best time in the sweep. Kernels with constant sizes are up to 10 %
+faster than those of the sweep. Where rows are not aligned, they are from 15 % faster to 45 % slower."""
 
-_BEST = {16: 4, 2: 10}
-_SHARED = 3
-"""How many of a problem's finalists are its own best, and how many more are configs that serve many problems."""
+_MAX_BEST = {16: 4, 2: 10}
+"""By align: most finalists that are chosen because they are the problem's best."""
 
-_SERVES = 1.04
-"""A config serves a problem if the sweep found it within this factor of the best."""
+_MAX_SHARED = 3
+"""Most finalists that are chosen because they serve many problems."""
 
-_AHEAD = 12
-"""So many problems are being compiled while one is timed."""
+_SERVING_FACTOR = 1.04
+"""A config serves a problem if the sweep timed it within this factor of the best."""
+
+_COMPILING_PROBLEMS = 12
+"""Problems that are compiled in the background while one is timed."""
 
 _ROUNDS = 10
-_MOST_ROUNDS = 60
-_SETTLED = 0.004
-"""Rounds go on until the standard error of each contender's median is within this of its time."""
+_MAX_ROUNDS = 60
+_MAX_STANDARD_ERROR = 0.004
+"""Rounds go on until the standard error of each contender's median is at most this fraction of the median."""
 
-_CONTENDER = 1.06
+_CONTENDER_FACTOR = 1.06
+"""Configs within this factor of the best are contenders; so is aten."""
+
 _TOLERANCE = {"float16": 0.02, "bfloat16": 0.12, "tf32": 0.02, "float32": 1e-4}
-"""Largest error allowed of an element of a product of normally distributed matrices, over the square root of K."""
+"""By dtype: largest error of an element over the square root of K, for normally distributed matrices."""
 
 
 def finalists(records: Iterable[Record], sm_count: int) -> list[Task]:
     """The tasks of this stage, one for each problem of the sweep's ``records``.
 
-    They are its best configs, those within _SERVES of the best that serve most problems of the same op, dtype and
-    layout (so that few rows can serve many problems), and ``aten``.
+    Its configs are ``aten``, the problem's best, and those of the configs that serve it which serve most problems of
+    the same op, dtype and layout, so that few rows can serve many problems.
     """
     kinds: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
     for record in records:
@@ -60,14 +64,14 @@ def finalists(records: Iterable[Record], sm_count: int) -> list[Task]:
 
 def _finalists(records: list[Record], sm_count: int) -> Iterator[Task]:
     ranked = {record.problem: _ranked(record) for record in records}
-    popularity = Counter(config for ranking in ranked.values() for config, factor in ranking if factor <= _SERVES)
+    served = Counter(config for ranking in ranked.values() for config, factor in ranking if factor <= _SERVING_FACTOR)
     for problem, ranking in ranked.items():
         align = problem.align
-        best = [config for config, factor in ranking if factor <= _CLOSE[align]][: _BEST[align]]
-        serving = [config for config, factor in ranking if factor <= _SERVES and config not in best]
-        serving.sort(key=lambda config: -popularity[config])
+        best = [config for config, factor in ranking if factor <= _CLOSE_FACTOR[align]][: _MAX_BEST[align]]
+        serving = [config for config, factor in ranking if factor <= _SERVING_FACTOR and config not in best]
+        serving.sort(key=lambda config: -served[config])
         groups = other_groups(problem, best[0], sm_count)
-        chosen = dict.fromkeys([ATEN, *best, *serving[:_SHARED], *groups])
+        chosen = dict.fromkeys([ATEN, *best, *serving[:_MAX_SHARED], *groups])
         yield Task(problem, tuple(chosen))
 
 
@@ -78,34 +82,37 @@ def _ranked(record: Record) -> list[tuple[Config, float]]:
 
 
 def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:
-    """A Measurer. Every task must name its configs; ``search_space`` has no effect."""
+    """A Measurer. Every task must have its configs; ``search_space`` has no effect."""
     del search_space
     bench = Bench()
-    with lowering(torch.device(device, torch.cuda.current_device())) as here, matmul_precision(tasks[0].problem.dtype):
+    with (
+        lowering(torch.device(device, torch.cuda.current_device())) as lowered,
+        matmul_precision(tasks[0].problem.dtype),
+    ):
         waiting: deque[_Prepared] = deque()
         for task in tasks:
-            waiting.append(_prepare(task, here))
-            if len(waiting) > _AHEAD:
+            waiting.append(_prepare(task, lowered))
+            if len(waiting) > _COMPILING_PROBLEMS:
                 yield _measure(waiting.popleft(), device, watch, bench)
         while waiting:
             yield _measure(waiting.popleft(), device, watch, bench)
 
 
 class _Prepared(NamedTuple):
-    """A task with its kernels, which are being compiled."""
+    """A task and its kernels, which are compiled in the background."""
 
     task: Task
     kernels: dict[Config, Kernel | Subgraph]
 
 
-def _prepare(task: Task, here: Lowering) -> _Prepared:
+def _prepare(task: Task, lowered: Lowering) -> _Prepared:
     failed = {timing.config for timing in task.failed}
     shapes = make_operands(task.problem, "meta")
     kernels: dict[Config, Kernel | Subgraph] = {}
     for config in task.configs:
         if config == ATEN or config in failed:
             continue
-        kernel = here.for_problem(task.problem, config, shapes)
+        kernel = lowered.for_problem(task.problem, config, shapes)
         if kernel is not None:
             kernel.compile()
             kernels[config] = kernel
@@ -136,7 +143,7 @@ def _timings(prepared: _Prepared, operands: tuple[torch.Tensor, ...], watch: Wat
         if reason is not None:
             failures.append(Timing(config, None, reason))
     with watch(problem):
-        medians = _settled(list(launches.values()), bench)
+        medians = _medians(list(launches.values()), bench)
     return (*(Timing.of(config, round(ns)) for config, ns in zip(launches, medians, strict=True)), *failures)
 
 
@@ -150,7 +157,7 @@ def _failure(problem: Problem, config: Config, launch: Launch, check: Check, wat
 
 
 class Check:
-    """Whether a kernel computes the product, compared with float64 element by element."""
+    """Compares each element of a kernel's result with that of float64."""
 
     def __init__(self, problem: Problem, operands: tuple[torch.Tensor, ...]) -> None:
         a = operands[-2]
@@ -159,7 +166,7 @@ class Check:
         self._reference = getattr(torch, problem.op)(*(each.double() for each in operands)).to(_REFERENCE[a.dtype])
 
     def passes(self, launch: Callable[[], object]) -> bool:
-        """Run it once and compare; elements that it leaves unwritten are NaN and never pass."""
+        """Whether one launch computes the right result; elements that it does not write are NaN and never pass."""
         self.out.fill_(torch.nan)
         result = launch()
         error = (result if isinstance(result, torch.Tensor) else self.out) - self._reference
@@ -169,17 +176,17 @@ class Check:
 _REFERENCE = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
 
 
-def _settled(launches: Sequence[Launch], bench: Bench) -> list[float]:
-    """Median nanoseconds of each, in rounds until those near the best are known well."""
+def _medians(launches: Sequence[Launch], bench: Bench) -> list[float]:
+    """Median nanoseconds of each launch, the first of which is aten; contenders get as many rounds as theirs needs."""
     for launch in launches:
         launch()
     times = [bench.rounds(launches, _ROUNDS)]
     running = list(range(len(launches)))
     columns: list[Times] = list(times[0].T)
-    for _ in range(_ROUNDS, _MOST_ROUNDS, _ROUNDS):
+    for _ in range(_ROUNDS, _MAX_ROUNDS, _ROUNDS):
         medians = np.array([np.median(column) for column in columns])
-        running = [number for number in running if medians[number] <= _CONTENDER * medians.min() or number == 0]
-        if all(_standard_error(columns[number]) <= _SETTLED * medians[number] for number in running):
+        running = [number for number in running if medians[number] <= _CONTENDER_FACTOR * medians.min() or number == 0]
+        if all(_standard_error(columns[number]) <= _MAX_STANDARD_ERROR * medians[number] for number in running):
             break
         more = bench.rounds([launches[number] for number in running], _ROUNDS)
         for number, column in zip(running, more.T, strict=True):
@@ -188,6 +195,6 @@ def _settled(launches: Sequence[Launch], bench: Bench) -> list[float]:
 
 
 def _standard_error(times: Times) -> float:
-    """Of the median, from the median deviation, as for a normal distribution."""
+    """The standard error of the median, from the median deviation, as for a normal distribution."""
     deviation = 1.4826 * float(np.median(np.abs(times - np.median(times))))
     return 1.2533 * deviation / math.sqrt(len(times))

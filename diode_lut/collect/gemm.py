@@ -1,4 +1,4 @@
-"""A problem as real tensors, the function that multiplies them, and its time."""
+"""A problem as tensors, a function that multiplies them, and a benchmark of such functions."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from diode_lut.domain.problem import BATCHED, ITEMSIZES, Problem, contiguous_ali
 from diode_lut.inductor.problems import TORCH_DTYPES
 
 
-class Product(NamedTuple):
-    """What to compile and what to call it with; ``frozen`` if it is a module whose parameters are constants."""
+class Gemm(NamedTuple):
+    """A function to compile and its arguments; ``frozen`` if it is a module whose parameters are to be constants."""
 
     function: Callable[..., Any]
     arguments: tuple[torch.Tensor, ...]
     frozen: bool
 
 
-def make_product(problem: Problem, device: str) -> Product:
+def make_gemm(problem: Problem, device: str) -> Gemm:
     """The problem with random operands that have exactly its layout and alignment.
 
     On a CPU, B of ``mm`` and the bias and B of ``addmm`` are frozen parameters, as in a model for inference: only then
-    does Inductor offer its C++ template. CollectError as of make_operands.
+    does Inductor have a C++ template. Raises CollectError like make_operands.
     """
     operands = make_operands(problem, device)
     if device == "cpu" and problem.op in ("mm", "addmm"):
         *bias, a, b = operands
-        return Product(_Linear(b, *bias).eval(), (a,), frozen=True)
-    return Product(getattr(torch, problem.op), operands, frozen=False)
+        return Gemm(_Linear(b, *bias).eval(), (a,), frozen=True)
+    return Gemm(getattr(torch, problem.op), operands, frozen=False)
 
 
 def make_operands(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
@@ -49,7 +49,7 @@ def make_operands(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
 
 @contextmanager
 def matmul_precision(dtype: str) -> Iterator[None]:
-    """TF32 allowed in products of float32 for ``tf32``, forbidden for every other dtype."""
+    """Float32 GEMMs may use TF32 within the block if ``dtype`` is ``tf32``, and only then."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
     try:
@@ -93,7 +93,7 @@ def _matrix(problem: Problem, rows: int, columns: int, letter: str, device: str)
 
 
 def _pitch(problem: Problem, length: int) -> int:
-    """Elements from one stored line to the next, which gives the problem's alignment with the least padding."""
+    """Elements from one stored line to the next: those that give the problem's alignment with the least padding."""
     if problem.align == contiguous_align(problem.dtype, problem.layout, problem.m, problem.n, problem.k, problem.b):
         return length
     if problem.align == 2:
@@ -106,11 +106,11 @@ Times = npt.NDArray[np.float64]
 """Nanoseconds."""
 
 _FLUSHES = 4
-"""The memory written between two kernels, in units of the L2 cache. That takes the GPU longer than it takes the CPU
-to launch the next kernel, so that no launch is measured."""
+"""Memory written between two kernels, in sizes of the L2 cache. Writing it takes longer than the CPU needs to launch
+the next kernel, so that launches are not measured."""
 
 _LEAD_CYCLES = 1_000_000
-"""How long the GPU waits before a round, about half a millisecond, for the CPU to get ahead."""
+"""Clock cycles, about half a millisecond, that the GPU waits before a round, so that the CPU gets ahead."""
 
 
 class Bench:
@@ -124,7 +124,7 @@ class Bench:
         self._order = np.random.default_rng(0)
 
     def once(self, function: Callable[[], object]) -> float:
-        """Nanoseconds of one call, roughly: the CPU's time to launch is in it."""
+        """Nanoseconds of one call, roughly: they include the CPU's time to launch."""
         ((start, end),) = self._some_events(1)
         start.record()
         function()

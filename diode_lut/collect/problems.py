@@ -1,4 +1,4 @@
-"""The problems to measure: of a file, or drawn at random."""
+"""The problems to measure: read from a file, or drawn at random."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ _MAX_BYTES = 64 << 20
 _MAX_VALUES = 5_000_000
 
 _KEYS = ("op", "dtype", "layout", "B", "M", "N", "K")
+"""The keys that a problem must have."""
 
 
 def read_problems(path: Path, find_hardware: Callable[[], Hardware] | None = None) -> list[Problem]:
@@ -30,8 +31,9 @@ def read_problems(path: Path, find_hardware: Callable[[], Hardware] | None = Non
     ``align`` may be given too; without it the operands are packed. Other keys are ignored. CollectError, with file,
     index and key, if the file is not such a list or one of its problems cannot exist.
 
-    Of a receipt, what was missed, the most time lost first; on devices like the one that ``find_hardware`` finds, if it
-    is given. ReceiptError if the receipt is not valid, CollectError if nothing was missed there.
+    The file may be a receipt: then these are its misses, those that lost most time first; with ``find_hardware``, only
+    the misses on devices of the same architecture and SM count as the hardware that it returns. ReceiptError if the
+    receipt is not valid, CollectError if there was no miss.
     """
     data = read_at_most(path, _MAX_BYTES)
     if has_more_values(data, _MAX_VALUES):
@@ -61,9 +63,17 @@ def _problem(fields: Any, where: str) -> Problem:
     missing = [key for key in _KEYS if key not in fields]
     if missing:
         raise CollectError(f"{where}.{missing[0]}: missing (needed: {', '.join(_KEYS)})")
-    op, dtype, layout, b, m, n, k = (fields[key] for key in _KEYS)
     try:
-        return Problem.of(op, m, n, k, dtype=dtype, layout=layout, b=b, align=fields.get("align"))
+        return Problem.of(
+            fields["op"],
+            fields["M"],
+            fields["N"],
+            fields["K"],
+            dtype=fields["dtype"],
+            layout=fields["layout"],
+            b=fields["B"],
+            align=fields.get("align"),
+        )
     except ProblemError as error:
         raise CollectError(f"{where}.{error}") from error
 
@@ -73,21 +83,22 @@ def _kind(value: Any) -> str:
 
 
 LOG_NORMAL = {"m": (6.5725, 2.5562), "n": (5.9139, 1.6697), "k": (6.2049, 2.1647)}
-"""Mean and standard deviation of the natural logarithm of each size, as products in real models have them."""
+"""Mean and standard deviation of the natural logarithm of each size, as GEMMs of real models have them."""
 
 LARGEST_UNIFORM = 16384
-"""Sizes that are not drawn log-normally are between 1 and this, their logarithms uniformly distributed."""
+"""Sizes that are not drawn log-normally are from 1 to this, with uniformly distributed logarithms."""
 
 LARGEST_BATCH = 512
-"""Batches of bmm and baddbmm are between 1 and this, their logarithms uniformly distributed."""
+"""Batches of bmm and baddbmm are from 1 to this, with uniformly distributed logarithms."""
 
 ROUNDED = 0.75
-"""Share of problems whose sizes, from UNIT on, are multiples of UNIT, as most in real models are."""
+"""Share of problems whose sizes of at least UNIT are rounded down to multiples of UNIT, as most in real models are."""
 
 UNIT = 8
 
 MAX_BYTES = 2**31
-"""Most memory for A, B, bias and result of one product. It is the same on every machine, so a seed is too."""
+"""Most memory, in bytes, for A, B, bias and result of one problem. It is the same on every machine, so that a seed
+draws the same problems everywhere."""
 
 
 def random_problems(

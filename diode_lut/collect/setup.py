@@ -1,4 +1,4 @@
-"""What timings are taken on, with, and how: the same for all of a dataset."""
+"""The setup of a measurement: hardware, software and method, which are the same for a whole dataset."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from diode_lut.domain.errors import HardwareError
 from diode_lut.domain.hardware import detect_hardware
 
 _FIRST_YEAR = 2026
-"""Of this program."""
+"""The year of the first release: an earlier date is wrong."""
 
 
 class Setup(NamedTuple):
@@ -39,7 +39,7 @@ def find_setup(device: str | None, method: str | None, search_space: str) -> Set
 
 
 def difference(one: Setup, other: Setup) -> str:
-    """In which point timings of two processes could not be mixed, in words; empty if they can."""
+    """Why timings of the two setups cannot be mixed, as text; empty if they can."""
     for name in Header._fields[:-1]:  # not the day
         values = (getattr(one.header, name), getattr(other.header, name))
         if values[0] != values[1]:
@@ -63,7 +63,7 @@ def _make_header(device: str, method: str, search_space: str) -> Header:
 
 
 def today() -> str:
-    """The date, as a header has it; empty if the clock is plainly wrong, because nothing was measured so early."""
+    """The ISO date for a header; empty if the clock is wrong, as it says a year before _FIRST_YEAR."""
     day = date.today()
     return day.isoformat() if day.year >= _FIRST_YEAR else ""
 

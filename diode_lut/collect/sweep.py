@@ -1,4 +1,4 @@
-"""Stage ``sweep``: every candidate on every problem, with kernels that are compiled once for many problems."""
+"""Stage ``sweep``: every candidate on every problem, with kernels that each are compiled once for many problems."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from statistics import median_low
 
 import torch
 
-from diode_lut.collect.candidates import candidates
 from diode_lut.collect.gemm import Bench, make_operands, matmul_precision
-from diode_lut.collect.task import Outcome, Task
+from diode_lut.collect.search_space import candidates
+from diode_lut.collect.tasks import Outcome, Task
 from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.errors import CollectError
@@ -22,14 +22,15 @@ from diode_lut.inductor.standalone import Kernel, Lowering, Specialization, lowe
 from diode_lut.kernels.config import ATEN, Config
 
 _SLOW_NS = 1_000_000
-"""A launch that takes longer, twice, is not repeated again if it took twice as long as the fastest."""
+_SLOW_FACTOR = 2.0
+"""A config gets no more launches if each of two takes longer than _SLOW_NS nanoseconds, and _SLOW_FACTOR times as long
+as the fastest config."""
 
-_SLOW = 2.0
 _ROUNDS = ((math.inf, 2), (1.5, 2), (1.2, 4))
-"""Configs within the first factor of the best get so many rounds, those within the second so many more, and so on.
+"""Pairs of a factor and the number of further rounds for the configs within this factor of the best.
 
-A busy CPU that pauses in the middle of a launch makes it hundreds of times slower, one launch in a thousand: nothing is
-decided by a single one, and of two the faster counts.
+About one launch in a thousand takes hundreds of times as long, because the CPU is busy elsewhere. So no decision rests
+on one launch, and of two the faster counts.
 """
 
 Launch = Callable[[], object]
@@ -42,34 +43,37 @@ def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str)
     for task in tasks:
         if not shares_kernels(task.problem):
             yield Outcome(task.problem, "skipped", reason="too large for a sweep, or not packed: use --method autotune")
-    with lowering(torch.device(device, torch.cuda.current_device())) as here, matmul_precision(tasks[0].problem.dtype):
-        kernels = Kernels(here)
+    with (
+        lowering(torch.device(device, torch.cuda.current_device())) as lowered,
+        matmul_precision(tasks[0].problem.dtype),
+    ):
+        kernels = Kernels(lowered)
         for task in complete:
-            kernels.order(task.problem, task.configs)
+            kernels.request(task.problem, task.configs)
         bench = Bench()
         for task in complete:
             yield _outcome(task, device, watch, kernels, bench)
 
 
 class Kernels:
-    """Kernels for many problems, compiled in the background once they are ordered."""
+    """Kernels for many problems, which are compiled in the background once they are requested."""
 
-    def __init__(self, here: Lowering) -> None:
-        self._here = here
+    def __init__(self, lowered: Lowering) -> None:
+        self._lowering = lowered
 
-    def order(self, problem: Problem, configs: Sequence[Config]) -> None:
-        """Start compiling those of Triton that are not compiled yet."""
+    def request(self, problem: Problem, configs: Sequence[Config]) -> None:
+        """Start compiling the Triton kernels that are not compiled yet."""
         for config in configs:
             if not config.kernel.tiled:
                 continue
             specialization = Specialization.of(problem, config)
             if (specialization, config) not in _kernels:
-                kernel = _kernels[specialization, config] = self._here.specialized(specialization, config)
+                kernel = _kernels[specialization, config] = self._lowering.specialized(specialization, config)
                 if kernel is not None:
                     kernel.compile()
 
     def get(self, problem: Problem, config: Config) -> Kernel | str | None:
-        """The kernel, ready to run; or the reason why it failed; or None if there is no such kernel."""
+        """The kernel, ready to run; or the reason of its failure; or None if there is no such kernel."""
         kernel = _kernels[Specialization.of(problem, config), config]
         return kernel and (kernel.load() or kernel)
 
@@ -79,7 +83,7 @@ _kernels: dict[tuple[Specialization, Config], Kernel | None] = {}
 
 
 def _with_configs(task: Task, hardware: Hardware, search_space: str) -> Task:
-    """The task with all that is to be tried, without what failed before."""
+    """The task with all configs to try, without those that failed before."""
     failed = {timing.config for timing in task.failed}
     configs = task.configs or candidates(task.problem, hardware, search_space)
     return task._replace(configs=tuple(config for config in configs if config not in failed))
@@ -114,7 +118,7 @@ def _measure(task: Task, device: str, watch: Watch, kernels: Kernels, bench: Ben
 def _launch(
     problem: Problem, config: Config, operands: Sequence[torch.Tensor], out: torch.Tensor, kernels: Kernels
 ) -> Launch | str | None:
-    """What runs the config; or the reason why it cannot; or None if it is not made for this problem."""
+    """A launch of the config; or the reason of its failure; or None if it cannot compute this problem."""
     if config == ATEN:
         return aten_launch(problem, operands, out)
     if config.k_split > 1:
@@ -124,12 +128,12 @@ def _launch(
 
 
 def aten_launch(problem: Problem, operands: Sequence[torch.Tensor], out: torch.Tensor) -> Launch:
-    """What runs the library's own kernel, into ``out``."""
+    """A launch of ATen's kernel, which writes to ``out``."""
     return partial(getattr(torch, problem.op), *operands, out=out)
 
 
 def _decomposed(parts: int, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """What Inductor's decompose_k does, without fusing the sum with what follows."""
+    """Inductor's decompose_k, without fusing the sum with later operations."""
     (m, k), n = a.shape, b.shape[1]
     a = a.reshape(m, parts, k // parts).transpose(0, 1)
     return torch.bmm(a, b.reshape(parts, k // parts, n), out_dtype=torch.float32).sum(0)
@@ -138,7 +142,7 @@ def _decomposed(parts: int, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def time_all(
     problem: Problem, launches: dict[Config, Launch], watch: Watch, bench: Bench, failures: list[Timing]
 ) -> dict[Config, float]:
-    """Nanoseconds of each config; those that do not run are added to ``failures``."""
+    """Nanoseconds of each config; configs that do not run are added to ``failures``."""
     times: dict[Config, list[float]] = {}
     for config, launch in launches.items():
         first = _first(problem, config, launch, watch, bench)
@@ -146,7 +150,7 @@ def time_all(
             failures.append(Timing(config, None, first))
         else:
             times[config] = [first]
-    limit = max(_SLOW * min(each for (each,) in times.values()), _SLOW_NS) if times else 0
+    limit = max(_SLOW_FACTOR * min(each for (each,) in times.values()), _SLOW_NS) if times else 0
     for config, (ns,) in times.items():
         if ns > limit:
             with watch(problem, config):
@@ -164,7 +168,7 @@ def time_all(
 
 
 def _first(problem: Problem, config: Config, launch: Launch, watch: Watch, bench: Bench) -> float | str:
-    """Nanoseconds of one launch after a first, which may load and set up things; or the reason why there are none."""
+    """Nanoseconds of the second launch, because the first may load the kernel; or the reason of its failure."""
     try:
         with watch(problem, config):
             launch()

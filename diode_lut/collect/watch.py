@@ -1,4 +1,4 @@
-"""Kernels that hang, and signals that stop the program."""
+"""Kernels that hang or ruin the process, and signals that must wait."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
 
 LIMIT_S = 60.0
-"""Seconds after which what is watched counts as hung, if nothing else is said."""
+"""Seconds after which a watched block counts as hung, by default."""
 
 _DEVICE_ERROR = re.compile(r"\b(CUDA|HIP) error\b|Triton Error")
 
 
 class Loss(NamedTuple):
-    """What was in hand when a process became unusable; ``config`` is None where that cannot be known.
+    """What was measured when a process became unusable; ``config`` is None where it is not known.
 
     ``reason`` is one of ``dataset.REASONS``.
     """
@@ -34,7 +34,7 @@ class Loss(NamedTuple):
 
 
 class Watch:
-    """Notices that the process cannot go on, and calls ``lost``, which must not return.
+    """Calls ``lost``, which must not return, when a kernel hangs or leaves the device unusable.
 
     ``lost`` is called in the thread that measures after a fault, and in a thread of its own after a hang.
     """
@@ -46,10 +46,10 @@ class Watch:
     def __call__(
         self, problem: Problem, config: Config | None = None, what: str = "launch", limit_s: float = LIMIT_S
     ) -> Iterator[None]:
-        """Around code that runs a kernel and waits for it: for ``config``, or for any of the problem's.
+        """A block that runs a kernel and waits for it: the kernel of ``config``, or any kernel for the problem.
 
-        If an error comes out that leaves the device unusable, the process is lost for the reason ``what``; if the
-        code takes longer than ``limit_s`` seconds, for the reason ``timeout``. Other errors pass.
+        If the block raises an error that leaves the device unusable, the process is lost for the reason ``what``. If
+        it takes longer than ``limit_s`` seconds, the reason is ``timeout``. Other errors are raised.
         """
         timer = threading.Timer(limit_s, self._lost, [Loss(problem, config, "timeout")])
         timer.daemon = True
@@ -75,10 +75,10 @@ def _device_answers() -> bool:
 
 
 @contextmanager
-def held() -> Iterator[None]:
-    """Ctrl-C and SIGTERM take effect only when the block is left, so that what is written is counted as well.
+def signals_held() -> Iterator[None]:
+    """SIGINT and SIGTERM take effect at the end of the block, so that a record that is written is counted as well.
 
-    Only the main thread gets signals; in any other the block is like any block.
+    Only the main thread gets signals; in other threads nothing is held.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

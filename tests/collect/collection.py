@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from diode_lut.collect.collector import collect
-from diode_lut.collect.task import Outcome
+from diode_lut.collect.tasks import Outcome
 from diode_lut.dataset import Timing, read_dataset
 from diode_lut.domain.problem import Problem
 

@@ -15,5 +15,5 @@ def collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Collection:
     """A collection in which every stage is measured by those in measurers.py."""
     for stage, function in {"autotune": "measure", "sweep": "sweep", "final": "final"}.items():
         monkeypatch.setitem(stages.MEASURERS, stage, f"tests.collect.measurers:{function}")
-    monkeypatch.setattr("diode_lut.collect.collector.FINALISTS", "tests.collect.measurers:finalists")
+    monkeypatch.setattr("diode_lut.collect.stages.FINALISTS", "tests.collect.measurers:finalists")
     return Collection(tmp_path)

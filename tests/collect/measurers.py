@@ -1,4 +1,4 @@
-"""Measurers for tests: real timings of eager products, and problems that ruin the process in every way."""
+"""Measurers for tests: real timings of eager GEMMs, and problems that ruin the process in every way."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from diode_lut.collect.gemm import make_product
-from diode_lut.collect.task import Outcome, Task
+from diode_lut.collect.gemm import make_gemm
+from diode_lut.collect.tasks import Outcome, Task
 from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.problem import Problem
@@ -65,7 +65,7 @@ def _measure(task: Task, device: str, watch: Watch, stage: str, begun: int) -> O
 
 
 def _time(problem: Problem, config: Config, device: str, watch: Watch) -> Timing:
-    product = make_product(problem, device)
+    gemm = make_gemm(problem, device)
     with watch(problem, config, limit_s=0.5 if problem.m == HANGS else 60):
         if config == SPLIT and problem.m == FAULTS:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -73,5 +73,5 @@ def _time(problem: Problem, config: Config, device: str, watch: Watch) -> Timing
             time.sleep(600)
         with torch.no_grad():
             begin = time.perf_counter_ns()
-            product.function(*product.arguments)
+            gemm.function(*gemm.arguments)
             return Timing.of(config, float(time.perf_counter_ns() - begin))

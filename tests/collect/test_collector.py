@@ -15,7 +15,7 @@ from torch._inductor.select_algorithm import get_algorithm_selector_cache
 
 from diode_lut.collect.collector import collect
 from diode_lut.collect.setup import find_setup
-from diode_lut.collect.task import Outcome
+from diode_lut.collect.tasks import Outcome
 from diode_lut.dataset import DatasetWriter, read_dataset
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.hardware import Hardware
@@ -68,7 +68,7 @@ def configs(outcome: Outcome) -> list[Config]:
 
 
 def test_bmm_is_timed_in_its_exact_layout(run: Run) -> None:
-    """A batched product with padded, transposed operands reaches Inductor as just that, and is measured."""
+    """A batched matmul with padded, transposed operands reaches Inductor as just that, and is measured."""
     assert run.outcomes[BMM].status == "measured"
     assert ATEN in configs(run.outcomes[BMM])
 
@@ -82,16 +82,16 @@ def test_addmm_with_frozen_weight_has_the_cpp_template(run: Run) -> None:
         assert outcome.reason == "reached Inductor as linear_unary"
 
 
-def test_product_without_alternatives_is_timed(run: Run) -> None:
+def test_gemm_without_alternatives_is_timed(run: Run) -> None:
     """A problem for which Inductor knows aten alone is in the dataset, too."""
     assert configs(run.outcomes[BADDBMM]) == [ATEN]
 
 
-def test_what_is_not_compiled_as_the_product_is_skipped(run: Run) -> None:
-    """A product that Inductor replaces by a sum is skipped with the reason, and no record is made of it."""
+def test_what_is_not_compiled_as_the_gemm_is_skipped(run: Run) -> None:
+    """A GEMM that Inductor replaces by a sum is skipped with the reason, and no record is made of it."""
     outcome = run.outcomes[DECOMPOSED]
     assert (outcome.status, outcome.record) == ("skipped", None)
-    assert outcome.reason == "Inductor does not compute it as a matrix product"
+    assert outcome.reason == "Inductor does not autotune it as a GEMM"
 
 
 def test_dataset_holds_what_was_measured(run: Run) -> None:

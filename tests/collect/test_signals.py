@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from diode_lut.collect.watch import held
+from diode_lut.collect.watch import signals_held
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -16,7 +16,7 @@ def test_a_signal_waits_for_the_end_of_the_block(number: signal.Signals) -> None
     done: list[int] = []
 
     def interrupted() -> None:
-        with held():
+        with signals_held():
             signal.raise_signal(number)
             done.append(number)
 

@@ -17,7 +17,7 @@ from diode_lut.collect.collector import collect
 from diode_lut.collect.final import Check
 from diode_lut.collect.gemm import Bench, make_operands
 from diode_lut.collect.sweep import aten_launch, time_all
-from diode_lut.collect.task import Outcome
+from diode_lut.collect.tasks import Outcome
 from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Timing, read_dataset
 from diode_lut.domain.problem import Problem

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.collect.candidates import candidates, other_groups, read_useful
+from diode_lut.collect.search_space import candidates, other_groups, read_default_search_space
 from diode_lut.dataset import read_dataset
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS, Problem
@@ -74,29 +74,34 @@ def test_no_single_step_without_tensor_cores(problem: Problem) -> None:
     assert problem.dtype != "float32" or all(config.tiles.block_k < problem.k for config in tiles)
 
 
-def test_the_default_is_what_sweeps_found_useful() -> None:
+def test_default_search_space_leaves_configs_out() -> None:
     """On an architecture that was swept before, other kernels are left to an exhaustive search; elsewhere none are."""
     each = problem("mm", 4096, 4096, 4096)
     everything = set(candidates(each, H200, "exhaustive"))
     assert set(candidates(each, H200._replace(arch="another"))) == everything
-    assert set(candidates(each, H200)) - {ATEN} == everything & read_useful()["sm_90"]
+    assert set(candidates(each, H200)) - {ATEN} == everything & read_default_search_space()["sm_90"]
 
 
-def test_wide_types_share_what_is_useful() -> None:
-    """A float32 tile is tried if itself or the tile of a type half as wide with as many bytes was of use."""
+def test_wide_types_share_the_default_search_space() -> None:
+    """A float32 tile is tried if the default search space has it, or one of a type half as wide with as many bytes."""
     each = problem("mm", 4096, 4096, 4096, dtype="float32")
-    found = {config.params for config in candidates(each, H200) if config.template == "triton_mm"}
-    everything = {config.params for config in candidates(each, H200, "exhaustive") if config.template == "triton_mm"}
-    useful = {params for template, params in read_useful()["sm_90"] if template == "triton_mm"}
-    assert found == {p for p in everything if p in useful or (*p[:2], 2 * p[2], *p[3:]) in useful}
-    assert found - useful
+    found, everything, known = (
+        {config.tiles for config in configs if config.template == "triton_mm"}
+        for configs in (
+            candidates(each, H200),
+            candidates(each, H200, "exhaustive"),
+            read_default_search_space()["sm_90"],
+        )
+    )
+    assert found == {p for p in everything if p in known or p._replace(block_k=2 * p.block_k) in known}
+    assert found - known
 
 
-def test_what_is_useful_comes_from_the_shipped_sweep() -> None:
+def test_default_search_space_comes_from_the_shipped_sweep() -> None:
     """The list is what the tool chooses from the shipped timings."""
     (path,) = DATASETS.glob("nvidia-h200-models*")
     chosen = (config for kind in swept(read_dataset(path)) for config in choose(kind))
-    assert read_useful() == {"sm_90": frozenset(chosen)}
+    assert read_default_search_space() == {"sm_90": frozenset(chosen)}
 
 
 factors = st.dictionaries(

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.collect.shards import SHARD, Backlog, halves, make_shards
-from diode_lut.collect.task import Family, Shard, Task
+from diode_lut.collect.tasks import MAX_SHARD_TASKS, Backlog, Family, Shard, Task, make_shards
 from diode_lut.domain.problem import Problem
 
 PROBLEMS = st.builds(
@@ -40,9 +39,9 @@ def test_shards_hold_every_task_once(tasks: list[Task], workers: int) -> None:
 
 @given(tasks=TASKS, workers=st.integers(1, 16))
 def test_shards_are_small_and_of_one_family(tasks: list[Task], workers: int) -> None:
-    """A shard has one family of at most SHARD problems, a family's shards follow one another, the largest first."""
+    """A shard has at most MAX_SHARD_TASKS problems of one family, and families follow each other, large GEMMs first."""
     shards = make_shards("sweep", tasks, workers)
-    assert all(1 <= len(each.tasks) <= SHARD for each in shards)
+    assert all(1 <= len(each.tasks) <= MAX_SHARD_TASKS for each in shards)
     assert all({Family.of(task.problem) for task in each.tasks} == {each.family} for each in shards)
     families = [family for family, _ in groupby(shards, key=lambda each: each.family)]
     assert len(set(families)) == len(families)
@@ -58,7 +57,7 @@ def test_many_workers_get_smaller_shards() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "in_hand", "taken"),
+    ("last", "in_progress", "taken"),
     [
         (None, [], "mm"),
         (None, ["mm"], "bmm"),
@@ -67,10 +66,10 @@ def test_many_workers_get_smaller_shards() -> None:
         ("baddbmm", ["mm", "bmm", "addmm"], "mm"),
     ],
 )
-def test_worker_goes_on_with_its_family(last: str | None, in_hand: list[str], taken: str) -> None:
+def test_worker_goes_on_with_its_family(last: str | None, in_progress: list[str], taken: str) -> None:
     """A worker keeps to the family that it has kernels for, then takes one that nobody is at, then the first."""
     backlog = Backlog([shard("mm"), shard("bmm"), shard("addmm")])
-    assert backlog.take(last and shard(last).family, [shard(op).family for op in in_hand]) == shard(taken)
+    assert backlog.take(last and shard(last).family, [shard(op).family for op in in_progress]) == shard(taken)
     assert len(backlog) == 2
 
 
@@ -84,6 +83,6 @@ def test_what_is_put_back_comes_first() -> None:
 @pytest.mark.parametrize(("size", "sizes"), [(0, []), (1, [1]), (2, [1, 1]), (5, [2, 3])])
 def test_halves_hold_what_the_shard_held(size: int, sizes: list[int]) -> None:
     """A shard is cut in two; nothing is made of none."""
-    parts = halves(shard("mm", size))
+    parts = shard("mm", size).halves()
     assert [len(part.tasks) for part in parts] == sizes
     assert [task for part in parts for task in part.tasks] == list(shard("mm", size).tasks)

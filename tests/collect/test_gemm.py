@@ -5,7 +5,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from diode_lut.collect.gemm import Product, make_product, matmul_precision
+from diode_lut.collect.gemm import Gemm, make_gemm, matmul_precision
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.problem import ALIGNS, LAYOUTS, OPS, Problem, contiguous_align
 
@@ -29,17 +29,17 @@ def problems(draw: st.DrawFn) -> Problem:
     )
 
 
-def operands(product: Product) -> tuple[torch.Tensor, torch.Tensor]:
-    if product.frozen:
-        return product.arguments[0], dict(product.function.named_parameters())["b"]  # type: ignore[attr-defined]
-    return product.arguments[-2], product.arguments[-1]
+def operands(gemm: Gemm) -> tuple[torch.Tensor, torch.Tensor]:
+    if gemm.frozen:
+        return gemm.arguments[0], dict(gemm.function.named_parameters())["b"]  # type: ignore[attr-defined]
+    return gemm.arguments[-2], gemm.arguments[-1]
 
 
 @settings(max_examples=150)
 @given(problem=problems())
 def test_operands_have_exactly_the_layout_and_alignment(problem: Problem) -> None:
     """The unit stride is where the layout says, and all lines start at 16-byte boundaries just where align is 16."""
-    a, b = operands(make_product(problem, "cpu"))
+    a, b = operands(make_gemm(problem, "cpu"))
     batch = (problem.b,) if problem.op in ("bmm", "baddbmm") else ()
     assert a.shape == (*batch, problem.m, problem.k)
     assert b.shape == (*batch, problem.k, problem.n)
@@ -52,35 +52,35 @@ def test_operands_have_exactly_the_layout_and_alignment(problem: Problem) -> Non
 @given(problem=problems())
 def test_operands_are_packed_where_that_gives_the_alignment(problem: Problem) -> None:
     """No line is padded unless the alignment asks for it."""
-    assume(problem.align == contiguous_align(problem.dtype, problem.layout, *problem[5:], problem.b))
-    assert all(each.untyped_storage().nbytes() == each.nbytes for each in operands(make_product(problem, "cpu")))
+    assume(problem.align == contiguous_align(problem.dtype, problem.layout, problem.m, problem.n, problem.k, problem.b))
+    assert all(each.untyped_storage().nbytes() == each.nbytes for each in operands(make_gemm(problem, "cpu")))
 
 
 @settings(max_examples=50)
 @given(problem=problems())
-def test_function_computes_the_product(problem: Problem) -> None:
+def test_function_computes_the_gemm(problem: Problem) -> None:
     """Calling the function multiplies A and B, and adds what the op adds."""
-    product = make_product(problem, "cpu")
-    a, b = operands(product)
+    gemm = make_gemm(problem, "cpu")
+    a, b = operands(gemm)
     expected = torch.matmul(a.double(), b.double())
     if problem.op == "addmm":
-        expected += product.function.bias  # type: ignore[attr-defined]
+        expected += gemm.function.bias  # type: ignore[attr-defined]
     if problem.op == "baddbmm":
-        expected += product.arguments[0]
-    torch.testing.assert_close(product.function(*product.arguments).double(), expected, rtol=0.05, atol=0.3)
+        expected += gemm.arguments[0]
+    torch.testing.assert_close(gemm.function(*gemm.arguments).double(), expected, rtol=0.05, atol=0.3)
 
 
 def test_operands_that_do_not_fit_are_one_line() -> None:
     """Operands larger than any memory are a CollectError that says so."""
     huge = Problem.checked("mm", "float32", "nn", 16, 1, 2**31 - 4, 4, 2**31 - 4)
     with pytest.raises(CollectError, match="no operands of this size: ") as caught:
-        make_product(huge, "cpu")
+        make_gemm(huge, "cpu")
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [("tf32", "high"), ("float32", "highest"), ("bfloat16", "highest")])
 def test_tf32_is_allowed_for_tf32_alone(dtype: str, precision: str) -> None:
-    """The precision of products follows the dtype inside the block, and is afterwards what it was before."""
+    """The precision of GEMMs follows the dtype inside the block, and is afterwards what it was before."""
     before = torch.get_float32_matmul_precision()
     with matmul_precision(dtype):
         assert torch.get_float32_matmul_precision() == precision

@@ -1,4 +1,4 @@
-"""The configs that a sweep tries."""
+"""The configs that a sweep tries on a problem."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.triton_gemm import OTHER_GROUPS
 
-PATH = Path(__file__).with_name("useful.json")
-"""A map from architectures to lists of configs, as tables write them, one a line."""
+PATH = Path(__file__).with_name("default_search_space.json")
+"""A map from architectures to lists of configs, written as in tables, one config a line."""
 
-Useful = Mapping[str, frozenset[Config]]
+DefaultSearchSpace = Mapping[str, frozenset[Config]]
+"""The Triton configs of the default search space, by architecture. An architecture that is missing has all configs."""
 
 
-def read_useful() -> Useful:
-    """The Triton configs that are worth trying, by architecture."""
+def read_default_search_space() -> DefaultSearchSpace:
+    """The default search space of each architecture that was swept before."""
     document = orjson.loads(PATH.read_bytes())
     return {arch: frozenset(map(Config.from_json, configs)) for arch, configs in document.items()}
 
 
-def write_useful(useful: Useful) -> None:
+def write_default_search_space(spaces: DefaultSearchSpace) -> None:
     """Replace the file."""
-    parts = [f"{orjson.dumps(arch).decode()}: [\n{_lines(configs)}\n]" for arch, configs in sorted(useful.items())]
+    parts = [f"{orjson.dumps(arch).decode()}: [\n{_lines(configs)}\n]" for arch, configs in sorted(spaces.items())]
     write_atomically(PATH, ("{\n" + ",\n".join(parts) + "\n}\n").encode())
 
 
@@ -38,47 +39,46 @@ def _lines(configs: frozenset[Config]) -> str:
     return ",\n".join(orjson.dumps(config.to_json()).decode() for config in sorted(configs))
 
 
-_WIDE = 4
-"""Bytes of an element that takes twice the room of the types most sweeps are of."""
+_default_search_space = cache(read_default_search_space)
+
+_WIDE_BYTES = 4
+"""The size of an element that is twice as large as in most sweeps."""
 
 
 def candidates(problem: Problem, hardware: Hardware, search_space: str = "default") -> list[Config]:
-    """``aten`` and all kernels that may be the fastest on the problem, as far as can be told without running them.
+    """``aten`` and all configs of the search space that may be the fastest on the problem.
 
-    The ``default`` search space holds, of what the templates' ``search`` gives, only what earlier sweeps on such an
-    architecture found useful, unless nothing would be left; ``exhaustive`` holds it all. What the device cannot launch
-    is not left out here.
+    ``exhaustive`` holds all that the templates' ``search`` gives. ``default`` holds of these the configs that earlier
+    sweeps on the same architecture found to matter, or all of them where none would be left or there was no sweep.
+    Configs that the device cannot launch are included.
     """
-    found = list(_all(problem, hardware))
+    found = list(_exhaustive(problem, hardware))
     kernels = [config for config in found if config.kernel.tiled]
-    if search_space == "default" and hardware.arch in _useful():
-        useful = _useful()[hardware.arch]
-        kernels = [config for config in kernels if not useful.isdisjoint(_alike(problem, config))] or kernels
+    if search_space == "default" and hardware.arch in _default_search_space():
+        known = _default_search_space()[hardware.arch]
+        kernels = [config for config in kernels if not known.isdisjoint(_equivalents(problem, config))] or kernels
     return [ATEN, *kernels, *(config for config in found if not config.kernel.tiled and config != ATEN)]
 
 
-_useful = cache(read_useful)
-
-
-def _all(problem: Problem, hardware: Hardware) -> Iterator[Config]:
+def _exhaustive(problem: Problem, hardware: Hardware) -> Iterator[Config]:
     known = architecture(hardware.arch)
     for template in TEMPLATES.values():
         if problem.op in template.ops and template.runs_on(known):
             yield from (Config(template.name, tuple(params)) for params in template.search(problem, hardware.sm_count))
 
 
-def _alike(problem: Problem, config: Config) -> Iterator[Config]:
-    """The config, and for elements of four bytes the one whose tiles of two bytes are as wide."""
+def _equivalents(problem: Problem, config: Config) -> Iterator[Config]:
+    """The config, and for elements of four bytes the config whose tiles of two-byte elements have as many bytes."""
     yield config
-    if ITEMSIZES[problem.dtype] == _WIDE:
+    if ITEMSIZES[problem.dtype] == _WIDE_BYTES:
         tiles = config.tiles
         yield Config(config.template, tuple(tiles._replace(block_k=2 * tiles.block_k)))
 
 
 def other_groups(problem: Problem, config: Config, sm_count: int) -> list[Config]:
-    """The same config with the values of ``group_m`` that make another order of tiles, where order can matter.
+    """The same config with each ``group_m`` that makes another order of tiles, where the order can matter.
 
-    It does not where all tiles are computed at once, on ``sm_count`` multiprocessors.
+    It cannot where all tiles are computed at once, on ``sm_count`` SMs.
     """
     if not config.kernel.tiled:
         return []

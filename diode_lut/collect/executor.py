@@ -1,4 +1,4 @@
-"""Where problems are measured: in this process, or by the workers of a cluster."""
+"""What runs the measurements: this process, or the workers of a Dask cluster."""
 
 from __future__ import annotations
 
@@ -9,44 +9,43 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
-from pkgutil import resolve_name
 from typing import Protocol
 
 from diode_lut.collect.setup import Setup, find_setup
-from diode_lut.collect.stages import MEASURERS
-from diode_lut.collect.task import Outcome, Shard, Task
+from diode_lut.collect.stages import MEASURERS, measure_tasks
+from diode_lut.collect.tasks import Outcome, Shard
 from diode_lut.collect.watch import Loss, Watch
-from diode_lut.dataset import Timing
 from diode_lut.domain.errors import CollectError, DeviceLostError
 from diode_lut.domain.printable import printable
 
 
-class Workplace(Protocol):
-    """Somebody who measures."""
+class Executor(Protocol):
+    """Runs the measurements of shards."""
 
     @property
     def workers(self) -> int:
-        """How many measure at the same time."""
+        """How many shards are measured at the same time, at least 1."""
 
     def find_setup(self, device: str | None, method: str | None, search_space: str) -> Setup:
         """The setup of every worker. CollectError if they differ, HardwareError if there is no such device."""
 
     def measure(self, shards: Sequence[Shard], setup: Setup, deadline: float) -> Iterator[Outcome]:
-        """What became of each task, until ``time.monotonic()`` passes ``deadline``."""
+        """The outcome of each task, until ``time.monotonic()`` passes ``deadline``."""
 
 
-def open_workplace(device: str | None, scheduler: str | None) -> AbstractContextManager[Workplace]:
+def open_executor(device: str | None, scheduler: str | None) -> AbstractContextManager[Executor]:
     """The workers of ``scheduler`` if that is given, else workers of our own on this machine.
 
-    ``device`` ``all`` has one worker for each GPU. Otherwise one measures, in a process of its own if that is a GPU
-    and ``distributed`` is installed: only then can it be replaced. CollectError if ``distributed`` is needed.
+    ``device`` ``all`` starts one worker for each GPU. Otherwise there is one: a process of its own if it measures on a
+    GPU and ``distributed`` is installed, because only another process can be replaced; else this process. CollectError
+    if ``distributed`` is needed and not installed.
     """
     clustered = find_spec("distributed") is not None
     if (device == "all" or scheduler) and not clustered:
         option = "--scheduler" if scheduler else "--device all"
         raise CollectError(f"{option} needs Dask, which is not installed: pip install diode-lut[cluster]")
     if not clustered or (not scheduler and device != "all" and not _has_gpu(device)):
-        return nullcontext(Here())
+        return nullcontext(InProcess())
     from diode_lut.collect import cluster
 
     return cluster.connect(scheduler) if scheduler else cluster.local_cluster(device)
@@ -58,17 +57,17 @@ def _has_gpu(device: str | None) -> bool:
     return device != "cpu" and torch.cuda.is_available()
 
 
-class Here:
-    """This process."""
+class InProcess:
+    """Measures in this process."""
 
     workers = 1
 
     def find_setup(self, device: str | None, method: str | None, search_space: str) -> Setup:
-        """See Workplace."""
+        """See Executor."""
         return find_setup(device, method, search_space)
 
     def measure(self, shards: Sequence[Shard], setup: Setup, deadline: float) -> Iterator[Outcome]:
-        """See Workplace. DeviceLostError if a kernel leaves the device unusable; one that hangs ends the process."""
+        """See Executor. DeviceLostError if a kernel leaves the device unusable; one that hangs ends the process."""
         watch = Watch(_give_up)
         for shard in shards:
             if time.monotonic() >= deadline:
@@ -79,21 +78,6 @@ class Here:
                     return
 
 
-def measure_tasks(tasks: Sequence[Task], measurer: str, setup: Setup, watch: Watch) -> Iterator[Outcome]:
-    """The outcomes of the measurer that has this name, with what failed before in their records."""
-    failed = {task.problem: task.failed for task in tasks}
-    for outcome in resolve_name(measurer)(tasks, setup.device, watch, setup.search_space):
-        yield _with_failures(outcome, failed[outcome.problem])
-
-
-def _with_failures(outcome: Outcome, failed: tuple[Timing, ...]) -> Outcome:
-    if outcome.record is None:
-        return outcome
-    configs = {timing.config for timing in failed}
-    others = (timing for timing in outcome.record.timings if timing.config not in configs)
-    return outcome._replace(record=outcome.record._replace(timings=(*others, *failed)))
-
-
 def _give_up(loss: Loss) -> None:
     message = (
         f"{loss}, and took this process with it; everything before is in the dataset: run again with a worker that "
@@ -101,5 +85,5 @@ def _give_up(loss: Loss) -> None:
     )
     if threading.current_thread() is threading.main_thread():
         raise DeviceLostError(message)
-    print(f"error: {printable(message)}", file=sys.stderr, flush=True)  # noqa: T201 - nobody is left to raise it to
+    print(f"error: {printable(message)}", file=sys.stderr, flush=True)  # noqa: T201 - no caller is left to raise it to
     os._exit(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diode_lut.collect.final import finalists
-from diode_lut.collect.task import Task
+from diode_lut.collect.tasks import Task
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config

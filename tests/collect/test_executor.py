@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from diode_lut.collect.executor import InProcess
 from diode_lut.collect.setup import find_setup
-from diode_lut.collect.task import Shard, Task
-from diode_lut.collect.workplace import Here
+from diode_lut.collect.tasks import Shard, Task
 from diode_lut.dataset import Timing
 from diode_lut.domain.errors import DeviceLostError
 from diode_lut.kernels.config import ATEN
@@ -17,7 +17,7 @@ from tests.collect.collection import Collection
 from tests.collect.measurers import FAULTS, HANGS, SLOW, SPLIT, problem
 
 
-def test_fault_is_told_with_what_was_in_hand(collection: Collection) -> None:
+def test_fault_names_the_config(collection: Collection) -> None:
     """Without a worker to replace, a kernel that poisons the device ends the collection; the rest is on disk."""
     with pytest.raises(DeviceLostError) as caught:
         list(collection.run([problem(110), problem(FAULTS), problem(1)], device="cpu"))
@@ -26,7 +26,7 @@ def test_fault_is_told_with_what_was_in_hand(collection: Collection) -> None:
     assert collection.timings().keys() == {problem(110)}
 
 
-def test_hang_ends_the_process_with_what_was_in_hand(collection: Collection) -> None:
+def test_hang_ends_the_process_and_names_the_config(collection: Collection) -> None:
     """A kernel that never returns is named, the exit code is 1, and what was measured before is on disk."""
     with collection.command([problem(110), problem(HANGS)], "--device", "cpu") as process:
         _, errors = process.communicate()
@@ -35,20 +35,20 @@ def test_hang_ends_the_process_with_what_was_in_hand(collection: Collection) -> 
     assert collection.timings().keys() == {problem(110)}
 
 
-def test_budget_ends_after_the_problem_in_hand(collection: Collection) -> None:
+def test_budget_ends_after_the_current_problem(collection: Collection) -> None:
     """In this process, too, no problem is begun once the time is over."""
     setup = find_setup("cpu", "autotune", str(collection.marks))
     shards = [Shard("autotune", (Task(problem(SLOW)), Task(problem(1)))), Shard("autotune", (Task(problem(2)),))]
-    outcomes = list(Here().measure(shards, setup, time.monotonic() + 0.5))
+    outcomes = list(InProcess().measure(shards, setup, time.monotonic() + 0.5))
     assert [each.problem for each in outcomes] == [problem(SLOW)]
-    assert list(Here().measure(shards, setup, time.monotonic())) == []
+    assert list(InProcess().measure(shards, setup, time.monotonic())) == []
 
 
 def test_configs_that_failed_are_in_the_record(collection: Collection) -> None:
     """What is known to cost a worker is not tried again, and stands in the record with its reason."""
     setup = find_setup("cpu", "autotune", str(collection.marks))
     failure = Timing(SPLIT, None, "timeout")
-    (outcome,) = Here().measure([Shard("autotune", (Task(problem(HANGS), (), (failure,)),))], setup, 1e99)
+    (outcome,) = InProcess().measure([Shard("autotune", (Task(problem(HANGS), (), (failure,)),))], setup, 1e99)
     assert outcome.record is not None
     assert [timing.config for timing in outcome.record.timings] == [ATEN, SPLIT]
     assert outcome.record.timings[1] == failure
@@ -63,7 +63,7 @@ def test_no_time_left_is_no_error(collection: Collection) -> None:
     assert "2 problems left: run the same command again" in errors
 
 
-def test_full_disk_costs_the_record_in_hand_only(collection: Collection) -> None:
+def test_full_disk_costs_the_current_record_only(collection: Collection) -> None:
     """Where the file can grow no more, that is said with exit code 2, and what was written can be read."""
     problems = [problem(m) for m in range(100, 0, -1)]
 

@@ -1,0 +1,140 @@
+"""Work for the collector: tasks, shards of tasks for one worker each, and outcomes."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+from diode_lut.dataset import Record, Timing
+from diode_lut.domain.problem import Problem
+from diode_lut.kernels.config import Config
+
+if TYPE_CHECKING:
+    from diode_lut.collect.watch import Watch
+
+
+class Task(NamedTuple):
+    """One problem to measure at one stage.
+
+    ``configs`` are the configs to try; empty, the stage chooses. ``failed`` are configs that must not be tried again,
+    because each of them killed a worker.
+    """
+
+    problem: Problem
+    configs: tuple[Config, ...] = ()
+    failed: tuple[Timing, ...] = ()
+
+
+class Outcome(NamedTuple):
+    """What became of one problem at one stage.
+
+    ``measured`` has the record that was just measured, ``skipped`` a reason, ``present`` was in the file before.
+    ``ignored`` counts Inductor's candidates that no config can express.
+    """
+
+    problem: Problem
+    status: Literal["measured", "present", "skipped"]
+    record: Record | None = None
+    reason: str = ""
+    ignored: int = 0
+
+
+class Measurer(Protocol):
+    """Measures one stage."""
+
+    def __call__(self, tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:
+        """One outcome for each task, in any order, each yielded as soon as it is known.
+
+        ``tasks`` are of one family. ``device`` is ``cuda`` or ``cpu``. Every kernel that could hang or fault runs
+        within ``watch``. No config in a task's ``failed`` is tried; the caller adds these to the record. CollectError
+        if the device cannot be used at all, which ends the whole collection.
+        """
+
+
+class Family(NamedTuple):
+    """What problems have in common that share compiled kernels."""
+
+    op: str
+    dtype: str
+    layout: str
+    align: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> Family:
+        """The family of a problem."""
+        return cls(problem.op, problem.dtype, problem.layout, problem.align)
+
+
+class Shard(NamedTuple):
+    """Tasks of one stage and one family, for one worker."""
+
+    stage: str
+    tasks: tuple[Task, ...]
+
+    @property
+    def family(self) -> Family:
+        """The family of all its problems."""
+        return Family.of(self.tasks[0].problem)
+
+    def halves(self) -> list[Shard]:
+        """The shard in two, if it has two tasks."""
+        middle = len(self.tasks) // 2
+        return [Shard(self.stage, part) for part in (self.tasks[:middle], self.tasks[middle:]) if part]
+
+
+MAX_SHARD_TASKS = 100
+"""Most tasks in a shard."""
+
+SHARDS_PER_WORKER = 4
+"""Shards are small enough for each worker to get this many, so that all workers end at about the same time."""
+
+OVERHEAD_FLOPS = 5e11
+"""A GEMM of this many floating-point operations takes about twice as long to measure as the smallest GEMM."""
+
+
+def make_shards(stage: str, tasks: Iterable[Task], workers: int) -> list[Shard]:
+    """The tasks in shards of one family each: the family that takes longest first, in it the largest GEMMs first."""
+    families: defaultdict[Family, list[Task]] = defaultdict(list)
+    for task in sorted(tasks, key=_relative_duration, reverse=True):
+        families[Family.of(task.problem)].append(task)
+    size = min(MAX_SHARD_TASKS, math.ceil(sum(map(len, families.values())) / (SHARDS_PER_WORKER * workers)))
+    return [
+        Shard(stage, tuple(family[start : start + size]))
+        for family in sorted(families.values(), key=lambda family: sum(map(_relative_duration, family)), reverse=True)
+        for start in range(0, len(family), size)
+    ]
+
+
+def _relative_duration(task: Task) -> float:
+    """About how long measuring takes, over what the smallest GEMM takes."""
+    return 1 + 2 * math.prod(task.problem.sizes) / OVERHEAD_FLOPS
+
+
+class Backlog:
+    """The shards that no worker has."""
+
+    def __init__(self, shards: Iterable[Shard]) -> None:
+        self._shards = list(shards)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def take(self, last: Family | None, in_progress: Collection[Family]) -> Shard:
+        """The next shard for a worker whose last one was of family ``last``.
+
+        A worker keeps its family, for which it has compiled kernels. Else it takes a family that no other worker has
+        in progress, so that two workers do not compile the same kernels; else the first shard.
+        """
+        shard = min(self._shards, key=lambda each: (each.family != last, each.family in in_progress))
+        self._shards.remove(shard)
+        return shard
+
+    def put_back(self, shards: Sequence[Shard]) -> None:
+        """Put shards that were not finished before all others."""
+        self._shards[:0] = shards
+
+    def clear(self) -> None:
+        """Drop all shards."""
+        self._shards.clear()
