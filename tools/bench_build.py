@@ -23,7 +23,7 @@ import numpy.typing as npt
 from diode_lut.build import build
 from diode_lut.build.prune import Pruning
 from diode_lut.dataset import Header, Record, Timing, read_dataset
-from diode_lut.dataset.read import header_bytes, record_bytes
+from diode_lut.dataset.frames import header_bytes, record_bytes
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem, contiguous_align
 from diode_lut.kernels.config import ATEN, Config

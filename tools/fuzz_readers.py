@@ -31,13 +31,13 @@ from safetensors.numpy import load, save
 from diode_lut.collect.problems import read_problems
 from diode_lut.dataset import Dataset, Header, Record, Timing, read_dataset
 from diode_lut.dataset.frames import holds_frames
-from diode_lut.dataset.read import write_stream
 from diode_lut.dataset.record import UNFRAMED, header_to_wire, record_to_wire
+from diode_lut.dataset.writer import write_stream
 from diode_lut.domain.errors import DiodeLutError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
-from diode_lut.exchange.formats import Facts, read, write_table, write_timings
-from diode_lut.exchange.registry import FORMATS
+from diode_lut.exchange.content import Facts
+from diode_lut.exchange.formats import FORMATS, read, write_table, write_timings
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.head import KEY, metadata_of, read_model_hardware
 from diode_lut.model.header import header_in_words

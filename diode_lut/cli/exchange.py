@@ -13,19 +13,19 @@ from diode_lut.cli.output import say
 from diode_lut.domain.errors import ExchangeError
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS
-from diode_lut.exchange.registry import FORMATS
+from diode_lut.exchange.formats import FORMATS
 from diode_lut.io.files import write_atomically
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset
-    from diode_lut.exchange.formats import Facts, Timings
+    from diode_lut.exchange.content import Facts, Timings
     from diode_lut.table import Table
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _LIST = "\n".join(f"  {name}: {each.description} ({each.holds})" for name, each in FORMATS.items())
-_EXPORTED = tuple(name for name, each in FORMATS.items() if each.exported)
+_EXPORTED = tuple(name for name, each in FORMATS.items() if each.write)
 _LAYOUT = click.option(
-    "--layout", type=click.Choice(LAYOUTS), help="Of A and B, where the file cannot say it.  [default: nn]"
+    "--layout", type=click.Choice(LAYOUTS), help="The layout of A and B, where the file cannot say it.  [default: nn]"
 )
 
 
@@ -34,21 +34,24 @@ _LAYOUT = click.option(
 @click.argument("path", metavar="IN", type=click.Path(exists=True, path_type=Path))
 @click.option("-o", "--output", metavar="OUT", required=True, type=_FILE, help="The table or dataset to write.")
 @click.option(
-    "--hardware", metavar="NAME", help="What it was measured on: a table's name or its GPU's, or NAME,ARCH,SMS."
+    "--hardware", metavar="NAME", help="The hardware that was measured: a table's name or its GPU's, or NAME,ARCH,SMS."
 )
-@click.option("--op", type=click.Choice(OPS), help="Of the products, where the file does not say it.")
+@click.option("--op", type=click.Choice(OPS), help="The op of all GEMMs, where the file does not say it.")
 @click.option(
-    "--dtype", type=click.Choice(DTYPES), help="Of the inputs, where the file does not say it, or tf32 for float32."
+    "--dtype",
+    type=click.Choice(DTYPES),
+    help="The type of the inputs, where the file does not say it; or tf32 for float32.",
 )
 @_LAYOUT
 def import_command(
     name: str, path: Path, output: Path, hardware: str | None, op: str | None, dtype: str | None, layout: str | None
 ) -> None:
-    """Take over a table or timings of another tool, and say what could not be taken and why.
+    """Import a table or timings of another tool, and say what was skipped and why.
 
     Timings become a dataset, from which the build command makes a table.
     """
-    from diode_lut.exchange.formats import Facts, read
+    from diode_lut.exchange.content import Facts
+    from diode_lut.exchange.formats import read
 
     facts = Facts(hardware_of(hardware) if hardware is not None else None, op, dtype, layout)
     content, skipped = read(name, path, facts)
@@ -64,22 +67,24 @@ def import_command(
 @click.option(
     "--problems",
     type=_FILE,
-    help="Of a table: these problems, as collect takes them.  [default: those with a row of their own]",
+    help="A list as collect takes it: export the table's answers for these problems.  [default: those with a row of "
+    "their own]",
 )
 @click.option(
     "--dtype",
     type=click.Choice(DTYPES),
-    help="Of a table: tf32 exports this instead of float32, where the file cannot say which.",
+    help="tf32 exports a table's answers for tf32 instead of float32, where the file cannot say which.",
 )
 @_LAYOUT
 def export_command(
     name: str, path: Path, output: Path, problems: Path | None, dtype: str | None, layout: str | None
 ) -> None:
-    """Give a table, or a dataset, to another tool, and say what could not be given and why.
+    """Export a table or dataset for another tool, and say what was skipped and why.
 
-    Other tools have no ranges: so of a table, what it answers for single problems is exported.
+    Other tools have no ranges, so a table's answers for single problems are exported.
     """
-    from diode_lut.exchange.formats import Facts, write_timings
+    from diode_lut.exchange.content import Facts
+    from diode_lut.exchange.formats import write_timings
 
     skipped: Counter[str] = Counter()
     datasets: list[Dataset] = []
@@ -97,12 +102,12 @@ def export_command(
 
 
 def _save_timings(timings: Timings, output: Path) -> str:
-    """Write a dataset; how much it holds, in words."""
-    from diode_lut.dataset.read import write_stream
+    """Write a dataset, and describe its size."""
+    from diode_lut.dataset.writer import write_stream
 
     count = sum(len(record.timings) for record in timings.records)
     if not count:
-        raise ExchangeError("nothing that could be taken over")
+        raise ExchangeError("nothing in it could be imported")
     if output.exists():
         raise ExchangeError(f"{output}: exists already, and an import is not appended: name another file")
     write_stream(output, timings.header, timings.records)
@@ -110,18 +115,18 @@ def _save_timings(timings: Timings, output: Path) -> str:
 
 
 def _save_table(table: Table, output: Path) -> str:
-    """Write a table; how much it holds, in words."""
+    """Write a table, and describe its size."""
     from diode_lut.table import write_table as save
 
     if not table.entries:
-        raise ExchangeError("nothing that could be taken over")
+        raise ExchangeError("nothing in it could be imported")
     save(table, output)
     return f"{len(table.entries)} rows"
 
 
 def _table_bytes(name: str, path: Path, problems: Path | None, facts: Facts) -> tuple[bytes, Counter[str]]:
     from diode_lut.collect.problems import read_problems
-    from diode_lut.exchange.exact import exact_problems
+    from diode_lut.exchange.content import exact_problems
     from diode_lut.exchange.formats import write_table
 
     table = read_whole_table(path, "correct it first")

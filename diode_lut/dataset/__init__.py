@@ -1,4 +1,4 @@
-"""Datasets: files of timings, with the hardware and software that they were taken on."""
+"""Datasets: files of timings, with the hardware and software that were measured."""
 
 from __future__ import annotations
 

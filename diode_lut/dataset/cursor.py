@@ -1,4 +1,4 @@
-"""Walking through one large JSON or msgpack document without ever holding more than a small part of it as objects."""
+"""Walking through one large JSON or msgpack document, of which only a small part is ever in memory as objects."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 import msgpack
 
+from diode_lut.dataset.dataset import Readable
+
 MAX_BYTES = 1 << 30
-"""No JSON file is larger, because all of its text is in memory."""
+"""Size limit of a JSON file, because its whole text is in memory."""
 
 MAX_VALUE_BYTES = 4 << 20
-"""No value that is taken whole is larger: in memory it may take a hundred times as much."""
+"""Size limit of a value that is decoded at once: its objects may take a hundred times as much memory."""
 
-_MOST_VALUE_BYTES = 64 << 10
+_USUAL_VALUE_BYTES = 64 << 10
 """Nearly all values are smaller."""
 
 
@@ -24,19 +26,19 @@ class Cursor(Protocol):
     """A place in a document. Its methods raise ValueError, or msgpack's UnpackException, on a damaged document."""
 
     def enter(self) -> Iterator[Any]:
-        """The keys of the map that begins here; after each, its value must be walked through or taken."""
+        """The keys of the map that begins here; after each key, its value must be entered or taken."""
 
     def value(self) -> Any:
-        """Takes the value that begins here."""
+        """Take the value that begins here."""
 
     def end(self) -> None:
-        """Raises ValueError if anything is left of the document."""
+        """ValueError if anything of the document is left."""
 
 
 class JsonCursor:
     """Walks through the text of a JSON file, which may hold NaN and Infinity, as Python's json writes them."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: Readable) -> None:
         data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise ValueError(f"too large (allowed: {MAX_BYTES >> 20} MiB)")
@@ -61,7 +63,7 @@ class JsonCursor:
         """See Cursor."""
         self._peek()
         with suppress(ValueError):
-            return self._decoded(_MOST_VALUE_BYTES)
+            return self._decoded(_USUAL_VALUE_BYTES)
         return self._decoded(MAX_VALUE_BYTES)
 
     def end(self) -> None:
@@ -70,7 +72,7 @@ class JsonCursor:
             raise json.JSONDecodeError("Extra data", self._text, self._position)
 
     def _decoded(self, most: int) -> Any:
-        """The value that begins here; ValueError if it is not within so many characters."""
+        """The value that begins here; ValueError if it is longer than ``most`` characters."""
         text = self._text[self._position : self._position + most]
         try:
             value, end = self._decoder.raw_decode(text)
@@ -96,7 +98,7 @@ class JsonCursor:
 class MsgpackCursor:
     """Walks through a msgpack file."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: Readable) -> None:
         self._unpacker = msgpack.Unpacker(file, max_buffer_size=MAX_VALUE_BYTES)
 
     def enter(self) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""A dataset: one file of timings, whatever its format."""
+"""A dataset: one file of timings, whatever its format, and its bytes, compact or not."""
 
 from __future__ import annotations
 
@@ -7,45 +7,128 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
-from diode_lut.dataset.record import Header, Lost, Record, in_words
+import zstandard
+
+from diode_lut.dataset.record import Header, Lost, Record, lost_text
+from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.printable import printable
 from diode_lut.io.bounded import open_regular
 
 _log = logging.getLogger(__name__)
 
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+"""The first bytes of a compact dataset: our own stream inside one zstd frame."""
+
+_COMPACT_BYTES = 1 << 10
+"""Compressed bytes that are decompressed at once: zstd makes at most 32 MB of them, whatever a file claims."""
+
+_PLAIN_BYTES = 1 << 16
+"""Largest chunk of a stream."""
+
+_MAX_WINDOW_BYTES = 32 << 20
+"""Farthest place before a byte that its zstd frame may refer to."""
+
+_MAX_RATIO = 200
+_RATIO_FREE_BYTES = 4 << 20
+"""Timings shrink to about a tenth. A file that grows to more than _MAX_RATIO times its size, these bytes apart, was
+made to exhaust memory."""
+
+
+class Readable(Protocol):
+    """A binary file that is open for reading."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """The next bytes, at most ``size``; none at the end of the file."""
+
+
+Records = Callable[[Readable, "Counter[str]", "list[Lost]"], Iterator[Record]]
+"""Yields the records of an open file, and adds to what was skipped, by reason, and to the damaged places."""
+
 
 class Dataset:
     """A file of timings. Iterating reads the file from its beginning, in bounded memory, and yields Records.
 
-    ``skipped`` counts what the last iteration could not represent, by reason: ``{"dtype int8": 3}`` says that three
-    timings were left out because of their dtype. ``lost`` are the damaged places that it passed over, which the end of
-    an iteration logs once. Iterating raises DatasetError where nothing behind the damage can be read.
+    ``skipped`` counts the timings that the last iteration could not represent, by reason: ``{"dtype int8": 3}`` for
+    three timings of that dtype. ``lost`` are the damaged places that it passed over; they are logged once, when an
+    iteration ends. Iterating raises DatasetError where nothing behind the damage can be read.
     """
 
-    def __init__(
-        self, path: Path, header: Header, records: Callable[[Counter[str], list[Lost]], Iterator[Record]]
-    ) -> None:
+    def __init__(self, path: Path, header: Header, records: Records) -> None:
         self.path = path
         self.header = header
         self.skipped: Counter[str] = Counter()
         self.lost: list[Lost] = []
         self._logged: list[Lost] = []
         self._records = records
+        self._digest = ""
 
     def __iter__(self) -> Iterator[Record]:
         self.skipped.clear()
         self.lost.clear()
-        yield from self._records(self.skipped, self.lost)
+        with open_regular(self.path) as opened:
+            file = _Hashing(opened)
+            yield from self._records(file, self.skipped, self.lost)
+            self._digest = file.digest()
         if self.lost and self.lost != self._logged:
             self._logged = list(self.lost)
-            _log.warning("%s: %s", printable(str(self.path)), in_words(self.lost))
+            _log.warning("%s: %s", printable(str(self.path)), lost_text(self.lost))
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the file's bytes, in hexadecimal; the file is read for it."""
-        digest = hashlib.sha256()
-        with open_regular(self.path) as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
-        return digest.hexdigest()
+        """SHA-256, in hexadecimal, of the bytes that the last complete iteration read; without one, of the file."""
+        if not self._digest:
+            with open_regular(self.path) as file:
+                self._digest = _Hashing(file).digest()
+        return self._digest
+
+
+class _Hashing:
+    """Passes on what is read of a file, and hashes it."""
+
+    def __init__(self, file: Readable) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+
+    def read(self, size: int = -1, /) -> bytes:
+        """See Readable."""
+        data = self._file.read(size)
+        self._hash.update(data)
+        return data
+
+    def digest(self) -> str:
+        """SHA-256 of the whole file, in hexadecimal; reads the rest of it."""
+        while self.read(1 << 20):
+            pass
+        return self._hash.hexdigest()
+
+
+def chunks(path: Path, file: Readable) -> Iterator[bytes]:
+    """The stream in the file, decompressed if it is compact; DatasetError if its frame is damaged or has no end."""
+    start = file.read(_COMPACT_BYTES)
+    if start.startswith(ZSTD_MAGIC):
+        yield from _decompressed(path, start, file)
+    elif start:
+        yield start + file.read(_PLAIN_BYTES - len(start))
+        yield from iter(lambda: file.read(_PLAIN_BYTES), b"")
+
+
+def _decompressed(path: Path, start: bytes, file: Readable) -> Iterator[bytes]:
+    frame = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
+    compact = plain = 0
+    chunk = start
+    try:
+        while chunk and not frame.eof:
+            data = frame.decompress(chunk)
+            compact, plain = compact + len(chunk), plain + len(data)
+            if plain > _MAX_RATIO * compact + _RATIO_FREE_BYTES:
+                raise DatasetError(f"{path}: damaged: grows to more than {_MAX_RATIO} times its size")
+            yield from (data[at : at + _PLAIN_BYTES] for at in range(0, len(data), _PLAIN_BYTES))
+            chunk = b"" if frame.eof else file.read(_COMPACT_BYTES)
+    except zstandard.ZstdError as error:
+        raise DatasetError(f"{path}: damaged: {error}") from error
+    if not frame.eof:
+        raise DatasetError(f"{path}: cut off: its zstd frame has no end (fetch or pack it again)")
+    if frame.unused_data or file.read(1):
+        raise DatasetError(f"{path}: more follows the end of its zstd frame: not written by the pack command")

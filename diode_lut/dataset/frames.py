@@ -1,4 +1,4 @@
-"""Frames: what a dataset's header and records are stored in, so that damage is found and costs one record only.
+"""Frames: the form in which a dataset stores its header and records, so that damage is found and costs one record.
 
 A frame is a msgpack object of type ext 32: ``C9``, the length in 4 bytes, the kind in one byte; then the CRC-32 of
 these 6 bytes, the CRC-32 of the body, and the body, which is msgpack again. Numbers are big-endian. The first checksum
@@ -14,7 +14,9 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from zlib import crc32
 
-from diode_lut.dataset.record import Lost
+import msgpack
+
+from diode_lut.dataset.record import Header, Lost, Record, header_to_wire, record_to_wire
 from diode_lut.domain.errors import DatasetError
 
 MAX_RECORD_BYTES = 2 << 20
@@ -32,8 +34,9 @@ _CHECKSUMS = struct.Struct(">II")
 _HEAD_BYTES = _BEGINNING.size + _CHECKSUMS.size
 _BEGINNINGS = re.compile(rb"\xc9\x00[\x00-\x20]..[HR]", re.DOTALL)
 
-_MOST_FUTILE_BYTES = 256 << 20
-"""So many bytes are checked in vain before a damaged frame is passed over whole: more were made to take time."""
+_MAX_FUTILE_BYTES = 256 << 20
+"""Most bytes whose checksum is computed in vain. After these a damaged frame is skipped whole: a file that needs more
+was made to take time."""
 
 
 class _Head(NamedTuple):
@@ -52,16 +55,26 @@ def frame(kind: int, body: bytes) -> bytes:
     return beginning + _CHECKSUMS.pack(crc32(beginning), crc32(body)) + body
 
 
+def header_bytes(header: Header) -> bytes:
+    """The beginning of a stream: all copies of the header."""
+    return frame(HEADER, msgpack.packb(header_to_wire(header))) * HEADERS
+
+
+def record_bytes(record: Record) -> bytes:
+    """The record as a frame."""
+    return frame(RECORD, msgpack.packb(record_to_wire(record)))
+
+
 def holds_frames(beginning: bytes) -> bool:
-    """Whether a file that begins so is made of frames, some of which may be damaged."""
+    """Whether a file with this beginning is made of frames, some of which may be damaged."""
     return next(_heads(beginning), None) is not None or _may_begin(beginning)
 
 
 class Frames:
     """The kind and the body of each frame in a stream, which is read once, in bounded memory.
 
-    The damaged places are added to ``lost``. After the last frame, ``torn`` is the number of bytes at the end that are
-    an incomplete frame, and ``end`` where the stream ends without them.
+    Damaged places are added to ``lost``. After the last frame, ``torn`` is the number of bytes of an incomplete frame
+    at the end of the stream, and ``end`` the offset at which that begins.
     """
 
     def __init__(self, chunks: Iterable[bytes], lost: list[Lost]) -> None:
@@ -73,7 +86,7 @@ class Frames:
 
     @property
     def records(self) -> int:
-        """How many records there were so far, those that are lost included."""
+        """Number of records so far, including lost ones."""
         return self._counts[RECORD]
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
@@ -93,11 +106,11 @@ class Frames:
                 yield head.kind, body
             else:
                 futile, claimed = futile + head.size, start + head.size
-                at = start + 1 if futile < _MOST_FUTILE_BYTES else claimed
+                at = start + 1 if futile < _MAX_FUTILE_BYTES else claimed
         self._finish(torn)
 
     def _finish(self, torn: int) -> None:
-        """What follows the last frame is an incomplete one, or damaged."""
+        """Count the rest of the stream, behind the last frame, as an incomplete frame or as damaged."""
         rest = self._window.take(self.end, self._window.end)
         if torn < 0 and rest and _may_begin(rest):
             torn = self.end
@@ -113,7 +126,7 @@ class Frames:
 
 
 class _Window:
-    """The part of a stream that is in memory: what lies before a place that was asked for is dropped."""
+    """The part of a stream that is in memory: what lies before the last requested place is dropped."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
@@ -122,7 +135,7 @@ class _Window:
 
     @property
     def end(self) -> int:
-        """Where what was read of the stream so far ends."""
+        """Offset of the first byte of the stream that was not read yet."""
         return self._begin + len(self._data)
 
     def take(self, start: int, end: int) -> bytes | None:
@@ -134,7 +147,7 @@ class _Window:
         return bytes(self._data[start - self._begin : end - self._begin])
 
     def next_head(self, at: int) -> tuple[int, _Head] | None:
-        """Where, from ``at`` on, the next frame begins whose head is not damaged; None without one."""
+        """The offset and head of the next frame, from ``at`` on, whose head is not damaged; None without one."""
         while True:
             del self._data[: at - self._begin]
             self._begin = at
@@ -153,7 +166,7 @@ class _Window:
 
 
 def _heads(data: bytes | bytearray) -> Iterator[tuple[int, _Head]]:
-    """Where frames may begin: all heads with a right checksum, whatever follows them."""
+    """The offsets at which frames may begin: those of all heads with a right checksum, whatever follows them."""
     for match in _BEGINNINGS.finditer(data):
         start = match.start()
         if start + _HEAD_BYTES <= len(data):
@@ -165,7 +178,7 @@ def _heads(data: bytes | bytearray) -> Iterator[tuple[int, _Head]]:
 
 
 def _may_begin(rest: bytes) -> bool:
-    """Whether a frame that was written until here may look so; it is too short for a head."""
+    """Whether the rest may be the beginning of a frame, which is too short to have its whole head."""
     beginning, checksum = rest[: _BEGINNING.size], rest[_BEGINNING.size :][:4]
     like = beginning + b"\xc9\x00\x00\x00\x00R"[len(beginning) :]
     whole = _CHECKSUMS.pack(crc32(beginning), 0)[: len(checksum)] == checksum

@@ -1,4 +1,4 @@
-"""Packing: one compact dataset of several, with the timings that matter."""
+"""Packing: one compact dataset from several, each record stored once."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from statistics import median
 from typing import NamedTuple
 
 import msgpack
+import zstandard
 
-from diode_lut.dataset.compact import write_compact
 from diode_lut.dataset.dataset import Dataset
-from diode_lut.dataset.frames import RECORD, frame
-from diode_lut.dataset.read import header_bytes
+from diode_lut.dataset.frames import RECORD, frame, header_bytes
 from diode_lut.dataset.record import SOFTWARE, STAGES, Header, Record, Timing, record_to_wire
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.problem import Problem
+from diode_lut.io.files import write_atomically
 from diode_lut.kernels.config import ATEN, Config
 
 _ALL_BUT_STATIC = 1.012
@@ -59,7 +59,7 @@ def _scale(sweep: Mapping[Config, float], final: Mapping[Config, float]) -> floa
 
 
 class Packed(NamedTuple):
-    """What is in a packed file: ``problems``, ``timings`` by stage, how many ``copies`` of records were left out."""
+    """Contents of a packed file: the number of problems, of timings by stage, and of copies that were left out."""
 
     problems: int
     timings: Counter[str]
@@ -69,10 +69,9 @@ class Packed(NamedTuple):
 def pack(datasets: Sequence[Dataset], path: Path, progress: Callable[[Dataset], Iterable[Record]] = iter) -> Packed:
     """Write all records of the datasets, sorted, into one compact file, which replaces an existing one.
 
-    Records that are equal are stored once. All others stay, also where a problem was measured twice, because building
-    takes the median. The same records give the same bytes, in whatever order and in however many files they come.
-    The header has the earliest date. ``progress`` passes on the records of a dataset. DatasetError is raised if the
-    hardware or the software are not the same everywhere.
+    Equal records are stored once. Other records of the same problem all stay, because building takes the median. The
+    same records give the same bytes, whatever their order and number of files. The header has the earliest date.
+    ``progress`` passes on the records of a dataset. DatasetError if hardware or software differ between datasets.
     """
     header = _common_header(datasets)
     records: set[tuple[Problem, int, bytes]] = set()
@@ -89,6 +88,16 @@ def pack(datasets: Sequence[Dataset], path: Path, progress: Callable[[Dataset], 
     return Packed(len({problem for problem, _, _ in records}), timings, read - len(records))
 
 
+_LEVEL = 12
+"""Of zstd. Files of higher levels are 10 % smaller and take thirty times as long to write."""
+
+
+def write_compact(path: Path, chunks: Iterable[bytes]) -> None:
+    """Write the stream to a compact file, which replaces an existing one."""
+    compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compressobj()
+    write_atomically(path, b"".join((*map(compressor.compress, chunks), compressor.flush())))
+
+
 def _pack(record: Record) -> bytes:
     timings = sorted(record.timings, key=_order)
     packed: bytes = msgpack.packb(record_to_wire(record._replace(timings=tuple(timings))))
@@ -100,7 +109,7 @@ def _order(timing: Timing) -> tuple[Config, float, str]:
 
 
 def _common_header(datasets: Sequence[Dataset]) -> Header:
-    """The header of all datasets together, or DatasetError naming two that do not go together."""
+    """The header of all datasets together, or DatasetError with the names of two that differ."""
     first, *others = sorted(datasets, key=lambda dataset: (dataset.header, dataset.path))
     for other in others:
         _check_same(first, other)

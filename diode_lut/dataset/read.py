@@ -1,94 +1,109 @@
-"""Reading a dataset, record by record, and what of it could not be read."""
+"""Reading a dataset: its format, its header, and its records one by one."""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import msgpack
 
-from diode_lut.dataset.compact import ZSTD_MAGIC, read_chunks
 from diode_lut.dataset.cursor import JsonCursor, MsgpackCursor
-from diode_lut.dataset.dataset import Dataset
-from diode_lut.dataset.frames import HEADER, HEADERS, RECORD, Frames, frame, holds_frames
-from diode_lut.dataset.record import (
-    MAGIC,
-    UNFRAMED,
-    Header,
-    Lost,
-    Record,
-    RecordDecoder,
-    header_from_wire,
-    header_to_wire,
-    record_to_wire,
-)
+from diode_lut.dataset.dataset import ZSTD_MAGIC, Dataset, Readable, chunks
+from diode_lut.dataset.frames import HEADER, HEADERS, RECORD, Frames, holds_frames
+from diode_lut.dataset.record import MAGIC, UNFRAMED, Header, Lost, Record, RecordDecoder, header_from_wire
 from diode_lut.dataset.torch_diode import open_torch_diode
 from diode_lut.dataset.unframed import Unframed
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import printable
 from diode_lut.io.bounded import open_regular
-from diode_lut.io.files import write_atomically
 
 _log = logging.getLogger(__name__)
 
+_BEGINNING_BYTES = 4 << 10
+"""The copies of a header are shorter."""
+
+
+def read_dataset(path: Path, *, hardware: Hardware | None = None, layout: str = "nn") -> Dataset:
+    """The dataset in ``path``: our own stream, compact or not, or torch-diode's JSON or msgpack.
+
+    torch-diode's files say neither the architecture of a device nor the layout of the operands. So of such a file
+    the timings of ``hardware`` are read, which one of its names or aliases must match, all with ``layout`` (``nn`` is
+    what torch-diode's own collector multiplies). Our own files say both, and the arguments are ignored.
+
+    Raises DatasetError for a file that is not a dataset, OSError for one that cannot be read.
+    """
+    with open_regular(path) as file:
+        start = file.read(_BEGINNING_BYTES)
+        file.seek(0)
+        if not start:
+            raise DatasetError(f"{path}: the file is empty")
+        if b'"schema_version"' in start[:256]:
+            raise DatasetError(f"{path}: a table, not a dataset")
+        if start.lstrip()[:1] == b"{":
+            return open_torch_diode(path, file, JsonCursor, hardware, layout)
+        if MAGIC.encode() in start[:256] or start.startswith(ZSTD_MAGIC) or holds_frames(start):
+            return _stream(path, file)
+        if _begins_with_map(start):
+            return open_torch_diode(path, file, MsgpackCursor, hardware, layout)
+        raise DatasetError(f"{path}: not a dataset: it begins with {start[:16]!r}")
+
+
+def _begins_with_map(start: bytes) -> bool:
+    return start[0] & 0xF0 == 0x80 or start[0] in (0xDE, 0xDF)
+
 
 def open_stream(path: Path) -> Dataset:
-    """The dataset in a file of our own format, compact or not, or DatasetError if its header is not one."""
-    records = _records if is_framed(path) else _unframed_records
-    return Dataset(path, read_header(path), lambda _, lost: records(path, lost))
+    """The dataset in a file of our own format, compact or not; DatasetError if its header cannot be read."""
+    with open_regular(path) as file:
+        return _stream(path, file)
 
 
-def is_framed(path: Path) -> bool:
-    """Whether the records of the stream are in frames, as all are that are written now."""
-    return holds_frames(next(read_chunks(path), b""))
+def _stream(path: Path, file: Readable) -> Dataset:
+    header, framed = read_header(path, file)
+    return Dataset(path, header, partial(_framed_records if framed else _unframed_records, path))
 
 
-def read_header(path: Path) -> Header:
-    """The header, or DatasetError if it is not one."""
+def read_header(path: Path, file: Readable) -> tuple[Header, bool]:
+    """The header at the beginning of our own stream, and whether the stream is made of frames; else DatasetError."""
+    pieces = chunks(path, file)
+    start = next(pieces, b"")
+    framed = holds_frames(start)
+    read = _framed_header if framed else _unframed_header
+    return read(path, chain((start,), pieces)), framed
+
+
+def _framed_header(path: Path, pieces: Iterable[bytes]) -> Header:
+    frames = Frames(pieces, [])
+    body = next((body for kind, body in islice(frames, HEADERS) if kind == HEADER), None)
+    if body is None and frames.lost:
+        raise DatasetError(f"{path}: damaged: no copy of its header can be read, so the hardware is unknown")
     try:
-        return _framed_header(path) if is_framed(path) else header_from_wire(_first_object(path), UNFRAMED)
+        return header_from_wire(None if body is None else _unpacked(body))
     except DatasetError as error:
         raise DatasetError(f"{path}: {error}") from None
 
 
-def write_stream(path: Path, header: Header, records: Iterable[Record]) -> None:
-    """Write a whole dataset, which replaces an existing file."""
-    write_atomically(path, b"".join((header_bytes(header), *map(record_bytes, records))))
-
-
-def header_bytes(header: Header) -> bytes:
-    """What a stream begins with."""
-    return frame(HEADER, msgpack.packb(header_to_wire(header))) * HEADERS
-
-
-def record_bytes(record: Record) -> bytes:
-    """The record as it is in a stream."""
-    return frame(RECORD, msgpack.packb(record_to_wire(record)))
-
-
-def _framed_header(path: Path) -> Header:
-    frames = Frames(read_chunks(path), [])
-    body = next((body for kind, body in islice(frames, HEADERS) if kind == HEADER), None)
-    if body is None and frames.lost:
-        raise DatasetError("damaged: no copy of its header can be read, so nobody knows what was measured")
-    return header_from_wire(None if body is None else _unpacked(body))
-
-
-def _first_object(path: Path) -> Any:
+def _unframed_header(path: Path, pieces: Iterable[bytes]) -> Header:
     try:
-        return Unframed(read_chunks(path), RecordDecoder().decode, []).header()
+        wire = Unframed(pieces, RecordDecoder().decode, []).header()
     except (ValueError, msgpack.UnpackException) as error:
         what = str(error) or type(error).__name__
-        raise DatasetError(f"byte 0: not a diode_lut dataset, or damaged: {what}") from error
+        raise DatasetError(f"{path}: byte 0: not a diode_lut dataset, or damaged: {what}") from error
+    try:
+        return header_from_wire(wire, UNFRAMED)
+    except DatasetError as error:
+        raise DatasetError(f"{path}: {error}") from None
 
 
-def _records(path: Path, lost: list[Lost]) -> Iterator[Record]:
+def _framed_records(path: Path, file: Readable, _skipped: Counter[str], lost: list[Lost]) -> Iterator[Record]:
     decoder = RecordDecoder()
-    frames = Frames(read_chunks(path), lost)
+    frames = Frames(chunks(path, file), lost)
     for kind, body in frames:
         if kind == RECORD:
             try:
@@ -101,8 +116,8 @@ def _records(path: Path, lost: list[Lost]) -> Iterator[Record]:
         _log.warning("%s: the last record was cut off by a crash: its %d bytes are left out", name, frames.torn)
 
 
-def _unframed_records(path: Path, lost: list[Lost]) -> Iterator[Record]:
-    stream = Unframed(read_chunks(path), RecordDecoder().decode, lost)
+def _unframed_records(path: Path, file: Readable, _skipped: Counter[str], lost: list[Lost]) -> Iterator[Record]:
+    stream = Unframed(chunks(path, file), RecordDecoder().decode, lost)
     stream.header()
     yield from stream.records()
 
@@ -112,35 +127,3 @@ def _unpacked(body: bytes) -> Any:
         return msgpack.unpackb(body, use_list=False)
     except (ValueError, msgpack.UnpackException) as error:
         raise DatasetError(f"not msgpack: {str(error) or type(error).__name__}") from error
-
-
-_BEGINNING_BYTES = 4 << 10
-"""The copies of a header are shorter."""
-
-
-def read_dataset(path: Path, *, hardware: Hardware | None = None, layout: str = "nn") -> Dataset:
-    """The dataset in ``path``: our own stream, as it is or compact, or torch-diode's JSON or msgpack.
-
-    torch-diode's files say neither what the architecture of a device is nor how its inputs were laid out. So of such
-    a file the timings of ``hardware`` are read, which one of its names or aliases must match, all with ``layout``
-    (``nn`` is what torch-diode's own collector multiplies). Our own files say it themselves, and both are ignored.
-
-    Raises DatasetError for a file that is not a dataset, OSError for one that cannot be read.
-    """
-    with open_regular(path) as file:
-        start = file.read(_BEGINNING_BYTES)
-    if not start:
-        raise DatasetError(f"{path}: the file is empty")
-    if b'"schema_version"' in start[:256]:
-        raise DatasetError(f"{path}: a table, not a dataset")
-    if start.lstrip()[:1] == b"{":
-        return open_torch_diode(path, JsonCursor, hardware, layout)
-    if MAGIC.encode() in start[:256] or start.startswith(ZSTD_MAGIC) or holds_frames(start):
-        return open_stream(path)
-    if _begins_with_map(start):
-        return open_torch_diode(path, MsgpackCursor, hardware, layout)
-    raise DatasetError(f"{path}: not a dataset: it begins with {start[:16]!r}")
-
-
-def _begins_with_map(start: bytes) -> bool:
-    return start[0] & 0xF0 == 0x80 or start[0] in (0xDE, 0xDF)

@@ -1,7 +1,8 @@
-"""What a dataset holds, its form in msgpack, and what of it could not be read."""
+"""The header and records of a dataset, their form in msgpack, and damaged places."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,23 +14,24 @@ from diode_lut.kernels.registry import TEMPLATES
 
 REASONS = ("compile", "shared_memory", "out_of_memory", "launch", "timeout", "wrong_result", "invalid_time")
 """Why a config has no time: it does not compile; it needs more shared memory than the device has; the tensors do not
-fit in memory; the kernel does not start, or dies; it takes too long; its result is not the product; the benchmarker
-answered something that is no time (not from MIN_NS to MAX_NS)."""
+fit in memory; the kernel does not start, or dies; it takes too long; its result is wrong; the benchmarker's result is
+no time from MIN_NS to MAX_NS."""
 
 MIN_NS, MAX_NS = 1.0, 1e12
-"""Nanoseconds that one execution of a product can take: from about a clock cycle to a quarter of an hour."""
+"""Shortest and longest time of one execution, in nanoseconds: about a clock cycle, and a quarter of an hour."""
 
+NS_PER_MS = 1e6
 
 STAGES = ("autotune", "sweep", "final")
 """How the times of a record were taken: by Inductor's autotuner; quickly, on kernels that many problems share; or
-carefully, on the very kernels that users will run. Where a problem has final times, only those decide."""
+carefully, on the kernels that users will run. Where a problem has final times, only those count."""
 
 
 class Header(NamedTuple):
-    """What a dataset was measured on and with.
+    """The hardware and software of a dataset.
 
-    ``torch``, ``triton``, ``cuda`` and ``driver`` are versions as their makers write them, empty where there is none;
-    ``benchmarker`` says in words what took the times; ``measured_on`` is the ISO date of the first record.
+    ``torch``, ``triton``, ``cuda`` and ``driver`` are versions, empty where there is none; ``benchmarker`` names the
+    method of timing; ``measured_on`` is the ISO date of the first record.
     """
 
     hardware: Hardware
@@ -42,11 +44,11 @@ class Header(NamedTuple):
 
 
 SOFTWARE = ("torch", "triton", "cuda", "driver", "benchmarker")
-"""The fields of a Header with which timings were taken: where one differs, they are not in one file."""
+"""The fields of a Header that are the same for all timings of a file, besides the hardware."""
 
 
 class Timing(NamedTuple):
-    """One config on one problem: ``ns`` nanoseconds, or one of REASONS why there is no time; never both."""
+    """One config on one problem: its time in nanoseconds, or one of REASONS why it has none; never both."""
 
     config: Config
     ns: float | None
@@ -54,27 +56,33 @@ class Timing(NamedTuple):
 
     @classmethod
     def of(cls, config: Config, ns: float) -> Timing:
-        """What a benchmark that answered ``ns`` means: anything but a time from MIN_NS to MAX_NS is a failure."""
+        """The timing for a benchmark's result: anything but a time from MIN_NS to MAX_NS is a failure."""
         return cls(config, ns) if MIN_NS <= ns <= MAX_NS else cls(config, None, "invalid_time")
+
+    @classmethod
+    def of_milliseconds(cls, config: Config, ms: Any) -> Timing:
+        """The same for the milliseconds of other tools, which may be anything that JSON can hold."""
+        known = type(ms) in (int, float) and ms <= MAX_NS  # larger integers may be no floating-point numbers
+        return cls.of(config, ms * NS_PER_MS if known else math.nan)
 
 
 class Record(NamedTuple):
-    """What one run measured for one problem, at one of STAGES. Building combines a problem's records."""
+    """The timings of one run for one problem, at one of STAGES. Building combines the records of a problem."""
 
     problem: Problem
     timings: tuple[Timing, ...]
     stage: str = "autotune"
 
 
-_NAMED = 5
-"""Of more damaged places than these only the number is said."""
+_MAX_PLACES = 5
+"""Most damaged places that a message lists."""
 
 
 class Lost(NamedTuple):
     """A damaged place: the bytes from ``start`` to ``end`` (exclusive) of the stream could not be read.
 
-    ``record`` is the number of the first record that was there, counted from 1; 0 stands for the header, of which
-    there is a second copy. Mostly one record is lost; where the place is longer than a record, several may be.
+    ``record`` is the number of the first lost record, counted from 1; 0 stands for a copy of the header. A place that
+    is longer than a record may have held several.
     """
 
     record: int
@@ -86,31 +94,31 @@ class Lost(NamedTuple):
         return f"{what} (bytes {self.start} to {self.end})"
 
 
-def in_words(lost: Sequence[Lost]) -> str:
-    """All places on one line, the first ones by name."""
-    more = f" and {len(lost) - _NAMED} more places" if len(lost) > _NAMED else ""
-    return f"damaged: {', '.join(map(str, lost[:_NAMED]))}{more} cannot be read and are left out"
+def lost_text(lost: Sequence[Lost]) -> str:
+    """One line for all damaged places, with a list of the first ones."""
+    more = f" and {len(lost) - _MAX_PLACES} more places" if len(lost) > _MAX_PLACES else ""
+    return f"damaged: {', '.join(map(str, lost[:_MAX_PLACES]))}{more} cannot be read and are left out"
 
 
 MAGIC = "diode_lut_dataset"
 VERSION = 2
 UNFRAMED = 1
-"""The version before, without checksums: as it is still read."""
+"""The version before, without checksums, which can still be read."""
 
-_EXACT = 2**53
-"""Up to here integers are the same as floating-point numbers."""
+_MAX_EXACT = 2**53
+"""Up to here every integer is a floating-point number."""
 
 _TEXTS = Header._fields[1:]
 
 
 def header_to_wire(header: Header, version: int = VERSION) -> dict[str, Any]:
-    """The map that stands first in a file, its first key MAGIC."""
+    """The map at the beginning of a file; its first key is MAGIC."""
     hardware = {**header.hardware._asdict(), "aliases": list(header.hardware.aliases)}
     return {MAGIC: version, **header._asdict(), "hardware": hardware}
 
 
 def header_from_wire(wire: Any, version: int = VERSION) -> Header:
-    """The header, or DatasetError saying what was found instead; None stands for a file that ends too early."""
+    """The header, or DatasetError saying what was found instead; None is a file that ends within its header."""
     if wire is None:
         raise DatasetError("ends within its header: cut off before anything was measured (remove it)")
     if not isinstance(wire, dict) or MAGIC not in wire:
@@ -134,12 +142,12 @@ def record_to_wire(record: Record) -> tuple[Any, ...]:
 
 
 def _short(ns: float) -> float:
-    """The same number, as an integer if it is one of those that are stored in less space."""
-    return int(ns) if -_EXACT < ns < _EXACT and ns == int(ns) else float(ns)
+    """The same number, as an integer where that takes less space."""
+    return int(ns) if -_MAX_EXACT < ns < _MAX_EXACT and ns == int(ns) else float(ns)
 
 
 class RecordDecoder:
-    """Makes records of what ``record_to_wire`` gave. Equal problems and configs become the same object."""
+    """Decodes what ``record_to_wire`` returns. Equal configs become the same object."""
 
     def __init__(self) -> None:
         self._configs: dict[Config, Config] = {}
@@ -157,11 +165,11 @@ class RecordDecoder:
         try:
             config, outcome = wire
             config = self._configs[config]
-        except (KeyError, TypeError, ValueError):  # a config for the first time, or something else
+        except (KeyError, TypeError, ValueError):  # a config that is new, or not a config
             config, outcome = self._new_config(wire)
         if type(outcome) is int or type(outcome) is float:
             if MIN_NS <= outcome <= MAX_NS:
-                return Timing(config, outcome)  # what Timing.of does, a million times without its call
+                return Timing(config, outcome)  # as Timing.of does: calling it a million times would take longer
             return Timing.of(config, outcome)
         if outcome in REASONS:
             return Timing(config, None, outcome)

@@ -5,46 +5,41 @@ One document, JSON or msgpack: ``{"hardware": {NAME: {"operation": {OP: {"soluti
 and out_dtype. Source: torch_diode/types/matmul_types.py, matmul_dataset.py and json_serializable.py of torch-diode 0.1;
 its times are what Inductor's feedback saver gives, milliseconds, though its docstrings say seconds.
 
-All its configs are Inductor's plain Triton templates: ATen was never measured. A config's ``name`` and ``grid`` tell
-nothing, and what is derived from the problem (EVEN_K, ACC_TYPE) is checked or ignored. The layout of the inputs is not
-stored; its own collector multiplies packed row-major matrices.
+All its configs are of Inductor's plain Triton templates; ATen was never measured. ``name`` and ``grid`` of a config are
+ignored, ACC_TYPE must be float32, EVEN_K follows from the problem. The layout of the operands is not stored; its own
+collector multiplies packed row-major matrices.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgpack
 
 from diode_lut.dataset.cursor import Cursor
-from diode_lut.dataset.dataset import Dataset
+from diode_lut.dataset.dataset import Dataset, Readable
 from diode_lut.dataset.record import Header, Record, Timing
 from diode_lut.domain.errors import DatasetError, ProblemError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem, contiguous_align
-from diode_lut.io.bounded import open_regular
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import pointer_gemm
 from diode_lut.kernels.triton_gemm import TRITON_MM
-
-NANOSECONDS = 1e6
-"""In one of the milliseconds that torch-diode counts in."""
 
 _TUNABLES = TRITON_MM.names
 
 
 def open_torch_diode(
-    path: Path, cursor: Callable[[BinaryIO], Cursor], hardware: Hardware | None, layout: str
+    path: Path, file: Readable, cursor: Callable[[Readable], Cursor], hardware: Hardware | None, layout: str
 ) -> Dataset:
     """The timings of ``hardware``, whose name or alias the file must use; see ``read_dataset``."""
-    with open_regular(path) as file, _damage_reported(path):
+    with _damage_reported(path):
         first = next(_hardware_names(cursor(file)), None)
     if first is None:
         raise DatasetError(f"{path}: neither a diode_lut dataset nor one of torch-diode, which has a map 'hardware'")
@@ -59,15 +54,16 @@ def open_torch_diode(
 
 def _records(
     path: Path,
-    cursor: Callable[[BinaryIO], Cursor],
+    cursor: Callable[[Readable], Cursor],
     hardware: Hardware,
     layout: str,
+    file: Readable,
     skipped: Counter[str],
     _lost: object,
 ) -> Iterator[Record]:
     names: set[str] = set()
     parser = _SolutionParser(layout, skipped)
-    with open_regular(path) as file, _damage_reported(path):
+    with _damage_reported(path):
         for name, op, key, solution in _solutions(cursor(file)):
             names.add(name)
             if hardware.called(name):
@@ -84,7 +80,7 @@ def _hardware_names(cursor: Cursor) -> Iterator[str]:
 
 
 def _solutions(cursor: Cursor) -> Iterator[tuple[str, str, str, Any]]:
-    """Hardware name, op, problem key and solution, one after another as they stand in the document."""
+    """Hardware name, op, problem key and solution, in the order of the document."""
     for name in _members(cursor, "hardware"):
         for op in _members(cursor, "operation"):
             for key in _members(cursor, "solution"):
@@ -93,7 +89,7 @@ def _solutions(cursor: Cursor) -> Iterator[tuple[str, str, str, Any]]:
 
 
 def _members(cursor: Cursor, field: str) -> Iterator[str]:
-    """The keys of the map that stands under ``field`` in the map at the cursor; what is beside it is passed over."""
+    """The keys of the map under ``field`` in the map at the cursor; other fields are skipped."""
     for key in cursor.enter():
         if key == field:
             yield from map(str, cursor.enter())
@@ -102,7 +98,7 @@ def _members(cursor: Cursor, field: str) -> Iterator[str]:
 
 
 class _SolutionParser:
-    """Makes records of solutions, and counts the timings that we cannot represent."""
+    """Makes records from solutions, and counts the timings that configs and problems cannot represent."""
 
     def __init__(self, layout: str, skipped: Counter[str]) -> None:
         self._layout = layout
@@ -110,10 +106,10 @@ class _SolutionParser:
         self._configs: dict[tuple[str, tuple[Any, ...]], Config] = {}
 
     def records(self, op: str, key: str, solution: Any) -> Iterator[Record]:
-        """One record, or two where some configs allow TF32 and others do not, or none."""
+        """No record, one, or two where only some of the configs allow TF32."""
         timed_configs = _timed_configs(solution)
         try:
-            problem = _problem(op, key, self._layout)
+            problem = problem_of_key(op, key, self._layout)
         except ProblemError as error:
             self._skipped[str(error)] += len(timed_configs)
             return
@@ -136,26 +132,26 @@ class _SolutionParser:
         if fields.get("ACC_TYPE", "tl.float32") != "tl.float32":
             raise ProblemError(f"ACC_TYPE {fields['ACC_TYPE']!r}")
         tf32 = problem.dtype == "float32" and fields.get("ALLOW_TF32") is True
-        timing = Timing.of(self._config(problem.op, fields), _nanoseconds(timed.get("time")))
+        timing = Timing.of_milliseconds(self._config(problem.op, fields), timed.get("time"))
         return "tf32" if tf32 else problem.dtype, timing
 
     def _config(self, op: str, fields: dict[str, Any]) -> Config:
         values = tuple(map(fields.get, _TUNABLES))
         try:
             return self._configs[op, values]
-        except (KeyError, TypeError):  # for the first time, or nothing that can be hashed
+        except (KeyError, TypeError):  # new, or not hashable
             config = Config.from_json({"template": pointer_gemm(op), **dict(zip(_TUNABLES, values, strict=True))})
             return self._configs.setdefault((op, values), config)
 
 
-def _problem(op: str, key: str, layout: str) -> Problem:
+def problem_of_key(op: str, key: str, layout: str) -> Problem:
+    """The problem of a KEY, with packed operands of this layout; ProblemError if tables cannot describe it."""
     shape = _parsed(key, "a problem")
     dtypes = sorted({str(shape.get(name)) for name in ("M_dtype", "K_dtype", "out_dtype")})
     if len(dtypes) > 1:
         raise ProblemError(f"dtype: a mix of {' and '.join(map(repr, dtypes))}")
-    sizes: list[Any] = [shape.get(name) for name in "BMNK"]
-    problem = Problem.checked(op, dtypes[0], layout, 16, *sizes)
-    return problem._replace(align=contiguous_align(problem.dtype, layout, problem.m, problem.n, problem.k))
+    sizes = {name: shape.get(name.upper()) for name in ("b", "m", "n", "k")}
+    return Problem.of(op, dtype=dtypes[0], layout=layout, **sizes)  # type: ignore[arg-type]  # that is what it checks
 
 
 def _parsed(value: Any, what: str) -> dict[str, Any]:
@@ -175,12 +171,6 @@ def _timed_configs(solution: Any) -> list[Any]:
     if not isinstance(timed_configs, list):
         raise ValueError("a solution without a list 'timed_configs'")
     return timed_configs
-
-
-def _nanoseconds(milliseconds: Any) -> float:
-    """NaN, which is no time, if it is not a number either; integers may be too large to be a float."""
-    known = type(milliseconds) in (int, float) and 0 < milliseconds < 1e300
-    return milliseconds * NANOSECONDS if known else math.nan
 
 
 @contextmanager

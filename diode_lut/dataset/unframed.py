@@ -1,7 +1,7 @@
 """Datasets of version 1: msgpack objects one after another, without checksums. They are read, and appended to if whole.
 
-Behind damage, reading goes on at the next bytes with which a record can begin. A changed time that is still a time
-cannot be noticed, and an incomplete record at the end is not told from a damaged one.
+After damage, reading goes on at the next bytes with which a record can begin. A changed time that is still a valid time
+is not noticed, and an incomplete record at the end looks like a damaged one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.problem import OPS
 
 _BEGINNINGS = re.compile(rb"\x93\x98(?:%s)" % b"|".join(msgpack.packb(op) for op in OPS))
-"""Of a record: a list of three, first of which is a list of eight, first of which is the op."""
+"""How a record begins: a list of three, whose first is a list of eight, whose first is the op."""
 
 _LONGEST_BEGINNING = 2 + max(len(msgpack.packb(op)) for op in OPS)
 
-_MOST_ATTEMPTS = 1000
-"""Most places at which reading resumes; after these the rest counts as lost, to bound the time for crafted files."""
-
+_MAX_ATTEMPTS = 1000
+"""Most places at which reading resumes. After these the rest counts as lost, so that no file takes too much time."""
 
 _END = object()
 
@@ -32,7 +31,7 @@ _END = object()
 class Unframed:
     """The header's object, undecoded, and the records of a stream, which is read once, in bounded memory.
 
-    The damaged places are added to ``lost``.
+    Damaged places are added to ``lost``.
     """
 
     def __init__(self, chunks: Iterable[bytes], decode: Callable[[Any], Record], lost: list[Lost]) -> None:
@@ -51,7 +50,7 @@ class Unframed:
         return None if header is _END else header
 
     def records(self) -> Iterator[Record]:
-        """The records; what is damaged is passed over."""
+        """The records that are not damaged."""
         number, gap, attempts = 1, -1, 0
         while True:
             record = self._record()
@@ -66,7 +65,7 @@ class Unframed:
                 return
             else:
                 gap, attempts = self._start if gap < 0 else gap, attempts + 1
-                if not self._find(self._start + 1, attempts < _MOST_ATTEMPTS):
+                if not self._find(self._start + 1, attempts < _MAX_ATTEMPTS):
                     self.lost.append(Lost(number, gap, self._start))
                     return
 
@@ -122,12 +121,12 @@ class Unframed:
         self._unpacker.feed(self._data)
 
     def _drop(self, until: int) -> None:
-        """Nothing before this place is needed any more."""
+        """Forget what lies before this place."""
         del self._data[: until - self._start]
         self._start = until
 
     def _grow(self) -> bytes:
-        """More of the stream, empty at its end."""
+        """The next chunk of the stream; empty at its end."""
         chunk = next(self._chunks, b"")
         self._data += chunk
         return chunk

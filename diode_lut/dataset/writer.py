@@ -1,8 +1,9 @@
-"""Appending to a dataset, without losing anything that is in it."""
+"""Writing a dataset, and appending to one without losing anything that is in it."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -10,24 +11,40 @@ from typing import final
 
 import msgpack
 
-from diode_lut.dataset.compact import is_compact, read_chunks
-from diode_lut.dataset.frames import Frames
-from diode_lut.dataset.read import header_bytes, is_framed, open_stream, read_header, record_bytes, write_stream
-from diode_lut.dataset.record import MAX_NS, MIN_NS, SOFTWARE, Header, Record, RecordDecoder, in_words, record_to_wire
+from diode_lut.dataset.dataset import ZSTD_MAGIC, chunks
+from diode_lut.dataset.frames import Frames, header_bytes, holds_frames, record_bytes
+from diode_lut.dataset.read import read_header
+from diode_lut.dataset.record import (
+    MAX_NS,
+    MIN_NS,
+    SOFTWARE,
+    Header,
+    Lost,
+    Record,
+    RecordDecoder,
+    lost_text,
+    record_to_wire,
+)
+from diode_lut.dataset.unframed import Unframed
 from diode_lut.domain.errors import DatasetError
-from diode_lut.io.files import append, is_at, open_to_append
+from diode_lut.io.files import append, is_at, open_to_append, write_atomically
 
 _TIMES = f"allowed: {MIN_NS:g} to {MAX_NS:g} ns"
 
 
+def write_stream(path: Path, header: Header, records: Iterable[Record]) -> None:
+    """Write a whole dataset, which replaces an existing file."""
+    write_atomically(path, b"".join((header_bytes(header), *map(record_bytes, records))))
+
+
 @final
 class DatasetWriter:
-    """Appends records to a dataset file, which is made if there is none; to be used in a ``with`` statement.
+    """Appends records to a dataset file, in a ``with`` statement; a file that is missing is created.
 
-    Every record is on the disk when ``append`` returns, so that a crash costs the record in hand and no other. What is
-    provably a record that a crash left incomplete, at the end of an existing file, is cut off; nothing else ever is.
-    DatasetError is raised if that file is not a dataset, is a compact one, is damaged and has no checksums, or was
-    measured on other hardware or with other software than ``header`` says.
+    Every record is on the disk when ``append`` returns, so that a crash costs the current record and no other. An
+    incomplete record at the end of an existing file is cut off if a crash provably left it; nothing else ever is.
+    DatasetError if the file is not a dataset, is compact, is damaged and has no checksums, or has other hardware or
+    software than ``header``.
     """
 
     def __init__(self, path: Path, header: Header) -> None:
@@ -50,9 +67,9 @@ class DatasetWriter:
         self._file.close()
 
     def append(self, record: Record) -> None:
-        """Write the record, or raise DatasetError if a reader would refuse it, or if the file is not there any more.
+        """Write the record. DatasetError if readers would refuse it, or if the file was removed or replaced.
 
-        OSError, from a full disk for example, leaves the file as it was.
+        OSError, for example for a full disk, leaves the file as it was.
         """
         wire = record_to_wire(record)
         if self._decoder.decode(wire) != record:
@@ -71,18 +88,23 @@ class DatasetWriter:
 
     def _begin(self) -> None:
         """Make sure that the next record can be appended."""
-        if is_compact(self.path):
+        if self._from_start().read(len(ZSTD_MAGIC)) == ZSTD_MAGIC:
             raise DatasetError(f"{self.path}: a compact dataset, to which nothing can be appended: use another file")
-        self._framed = is_framed(self.path)
+        self._framed = holds_frames(next(chunks(self.path, self._from_start()), b""))
         if self._framed:
             self._cut_torn()
         else:
             self._check_header()
             self._require_whole()
 
+    def _from_start(self) -> FileIO:
+        """The open file, at its beginning."""
+        self._file.seek(0)
+        return self._file
+
     def _cut_torn(self) -> None:
-        """Leave whole frames, also where a power cut left nothing but a part of the header."""
-        frames = Frames(read_chunks(self.path), [])
+        """Cut off an incomplete frame, also where a power cut left only a part of the header."""
+        frames = Frames(chunks(self.path, self._from_start()), [])
         deque(frames, maxlen=0)
         if frames.end:
             self._check_header()
@@ -92,16 +114,18 @@ class DatasetWriter:
             append(self._file, header_bytes(self.header))
 
     def _require_whole(self) -> None:
-        dataset = open_stream(self.path)
-        deque(dataset, maxlen=0)
-        if dataset.lost:
+        lost: list[Lost] = []
+        stream = Unframed(chunks(self.path, self._from_start()), self._decoder.decode, lost)
+        stream.header()
+        deque(stream.records(), maxlen=0)
+        if lost:
             raise DatasetError(
-                f"{self.path}: {in_words(dataset.lost)}; without checksums nothing can be appended to it safely: "
+                f"{self.path}: {lost_text(lost)}; without checksums nothing can be appended to it safely: "
                 "use another file, build and pack take both"
             )
 
     def _check_header(self) -> None:
-        found = read_header(self.path)
+        found, _ = read_header(self.path, self._from_start())
         if not found.hardware.same_device(self.header.hardware):
             raise DatasetError(f"{self.path}: measured on {found.hardware}, this is {self.header.hardware}")
         for name in SOFTWARE:

@@ -1,1 +1,1 @@
-"""Taking tables and timings over from other tools, and giving them away; one module for each format."""
+"""Importing tables and timings from other tools, and exporting them; one module for each tool's format."""

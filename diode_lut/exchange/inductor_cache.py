@@ -1,9 +1,9 @@
-"""The timings that Inductor keeps in its cache directory, so that nobody pays for them twice.
+"""The timings in Inductor's cache directory, which were already paid for.
 
 Files ``cache/HASH`` hold ``{"system": {...}, "cache": {OP: {OPERANDS: {PRECISION: {CHOICE: milliseconds}}}}}``.
 OPERANDS is the repr of ``[(device type, dtype, *sizes, *strides, offset), ...]``; 2.15 appends how it was benchmarked.
-A Triton CHOICE is ``triton_mm-KEY``, and its config is in ``KEY[1:3]/KEY.py``, which therefore must still be there.
-Others are the ATen function's name, and ``decompose_k_mm_SPLIT_split``, followed by more. Source: codecache.py
+A Triton CHOICE is ``triton_mm-KEY``; its config is in the file ``KEY[1:3]/KEY.py``, and is skipped without the file.
+Another CHOICE begins with the ATen function's name or with ``decompose_k_mm_SPLIT_split``. Source: codecache.py
 (PersistentCache) and select_algorithm.py (hash_key) of torch 2.11, 2.13 and 2.15; files that 2.13 had written.
 """
 
@@ -19,16 +19,7 @@ from diode_lut.dataset import Header, Record, Timing
 from diode_lut.domain.errors import ExchangeError, ProblemError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import OPS, Operand, Problem, problem_of
-from diode_lut.exchange.formats import (
-    Facts,
-    Skipped,
-    Timings,
-    counting,
-    known_hardware,
-    literal,
-    nanoseconds,
-    read_json,
-)
+from diode_lut.exchange.content import Facts, Skipped, Timings, counting, known_hardware, literal, read_json
 from diode_lut.inductor.templates import TEMPLATE_OF_UID, UIDS
 from diode_lut.io.bounded import read_at_most
 from diode_lut.kernels.config import ATEN, Config
@@ -44,7 +35,7 @@ _TUNABLE = re.compile(r"'?(BLOCK_M|BLOCK_N|BLOCK_K|GROUP_M|num_stages|num_warps)
 
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
-    """The timings of the hardware that was named; what another device, or other software, took is skipped."""
+    """The timings of the hardware that was named; those of another device or other software are skipped."""
     hardware = known_hardware(facts, path)
     files = sorted(file for file in path.glob("cache/*") if file.is_file())
     if not files:
@@ -65,7 +56,7 @@ def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
 
 
 def _header(document: Any, hardware: Hardware) -> Header | None:
-    """What the timings were taken on and with; None if that was another device."""
+    """The header of the document's timings; None if they are of another device."""
     if not hardware.called(str(_system(document, "device", "name"))):
         return None
     # The key is Triton's version and, without anything between them, hashes of its files.
@@ -82,16 +73,16 @@ def _system(document: Any, *names: str) -> Any:
 
 
 class _Reader:
-    """Makes records, and counts what it cannot make any of."""
+    """Makes records, and counts the timings that it must skip."""
 
     def __init__(self, directory: Path, skipped: Skipped) -> None:
         self._directory = directory
         self._skipped = skipped
 
     def records(self, document: Any) -> Iterator[Record]:
-        """One record for each product; other things that Inductor caches in the same file are not timings."""
-        for op, products in document.get("cache", {}).items():
-            for operands, precisions in products.items() if op in OPS else ():
+        """One record for each GEMM; other things that Inductor caches in the same file are not timings."""
+        for op, gemms in document.get("cache", {}).items():
+            for operands, precisions in gemms.items() if op in OPS else ():
                 for precision, choices in precisions.items():
                     with counting(self._skipped, len(choices)):
                         problem = _problem(op, operands, precision)
@@ -102,7 +93,7 @@ class _Reader:
         best: dict[Config, Timing] = {}
         for choice, milliseconds in choices.items():
             with counting(self._skipped):
-                timing = Timing.of(self._config(op, choice), nanoseconds(milliseconds))
+                timing = Timing.of_milliseconds(self._config(op, choice), milliseconds)
                 best[timing.config] = min(best.get(timing.config, timing), timing, key=lambda each: each.ns or math.inf)
         yield from best.values()
 

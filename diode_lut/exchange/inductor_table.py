@@ -3,9 +3,9 @@
 A key is ``DEVICE+((torch.bfloat16, [M, K], [strides]), (torch.bfloat16, [K, N], [strides]))+mm``; DEVICE and a plus
 sign may be left out; addmm and baddbmm have their bias first, and ``alpha=1&beta=1+`` before the op. A value is a list
 of ``{"template_id": "triton::mm", "BLOCK_M": 64, ...}``. Source: torch/_inductor/lookup_table/choices.py of torch 2.11
-and 2.13. In 2.11 an entry replaces all keyword arguments of the template, in 2.13 those that it names; so it has all.
+and 2.13. In 2.11 an entry replaces all keyword arguments of the template, in 2.13 those that it names. Ours name all.
 
-addmm's bias is a vector when ATen is asked for in 2.13, and expanded to (M, N) otherwise: so there are two keys.
+For addmm there are two keys: in 2.13 its bias is a vector where only ATen is looked up, else expanded to (M, N).
 """
 
 from __future__ import annotations
@@ -20,8 +20,16 @@ import orjson
 from diode_lut.domain.errors import ExchangeError, ProblemError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Operand, Problem, packed_operands, problem_of
-from diode_lut.exchange.exact import answers, exact_table
-from diode_lut.exchange.formats import Facts, Skipped, counting, known_hardware, literal, read_json
+from diode_lut.exchange.content import (
+    Facts,
+    Skipped,
+    answers,
+    counting,
+    exact_table,
+    known_hardware,
+    literal,
+    read_json,
+)
 from diode_lut.inductor.templates import KWARGS, TEMPLATE_OF_UID, UIDS
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
@@ -36,15 +44,15 @@ _TMA = {
     "tma_store": False,
     "transpose_discontiguous_tensor_descriptors_override": True,
 }
-"""What the template for tensor descriptors takes besides, with Triton 3.4 or later and Inductor's default settings."""
+"""More arguments of the template for tensor descriptors, with Triton 3.4 or later and Inductor's default settings."""
 
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Table:
-    """The table; what is for another device, or cannot be said by a config, is skipped."""
+    """The table; rows for another device, and those that no config can express, are skipped."""
     hardware = known_hardware(facts, path)
     found: dict[Problem, list[Config]] = {}
     document = read_json(path, dict, "Inductor's lookup table, an object")
-    for key, rows in sorted(document.items(), key=lambda item: _speaks_of_aten_only(item[0])):
+    for key, rows in sorted(document.items(), key=lambda item: _is_for_aten_only(item[0])):
         if not isinstance(rows, list):
             raise ExchangeError(f"{path}: not Inductor's lookup table: {key}: {type(rows).__name__} instead of a list")
         with counting(skipped, len(rows)):
@@ -54,9 +62,9 @@ def read(path: Path, facts: Facts, skipped: Skipped) -> Table:
 
 
 def write(table: Table, problems: Iterable[Problem], facts: Facts, skipped: Skipped) -> bytes:
-    """The dictionary, for packed matrices on the table's device. Sizes must not be dynamic: EVEN_K is for just them.
+    """The dictionary, for packed operands on the table's device. Sizes must be static, because EVEN_K depends on them.
 
-    Keys call float32 and tf32 the same: so there is only the one that ``facts`` names, without that float32.
+    Keys do not distinguish float32 and tf32: problems of only one are written, tf32 if ``facts`` names it.
     """
     document: dict[str, list[dict[str, Any]]] = {}
     for problem, entry in answers(table, problems, skipped):
@@ -109,7 +117,7 @@ def _config(uid: str, row: dict[str, Any]) -> Config:
 
 
 def _rows(config: Config, problem: Problem, hardware: Hardware) -> Iterator[dict[str, Any]]:
-    """The config with all that the template takes; nothing if the template cannot do the op."""
+    """The config with all arguments of the template; nothing if the template cannot compute the op."""
     for uid in UIDS[config.template].get(problem.op, ())[:1]:
         row: dict[str, Any] = {"template_id": uid, **dict(zip(KWARGS[config.template], config.params, strict=True))}
         if "BLOCK_K" in row:
@@ -126,7 +134,7 @@ def _rows(config: Config, problem: Problem, hardware: Hardware) -> Iterator[dict
 
 
 def _keyed(problem: Problem, hardware: Hardware, rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """The rows under each key that they are looked up by."""
+    """The rows under each key by which Inductor looks them up."""
     a, b = packed_operands(problem)
     if not rows:
         raise ProblemError("configs that Inductor's table has no name for")
@@ -148,6 +156,6 @@ def _key(problem: Problem, hardware: Hardware, *operands: Operand) -> str:
     return "+".join([hardware.name, f"({matrices})", *scalars, problem.op])
 
 
-def _speaks_of_aten_only(key: str) -> bool:
-    """Whether the bias is a vector: such a key comes after the one of the same problem that speaks of all templates."""
+def _is_for_aten_only(key: str) -> bool:
+    """Whether the bias is a vector: such a key is read after the key for all templates of the same problem."""
     return re.search(r"\(\(torch\.\w+, \[\d+\],", key) is not None

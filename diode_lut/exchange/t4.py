@@ -2,8 +2,8 @@
 
 ``{"schema_version": "1.0.0", "results": [{"configuration": {...}, "times": {"runtimes": [milliseconds]}, "invalidity":
 "correct", "correctness": 1, "measurements": [{"name": "time", "value": milliseconds, "unit": "ms"}]}]}``. Source:
-schema/T4/1.0.0/results-schema.json and file_utils.py of Kernel Tuner 1.0. What a configuration holds is up to the
-tuner: here it is a problem's fields (op, dtype, layout, align, b, m, n, k) and a config's (template, block_m, ...).
+schema/T4/1.0.0/results-schema.json and file_utils.py of Kernel Tuner 1.0. Each tuner has its own fields in a
+configuration: ours are those of a problem (op, dtype, layout, align, b, m, n, k) and a config (template, block_m, ...).
 """
 
 from __future__ import annotations
@@ -15,24 +15,15 @@ from typing import Any
 import orjson
 
 from diode_lut.dataset import Dataset, Header, Record, Timing
-from diode_lut.dataset.record import REASONS, STAGES, header_from_wire, header_to_wire
+from diode_lut.dataset.record import NS_PER_MS, REASONS, STAGES, header_from_wire, header_to_wire
 from diode_lut.domain.errors import DatasetError, ExchangeError, ProblemError
 from diode_lut.domain.problem import Problem
-from diode_lut.exchange.formats import (
-    NANOSECONDS,
-    Facts,
-    Skipped,
-    Timings,
-    counting,
-    known_hardware,
-    nanoseconds,
-    read_json,
-)
+from diode_lut.exchange.content import Facts, Skipped, Timings, counting, known_hardware, read_json
 from diode_lut.kernels.config import Config
 
 _VERSION = "1.0.0"
 _HEADER = "diode_lut"
-"""Where our header is kept; T4 allows more fields than it defines."""
+"""The field that has our header; T4 allows fields that it does not define."""
 
 _INVALIDITIES = {
     "compile": "compile",
@@ -43,14 +34,14 @@ _INVALIDITIES = {
     "wrong_result": "correctness",
     "invalid_time": "runtime",
 }
-"""What T4 calls each of REASONS."""
+"""T4's name for each of REASONS."""
 
 _FAILURES = {"compile": "compile", "constraints": "shared_memory", "timeout": "timeout", "correctness": "wrong_result"}
-"""Which of REASONS one of T4's is, where it does not say it itself; any other is ``launch``."""
+"""The reason for each of T4's names, in files that do not have our reason; any other name means ``launch``."""
 
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
-    """The timings, each result a record; in a file of ours the header says what was measured on and with."""
+    """The timings, with a record for each result; a file of ours has the header of its dataset."""
     document = read_json(path, dict, "T4 results, an object")
     results = document.get("results")
     if not isinstance(results, list):
@@ -63,7 +54,7 @@ def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
 
 
 def write(dataset: Dataset) -> bytes:
-    """The results, one for each timing."""
+    """A file with a result for each timing."""
     results = [_result(record, timing, dataset.header) for record in dataset for timing in record.timings]
     document = {"schema_version": _VERSION, _HEADER: header_to_wire(dataset.header), "results": results}
     return orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n"
@@ -79,7 +70,7 @@ def _header(document: dict[str, Any], facts: Facts, path: Path) -> Header:
 
 
 def _result(record: Record, timing: Timing, header: Header) -> dict[str, Any]:
-    milliseconds = None if timing.ns is None else timing.ns / NANOSECONDS
+    milliseconds = None if timing.ns is None else timing.ns / NS_PER_MS
     measurements = [{"name": "stage", "value": record.stage, "unit": ""}]
     if timing.reason is not None:
         measurements.append({"name": "reason", "value": timing.reason, "unit": ""})
@@ -106,7 +97,7 @@ def _record(result: Any) -> Record:
     missing = [name for name in (*Problem._fields, "template") if name not in fields]
     if missing:
         raise ProblemError(f"configurations that do not say {', '.join(missing)}")
-    problem = Problem.checked(*(fields.pop(name) for name in Problem._fields))
+    problem = Problem.checked(**{name: fields.pop(name) for name in Problem._fields})
     measured = _measured(result)
     stage = measured.get("stage")
     timing = _timing(Config.from_json(fields), result, measured)
@@ -122,6 +113,6 @@ def _measured(result: dict[str, Any]) -> dict[str, Any]:
 def _timing(config: Config, result: dict[str, Any], measured: dict[str, Any]) -> Timing:
     invalidity = result.get("invalidity")
     if invalidity == "correct":
-        return Timing.of(config, nanoseconds(measured.get("time")))
+        return Timing.of_milliseconds(config, measured.get("time"))
     reason = measured.get("reason")
     return Timing(config, None, reason if reason in REASONS else _FAILURES.get(str(invalidity), "launch"))

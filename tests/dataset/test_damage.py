@@ -13,9 +13,8 @@ import msgpack
 import pytest
 
 from diode_lut.dataset import Dataset, DatasetWriter, Header, Lost, Record, Timing, pack, read_dataset
-from diode_lut.dataset.compact import write_compact
-from diode_lut.dataset.frames import RECORD, Frames, frame
-from diode_lut.dataset.read import header_bytes, record_bytes
+from diode_lut.dataset.frames import RECORD, Frames, frame, header_bytes, record_bytes
+from diode_lut.dataset.pack import write_compact
 from diode_lut.dataset.record import UNFRAMED, header_to_wire, record_to_wire
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.hardware import Hardware

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from diode_lut.dataset import REASONS, STAGES, DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.dataset.frames import HEADER as HEADER_FRAME
-from diode_lut.dataset.frames import RECORD, frame
-from diode_lut.dataset.read import header_bytes, record_bytes, write_stream
+from diode_lut.dataset.frames import RECORD, frame, header_bytes, record_bytes
 from diode_lut.dataset.record import MAX_NS, MIN_NS, header_to_wire
+from diode_lut.dataset.writer import write_stream
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS, Problem
@@ -250,6 +250,16 @@ def test_the_digest_is_of_the_bytes(tmp_path: Path) -> None:
     """The digest is SHA-256 as sha256sum computes it."""
     path = written(tmp_path / "d", *RECORDS)
     assert read_dataset(path).digest == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_the_digest_is_of_what_was_read(tmp_path: Path) -> None:
+    """After an iteration the file need not be read again: the digest is of the bytes that the records came from."""
+    path = tmp_path / "d"
+    write_stream(path, HEADER, RECORDS)
+    dataset, digest = read_dataset(path), hashlib.sha256(path.read_bytes()).hexdigest()
+    assert tuple(dataset) == RECORDS
+    path.unlink()
+    assert dataset.digest == digest
 
 
 def test_two_collections_do_not_share_a_file(tmp_path: Path) -> None:

@@ -90,6 +90,12 @@ def test_an_integer_too_large_for_a_float_is_a_failure(tmp_path: Path) -> None:
     assert record.timings == (Timing(OURS, None, "invalid_time"),)
 
 
+def test_the_batch_counts_for_the_alignment(tmp_path: Path) -> None:
+    """In a batch of single rows, each of 9 elements, the second matrix does not start on a boundary of 16 bytes."""
+    each = document({key(m=1, n=8, k=9, B=batch): [timed(1)] for batch in (1, 2)}, op="bmm")
+    assert [record.problem.align for record in opened(tmp_path, WRITERS[0](each))] == [16, 2]
+
+
 @both_formats
 def test_identity_ignores_the_name(tmp_path: Path, write: Callable[[Any], bytes]) -> None:
     """Configs that differ in name, grid or what is derived from the problem are one, also as JSON in a string."""

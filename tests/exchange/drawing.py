@@ -9,7 +9,7 @@ from hypothesis.strategies import SearchStrategy
 
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import BATCHED, DTYPES, LAYOUTS, OPS, Problem
-from diode_lut.exchange.exact import exact_table
+from diode_lut.exchange.content import exact_table
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.table import Table

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from diode_lut.dataset import read_dataset
-from diode_lut.exchange.registry import FORMATS
+from diode_lut.exchange.formats import FORMATS
 from diode_lut.table import read_table
 from diode_lut.table.check import check_file
 from tests.commands import call
@@ -71,7 +71,7 @@ def test_nothing_taken_is_an_error_that_says_why(tmp_path: Path) -> None:
     assert (result.exit_code, output.exists()) == (1, False)
     assert result.stderr.splitlines() == [
         "  skipped: 1: keys that are not Inductor's",
-        "error: nothing that could be taken over",
+        "error: nothing in it could be imported",
     ]
 
 
@@ -79,4 +79,4 @@ def test_help_names_every_format() -> None:
     """People need not know the formats' names."""
     for command in (import_, export):
         text = command("--help").stdout
-        assert all(name in text for name, each in FORMATS.items() if each.exported or command is import_)
+        assert all(name in text for name, each in FORMATS.items() if each.write or command is import_)

@@ -1,10 +1,10 @@
-"""torch-diode's table.
+"""torch-diode's tables and datasets. The latter ``read_dataset`` reads as they are; a table looks like this:
 
 ``{"hardware": {NAME: {"operation": {OP: {"solution": {KEY: {"config": [{"block_m": 64, ...}, ...]}}}}}}}``, where KEY
 is JSON in a string, with B, M, N, K, M_dtype, K_dtype, out_dtype, out_size and out_stride. Source:
-torch_diode/types/matmul_types.py and json_serializable.py of torch-diode 0.1.1. It knows only Inductor's plain Triton
-templates, of which those for float32 that allow TF32 stand beside the others, and no layout: its collector multiplies
-packed row-major matrices.
+torch_diode/types/matmul_types.py and json_serializable.py of torch-diode 0.1.1. It has only configs of Inductor's plain
+Triton templates; under a float32 key some may allow TF32. It has no layout: its collector multiplies packed row-major
+matrices.
 """
 
 from __future__ import annotations
@@ -17,10 +17,20 @@ from typing import Any
 
 import orjson
 
+from diode_lut.dataset import read_dataset
+from diode_lut.dataset.torch_diode import problem_of_key
 from diode_lut.domain.errors import ExchangeError, ProblemError
 from diode_lut.domain.problem import Problem, contiguous_align
-from diode_lut.exchange.exact import answers, exact_table
-from diode_lut.exchange.formats import Facts, Skipped, counting, known_hardware, read_json
+from diode_lut.exchange.content import (
+    Facts,
+    Skipped,
+    Timings,
+    answers,
+    counting,
+    exact_table,
+    known_hardware,
+    read_json,
+)
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import pointer_gemm
 from diode_lut.kernels.triton_gemm import TRITON_MM
@@ -31,8 +41,16 @@ _TUNABLES = TRITON_MM.names
 _WHAT = "torch-diode's table, an object with 'hardware'"
 
 
-def read(path: Path, facts: Facts, skipped: Skipped) -> Table:
-    """The table for the hardware that was named; what is for another device is skipped."""
+def read_timings(path: Path, facts: Facts, skipped: Skipped) -> Timings:
+    """The timings of the hardware that was named."""
+    dataset = read_dataset(path, hardware=known_hardware(facts, path), layout=facts.layout or "nn")
+    records = list(dataset)
+    skipped += dataset.skipped
+    return Timings(dataset.header, records)
+
+
+def read_table(path: Path, facts: Facts, skipped: Skipped) -> Table:
+    """The table for the hardware that was named; rows for another device are skipped."""
     hardware = known_hardware(facts, path)
     found: dict[Problem, list[Config]] = {}
     for name, op, key, rows in _solutions(path):
@@ -40,7 +58,7 @@ def read(path: Path, facts: Facts, skipped: Skipped) -> Table:
             skipped[f"hardware {name!r}"] += len(rows)
             continue
         with counting(skipped, len(rows)):
-            problem = _problem(op, _shape(key), facts.layout or "nn")
+            problem = problem_of_key(op, key, facts.layout or "nn")
             for row in rows:
                 with counting(skipped):
                     config = _config(op, row)
@@ -51,10 +69,10 @@ def read(path: Path, facts: Facts, skipped: Skipped) -> Table:
     return exact_table(hardware, found)
 
 
-def write(table: Table, problems: Iterable[Problem], facts: Facts, skipped: Skipped) -> bytes:
-    """The table, of problems with the layout that ``facts`` names, by default ``nn``: the file cannot say it.
+def write_table(table: Table, problems: Iterable[Problem], facts: Facts, skipped: Skipped) -> bytes:
+    """The table, for problems with the layout of ``facts``, by default ``nn``, because the file does not have it.
 
-    Of a row it has the configs down to the first that it cannot say.
+    Of a row it has the configs before the first that it cannot express.
     """
     operations: dict[str, dict[str, Any]] = {}
     for problem, entry in answers(table, problems, skipped):
@@ -78,45 +96,27 @@ def _solutions(path: Path) -> Iterator[tuple[str, str, str, list[Any]]]:
         raise ExchangeError(f"{path}: not {_WHAT}") from None
 
 
-def _shape(key: str) -> Any:
-    try:
-        return json.loads(key)
-    except RecursionError:
-        raise ProblemError("keys that are nested too deeply") from None
-
-
-def _problem(op: str, shape: dict[str, Any], layout: str) -> Problem:
-    dtypes = sorted({str(shape.get(name)) for name in ("M_dtype", "K_dtype", "out_dtype")})
-    if len(dtypes) > 1:
-        raise ProblemError(f"a mix of {' and '.join(dtypes)}")
-    (dtype,) = dtypes
-    b, m, n, k = (shape.get(name) for name in "BMNK")
-    problem = Problem.checked(op, dtype, layout, 16, b, m, n, k)  # type: ignore[arg-type]  # that is what it checks
-    return problem._replace(align=contiguous_align(dtype, layout, problem.m, problem.n, problem.k, problem.b))
-
-
 def _config(op: str, row: dict[str, Any]) -> Config:
     fields = {name: row.get(name) for name in _TUNABLES}
     return Config.from_json({"template": pointer_gemm(op), **fields})
 
 
 def _key(problem: Problem, layout: str) -> str:
-    dtype, found, align = problem.dtype, problem.layout, problem.align
     b, m, n, k = problem.sizes
-    if found != layout:
-        raise ProblemError(f"layout {found} (the file cannot say it; --layout says which to export)")
-    if align != contiguous_align(dtype, layout, m, n, k, b):
-        raise ProblemError(f"align {align}, which packed matrices of these sizes do not have")
-    name = "float32" if dtype == "tf32" else dtype
+    if problem.layout != layout:
+        raise ProblemError(f"layout {problem.layout} (the file cannot say it; --layout says which to export)")
+    if problem.align != contiguous_align(problem.dtype, layout, m, n, k, b):
+        raise ProblemError(f"align {problem.align}, which packed matrices of these sizes do not have")
+    name = "float32" if problem.dtype == "tf32" else problem.dtype
     key = {**_VERSION, "B": b, "M": m, "M_dtype": name, "N": n, "K": k, "K_dtype": name, "out_dtype": name}
     return json.dumps({**key, "out_size": [b, m, n], "out_stride": [m * n, n, 1]})
 
 
 def _rows(problem: Problem, configs: Sequence[Config]) -> list[dict[str, Any]]:
-    sayable = list(takewhile(lambda config: config.template == pointer_gemm(problem.op), configs))
-    if not sayable:
+    plain = list(takewhile(lambda config: config.template == pointer_gemm(problem.op), configs))
+    if not plain:
         raise ProblemError(f"{configs[0].template}, which torch-diode's table does not know")
-    return [_row(problem, config) for config in sayable]
+    return [_row(problem, config) for config in plain]
 
 
 def _row(problem: Problem, config: Config) -> dict[str, Any]:

@@ -1,0 +1,139 @@
+"""The contents of other tools' files: what the user says about them, tables of single problems, timings, and JSON."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from diode_lut.dataset import Header, Record
+from diode_lut.domain.errors import ExchangeError, ProblemError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import BATCHED, Problem
+from diode_lut.io.bounded import has_more_values, read_at_most
+from diode_lut.kernels.config import Config
+from diode_lut.table import Candidate, Entry, Table
+from diode_lut.table.entry import KIND_FIELDS, SIZE_FIELDS
+
+
+class Facts(NamedTuple):
+    """What the user says about a file whose format cannot say it; None where nothing was said.
+
+    ``hardware`` is what was measured; ``op``, ``dtype`` and ``layout`` are those of all GEMMs in the file.
+    """
+
+    hardware: Hardware | None = None
+    op: str | None = None
+    dtype: str | None = None
+    layout: str | None = None
+
+
+class Timings(NamedTuple):
+    """The contents of a file of timings."""
+
+    header: Header
+    records: list[Record]
+
+
+Skipped = Counter[str]
+"""Number of rows or timings that could not be imported or exported, by reason."""
+
+
+@contextmanager
+def counting(skipped: Skipped, number: int = 1) -> Iterator[None]:
+    """A ProblemError ends the block, and counts as ``number`` skipped for that reason."""
+    try:
+        yield
+    except ProblemError as error:
+        skipped[str(error)] += number
+
+
+def known_hardware(facts: Facts, path: Path) -> Hardware:
+    """The hardware that the user named; ExchangeError asks for it."""
+    if facts.hardware is None:
+        raise ExchangeError(
+            f"{path}: does not say what it was measured on: give --hardware, as a table's name or as "
+            "'NVIDIA H200,sm_90,132'"
+        )
+    return facts.hardware
+
+
+def exact_table(hardware: Hardware, answers: Mapping[Problem, Sequence[Config]]) -> Table:
+    """A table with a row for each problem that has configs."""
+    return Table(hardware, [_exact_entry(problem, configs) for problem, configs in answers.items() if configs])
+
+
+def _exact_entry(problem: Problem, configs: Sequence[Config]) -> Entry:
+    return Entry(
+        op=problem.op,
+        dtype=problem.dtype,
+        layout=problem.layout,
+        align=problem.align,
+        b=(problem.b, problem.b) if problem.op in BATCHED else None,
+        m=(problem.m, problem.m),
+        n=(problem.n, problem.n),
+        k=(problem.k, problem.k),
+        candidates=tuple(map(Candidate, configs)),
+    )
+
+
+def exact_problems(table: Table, skipped: Skipped) -> list[Problem]:
+    """The problems of the rows for a single one; other rows are skipped."""
+    exact = [entry for entry in table.entries if entry.volume == 1]
+    if len(exact) < len(table.entries):
+        skipped["rows for more than one problem (say which problems: --problems)"] += len(table.entries) - len(exact)
+    return [_exact_problem(entry) for entry in exact]
+
+
+def _exact_problem(entry: Entry) -> Problem:
+    """The problem of a row of volume 1, which leaves nothing out but ``b``."""
+    kind = {name: getattr(entry, name) for name in KIND_FIELDS}
+    sizes: dict[str, Any] = {name: min(getattr(entry, name) or (1,)) for name in SIZE_FIELDS}
+    return Problem(**kind, **sizes)
+
+
+def answers(table: Table, problems: Iterable[Problem], skipped: Skipped) -> Iterator[tuple[Problem, Entry]]:
+    """The table's row for each problem; problems that the table does not cover are skipped."""
+    for problem in problems:
+        entry = table.lookup(problem)
+        if entry is None:
+            skipped["problems that the table does not cover"] += 1
+        else:
+            yield problem, entry
+
+
+_MAX_BYTES = 1 << 30
+_MAX_VALUES = 50_000_000
+"""Size limits of a JSON file. A million timings as T4 results have fewer values."""
+
+_MAX_LITERAL_CHARS = 4096
+
+
+def read_json(path: Path, kind: type, what: str) -> Any:
+    """The document, which may hold NaN and Infinity; ExchangeError, which says ``what``, if it is not of this kind."""
+    data = read_at_most(path, _MAX_BYTES)
+    if has_more_values(data, _MAX_VALUES):
+        raise ExchangeError(f"{path}: more than {_MAX_VALUES} values (expected {what})")
+    try:
+        document = json.loads(data)
+    except RecursionError:
+        raise ExchangeError(f"{path}: nested too deeply (expected {what})") from None
+    except ValueError as error:
+        raise ExchangeError(f"{path}: not JSON: {error} (expected {what})") from None
+    if not isinstance(document, kind):
+        raise ExchangeError(f"{path}: not {what}")
+    return document
+
+
+def literal(text: str) -> Any:
+    """The value of a Python literal; ValueError for any other text, none of which is run."""
+    if len(text) > _MAX_LITERAL_CHARS:
+        raise ValueError(f"{len(text)} characters (allowed for shapes: {_MAX_LITERAL_CHARS})")
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, RecursionError, MemoryError, TypeError) as error:
+        raise ValueError(f"{text[:60]!r} is no literal") from error
