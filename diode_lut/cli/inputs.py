@@ -1,8 +1,7 @@
-"""What commands read: whole tables, and the datasets that go with one."""
+"""What commands read: whole tables, and the datasets for a table or model."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,18 +25,15 @@ _NEW_HARDWARE = "NAME,ARCH,SMS, for example 'NVIDIA H200,sm_90,132'"
 
 
 def read_whole_table(path: Path, remedy: str) -> Table:
-    """The table; TableError, which gives the remedy, if what is written from it would lose something.
+    """The table; TableError, with the remedy, if writing it again would lose something.
 
-    That is an invalid row, or the first of two fields with the same name.
+    Lost would be an invalid row, or the first of two fields with the same name.
     """
-    from diode_lut.table import read_table
     from diode_lut.table.check import written_twice
-    from diode_lut.table.read import located, read_bytes
+    from diode_lut.table.read import located, read_bytes, table_of
 
-    table = read_table(path)
     data = read_bytes(path)
-    if hashlib.sha256(data).hexdigest() != table.digest:
-        raise TableError("was changed by somebody else while it was read: try again", path=path)
+    table = table_of(path, data)
     for error in table.errors or located(path, data, written_twice(data)):
         raise TableError(f"{error} ({remedy})")
     return table
@@ -61,7 +57,7 @@ def require_same_device(datasets: Iterable[Dataset], table: Table | Model) -> No
 
 
 def end_with_losses(datasets: Iterable[Dataset]) -> None:
-    """At a command's end: where datasets were damaged, say how many places were left out, and exit with 1."""
+    """At the end of a command: exit with 1 if datasets were damaged, and say how many places were left out."""
     lost = {dataset.path: len(dataset.lost) for dataset in datasets if dataset.lost}
     for path, places in lost.items():
         say(printable(f"{path}: damaged places, whose records are lost: {places} ({_REMEDY})"), err=True)
@@ -70,7 +66,7 @@ def end_with_losses(datasets: Iterable[Dataset]) -> None:
 
 
 def require_torch(command: str) -> None:
-    """SettingError, which says how to install it, if torch is missing or broken."""
+    """SettingError, with the command that installs torch, if torch is missing or broken."""
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError as error:
@@ -90,7 +86,7 @@ def require_inductor(command: str) -> None:
 
 
 def hardware_of(text: str) -> Hardware:
-    """What the option --hardware names: a table's hardware, or NAME,ARCH,SMS[,ALIAS...]; HardwareError if neither."""
+    """The hardware that --hardware names: a table's, or NAME,ARCH,SMS[,ALIAS...]; HardwareError if it is neither."""
     name, *rest = (part.strip() for part in text.split(","))
     if not rest:
         from diode_lut.selection.catalog import find_hardware

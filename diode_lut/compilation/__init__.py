@@ -1,4 +1,4 @@
-"""Compiling the configs of tables, to see which of them a compile could fail on."""
+"""Compiling the configs of tables, to find those that do not compile."""
 
 from __future__ import annotations
 

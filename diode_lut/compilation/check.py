@@ -18,19 +18,19 @@ from diode_lut.domain.errors import BROKEN_IMPORT, HardwareError, SettingError, 
 from diode_lut.domain.problem import DTYPES, LAYOUTS
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
-from diode_lut.table import Entry, read_table
+from diode_lut.table import Entry
 from diode_lut.table.position import Fault, JsonPath
-from diode_lut.table.read import located, read_bytes
+from diode_lut.table.read import located, read_bytes, table_of
 from diode_lut.table.rules import unlaunchable
 
 _POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "tf32": "*fp32"}
 
 _SIZES = {16: 4096, 2: 4098}
-"""M, N and K, for each align: large enough for any block, rows on boundaries of 16 bytes, or not."""
+"""By align: the size of M, N and K, larger than any block, with rows on 16-byte boundaries or not."""
 
 
 class Trial(NamedTuple):
-    """What decides how a config compiles; ``config`` is of a tiled template, ``arch`` is a Hardware's."""
+    """Everything that decides how a config compiles; ``config`` has a tiled template, ``arch`` is a Hardware's."""
 
     arch: str
     config: Config
@@ -42,12 +42,12 @@ class Trial(NamedTuple):
 def compile_trial(trial: Trial) -> int:
     """Bytes of shared memory that the compiled kernel needs; any error of Triton's if it does not compile.
 
-    Triton keeps what it has compiled in its cache on disk (``TRITON_CACHE_DIR``), so that it is done once.
+    Triton keeps compiled kernels in its cache on disk (``TRITON_CACHE_DIR``), so that each is compiled once.
     """
     import triton
     from triton.compiler import ASTSource
 
-    from diode_lut.compilation.kernels import persistent_tma_product, product
+    from diode_lut.compilation.kernels import gemm, persistent_tma_gemm
 
     tiles = trial.config.tiles
     constants = {
@@ -62,7 +62,7 @@ def compile_trial(trial: Trial) -> int:
     }
     signature = {**dict.fromkeys("abc", _POINTERS[trial.dtype]), **dict.fromkeys(constants, "constexpr")}
     aligned = {(place,): [["tt.divisibility", 16]] for place in range(3)}
-    kernel = persistent_tma_product if trial.config.kernel.tma else product
+    kernel = persistent_tma_gemm if trial.config.kernel.tma else gemm
     source = ASTSource(kernel, signature, constants, aligned)
     options = {"num_warps": tiles.num_warps, "num_stages": tiles.num_stages}
     return int(triton.compile(source, target=_target(trial.arch), options=options).metadata.shared)
@@ -78,19 +78,19 @@ def _target(arch: str) -> object:
 
 Done = tuple[Trial, "Future[int]"]
 
-_SHOWN = 150
-"""How many characters of Triton's messages are repeated, from the beginning and from the end: the reason is in one."""
+_SHOWN_CHARS = 150
+"""Characters of a message of Triton's shown from its beginning and from its end: one of the two has the reason."""
 
 
 def check_compiling(path: Path, track: Callable[[Iterable[Done], int], Iterable[Done]]) -> list[TableError]:
-    """What Triton says about the table's configs, in the order of the file's lines; no device is needed.
+    """Triton's errors for the table's configs, in the order of the file's lines; no device is needed.
 
-    Configs that ``check_file`` reports are left out, as are rows that cannot be read. ``track`` is handed what is done,
-    and how much there is, and passes it on. TableError if the file is no table, SettingError where Triton is missing,
-    HardwareError if it cannot compile for the architecture.
+    Configs that ``check_file`` reports are left out, as are rows that cannot be read. ``track`` gets the results as
+    they come, and their number, and passes them on. TableError if the file is no table, SettingError if Triton is
+    missing, HardwareError if Triton cannot compile for the architecture.
     """
     data = read_bytes(path)
-    table = read_table(path)
+    table = table_of(path, data)
     places = _trials(table.numbered, table.hardware.arch)
     if places and find_spec("triton") is None:
         raise SettingError("--compile needs Triton: pip install diode-lut[torch]")
@@ -115,7 +115,7 @@ def _require_working_triton() -> None:
 
 
 def _trials(rows: Mapping[int, Entry], arch: str) -> dict[Trial, list[JsonPath]]:
-    """What is to be compiled, and where in the file that is asked for."""
+    """The trials of a table, each with the places in the file that need it."""
     places: dict[Trial, list[JsonPath]] = defaultdict(list)
     for number, entry in rows.items():
         refused = {fault.path[1] for fault in unlaunchable(entry, arch)}
@@ -128,14 +128,14 @@ def _trials(rows: Mapping[int, Entry], arch: str) -> dict[Trial, list[JsonPath]]
 
 
 def _kinds(entry: Entry) -> Iterator[tuple[str, str]]:
-    """The types and layouts that a row is for."""
+    """The dtypes and layouts that a row covers."""
     return product(
         DTYPES if entry.dtype is None else (entry.dtype,), LAYOUTS if entry.layout is None else (entry.layout,)
     )
 
 
 def _reason(trial: Trial, done: Future[int]) -> str | None:
-    """What is wrong with a config, if anything is."""
+    """Why a config is wrong; None if it is good."""
     error = done.exception()
     kind = f"{trial.config} for {trial.dtype} {trial.layout} align {trial.align}"
     if isinstance(error, BrokenProcessPool):
@@ -150,4 +150,4 @@ def _reason(trial: Trial, done: Future[int]) -> str | None:
 
 def _shortened(message: str) -> str:
     line = " ".join(message.split())
-    return line if len(line) <= 2 * _SHOWN else f"{line[:_SHOWN]} ... {line[-_SHOWN:]}"
+    return line if len(line) <= 2 * _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]} ... {line[-_SHOWN_CHARS:]}"

@@ -1,7 +1,7 @@
-"""Matrix products in Triton, with the blocks and the pipeline of Inductor's templates, to be compiled but never run.
+"""GEMMs in Triton with the blocks and the pipeline of Inductor's templates. They are compiled, but never run.
 
-Compiling Inductor's own kernels takes a device, or a PyTorch that believes in one; these take neither. A test compares
-the shared memory that both need.
+Compiling Inductor's own kernels takes a device; compiling these does not. A test compares the shared memory that both
+need.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def _place(tile, M: tl.constexpr, N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
-    """The row and the column of a tile, counted in blocks, in groups of GROUP_M rows."""
+    """The row and column of a tile, counted in blocks; tiles are ordered in groups of GROUP_M rows."""
     width = GROUP_M * tl.cdiv(N, BLOCK_N)
     group = tile // width
     height = min(tl.cdiv(M, BLOCK_M) - group * GROUP_M, GROUP_M)
@@ -20,7 +20,7 @@ def _place(tile, M: tl.constexpr, N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_
 
 
 @triton.jit
-def product(
+def gemm(
     a,
     b,
     c,
@@ -35,7 +35,7 @@ def product(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """One tile for each program, from pointers; a batch would add only an offset."""
+    """One tile for each program, loaded through pointers; a batch would only add an offset."""
     stride_am: tl.constexpr = K if A_ROW_MAJOR else 1
     stride_ak: tl.constexpr = 1 if A_ROW_MAJOR else M
     stride_bk: tl.constexpr = N if B_ROW_MAJOR else 1
@@ -60,7 +60,7 @@ def product(
 
 
 @triton.jit
-def persistent_tma_product(
+def persistent_tma_gemm(
     a,
     b,
     c,
@@ -75,7 +75,7 @@ def persistent_tma_product(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """Many tiles for each program, from tensor descriptors."""
+    """Many tiles for each program, loaded through tensor descriptors."""
     a_tiles = tl.make_tensor_descriptor(
         a,
         shape=[M, K] if A_ROW_MAJOR else [K, M],

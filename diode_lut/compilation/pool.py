@@ -1,4 +1,4 @@
-"""Work in other processes, which may be killed by it."""
+"""Running functions in other processes, which they may kill."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Result = TypeVar("Result")
 def each_in_a_process(
     function: Callable[[Item], Result], items: Iterable[Item]
 ) -> Iterator[tuple[Item, Future[Result]]]:
-    """Each item with the future of what ``function`` makes of it, as soon as that is done.
+    """Each item with its future, as soon as ``function`` returned or raised.
 
-    The items are spread over all CPUs. Where one takes its process down, those under way are done again, one at a
-    time: it is alone in having the exception BrokenProcessPool. What the processes write to stderr is lost.
+    The items run on all CPUs. If one kills its process, the items that were running are run again, one at a time, so
+    that only the item that kills has the exception BrokenProcessPool. Output of the processes to stderr is lost.
     """
     broken: list[Item] = []
     with _pool(os.cpu_count() or 1) as pool:
@@ -27,7 +27,7 @@ def each_in_a_process(
         for item in items:
             try:
                 futures[pool.submit(function, item)] = item
-            except BrokenProcessPool:  # noqa: PERF203 (an earlier item was quick)
+            except BrokenProcessPool:  # noqa: PERF203 (an earlier item was quick to kill)
                 broken.append(item)
         for future in as_completed(futures):
             if isinstance(future.exception(), BrokenProcessPool):
@@ -39,7 +39,7 @@ def each_in_a_process(
 
 
 def _until_it_breaks(function: Callable[[Item], Result], items: list[Item]) -> Iterator[tuple[Item, Future[Result]]]:
-    """The first of the items, which it takes away, up to one that takes the process down."""
+    """Runs and removes items from the end of the list, until one kills the process."""
     with _pool(1) as pool:
         while items:
             item = items.pop()

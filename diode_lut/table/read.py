@@ -62,7 +62,11 @@ def read_table(path: Path) -> Table:
 
     A row that is wrong is left out, and the table's ``errors`` say why.
     """
-    data = read_bytes(path)
+    return table_of(path, read_bytes(path))
+
+
+def table_of(path: Path, data: bytes) -> Table:
+    """The same for the bytes of a file that was read already."""
     if data.count(_ROW) > MAX_ENTRIES:
         raise _too_many_rows(path)
     with _no_garbage_collection():
