@@ -86,7 +86,7 @@ def test_commands_read_files_only(line: str, name: str) -> None:
     result = call(*line.format(name).split())
     assert result.exit_code in (1, 2)
     (message,) = (line for line in result.output.splitlines() if name in line)
-    assert "not a regular file: write what it gives into one" in message
+    assert "not a regular file: copy its contents into one" in message
     assert not {"out", "timings", "out.mlp.safetensors"} & set(os.listdir())  # noqa: PTH208 (names are what matters)
 
 

@@ -17,8 +17,8 @@ import diode_lut
 from diode_lut.cli import COMMANDS, main
 from diode_lut.cli.output import say
 from diode_lut.dataset import DatasetWriter
-from diode_lut.diff.as_markdown import as_markdown
 from diode_lut.diff.compare import compare
+from diode_lut.diff.formats import as_markdown
 from diode_lut.diff.report import Report
 from diode_lut.domain import printable
 from diode_lut.domain.errors import DiodeLutError, TableError
@@ -193,7 +193,7 @@ def test_every_command_is_tried() -> None:
 @given(TEXTS)
 def test_a_note_adds_no_line(text: str) -> None:
     """A table is shown in the same number of lines, whatever its texts are, and so are its differences."""
-    from diode_lut.diff.as_text import as_text as diff_as_text
+    from diode_lut.diff.formats import as_text as diff_as_text
     from diode_lut.table.write import as_text
 
     def table(words: str) -> Table:

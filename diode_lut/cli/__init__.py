@@ -45,15 +45,14 @@ COMMANDS = {
     "tables": "diode_lut.cli.tables:tables_command",
     "unset": "diode_lut.cli.edit:unset_command",
 }
-"""Where the commands are; each is imported when it is asked for."""
+"""The function of each command, which is imported when it is needed."""
 
-
-_NEW_OBJECTS = 100_000
-"""So many more make Python search for cycles: a table's rows are many objects, and there are no cycles in them."""
+_GC_THRESHOLD = 100_000
+"""New objects after which Python looks for reference cycles: a table's rows are many objects without cycles."""
 
 
 class _Group(click.Group):
-    """The commands above, and what becomes of their errors."""
+    """The group of all commands, which shows their errors in one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's)
         return list(COMMANDS)
@@ -75,15 +74,15 @@ class _Group(click.Group):
             with _printable_usage_errors():
                 return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # nobody reads on: click ends quietly
+            raise  # the reader of the output is gone: click ends quietly
         except (DiodeLutError, OSError) as error:
-            say(printable(f"error: {_in_words(error)}"), err=True)
+            say(printable(f"error: {_text(error)}"), err=True)
             ctx.exit(exit_code(error))
 
 
 @contextmanager
 def _printable_usage_errors() -> Iterator[None]:
-    """Click prints these itself, with what was typed."""
+    """Escapes the messages that click prints itself, which contain arguments."""
     try:
         yield
     except click.ClickException as error:
@@ -91,15 +90,15 @@ def _printable_usage_errors() -> Iterator[None]:
         raise
 
 
-def _in_words(error: DiodeLutError | OSError) -> str:
-    """The message; of the system's errors about a file the file first, as in all others, and no number."""
+def _text(error: DiodeLutError | OSError) -> str:
+    """The message. System errors about a file begin with the file, as all others do, and have no number."""
     if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str | PathLike):
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return str(error)
 
 
 def exit_code(error: DiodeLutError | OSError) -> int:
-    """2 for what cannot be read or asked for, 1 for what is invalid, 0 for a note."""
+    """2 for wrong usage and files that cannot be read, 1 for invalid ones, 0 for a note."""
     if isinstance(error, TableError) and error.note:
         return 0
     unreadable = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
@@ -111,6 +110,6 @@ def exit_code(error: DiodeLutError | OSError) -> int:
 @click.version_option(__version__, prog_name="diode_lut")
 def main() -> None:
     """Tuned kernels for torch.compile, from tables that people can read."""
-    config.receipt = None  # a command is not what a receipt is to be of
-    gc.set_threshold(_NEW_OBJECTS)
-    atexit.register(gc.freeze)  # instead of a last search through all objects
+    config.receipt = None  # receipts are for the user's own programs
+    gc.set_threshold(_GC_THRESHOLD)
+    atexit.register(gc.freeze)  # avoids a last search through all objects

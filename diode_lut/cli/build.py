@@ -28,14 +28,14 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--previous",
     metavar="FILE",
     type=_FILE,
-    help="A table whose rows with a note are kept, and whose answers are preferred among equally good ones.  "
+    help="A table whose rows with a note are kept, and whose answers are preferred if they are equally good.  "
     "[default: OUT, if it exists]",
 )
 @click.option(
     "--hardware",
     metavar="NAME",
-    help="What the table is for: a table's name or its GPU's, or NAME,ARCH,SMS[,ALIAS...], for example "
-    "'NVIDIA H200,sm_90,132'.  [default: what the previous table or the datasets say]",
+    help="The hardware that the table is for: a table's name or its GPU's, or NAME,ARCH,SMS[,ALIAS...], for example "
+    "'NVIDIA H200,sm_90,132'.  [default: that of the previous table or the datasets]",
 )
 @click.option(
     "--epsilon",
@@ -43,21 +43,21 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     type=click.FloatRange(0, 1),
     default=0.02,
     show_default=True,
-    help="How much slower than the best config measured an answer may be.",
+    help="How much slower than the best measured config an answer may be.",
 )
 @click.option(
     "--layout",
     type=click.Choice(LAYOUTS),
     default="nn",
     show_default=True,
-    help="Of A and B, in datasets that do not say it (torch-diode's).",
+    help="The layout of A and B in datasets that do not say it (torch-diode's).",
 )
 @click.option(
     "--prune-with",
     "model_file",
     metavar="MODEL",
     type=_FILE,
-    help="Leave out rows whose problems this model, trained for the same device, serves as well.",
+    help="Leave out rows if this model, trained for the same device, answers as well for their problems.",
 )
 def build_command(
     inputs: tuple[Path, ...],
@@ -68,10 +68,10 @@ def build_command(
     layout: str,
     model_file: Path | None,
 ) -> None:
-    """Build the smallest table that gives every problem in the datasets a config which is good enough.
+    """Build a small table that gives every problem in the datasets a config that is good enough.
 
-    That is: within --epsilon of the best config measured for it, and aten, or faster than aten by more than noise.
-    Datasets are those of the collect command, or torch-diode's, JSON or msgpack.
+    Good enough is within --epsilon of the best config measured for the problem, and either aten or faster than aten by
+    more than noise. Datasets are those of the collect command, or torch-diode's, JSON or msgpack.
     """
     from diode_lut.build import build
     from diode_lut.dataset import read_dataset
@@ -103,7 +103,7 @@ def build_command(
 
 
 def _pruning(model: Model) -> Pruning:
-    """With what the model answers where it says what the settings demand."""
+    """Pruning with the model's answers, where they pass the thresholds of the settings."""
     from diode_lut.build.prune import Pruning
     from diode_lut.evaluate import answers_of_model
     from diode_lut.selection.selector import Demand
@@ -116,7 +116,7 @@ def _pruning(model: Model) -> Pruning:
 
 
 def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[str]:
-    """What was read, what became of it, and how good the table is."""
+    """The timings that were read, the rows made from them, and how good the table is."""
     entries = result.table.entries
     was = f" (before: {len(previous.entries)})" if previous else ""
     lines = [
@@ -149,7 +149,7 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
 def pack_command(inputs: tuple[Path, ...], output: Path) -> None:
     """Unite datasets of the same hardware and software in one compact file, which is read like any other.
 
-    Records are sorted, and equal ones stored once: the same timings give the same bytes. IN may include OUT.
+    Records are sorted, and equal ones are stored once, so the same timings give the same bytes. OUT may be one of IN.
     """
     from diode_lut.dataset import pack
     from diode_lut.dataset.read import open_stream

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from diode_lut import cli
-from diode_lut.cli.output import progress_bars, say
-from diode_lut.cli.reporters import REPORTERS
+from diode_lut.cli.output import REPORTERS, progress_bars, say
 from diode_lut.domain.errors import ModelError, TableError
 from diode_lut.domain.printable import printable
 

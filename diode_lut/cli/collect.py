@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from diode_lut.collect.tasks import Outcome
 
 _STOPPED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+"""Exit code after Ctrl-C, as in shells."""
 
 
 @click.command("collect")
@@ -35,14 +35,14 @@ _STOPPED = 130
     "--problems",
     "problem_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help='JSON list of {"op", "B", "M", "N", "K", "dtype", "layout"}, optionally with "align"; or a receipt, of which '
-    "what was missed on devices like this one is measured.",
+    help='JSON list of {"op", "B", "M", "N", "K", "dtype", "layout"}, optionally with "align"; or a receipt, whose '
+    "misses on devices like this one are measured.",
 )
-@click.option("--random", "count", type=click.IntRange(min=1), help="Draw this many problems instead.")
+@click.option("--random", "count", metavar="N", type=click.IntRange(min=1), help="Draw N problems at random instead.")
 @click.option(
     "--log-normal",
     is_flag=True,
-    help="Draw M, N and K log-normally, as real models have them; else evenly in the logarithm from 1 to 16384.",
+    help="Draw M, N and K log-normally, as in real models; else log-uniformly from 1 to 16384.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same problems.")
 @click.option(
@@ -71,12 +71,12 @@ _STOPPED = 130
     "path",
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
-    help="The dataset; if it exists, what it holds is skipped and the rest appended.",
+    help="The dataset; if it exists, problems that it holds are skipped and the others appended.",
 )
 @click.option(
     "--method",
     type=click.Choice(tuple(METHODS)),
-    help="autotune: Inductor's own autotuner, one product at a time. sweep: all kernels quickly, then the best "
+    help="autotune: Inductor's own autotuner, one problem at a time. sweep: all kernels quickly, then the best "
     "carefully.  [default: sweep on CUDA, else autotune]",
 )
 @click.option(
@@ -84,29 +84,29 @@ _STOPPED = 130
     type=click.Choice(("default", "exhaustive")),
     default="default",
     show_default=True,
-    help="How many kernels are tried: by autotune about 20, or about 1,500; by a sweep those that were of use before "
-    "on such an architecture, up to 150, or all, up to 700.",
+    help="How many kernels are tried: by autotune about 20, or about 1,500; by a sweep up to 150, which earlier sweeps "
+    "on the same architecture found to matter, or all, up to 700.",
 )
 @click.option(
     "--device",
     type=click.Choice(("cuda", "cpu", "all")),
-    help="all: every CUDA device of this machine at the same time.  [default: cuda where there is any]",
+    help="all: every CUDA device of this machine, in parallel.  [default: cuda where there is any]",
 )
 @click.option(
     "--scheduler",
     metavar="ADDRESS",
-    help="Have the workers of this Dask scheduler measure, on however many machines; all must be of one kind. "
-    "Start one for each GPU: CUDA_VISIBLE_DEVICES=0 dask worker ADDRESS --nthreads 1 --memory-limit 0",
+    help="Measure on the workers of this Dask scheduler, on any number of machines with the same hardware. Start one "
+    "worker for each GPU: CUDA_VISIBLE_DEVICES=0 dask worker ADDRESS --nthreads 1 --memory-limit 0",
 )
 @click.option(
-    "--budget", type=click.FloatRange(min=0, min_open=True), metavar="MINUTES", help="Begin no problem after this."
+    "--budget", type=click.FloatRange(min=0, min_open=True), metavar="MINUTES", help="Begin no problem after this time."
 )
 @click.option(
     "--table",
     "table_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Time only what this table answers, and aten, as carefully as the final stage of a sweep does: `evaluate` "
-    "then tells what the table is worth here.",
+    help="Time only this table's answers and aten, as carefully as the final stage of a sweep, for `evaluate` to show "
+    "the table's benefit on this machine.",
 )
 @click.pass_context
 def collect_command(
@@ -123,14 +123,14 @@ def collect_command(
     table_file: Path | None,
     **drawing: Any,
 ) -> None:
-    """Time the kernels that Inductor knows for each problem, into a dataset.
+    """Time Inductor's kernels for each problem, and write the times to a dataset.
 
-    Each problem is on disk once it is measured: after Ctrl-C or a crash, run the same command again. The operands,
-    the bias and the result of a problem drawn at random take at most 2 GiB together.
+    Each problem is on disk as soon as it is measured: after Ctrl-C or a crash, run the same command again. A, B, bias
+    and result of a problem that is drawn at random take at most 2 GiB together.
     """
     problems = _problems(context, problem_file, count, drawing, None if scheduler else device or "")
     require_inductor("collect")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a killed run removes its temporary caches, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a killed run removes its temporary caches
     from diode_lut.collect.collector import collect
     from diode_lut.table import read_table
 
@@ -167,7 +167,7 @@ def collect_command(
 def _problems(
     context: click.Context, problem_file: Path | None, count: int | None, drawing: dict[str, Any], device: str | None
 ) -> list[Problem]:
-    """What to measure; ``device`` is what the user said, None if it is on other machines."""
+    """The problems to measure; ``device`` is the option, empty without one, None if other machines measure."""
     if (problem_file is None) == (count is None):
         raise click.UsageError("give either --problems or --random")
     if count is not None:
@@ -185,7 +185,7 @@ def _problems(
 
 
 def _show(each: Pass, tally: Counter[str]) -> None:
-    """Go through a pass with a progress bar on a terminal; what became of the problems is counted in ``tally``."""
+    """Run a pass, with a progress bar on a terminal, and count the outcomes in ``tally``."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 import click
@@ -17,30 +17,35 @@ if TYPE_CHECKING:
     from diode_lut.table import Table
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
-_FORMATS = ("text", "json", "markdown")
+_FORMATS = {style: f"diode_lut.diff.formats:as_{style}" for style in ("text", "json", "markdown")}
 
 
 @click.command("diff")
 @click.argument("old", type=_FILE)
 @click.argument("new", type=_FILE)
 @click.option(
-    "--dataset", "inputs", metavar="FILE", multiple=True, type=_FILE, help="Say what it does to time on these."
+    "--dataset",
+    "inputs",
+    metavar="FILE",
+    multiple=True,
+    type=_FILE,
+    help="Show the effect on these measured problems.",
 )
 @click.option(
     "--format",
     "style",
-    type=click.Choice(_FORMATS),
+    type=click.Choice(list(_FORMATS)),
     default="text",
     show_default=True,
     help="For a terminal, for programs, or for a comment on a pull request.",
 )
 @click.pass_context
 def diff_command(ctx: click.Context, old: Path, new: Path, inputs: tuple[Path, ...], style: str) -> None:
-    """Show which rows came, went, cover less or more, or name another kernel.
+    """Show which rows were added or removed, cover less or more, or have another first config.
 
-    Exits with 0 if both tables say the same, in whatever order, with 1 if not, with 2 if one is no table. With
-    --dataset, which may be given several times: the problems that get another config, and how much faster or slower
-    they are.
+    Exits with 0 if both tables have the same rows, in any order, with 1 if not, with 2 if a file is no table. With
+    --dataset, which may be given several times, also shows the problems that get another config, and how much faster
+    or slower they are.
     """
     from diode_lut.diff import compare
     from diode_lut.diff.report import Report
@@ -48,13 +53,12 @@ def diff_command(ctx: click.Context, old: Path, new: Path, inputs: tuple[Path, .
 
     try:
         old_table, new_table = open_table(old), open_table(new)
-    except TableError as error:  # 1 would say that they are different
+    except TableError as error:  # exit code 1 would mean that they differ
         say(f"error: {error}", err=True)
         ctx.exit(2)
     diff = compare(old_table, new_table)
     effect = _effect(old_table, new_table, inputs) if inputs else None
-    renderer = getattr(import_module(f"diode_lut.diff.as_{style}"), f"as_{style}")
-    say(renderer(Report(str(old), str(new), diff, effect)))
+    say(resolve_name(_FORMATS[style])(Report(str(old), str(new), diff, effect)))
     ctx.exit(1 if diff else 0)
 
 
@@ -77,11 +81,11 @@ _REMEDY = "correct it first"
 @click.option("-o", "--output", metavar="OUT", type=_FILE, help="The table to write.  [default: standard output]")
 @click.pass_context
 def merge_command(ctx: click.Context, files: tuple[Path, ...], output: Path | None) -> None:
-    """Merge what OURS and THEIRS made of BASE; without BASE, or with an empty file, unite the rows of both.
+    """Merge the changes of OURS and THEIRS to BASE. Without BASE, or if it is an empty file, unite the rows of both.
 
-    A row that one side changed is taken from that side. Of one that both changed, the better evidence stays: a note,
-    a gain larger by more than noise, more measured problems, newer software. If none is clear, OURS stays and its note
-    names THEIRS. Prints a line for every row that is gone. Exits with 1 if there are conflicts.
+    A row that one side changed is taken from that side. If both changed it, the better evidence stays: a note, a gain
+    larger by more than noise, more measured problems, newer software. Without evidence OURS stays, and its note names
+    THEIRS. Prints a line for every row that is gone. Exits with 1 if there are conflicts.
     """
     from diode_lut.merge import merge
     from diode_lut.table import to_bytes, write_table

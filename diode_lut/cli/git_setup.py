@@ -1,4 +1,4 @@
-"""``git-setup``: teaching git, in one clone, to show and to merge tables."""
+"""``git-setup``: configures git, in one clone, to show and merge tables."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from diode_lut.io.bounded import read_at_most
 from diode_lut.io.files import write_atomically
 
 DRIVER = "diode-lut"
-"""What git calls our way to show and to merge."""
+"""Git's name for our diff and merge drivers."""
 
 TABLES = ("tables/*.json",)
-"""Where tables usually are, as gitattributes have it."""
+"""The default patterns of tables, as in gitattributes."""
 
 MODELS = "*.mlp.safetensors"
 
-_MOST_BYTES = 1 << 20
-"""Of git's attributes."""
+_MAX_BYTES = 1 << 20
+"""Size limit of the attributes file."""
 
 
 def set_up(directory: Path, python: str, tables: Iterable[str] = TABLES) -> Path:
-    """Set up the clone that ``directory`` is in, and give the file of its attributes; again changes nothing more.
+    """Set up the clone that contains ``directory``, and return its attributes file; a second time changes nothing.
 
-    ``python`` is the interpreter that is to be used. Only the clone's own configuration and attributes are written,
-    nothing that is committed. SettingError is raised if this is no clone, a pattern is none, or git fails.
+    ``python`` is the interpreter that git runs. Only the clone's own configuration and attributes are written, nothing
+    that is committed. SettingError if this is no clone, a pattern is invalid, or git fails.
     """
     for pattern in tables:
         _require_pattern(pattern)
@@ -41,7 +41,7 @@ def set_up(directory: Path, python: str, tables: Iterable[str] = TABLES) -> Path
     for name, value in _settings(shlex.quote(python)).items():
         _git(directory, "config", "--local", name, value)
     lines = [*(f"{pattern} diff={DRIVER} merge={DRIVER}" for pattern in tables), f"{MODELS} diff={DRIVER}"]
-    present = read_at_most(attributes, _MOST_BYTES).decode().splitlines() if attributes.exists() else []
+    present = read_at_most(attributes, _MAX_BYTES).decode().splitlines() if attributes.exists() else []
     new = [line for line in lines if line not in present]
     if new:
         attributes.parent.mkdir(exist_ok=True)
@@ -50,7 +50,7 @@ def set_up(directory: Path, python: str, tables: Iterable[str] = TABLES) -> Path
 
 
 def _require_pattern(pattern: str) -> None:
-    """SettingError unless it is a pattern of paths in the clone, and nothing else that a line of attributes can be."""
+    """SettingError unless it is a pattern of paths in the clone, which cannot be read as another line of attributes."""
     plain = re.fullmatch(r"[^\s\"\x00-\x1f\x7f]+", pattern) and not pattern.startswith(("#", "!", "[attr]"))
     if not plain or ".." in pattern.split("/"):
         allowed = "no blanks, quotes or '..', and not beginning with #, ! or [attr]"
@@ -58,7 +58,7 @@ def _require_pattern(pattern: str) -> None:
 
 
 def _settings(python: str) -> dict[str, str]:
-    """What git is to run; a file that is no table is shown as it is."""
+    """Git's settings for our drivers; a file that is no table is shown unchanged."""
     return {
         f"diff.{DRIVER}.textconv": f'show() {{ {python} -m diode_lut show -- "$1" 2>/dev/null || cat -- "$1"; }}; show',
         f"diff.{DRIVER}.xfuncname": "^([^ ].*)$",
@@ -88,9 +88,9 @@ def _git(directory: Path, *arguments: str) -> str:
 def git_setup_command(patterns: tuple[str, ...]) -> None:
     """Set up this clone, so that git shows and merges tables row by row.
 
-    PATTERN says which files are tables, as .gitattributes has it; by default tables/*.json. git diff, log and show then
-    print tables and models (*.mlp.safetensors) as the show command does, and git merge uses the merge command. Nothing
-    that is committed is changed.
+    PATTERN says which files are tables, as in .gitattributes; by default tables/*.json. git diff, log and show then
+    print tables and models (*.mlp.safetensors) as the show command does, and git merge uses the merge command. No
+    committed file is changed.
     """
     tables = patterns or TABLES
     attributes = set_up(Path.cwd(), sys.executable, tables)

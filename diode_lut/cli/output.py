@@ -1,14 +1,15 @@
-"""Where everything that commands show leaves the program: nothing but our own line ends reaches the terminal raw."""
+"""The output of commands: text in which only our own line ends are unescaped, progress bars, and found problems."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from diode_lut.domain.printable import printable, printable_lines
+from diode_lut.domain.errors import TableError
+from diode_lut.domain.printable import as_json, printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -17,7 +18,7 @@ Item = TypeVar("Item")
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print the text, its lines as they are, on standard output or on standard error."""
+    """Print the text with its line ends, on standard output or on standard error."""
     click.echo(printable_lines(text), err=err)
 
 
@@ -28,7 +29,7 @@ class Bars:
         self._progress = progress
 
     def track(self, items: Iterable[Item], name: str, total: int | None = None) -> Iterator[Item]:
-        """Pass the items on, with a bar called ``name``."""
+        """Pass the items on, and show a bar with this name."""
         from rich.markup import escape
 
         return iter(self._progress.track(items, total=total, description=escape(printable(name))))
@@ -36,10 +37,59 @@ class Bars:
 
 @contextmanager
 def progress_bars() -> Iterator[Bars]:
-    """Bars that are shown on a terminal only, and are gone in the end."""
+    """Bars that are shown only on a terminal, and removed at the end."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
         yield Bars(progress)
+
+
+def _as_lines(errors: Sequence[TableError]) -> list[str]:
+    return [str(error) for error in errors]
+
+
+def _as_list(errors: Sequence[TableError]) -> list[str]:
+    """A list with an object for each problem; ``line`` and ``column`` are null for problems of the whole file."""
+    fields = ("line", "column", "where", "reason")
+    problems = [
+        {
+            "severity": "note" if error.note else "error",
+            "path": str(error.path),
+            **{name: getattr(error, name) for name in fields},
+        }
+        for error in errors
+    ]
+    return [as_json(problems)]
+
+
+def _as_github(errors: Sequence[TableError]) -> list[str]:
+    """Annotations, as workflow commands of GitHub Actions."""
+    return [_annotation(error) for error in errors]
+
+
+def _annotation(error: TableError) -> str:
+    place = {"file": error.path, "line": error.line, "col": error.column}
+    properties = ",".join(
+        f"{name}={_property(printable(str(value)))}" for name, value in place.items() if value is not None
+    )
+    message = printable(": ".join(filter(None, (error.where, error.reason))))
+    return f"::{'notice' if error.note else 'error'} {properties}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    """The text as a workflow command has it, without line ends."""
+    return printable(text).replace("%", "%25")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+REPORTERS: dict[str, Callable[[Sequence[TableError]], list[str]]] = {
+    "text": _as_lines,
+    "json": _as_list,
+    "github": _as_github,
+}
+"""By format of ``check``: the lines to print for the problems that were found."""

@@ -1,4 +1,4 @@
-"""Comparing tables: which rows came, went and changed, and what that does to time."""
+"""Comparing tables: rows that were added, removed or changed, and the effect on time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows and fields of the header differ between two tables."""
+"""The rows and header fields that differ between two tables."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from diode_lut.table.canonical import canonical_order
 from diode_lut.table.overlap import Effort, ExhaustedError, Neighbours, coverage, lies_inside
 
 Kind = Literal["added", "removed", "narrowed", "widened", "winner", "details"]
-"""What became of a row: it is new, or gone; it covers less, or more, than it did; its first config is another one; or
-only something else is: gains, further configs, the number of problems, the note."""
+"""The change of a row: it is new or gone; it covers less or more than before; its first config is another; or only its
+details differ: gains, further configs, the number of problems, the note."""
 
 KINDS: tuple[Kind, ...] = ("winner", "added", "removed", "narrowed", "widened", "details")
 """The order in which reports count them."""
 
 
 class Change(NamedTuple):
-    """A row as it was and as it is; None where there is none."""
+    """A row before and after; None where it is missing."""
 
     old: Entry | None
     new: Entry | None
 
     @property
     def kind(self) -> Kind:
-        """What became of the row. One that is narrowed or widened may have another winner, too."""
+        """The kind of the change. A narrowed or widened row may have another winner as well."""
         if self.old is None:
             return "added"
         if self.new is None:
@@ -39,19 +39,19 @@ class Change(NamedTuple):
 
     @property
     def new_winner(self) -> bool:
-        """Whether there is a row before and after, with different first configs."""
+        """Whether the row is in both tables, with different first configs."""
         return self.old is not None and self.new is not None and self.old.configs[0] != self.new.configs[0]
 
     @property
     def row(self) -> Entry:
-        """The row as it is, or else as it was."""
+        """The new row; the old one if the row is gone."""
         row = self.new or self.old
         assert row is not None
         return row
 
 
 class HeaderChange(NamedTuple):
-    """A field of the header, ``provenance.torch`` for example, as it was and as it is; None where it is missing."""
+    """A field of the header, such as ``provenance.torch``, before and after; None where it is missing."""
 
     field: str
     old: object
@@ -59,17 +59,17 @@ class HeaderChange(NamedTuple):
 
 
 Pair = tuple[tuple[bool, float], int, int]
-"""How alike two rows are, and their numbers among those that are gone and those that are new."""
+"""The order of the pair, the most similar rows first, and the numbers of the removed and of the added row."""
 
 _STEPS_OF_PAIR = 8
-"""It takes memory, and is sorted."""
+"""Steps of effort for a pair, which is kept in memory and sorted."""
 
 
 class Diff(NamedTuple):
-    """All that is different between two tables; ``changes`` are in canonical order of the rows.
+    """All differences between two tables; ``changes`` are in canonical order of the rows.
 
-    With ``unpaired``, rows that cover less or more than before may be called removed and added: too many rows cover
-    some of the same sizes to find all pairs.
+    With ``unpaired``, some narrowed and widened rows are listed as removed and added, because too many rows cover some
+    of the same sizes to find all pairs.
     """
 
     header: tuple[HeaderChange, ...]
@@ -78,7 +78,7 @@ class Diff(NamedTuple):
 
     @property
     def counts(self) -> dict[Kind, int]:
-        """How many changes there are of each kind that there is."""
+        """The number of changes of each kind, without kinds that have none."""
         counts = Counter(change.kind for change in self.changes)
         return {kind: counts[kind] for kind in KINDS if counts[kind]}
 
@@ -87,7 +87,7 @@ class Diff(NamedTuple):
 
 
 def compare(old: Table, new: Table) -> Diff:
-    """What is different; nothing, and so false, if the tables say the same, in whatever order."""
+    """The differences; they are false if both tables have the same rows, in any order."""
     changed, removed, added = _by_key(old.entries, new.entries)
     pairs, unpaired = _pairs(removed, added, Effort())
     changes = sorted((*changed, *_resized(removed, added, pairs)), key=lambda each: canonical_order(each.row))
@@ -95,7 +95,7 @@ def compare(old: Table, new: Table) -> Diff:
 
 
 def _by_key(old: Iterable[Entry], new: Iterable[Entry]) -> tuple[list[Change], list[Entry], list[Entry]]:
-    """The rows whose key is in both tables and that differ, those whose key is only in the old, only in the new."""
+    """Changed rows with the same key in both tables, rows whose key is only in the old table, and only in the new."""
     changed: list[Change] = []
     removed: list[Entry] = []
     added: list[Entry] = []
@@ -112,7 +112,7 @@ def _by_key(old: Iterable[Entry], new: Iterable[Entry]) -> tuple[list[Change], l
 
 
 def _grouped(entries: Iterable[Entry]) -> dict[object, list[Entry]]:
-    """The rows by what they cover. A good table has one for each key."""
+    """The rows by what they cover. A valid table has one row for each key."""
     groups: dict[object, list[Entry]] = defaultdict(list)
     for entry in entries:
         groups[coverage(entry)].append(entry)
@@ -120,7 +120,7 @@ def _grouped(entries: Iterable[Entry]) -> dict[object, list[Entry]]:
 
 
 def _pairs(removed: Sequence[Entry], added: Sequence[Entry], effort: Effort) -> tuple[list[Pair], bool]:
-    """The rows that are gone and new of which one lies inside the other; whether the effort was too little for all."""
+    """All pairs of a removed and an added row of which one lies inside the other; whether some may be missing."""
     pairs: list[Pair] = []
     keys = [coverage(row) for row in removed]
     try:
@@ -137,9 +137,9 @@ def _pairs(removed: Sequence[Entry], added: Sequence[Entry], effort: Effort) -> 
 
 
 def _resized(removed: Sequence[Entry], added: Sequence[Entry], pairs: Iterable[Pair]) -> Iterator[Change]:
-    """Rows that are gone and new, paired where one of the two lies inside the other.
+    """Removed and added rows, as one change where they are a pair.
 
-    Where there are several ways, rows with the same winner go together first, then those of the most similar size.
+    Of several pairs of a row, the same winner counts first, then the most similar size.
     """
     partners: dict[int, int] = {}
     taken: set[int] = set()
@@ -154,7 +154,7 @@ def _resized(removed: Sequence[Entry], added: Sequence[Entry], pairs: Iterable[P
 
 
 def _likeness(one: Entry, other: Entry) -> tuple[bool, float]:
-    """Sorts the most similar pairs first."""
+    """A sort key with which the most similar pairs come first."""
     small, large = sorted((one.volume, other.volume))
     return one.configs[0] != other.configs[0], -small / max(large, 1)
 

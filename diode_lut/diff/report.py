@@ -1,4 +1,4 @@
-"""What a change of a table does to time, for all problems of datasets."""
+"""The effect of a change on time, for all problems of datasets, and a report as pieces of text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from diode_lut.table.canonical import key_in_words, winner_in_words
 
 
 class Switch(NamedTuple):
-    """A problem that gets another config; the times are nanoseconds, None where the config has none on it."""
+    """A problem that gets another config, with both times in nanoseconds; None for a config that was not measured."""
 
     problem: Problem
     old: Config
@@ -30,15 +30,15 @@ class Switch(NamedTuple):
 
     @property
     def change(self) -> float | None:
-        """New time over old time, minus one: negative is faster. None where one of them was not measured."""
+        """New time over old time, minus one: negative is faster. None if one of them was not measured."""
         return None if self.old_ns is None or self.new_ns is None else self.new_ns / self.old_ns - 1
 
 
 class Effect:
-    """Of ``problems`` measured ones, the old table covers ``old_covered`` and the new one ``new_covered``.
+    """What the new table changes on measured problems.
 
-    ``switches`` are the problems whose first config changes, that with the largest loss first, those whose change is
-    unknown last.
+    ``problems`` is their number, of which the old table covers ``old_covered`` and the new one ``new_covered``.
+    ``switches`` are the problems whose first config changes: the largest loss first, unknown changes last.
     """
 
     def __init__(self, problems: int, old_covered: int, new_covered: int, switches: Iterable[Switch]) -> None:
@@ -59,7 +59,7 @@ class Effect:
 
 
 def effect_of(old: Table, new: Table, records: Iterable[Record]) -> Effect:
-    """What the new table does to the measured problems. A miss counts as ``aten``, as in evaluating.
+    """The effect of the new table on the measured problems. A miss counts as ``aten``, as in ``evaluate``.
 
     DatasetError is raised if nothing was measured successfully.
     """
@@ -88,7 +88,7 @@ def _by_loss(switch: Switch) -> tuple[bool, float, Problem]:
 
 
 class Report(NamedTuple):
-    """What is different between the tables called ``old`` and ``new``, and what it does to time if that was asked."""
+    """The difference between the tables with the names ``old`` and ``new``, and its effect on time, if requested."""
 
     old: str
     new: str
@@ -96,20 +96,20 @@ class Report(NamedTuple):
     effect: Effect | None = None
 
 
-def key_of(change: Change) -> str:
-    """What the row covers; what it covered before, where that is different."""
+def change_key(change: Change) -> str:
+    """What the row covers, after what it covered before if that is different."""
     now = key_in_words(change.row)
     return f"{key_in_words(change.old)} -> {now}" if change.old and change.kind in ("narrowed", "widened") else now
 
 
-def winner_of(change: Change) -> str:
-    """The row's first config; from which to which, where it changed."""
+def change_winner(change: Change) -> str:
+    """The row's first config, after the one before if that is different."""
     now = winner_in_words(change.row)
     return f"{winner_in_words(change.old)} -> {now}" if change.old and change.new_winner else now
 
 
-def details_of(change: Change) -> list[str]:
-    """In words, which other things are different in a row whose key and winner are the same."""
+def change_details(change: Change) -> list[str]:
+    """The other differences of a row whose key and winner are the same."""
     old, new = change.old, change.new
     if old is None or new is None or change.kind != "details":
         return []
@@ -124,15 +124,15 @@ def details_of(change: Change) -> list[str]:
 
 
 def summary(diff: Diff) -> str:
-    """How many changes there are of which kind."""
+    """The number of changes of each kind."""
     words = {"winner": "with another winner", "details": "changed in details"}
     rows = ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in diff.counts.items())
     unpaired = "; not all that were narrowed or widened were looked for" if diff.unpaired else ""
     return f"rows: {rows}{unpaired}" if rows else "rows: no changes"
 
 
-def effect_in_words(effect: Effect) -> list[str]:
-    """Coverage, the problems affected, and how much faster or slower they are."""
+def effect_lines(effect: Effect) -> list[str]:
+    """Coverage, the number of affected problems, and how much faster or slower these are."""
     was, now = (f"{covered / effect.problems:.1%}" for covered in (effect.old_covered, effect.new_covered))
     lines = [
         f"coverage: {was} -> {now} of {effect.problems} measured problems",
@@ -146,7 +146,7 @@ def effect_in_words(effect: Effect) -> list[str]:
     return lines
 
 
-def switch_in_words(switch: Switch) -> str:
+def switch_text(switch: Switch) -> str:
     """One problem that gets another config."""
     change = "unknown" if switch.change is None else f"{switch.change:+.2%}"
     return f"{change} on {switch.problem}: {switch.old} -> {switch.new}"

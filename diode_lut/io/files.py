@@ -1,4 +1,4 @@
-"""Writing files: the whole content or nothing, durably, never through links that lead elsewhere."""
+"""Writing files: completely or not at all, durably, and never through links to other directories."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _TOKEN_BYTES = 8
-_USUAL = 0o666
-"""Less what the umask says."""
+_DEFAULT_MODE = 0o666
+"""The mode of a new file, from which the umask takes bits."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace the file with ``data``, or create it; when this returns, it is on the disk.
 
-    Permissions, ACLs and other extended attributes and, where that is allowed, the owner of an existing file stay, and
-    nobody may read the new file who may not read the old one; a file that was not there obeys the umask. A symbolic
-    link within its directory stays one, and the file that it points to is replaced. OSError leaves the old file
-    untouched: also if the link leads elsewhere, if the path is no regular file (a directory, a device), or if another
-    process is appending to it, which BlockingIOError names.
+    An existing file keeps its permissions, ACLs, other extended attributes and, where that is allowed, its owner, and
+    users who could not read the old file cannot read the new one. A new file gets the mode of the umask. A symbolic
+    link within its directory stays, and its target is replaced. OSError leaves the old file unchanged; it is raised for
+    links to other directories and for paths that are no regular file (directories, devices) as well, and, as
+    BlockingIOError with the process, if another process is appending to the file.
     """
     with _naming(path):
         target = _target(path)
         require_unlocked(target)
         _remove_stale(target)
-        temporary, file = _create_beside(target, PRIVATE if target.exists() else _USUAL)
+        temporary, file = _create_beside(target, PRIVATE if target.exists() else _DEFAULT_MODE)
         try:
             with file:
                 keep_permissions(target, file.fileno())
@@ -53,7 +53,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def require_writable(path: Path) -> None:
-    """Before the work is done: OSError if ``write_atomically`` could not write the file, which stays as it is."""
+    """Before any work is done: OSError if ``write_atomically`` could not write the file, which stays unchanged."""
     with _naming(path):
         target = _target(path)
         require_unlocked(target)
@@ -63,9 +63,9 @@ def require_writable(path: Path) -> None:
 
 
 def open_to_append(path: Path) -> FileIO:
-    """The file, made if there is none, ours alone until it is closed; what is written goes to its end.
+    """The file, which is created if it is missing, locked until it is closed; writes go to its end.
 
-    BlockingIOError says who else has it; for links and devices the same holds as for ``write_atomically``.
+    BlockingIOError names the process that has it locked. Links and devices are handled as by ``write_atomically``.
     """
     with _naming(path):
         target = _target(path)
@@ -79,7 +79,7 @@ def open_to_append(path: Path) -> FileIO:
             except OSError:
                 file.close()
                 raise
-            file.close()  # somebody replaced it before we had it
+            file.close()  # another process replaced it before it was locked
 
 
 def append(file: FileIO, data: bytes) -> None:
@@ -97,7 +97,7 @@ def append(file: FileIO, data: bytes) -> None:
 
 
 def is_at(file: FileIO, path: Path) -> bool:
-    """Whether the open file is still the one at ``path``: it was not removed, nor replaced by another."""
+    """Whether the open file is still at ``path``, and was not removed or replaced."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -106,7 +106,7 @@ def is_at(file: FileIO, path: Path) -> bool:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Has system errors name the file that was wanted: nobody knows the temporary one."""
+    """Makes system errors name ``path`` instead of the temporary file."""
     try:
         yield
     except OSError as error:
@@ -115,7 +115,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _target(path: Path) -> Path:
-    """The file to write; OSError if a link leads out of its directory, or something else than a file is there."""
+    """The file to write; OSError if a link leads out of its directory, or the path is no regular file."""
     try:
         directory = path.parent.resolve()
         target = path.resolve() if path.is_symlink() else directory / path.name
@@ -128,22 +128,22 @@ def _target(path: Path) -> Path:
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "not a regular file, which could be replaced")
+            raise OSError(errno.EINVAL, "not a regular file, so it cannot be replaced")
     return target
 
 
 def _create_beside(target: Path, mode: int) -> tuple[Path, BinaryIO]:
-    """A new file in the same directory, locked as long as it is open, so that nobody takes it for a stale one."""
+    """A new file in the same directory, locked while it is open, so that no other process removes it as stale."""
     while True:
         temporary = target.with_name(f".{target.name}.{os.urandom(_TOKEN_BYTES).hex()}")
         file = open(temporary, "xb", opener=partial(os.open, mode=mode))  # noqa: SIM115 (with a mode)
         if try_lock(file.fileno(), shared=True) and os.fstat(file.fileno()).st_nlink:
             return temporary, file
-        file.close()  # another writer was quicker to clean up
+        file.close()  # another writer removed it before it was locked
 
 
 def _remove_stale(target: Path) -> None:
-    """Removes what writers of this file left that were killed: only they do not hold its lock any more."""
+    """Removes the temporary files of killed writers: files that are not locked."""
     ours = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}")
     with suppress(OSError):
         for path in [path for path in target.parent.iterdir() if ours.fullmatch(path.name)]:
@@ -153,9 +153,9 @@ def _remove_stale(target: Path) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Has the names in the directory survive a power cut, where the system can.
+    """Make the names in the directory survive a power cut, where the system can.
 
-    One that may be written but not read cannot be opened: then the system writes all that it has.
+    A directory that may be written but not read cannot be opened: then everything in the system is synced.
     """
     if os.name == "posix":
         try:

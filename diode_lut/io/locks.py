@@ -1,6 +1,6 @@
-"""Who is writing a file: advisory locks, which end with the process that holds them, however it ends.
+"""Advisory locks on files that are written. They end with the process that holds them, however it ends.
 
-Where there are none (on Windows, on some network file systems) every file counts as free.
+Where there are no locks (on Windows, on some network file systems) no file counts as locked.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def lock(descriptor: int) -> None:
-    """Take the open file until it is closed; BlockingIOError names the process that has it."""
+    """Lock the open file until it is closed; BlockingIOError names the process that has it locked."""
     _take(descriptor, shared=False)
 
 
 def require_unlocked(path: Path) -> None:
-    """BlockingIOError if a process has the file, if there is one."""
+    """BlockingIOError if there is such a file and a process has it locked."""
     with suppress(FileNotFoundError, PermissionError):
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a pipe would wait
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # opening a pipe would block
         try:
             _take(descriptor, shared=True)
         finally:
@@ -36,7 +36,7 @@ def require_unlocked(path: Path) -> None:
 
 
 def _take(descriptor: int, *, shared: bool) -> None:
-    """With some patience: who looks for stale temporary files has each of them for an instant."""
+    """Try for a while, because a process that looks for stale temporary files locks each of them for an instant."""
     for _ in range(_TRIES):
         if try_lock(descriptor, shared=shared):
             return
@@ -45,7 +45,7 @@ def _take(descriptor: int, *, shared: bool) -> None:
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Whether the open file could be taken; ``shared`` if others may take it so, too."""
+    """Lock the open file, if it is free, and say whether it was; ``shared`` with others that lock it shared."""
     if sys.platform == "win32":
         return True
     try:
@@ -60,9 +60,9 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 @contextmanager
 def alone_in(path: Path) -> Iterator[None]:
-    """Of several processes that come to such a block for a directory, each waits until those before it have left.
+    """Only one process at a time runs such a block for a directory; the others wait.
 
-    Where the directory cannot be opened, as one that may be written but not read, nobody waits.
+    If the directory cannot be opened, for example because it may be written but not read, no process waits.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -79,7 +79,7 @@ def alone_in(path: Path) -> Iterator[None]:
 
 
 def _holder(descriptor: int) -> str:
-    """The process that has the file, as Linux lists it: ``1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF``."""
+    """The process that has the file locked, as Linux lists it: ``1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF``."""
     inode = str(os.fstat(descriptor).st_ino)
     with suppress(OSError):
         for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():

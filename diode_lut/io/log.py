@@ -1,4 +1,4 @@
-"""Warnings that do not repeat themselves."""
+"""The logger, and warnings that are logged once."""
 
 from __future__ import annotations
 

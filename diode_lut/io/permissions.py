@@ -1,6 +1,6 @@
-"""Who may read and write a file: kept when a file is replaced, and asked before a file is used that nobody named.
+"""Permissions of files: kept when a file is replaced, and checked before a file is used that the user did not name.
 
-Trusted are the user, root, and whoever owns this program: they could have changed it instead.
+Trusted are the user, root, and the owner of this program, who could have changed the program instead.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from contextlib import suppress
 from pathlib import Path
 
 PRIVATE = 0o600
-"""The mode with which a file is created that replaces another one."""
+"""The mode with which a replacement of a file is created."""
 
 _NONE = (errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _LABELS = ("user.", "security.selinux")
-"""Attributes that say nothing about who may read; others of the system's belong to one file, not to its name."""
+"""Prefixes of attributes that do not affect permissions. The system's other attributes belong to one inode."""
 
 
 def keep_permissions(existing: Path, descriptor: int) -> None:
     """Give the new, empty, PRIVATE file the owner, group, attributes and mode of the existing one, if there is one.
 
-    What the system does not allow is left out, and then also what it would have opened to others.
+    What the system does not allow is left out; so are permissions that would then give other users access.
     """
     try:
         status = existing.stat()
@@ -32,14 +32,14 @@ def keep_permissions(existing: Path, descriptor: int) -> None:
     mode = stat.S_IMODE(status.st_mode)
     group_is_same = _give(descriptor, status)
     if not group_is_same:
-        mode &= 0o700 | (mode >> 3 & mode & 0o7) * 0o11  # who was of the group may now be one of the others
+        mode &= 0o700 | (mode >> 3 & mode & 0o7) * 0o11  # a member of the old group may now be one of the others
     if not _copy_attributes(existing, descriptor, group_is_same):
         mode &= 0o700
     os.fchmod(descriptor, mode)
 
 
 def _give(descriptor: int, status: os.stat_result) -> bool:
-    """Whether the file now has this group; the owner changes where that is allowed."""
+    """Set owner and group where that is allowed, and say whether the file has the group."""
     new = os.fstat(descriptor)
     if (status.st_uid, status.st_gid) != (new.st_uid, new.st_gid):
         try:
@@ -51,7 +51,7 @@ def _give(descriptor: int, status: os.stat_result) -> bool:
 
 
 def _copy_attributes(existing: Path, descriptor: int, group_is_same: bool) -> bool:
-    """Whether the new file has all access control lists of the existing one, and no others."""
+    """Copy the attributes, and say whether the new file has just the access control lists of the existing one."""
     if sys.platform != "linux":
         return True
     for name in filter(_is_acl, _names(descriptor)):  # inherited from the directory
@@ -77,7 +77,7 @@ def _is_acl(name: str) -> bool:
 
 
 def _names(file: Path | int) -> list[str]:
-    """The names of the extended attributes; of a file system without such, none."""
+    """The names of the extended attributes; none if the file system does not support them."""
     assert sys.platform == "linux"
     try:
         return os.listxattr(file)
@@ -93,11 +93,11 @@ if sys.platform != "win32":
 
 
 def distrust(path: Path) -> str:
-    """Why a file that was found, not named, is not used, in words; empty if there is nothing against it.
+    """Why a file must not be used that was found, not named; empty if it may be used.
 
-    It and its directory must belong to somebody trusted, and nobody else may write them; a directory may be sticky. A
-    group counts as its owner if nobody else is in it. A symbolic link counts as what it leads to. On Windows, which
-    has other permissions, everything is trusted. OSError if there is no such file.
+    The file and its directory must belong to a trusted user, and no other user may write them; a directory may be
+    sticky. A group counts as its owner if it has no other members. A symbolic link counts as its target. On Windows,
+    which has other permissions, everything is trusted. OSError if there is no such file.
     """
     if sys.platform == "win32":
         return ""
@@ -117,7 +117,7 @@ def _fault(path: Path, status: os.stat_result) -> str:
 
 
 def _alone(status: os.stat_result) -> bool:
-    """Whether the file's group is root's, or its owner's own, as many systems give one to each user."""
+    """Whether the file's group is root's, or has no member but the owner, as many systems have for each user."""
     if sys.platform == "win32" or status.st_gid == 0:
         return True
     try:

@@ -1,4 +1,4 @@
-"""Where the data that diode_lut ships with lies, and what its code is."""
+"""The directories of the data that diode_lut ships with, and the digest of its code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merging tables: two people's changes to the same one, or two contributions."""
+"""Merging tables: two people's changes to the same table, or two contributions."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ Value = TypeVar("Value")
 
 
 def merged_schema(base: Table | None, ours: Table, theirs: Table) -> str:
-    """What ``$schema`` says, of the side that changed it."""
+    """The value of ``$schema`` on the side that changed it."""
     return _one_of(base.schema if base else None, ours.schema, theirs.schema, lambda our, _: our)
 
 
 def merged_hardware(base: Table | None, ours: Table, theirs: Table) -> Hardware:
-    """The hardware, with the aliases that either side gave it; TableError if the sides are for different devices."""
+    """The hardware, with the aliases of both sides; TableError if the sides are for different devices."""
     our, their = ours.hardware, theirs.hardware
     if not our.same_device(their):
         raise TableError(f"is for {their}, but the other table is for {our}", path=theirs.path, where="hardware")
@@ -31,7 +31,7 @@ def merged_hardware(base: Table | None, ours: Table, theirs: Table) -> Hardware:
 
 
 def merged_provenance(base: Table | None, ours: Table, theirs: Table) -> Provenance:
-    """The fields of both sides: all datasets, and of two versions or dates the newer."""
+    """The fields of both sides: all datasets, and the newer of two versions or dates."""
     before = base.provenance if base is not None else {}
     merged = {
         field: _one_of(before.get(field), ours.provenance.get(field), theirs.provenance.get(field), _newer)
@@ -41,7 +41,7 @@ def merged_provenance(base: Table | None, ours: Table, theirs: Table) -> Provena
 
 
 def header_remarks(base: Table | None, ours: Side, theirs: Side) -> Iterator[Remark]:
-    """What to say about fields of the provenance that the sides do not agree on, lists apart."""
+    """Remarks about provenance fields, except lists, that both sides changed in different ways."""
     before = base.provenance if base is not None else {}
     merged = merged_provenance(base, ours.table, theirs.table)
     for field, value in merged.items():
@@ -51,7 +51,7 @@ def header_remarks(base: Table | None, ours: Side, theirs: Side) -> Iterator[Rem
 
 
 def _one_of(before: Value | None, our: Value, their: Value, choose: Callable[[Value, Value], Value]) -> Value:
-    """The value of the side that changed it; if both did, what is chosen of the two."""
+    """The value of the side that changed it; if both did, what ``choose`` returns."""
     if their in (our, before):
         return our
     return their if our == before else choose(our, their)
@@ -68,21 +68,21 @@ def _united(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Merged(NamedTuple):
-    """The table, and what has to be said about it: at least a remark for each row of either side that is gone."""
+    """The merged table, with remarks: at least one for each row of either side that is gone."""
 
     table: Table
     remarks: tuple[Remark, ...]
 
     @property
     def conflicts(self) -> tuple[Remark, ...]:
-        """The remarks about what people have to decide; in the table the notes of these rows say so, too."""
+        """The remarks about rows that somebody has to decide about. The notes of these rows say so as well."""
         return tuple(remark for remark in self.remarks if remark.conflict)
 
 
 def merge(base: Table | None, ours: Table, theirs: Table, names: tuple[str, str] = ("ours", "theirs")) -> Merged:
-    """What both sides made of ``base``; without one, the rows of both. ``names`` is what to call the sides.
+    """The table with both sides' changes to ``base``; without a base, with the rows of both. ``names`` are the sides'.
 
-    No two rows of the result contradict each other. TableError is raised if the sides are for different devices.
+    No two rows of the result contradict each other. TableError if the sides are for different devices.
     """
     our_side, their_side = Side(names[0], ours), Side(names[1], theirs)
     claims, of_rows = merge_rows(base, our_side, their_side)

@@ -1,4 +1,4 @@
-"""Merging rows: what each side claims, who wins, and which rows of both contradict each other."""
+"""Merging rows: each side's claims, which claim stays, and rows of both sides that contradict each other."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from diode_lut.table.rules import CONFLICT
 
 
 class Side(NamedTuple):
-    """One of the tables that are merged, and what to call it."""
+    """One of the tables that are merged, and its name."""
 
     name: str
     table: Table
 
     @property
     def software(self) -> tuple[tuple[int, ...], ...]:
-        """The versions of torch and Triton that it was measured with; the newer, the larger."""
+        """The versions of torch and Triton that it was measured with, which compare as versions do."""
         return tuple(version(str(self.table.provenance.get(name, ""))) for name in ("torch", "triton"))
 
 
 class Claim(NamedTuple):
-    """A row, and the side that it is from."""
+    """A row and its side."""
 
     side: Side
     entry: Entry
 
     @classmethod
     def of(cls, side: Side, entry: Entry | None) -> Claim | None:
-        """The claim, if there is a row."""
+        """The claim, None without a row."""
         return None if entry is None else cls(side, entry)
 
-    def in_conflict(self, with_what: str) -> Claim:
-        """The same, with a note that people have to decide."""
-        notes = "; ".join(filter(None, (self.entry.note, f"{CONFLICT}{with_what}")))
+    def in_conflict(self, facts: str) -> Claim:
+        """The same, with a note about the conflict that somebody has to decide."""
+        notes = "; ".join(filter(None, (self.entry.note, f"{CONFLICT}{facts}")))
         return self._replace(entry=self.entry._replace(note=notes))
 
 
 class Remark(NamedTuple):
-    """What became of a row, or of a field of the header, that did not simply stay or come along."""
+    """What happened to a row or header field that was not just taken from one side."""
 
     about: str
     text: str
@@ -59,16 +59,16 @@ class Remark(NamedTuple):
 
 
 def version(text: str) -> tuple[int, ...]:
-    """A version, or an ISO date, as numbers that compare as it does; what follows a plus sign does not count."""
+    """The numbers of a version or an ISO date, without what follows a plus sign."""
     return tuple(map(int, re.findall(r"\d+", text.partition("+")[0])))
 
 
 NOISE = 0.02
-"""Gains that differ by no more than this fraction may be the same."""
+"""Largest difference of two gains that counts as noise, as a fraction."""
 
 
 class Verdict(NamedTuple):
-    """The row that stays, the other one, and why; without a reason it is a conflict."""
+    """The row that stays, the other row, and the reason, which is empty for a conflict."""
 
     winner: Claim
     loser: Claim
@@ -76,11 +76,11 @@ class Verdict(NamedTuple):
 
 
 def judge(ours: Claim, theirs: Claim) -> Verdict:
-    """The first of these that is clear decides; where none is, ours stays for the time being.
+    """Decide which row stays; without evidence it is ours, as a conflict.
 
-    A row with a note, which somebody wrote by hand, stands above one without. Then the row whose kernel gains more
-    over aten, by more than noise, the one with more measured problems behind it, the one of newer software. Where the
-    kernel is the same anyway, there is nothing for people to decide.
+    A row with a note, which somebody wrote by hand, beats one without. Next count the gain over aten, if it differs by
+    more than noise, the number of measured problems, and newer software. Rows with the same first config are no
+    conflict.
     """
     one, other = ours.entry, theirs.entry
     same = "both name the same kernel" if one.configs[0] == other.configs[0] else ""
@@ -94,14 +94,14 @@ def judge(ours: Claim, theirs: Claim) -> Verdict:
     return Verdict(ours, theirs, same)
 
 
-def settled(verdict: Verdict) -> tuple[Claim, Remark]:
-    """The row that stays, with a note if people have to decide, and what to say."""
-    winner, loser, reason = verdict
+def resolve(verdict: Verdict) -> tuple[Claim, Remark]:
+    """The row that stays, with a note if it is in conflict, and a remark."""
+    winner, loser = verdict.winner, verdict.loser
     facts = f"{winner.side.name} {winner_in_words(winner.entry)}, {loser.side.name} {winner_in_words(loser.entry)}"
     if coverage(winner.entry) != coverage(loser.entry):
         facts += f" for {key_in_words(loser.entry)}"
-    if reason:
-        return winner, Remark.of(winner.entry, f"{facts}: {winner.side.name} stays: {reason}")
+    if verdict.reason:
+        return winner, Remark.of(winner.entry, f"{facts}: {winner.side.name} stays: {verdict.reason}")
     return (
         winner.in_conflict(facts),
         Remark.of(winner.entry, f"{facts}: {winner.side.name} stays until somebody decides", conflict=True),
@@ -109,7 +109,7 @@ def settled(verdict: Verdict) -> tuple[Claim, Remark]:
 
 
 def _evidence(ours: Claim, theirs: Claim) -> Iterator[tuple[Any, Any, str]]:
-    """What can decide, the strongest first: how much each side has of it, and what to say of the one with more."""
+    """The evidence of both sides, the strongest first, and the reason to give for the side with more."""
     yield bool(ours.entry.note), bool(theirs.entry.note), "it has a note"
     gain, other_gain = (claim.entry.candidates[0].gain_permille for claim in (ours, theirs))
     if gain is not None and other_gain is not None and max(gain, other_gain) > min(gain, other_gain) * (1 + NOISE):
@@ -119,10 +119,10 @@ def _evidence(ours: Claim, theirs: Claim) -> Iterator[tuple[Any, Any, str]]:
 
 
 def without_contradictions(claims: Sequence[Claim]) -> tuple[list[Claim], list[Remark]]:
-    """The rows of which no two contradict each other, and what to say about those that had to go.
+    """Rows of which no two contradict each other, and remarks about those that were removed.
 
-    There is no key under which both could stay, so that the row with the better evidence does. The work is bounded: a
-    remark, which is a conflict, says in how many rows contradictions were not looked for.
+    Of two that contradict each other, the row with the better evidence stays. The work is bounded: a remark, which is a
+    conflict, has the number of rows whose contradictions were not looked for.
     """
     remaining = dict(enumerate(claims))
     remarks: list[Remark] = []
@@ -132,10 +132,10 @@ def without_contradictions(claims: Sequence[Claim]) -> tuple[list[Claim], list[R
             if later in remaining and earlier in remaining:
                 verdict = judge(remaining[earlier], remaining[later])
                 stays, goes = (earlier, later) if verdict.winner is remaining[earlier] else (later, earlier)
-                remaining[stays], remark = settled(verdict)
+                remaining[stays], remark = resolve(verdict)
                 del remaining[goes]
                 remarks.append(remark)
-        effort.undecided.clear()  # they are looked at again
+        effort.undecided.clear()  # the next round looks at these rows again
     if effort.undecided:
         text = f"contradictions were not looked for in {len(effort.undecided)}: too many cover some of the same sizes"
         remarks.append(Remark("rows", text, conflict=True))
@@ -143,7 +143,7 @@ def without_contradictions(claims: Sequence[Claim]) -> tuple[list[Claim], list[R
 
 
 def _covering(claims: Mapping[int, Claim]) -> dict[int, Entry]:
-    """The rows that cover any problem."""
+    """The rows that cover at least one problem."""
     return {number: claim.entry for number, claim in claims.items() if claim.entry.volume}
 
 
@@ -151,11 +151,11 @@ Rows = dict[object, Entry]
 """The rows of a table by what they cover."""
 
 Result = tuple[Claim | None, Remark | None]
-"""The row that remains, with the side it is from, and what to say; neither where nothing was and nothing is."""
+"""The claim that remains, if any, and a remark about it, if any."""
 
 
 def merge_rows(base: Table | None, ours: Side, theirs: Side) -> tuple[list[Claim], list[Remark]]:
-    """The rows that remain, and what to say about the others."""
+    """The rows that remain, and remarks."""
     before = _rows(base) if base is not None else {}
     our_rows, their_rows = _rows(ours.table), _rows(theirs.table)
     results = [
@@ -168,7 +168,7 @@ def merge_rows(base: Table | None, ours: Side, theirs: Side) -> tuple[list[Claim
 
 
 def _rows(table: Table) -> Rows:
-    """Of rows that cover the same, which a good table does not have, the one that is used: the first in order."""
+    """The rows by what they cover; where several cover the same, as in no valid table, the first in canonical order."""
     rows: Rows = {}
     for entry in sorted(table.entries, key=canonical_order):
         rows.setdefault(coverage(entry), entry)
@@ -176,7 +176,7 @@ def _rows(table: Table) -> Rows:
 
 
 def _repeats(side: Side) -> Iterator[Remark]:
-    """What to say about the rows that ``_rows`` leaves out."""
+    """Remarks about the rows that ``_rows`` leaves out."""
     rows = _rows(side.table)
     for entry in side.table.entries:
         used = rows[coverage(entry)]
@@ -185,18 +185,18 @@ def _repeats(side: Side) -> Iterator[Remark]:
 
 
 def _merged(before: Entry | None, ours: Claim | None, theirs: Claim | None) -> Result:
-    """What becomes of a row that at least one side has."""
+    """The result for a row that at least one side has."""
     if ours is None or theirs is None:
         return _one_sided(before, ours, theirs)
     if theirs.entry in (ours.entry, before):
         return ours, None
     if ours.entry == before:
         return theirs, None
-    return settled(judge(ours, theirs))
+    return resolve(judge(ours, theirs))
 
 
 def _one_sided(before: Entry | None, ours: Claim | None, theirs: Claim | None) -> Result:
-    """What becomes of a row that only one side has: the other one removed it, or it is new."""
+    """The result for a row that only one side has: the other side removed it, or it is new."""
     claim = ours or theirs
     assert claim is not None
     if before is None:
