@@ -25,7 +25,7 @@ def demo_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_problems_are_what_the_module_asks_on_a_gpu(demo_module: ModuleType, table_file: Callable[..., Path]) -> None:
-    """On an H200, a table with a row for each of the demo's problems answers for all products of its module."""
+    """On an H200, a table with a row for each of the demo's problems answers for all GEMMs of its module."""
     module = demo_module.Module("cuda")
     names = [name for name, _ in module.named_parameters()]
     rows, outer, _, b, m, n, k = demo_module.SIZES["cuda"]

@@ -213,7 +213,7 @@ def model(count: int) -> Model:
 
 
 def bench_decision(path: Path) -> None:
-    """From Inductor's inputs of a product to its config, as the hook does it: with a row, and with the model."""
+    """From Inductor's inputs of a GEMM to its config, as in the hook: with a row, and with the model."""
     import torch
 
     from diode_lut.inductor.problems import problem_of

@@ -1,8 +1,8 @@
-"""What the hook is worth on this GPU: products compiled in default mode with and without it, timed side by side.
+"""The benefit of the hook on this GPU: GEMMs compiled in default mode with and without it, timed side by side.
 
-Run with ``python tools/bench_live.py FILE``, a problem file or a dataset. Both are compiled with one cache, empty at
-first: so that Inductor decides for both alike whether to pad the product, which it benchmarks, and now and then decides
-otherwise. Times are medians of interleaved rounds with a cold L2 cache; gains are times without over times with the
+Run with ``python tools/bench_live.py FILE``, a problem file or a dataset. Both are compiled with one cache, which is
+empty at first, so that Inductor decides for both alike whether to pad operands. It decides by a benchmark, whose result
+may change. Times are medians of interleaved rounds with a cold L2 cache; gains are times without over times with the
 hook. With ``DIODE_LUT_TIERS=model`` only the model answers.
 """
 
@@ -34,7 +34,7 @@ def main() -> None:
     """Measure a sample, a line for each problem as it is done, and a summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--sample", type=int, metavar="N", help="draw so many of the problems")
+    parser.add_argument("--sample", type=int, metavar="N", help="draw N of the problems")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"), help="every OF-th, from I on")
     options = parser.parse_args()
@@ -81,12 +81,12 @@ def measure(problem: Problem, bench: Bench) -> tuple[float, str]:
 
 
 def compiled(problem: Problem, operands: tuple[torch.Tensor, ...]) -> Callable[..., torch.Tensor]:
-    """The product as default mode compiles it."""
-    product: Any = getattr(torch, problem.op)
+    """The problem as default mode compiles it."""
+    gemm: Any = getattr(torch, problem.op)
 
     class Product(torch.nn.Module):
         def forward(self, *tensors: torch.Tensor) -> Any:
-            return product(*tensors)
+            return gemm(*tensors)
 
     exported = torch.export.export(Product(), operands).module()
     with torch.no_grad():

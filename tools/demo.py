@@ -1,7 +1,7 @@
-"""The whole road on this machine's device: measure, build a table, check it, and compile a module with it.
+"""All steps on this machine's device: measure, build a table, check it, and compile a module with it.
 
 Run it with ``make demo``; it uses the first CUDA GPU, or the CPU where there is none. It fails if the table does not
-answer for each product, if a benchmark runs in spite of it, or if a result is wrong.
+answer for each GEMM, if a benchmark runs all the same, or if a result is wrong.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ WAYS = (("default", False), ("default", True), ("max-autotune", False))
 """The modes of torch.compile to compare, each without or with the table."""
 
 TOLERANCE = 10
-"""How many times eager's error a result may have; Inductor's own GELU in float32 has three times as much."""
+"""Largest error of a result over that of eager; Inductor's own GELU in float32 has three times eager's error."""
 
 
 def main() -> None:
-    """Do it in a temporary directory, or in one that stays."""
+    """Run the demo in a temporary directory, or in one that is kept."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="write problems, timings and table here")
     options = parser.parse_args()
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def demo(directory: Path, caches: Path) -> list[str]:
-    """All steps; returns what is not as it should be."""
+    """Run all steps, and return the failures."""
     directory.mkdir(parents=True, exist_ok=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     asked, timings, table = (directory / name for name in ("problems.json", "timings.msgpack", "table.json"))
@@ -49,13 +49,13 @@ def demo(directory: Path, caches: Path) -> list[str]:
     timings.unlink(missing_ok=True)
     table.unlink(missing_ok=True)
 
-    print(f"Three matrix products on {device}: every kernel that Inductor knows for them is timed.")
+    print(f"Three GEMMs on {device}: every kernel that Inductor has for them is timed.")
     command("collect", "--problems", asked, "--out", timings, "--device", device)
     print("\nThe winners become a table.")
     command("build", timings, "-o", table)
     command("check", table)
     print(table.read_text(encoding="utf-8"))
-    print("A module with these products, compiled in new processes with cold caches:\n")
+    print("A module with these GEMMs, compiled in new processes with cold caches:\n")
     reports = {way: compile_in_new_process(device, *way, table, caches) for way in WAYS}
     print_comparison(reports)
     return [*faults(reports, len(problems(device)))]
@@ -105,16 +105,16 @@ def name_of(with_table: bool) -> str:
     return "with" if with_table else "without"
 
 
-def faults(reports: dict[tuple[str, bool], Report], products: int) -> Iterator[str]:
+def faults(reports: dict[tuple[str, bool], Report], gemms: int) -> Iterator[str]:
     """What is not as it should be."""
     for (mode, with_table), report in reports.items():
         if not report.error <= TOLERANCE * report.eager_error:  # NaN is wrong, too
             yield f"{mode}, {name_of(with_table)} the table: error {report.error:.1e}, eager {report.eager_error:.1e}"
     stats, tuned = reports["default", True].stats, reports["default", True]
-    if stats["hits"]["user"] != products or stats["fallbacks"]:
-        yield f"the table answered for {stats['hits']['user']} products, not for {products}"
+    if stats["hits"]["user"] != gemms or stats["fallbacks"]:
+        yield f"the table answered for {stats['hits']['user']} GEMMs, not for {gemms}"
     if tuned.benchmarks:
-        yield f"{tuned.benchmarks} products were benchmarked although the table has them"
+        yield f"{tuned.benchmarks} GEMMs were benchmarked although the table covers them"
     if not reports["max-autotune", False].benchmarks:
         yield "max-autotune benchmarked nothing: Inductor has no choice on this device, or is not counted rightly"
 

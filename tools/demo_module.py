@@ -1,4 +1,4 @@
-"""The demo's module, and what compiling and running it in a process of its own is like.
+"""The demo's module, compiled and run in a process of its own.
 
 ``python tools/demo_module.py DEVICE MODE`` prints a Report as JSON. The environment says which tables there are
 (DIODE_LUT_TABLES) and where Inductor keeps its caches (TORCHINDUCTOR_CACHE_DIR).
@@ -21,7 +21,7 @@ import diode_lut
 
 
 class Sizes(NamedTuple):
-    """Of the module: two linear layers, ``rows x outer -> rows x inner -> rows x outer``, and a product of batches."""
+    """Sizes of the module: two linear layers, ``rows x outer -> rows x inner -> rows x outer``, and a bmm."""
 
     rows: int
     outer: int
@@ -40,7 +40,7 @@ DTYPES = {"cpu": "float32", "cuda": "float16"}
 class Report:
     """One way of compiling: seconds of the first call, microseconds of a later one, and what happened meanwhile.
 
-    ``benchmarks`` counts the products that Inductor benchmarked. ``error`` and ``eager_error`` are relative, in the
+    ``benchmarks`` counts the GEMMs that Inductor benchmarked. ``error`` and ``eager_error`` are relative, in the
     Frobenius norm, against the same module in float64, for the worse of its results. ``stats`` are those of
     ``get_prediction_stats``.
     """
@@ -54,7 +54,7 @@ class Report:
 
 
 def problems(device: str) -> list[dict[str, Any]]:
-    """The module's three products, as problem files have them."""
+    """The module's three GEMMs, as in a problem file."""
     rows, outer, inner, b, m, n, k = SIZES[device]
     last = "addmm" if _has_bias(device) else "mm"
     linear = {"dtype": DTYPES[device], "layout": "nt", "B": 1, "M": rows}
@@ -71,7 +71,7 @@ def _has_bias(device: str) -> bool:
 
 
 class Module(torch.nn.Module):
-    """Two linear layers with GELU between them, and a product of batches beside them."""
+    """Two linear layers with GELU between them, and a bmm beside them."""
 
     def __init__(self, device: str) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""How good the choice of a sweep is: its best config for each problem, by the final times of the same problem.
+"""The regret of a sweep's choice: of its best config for each problem, by the final times of the same problem.
 
-A model that learns from sweeps can hardly be better. Run ``python tools/score_sweeps.py DATASET...``.
+A model that is trained on sweeps can hardly be better. Run ``python tools/score_sweeps.py DATASET...``.
 """
 
 from __future__ import annotations

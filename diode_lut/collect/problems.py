@@ -53,7 +53,7 @@ def _misses(receipt: Receipt, path: Path, hardware: Hardware | None) -> list[Pro
     missed = [miss for miss in losses(receipt) if hardware is None or miss.hardware.kin(hardware)]
     if not missed:
         found = ", ".join(str(device) for device in receipt.devices) or "no device"
-        raise CollectError(f"{path}: nothing was missed on {hardware or 'any device'} (the receipt is of: {found})")
+        raise CollectError(f"{path}: no miss on {hardware or 'any device'} (the receipt is of: {found})")
     return list(dict.fromkeys(miss.problem for miss in missed))
 
 

@@ -121,7 +121,7 @@ def test_the_layout_is_an_option(tmp_path: Path, layout: str, m: int, k: int, dt
 
 
 def test_ops_choose_the_template(tmp_path: Path) -> None:
-    """Batched products were timed with the batched Triton template, others with the plain one."""
+    """Batched matmuls were timed with the batched Triton template, others with the plain one."""
     templates = {}
     for op in ("mm", "addmm", "bmm", "baddbmm"):
         (record,) = opened(tmp_path, WRITERS[1](document({key(): [timed(1)]}, op=op)))

@@ -42,8 +42,8 @@ def test_a_table_goes_out_and_comes_back(table: Path, tmp_path: Path) -> None:
 def test_problems_are_answered_from_ranges(table: Path, tmp_path: Path) -> None:
     """A list of problems, as collect takes them, says what to export."""
     problems, output = tmp_path / "p.json", tmp_path / "out.json"
-    product = {"op": "mm", "B": 1, "M": 128, "N": 64, "K": 64, "dtype": "float16", "layout": "nn"}
-    problems.write_text(json.dumps([product]), encoding="utf-8")
+    gemm = {"op": "mm", "B": 1, "M": 128, "N": 64, "K": 64, "dtype": "float16", "layout": "nn"}
+    problems.write_text(json.dumps([gemm]), encoding="utf-8")
     assert export("inductor-table", table, "-o", output, "--problems", problems).exit_code == 0
     ((row,),) = json.loads(output.read_bytes()).values()
     assert row == {"template_id": "aten::mm"}

@@ -86,7 +86,7 @@ def test_ranges_are_asked_for_given_problems() -> None:
 
 
 def test_keys_without_a_device_are_for_every_device(tmp_path: Path) -> None:
-    """Inductor looks a product up without the device, too; a key of another device is skipped."""
+    """Inductor looks a GEMM up without the device, too; a key of another device is skipped."""
     key = "((torch.float16, [256, 96], [96, 1]), (torch.float16, [96, 512], [512, 1]))+mm"
     rows = [{"template_id": "aten::mm"}]
     document = {key: rows, f"NVIDIA B200+{key}": rows, "nonsense": rows}
@@ -96,7 +96,7 @@ def test_keys_without_a_device_are_for_every_device(tmp_path: Path) -> None:
 
 
 def test_templates_that_no_config_names_are_skipped(tmp_path: Path) -> None:
-    """The other rows of the same product are taken."""
+    """The other rows of the same GEMM are imported."""
     document, _ = exported("inductor-table", exact_table(H200, {MM: [A]}))
     (rows,) = document.values()
     rows[:0] = [{"template_id": "triton::blackwell", "BLOCK_M": 1}, {**rows[0], "BLOCK_M": 96}]

@@ -97,7 +97,7 @@ def log(path: Path, *entries: Any) -> Path:
     return path
 
 
-def test_the_log_of_matrix_products(tmp_path: Path) -> None:
+def test_the_log_of_matmuls(tmp_path: Path) -> None:
     """M, K and N come in this order; a config that is there twice counts with its best time; infinity is a failure."""
     rows = [
         {"type": "cublas", "time": 0.25},
@@ -115,9 +115,9 @@ def test_the_log_of_matrix_products(tmp_path: Path) -> None:
 
 
 def test_what_the_log_does_not_say_must_be_given(tmp_path: Path) -> None:
-    """The type always; the op, which 2.11 leaves out; and batched products have lost their K."""
-    product = {"(256, 512, 300)": [{"type": "cublas", "time": 0.25}]}
-    path = log(tmp_path / "log", product, {**product, "kernel_type": "bmm"})
+    """The type always; the op, which 2.11 leaves out; and batched matmuls have lost their K."""
+    gemm = {"(256, 512, 300)": [{"type": "cublas", "time": 0.25}]}
+    path = log(tmp_path / "log", gemm, {**gemm, "kernel_type": "bmm"})
     with pytest.raises(ExchangeError, match="give --dtype"):
         taken("inductor-mm-log", path)
     content, skipped = taken("inductor-mm-log", path, dtype="bfloat16")
