@@ -85,7 +85,7 @@ def build_file(dataset: Path, path: Path, prune: bool) -> None:
 
 
 def write_dataset(path: Path, problems: int, rng: np.random.Generator) -> None:
-    """A dataset of so many problems, each with CONFIGS_PER_PROBLEM timings."""
+    """A dataset of this many problems, each with CONFIGS_PER_PROBLEM timings."""
     configs = [Config("triton_mm", params) for params in TILES]
     with path.open("wb") as file:
         file.write(header_bytes(Header(HARDWARE, benchmarker="a model")))

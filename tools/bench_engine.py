@@ -150,7 +150,10 @@ def bench_lookup(large: Table) -> None:
 def covered(rows: Iterable[Entry]) -> list[Problem]:
     """For each row a problem that it covers."""
     draw = random.Random(3)
-    return [Problem(*row[:4], *(draw.randint(*size) if size else 1 for size in row[4:8])) for row in rows]  # type: ignore[arg-type]
+    return [
+        Problem(*row.kind, *(draw.randint(*size) if size else 1 for size in row.sizes))  # type: ignore[arg-type]
+        for row in rows
+    ]
 
 
 def microseconds(call: Callable[[Any], object], arguments: Sequence[Any]) -> float:
@@ -232,7 +235,7 @@ def bench_decision(path: Path) -> None:
         measured.append(microseconds(decide, [inputs] * DECISIONS))
         return problem_of(inputs, op)
 
-    of_kind = (problem for problem in covered(read_table(path).entries) if problem[:4] == KINDS[0])
+    of_kind = (problem for problem in covered(read_table(path).entries) if problem.kind == KINDS[0])
     hit = next(problem for problem in of_kind if problem.n % 8 == problem.k % 8 == 0)  # as align 16 has it
     with (
         fake_cuda(),

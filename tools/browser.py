@@ -44,7 +44,7 @@ def chromium(profile: Path) -> Iterator[Chrome]:
 
 
 def show(browser: Chrome, page: Path, *, width: int, height: int, scheme: str = "light") -> None:
-    """Load the page in a window of so many CSS pixels, in the colour scheme ``light`` or ``dark``."""
+    """Load the page in a window of this size in CSS pixels, in the colour scheme ``light`` or ``dark``."""
     size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     feature = {"name": "prefers-color-scheme", "value": scheme}

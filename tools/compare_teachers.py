@@ -40,7 +40,7 @@ Score = Callable[[Examples], Tensor]
 
 
 def main(paths: Sequence[str]) -> None:
-    """Train each on the training split, and print what the first choices on the test split are worth."""
+    """Train each on the training split, and print the regret of the first choices on the test split."""
     datasets = [read_dataset(Path(path)) for path in paths]
     split = Split(SEED, TEST)
     targets = targets_of(chain.from_iterable(datasets))

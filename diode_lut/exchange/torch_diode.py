@@ -102,14 +102,25 @@ def _config(op: str, row: dict[str, Any]) -> Config:
 
 
 def _key(problem: Problem, layout: str) -> str:
-    b, m, n, k = problem.sizes
     if problem.layout != layout:
         raise ProblemError(f"layout {problem.layout} (the file cannot say it; --layout says which to export)")
-    if problem.align != contiguous_align(problem.dtype, layout, m, n, k, b):
+    if problem.align != contiguous_align(problem.dtype, layout, problem.m, problem.n, problem.k, problem.b):
         raise ProblemError(f"align {problem.align}, which packed matrices of these sizes do not have")
     name = "float32" if problem.dtype == "tf32" else problem.dtype
-    key = {**_VERSION, "B": b, "M": m, "M_dtype": name, "N": n, "K": k, "K_dtype": name, "out_dtype": name}
-    return json.dumps({**key, "out_size": [b, m, n], "out_stride": [m * n, n, 1]})
+    return json.dumps(
+        {
+            **_VERSION,
+            "B": problem.b,
+            "M": problem.m,
+            "M_dtype": name,
+            "N": problem.n,
+            "K": problem.k,
+            "K_dtype": name,
+            "out_dtype": name,
+            "out_size": [problem.b, problem.m, problem.n],
+            "out_stride": [problem.m * problem.n, problem.n, 1],
+        }
+    )
 
 
 def _rows(problem: Problem, configs: Sequence[Config]) -> list[dict[str, Any]]:

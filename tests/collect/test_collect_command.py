@@ -94,7 +94,7 @@ def test_nothing_measured_exits_1(tmp_path: Path) -> None:
 def test_random_problems_are_collected_and_resumed(tmp_path: Path) -> None:
     """The options draw the problems, and the same command again finds them all measured."""
     drawing = {"log_normal": True, "ops": ("baddbmm",), "dtypes": ("float32",), "layouts": ("nt",)}
-    sizes = ((seed, random_problems(1, seed=seed, **drawing)[0][4:]) for seed in range(1000))
+    sizes = ((seed, random_problems(1, seed=seed, **drawing)[0].sizes) for seed in range(1000))
     seed = next(seed for seed, each in sizes if min(each) > 1 and math.prod(each) < 2**20)
     path = tmp_path / "timings.msgpack"
     options = f"--random 1 --log-normal --seed {seed} --op baddbmm --dtype float32 --layout nt".split()
