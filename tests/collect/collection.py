@@ -62,8 +62,5 @@ def started(module: str, *arguments: str | Path, **options: Any) -> subprocess.P
 
 def problem_file(path: Path, problems: list[Problem]) -> Path:
     """A problem file that is read as just these problems."""
-    fields = [
-        {key.upper() if len(key) == 1 else key: value for key, value in each._asdict().items()} for each in problems
-    ]
-    path.write_text(json.dumps(fields))
+    path.write_text(json.dumps([each.to_json() for each in problems]))
     return path
