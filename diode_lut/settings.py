@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from diode_lut.domain.errors import SettingError
 
-TIERS = ("user", "device", "kin", "model")
-"""Who can answer: the user's own tables, those shipped for this device, those shipped for others like it, a model."""
+TIERS = ("user", "device", "same_arch", "model")
+"""Who can answer: the user's own tables, those shipped for this device, those for the same architecture, a model."""
 
 CONFIDENCE, GAIN = 0.95, 0.15
 """What a model must be sure of, or expect to gain, unless the user demands something else."""

@@ -91,15 +91,15 @@ def test_hardware_of_a_users_table(shipped: Path, table_file: Write) -> None:
     assert find_hardware("mine", [str(path)]).arch == "sm_80"
 
 
-def test_device_comes_before_kin(shipped: Path, table_file: Write) -> None:
+def test_device_comes_before_the_same_architecture(shipped: Path, table_file: Write) -> None:
     """Tables for the device itself and for others of its architecture and size are tiers of their own."""
     table_file("tables/a100.json", ATEN, hardware=A100)
     table_file("tables/h100.json", ATEN, hardware=H100._asdict())
     table_file("tables/h200.json", ATEN)
-    assert names(H200) == {"user": [], "device": ["h200.json"], "kin": ["h100.json"]}
-    assert names(H100) == {"user": [], "device": ["h100.json"], "kin": ["h200.json"]}
-    assert names(Hardware("GH200", "sm_90", 132)) == {"user": [], "device": [], "kin": ["h100.json", "h200.json"]}
-    assert names(H200._replace(sm_count=114)) == {"user": [], "device": [], "kin": []}
+    assert names(H200) == {"user": [], "device": ["h200.json"], "same_arch": ["h100.json"]}
+    assert names(H100) == {"user": [], "device": ["h100.json"], "same_arch": ["h200.json"]}
+    assert names(Hardware("GH200", "sm_90", 132)) == {"user": [], "device": [], "same_arch": ["h100.json", "h200.json"]}
+    assert names(H200._replace(sm_count=114)) == {"user": [], "device": [], "same_arch": []}
 
 
 def test_empty_tiers_say_why(shipped: Path) -> None:
@@ -117,9 +117,9 @@ def test_only_allowed_tiers_are_opened(shipped: Path, table_file: Write, caplog:
     table_file("tables/nvidia-h200.json", ATEN)
     table_file("tables/h100.json", BAD, hardware=H100._asdict())
     (shipped / "broken.mlp.safetensors").touch()
-    user, device, kin, model = tiers_for(H200, (str(table_file("mine.json", BAD)),), ("device",))
+    user, device, same_arch, model = tiers_for(H200, (str(table_file("mine.json", BAD)),), ("device",))
     assert [table.path for table in device.tables] == [shipped / "nvidia-h200.json"]
-    for tier in (user, kin, model):
+    for tier in (user, same_arch, model):
         assert tier == (tier.name, (), ("switched off by the setting tiers",), ())
     assert caplog.messages == []
 
@@ -153,7 +153,7 @@ def test_missing_and_bad_files_never_raise(shipped: Path, table_file: Write, cap
     good = table_file("good.json", ATEN)
     missing = str(good.parent / "missing.json")
     for _ in range(2):
-        assert names(H200, missing, str(good)) == {"user": ["good.json"], "device": [], "kin": []}
+        assert names(H200, missing, str(good)) == {"user": ["good.json"], "device": [], "same_arch": []}
         assert [file.name for file in find_tables([missing, str(good)])] == ["good"]
     assert sorted(message.partition("json:")[0] for message in caplog.messages) == [
         f"table left out: {missing.removesuffix('json')}",

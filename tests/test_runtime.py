@@ -184,7 +184,7 @@ def test_cache_identity_follows_the_tiers(cpu: Hardware, table_file: Write) -> N
     without_tables = api.Snapshot().identity
     with diode_lut.config.patch(tables=(mine,)):
         with_table = api.Snapshot().identity
-        for tiers, identity in (("user", "kin"), with_table), (("device", "model"), without_tables):
+        for tiers, identity in (("user", "same_arch"), with_table), (("device", "model"), without_tables):
             with diode_lut.config.patch(tiers=tiers):
                 assert api.Snapshot().identity == identity
                 assert diode_lut.select(MM, hardware=cpu).tier == ("user" if "user" in tiers else "abstain")

@@ -30,8 +30,10 @@ def table(*entries: Entry) -> Table:
     return Table(H200, entries)
 
 
-def selector(user: tuple[Table, ...] = (), device: tuple[Table, ...] = (), kin: tuple[Table, ...] = ()) -> Selector:
-    return Selector(H200, (Tier("user", user, ("none",)), Tier("device", device), Tier("kin", kin)))
+def selector(
+    user: tuple[Table, ...] = (), device: tuple[Table, ...] = (), same_arch: tuple[Table, ...] = ()
+) -> Selector:
+    return Selector(H200, (Tier("user", user, ("none",)), Tier("device", device), Tier("same_arch", same_arch)))
 
 
 sizes = st.integers(1, 4)
@@ -80,7 +82,7 @@ def test_decision() -> None:
 
 def test_steps_end_at_the_tier_that_answers() -> None:
     """Every table asked before leaves a step, tables behind the answer leave none."""
-    decision = selector(user=(table(entry("bmm")),), device=(table(entry()),), kin=(table(entry()),)).select(MM)
+    decision = selector(user=(table(entry("bmm")),), device=(table(entry()),), same_arch=(table(entry()),)).select(MM)
     assert decision.steps == (
         "user: none",
         "user: table for NVIDIA H200: no entry for op=mm",
@@ -90,9 +92,9 @@ def test_steps_end_at_the_tier_that_answers() -> None:
 
 def test_abstaining_lists_all_steps() -> None:
     """Without an answer there are no configs, and the steps end with who decides instead."""
-    decision = selector(device=(table(),), kin=(table(),)).select(MM)
+    decision = selector(device=(table(),), same_arch=(table(),)).select(MM)
     assert (decision.tier, decision.configs, decision.where) == (ABSTAIN, (), "")
-    assert [step.partition(":")[0] for step in decision.steps] == ["user", "device", "kin", ABSTAIN]
+    assert [step.partition(":")[0] for step in decision.steps] == ["user", "device", "same_arch", ABSTAIN]
 
 
 def test_step_names_the_first_field_that_no_entry_has() -> None:

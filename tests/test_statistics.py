@@ -27,7 +27,7 @@ def test_profile_counts_what_happens_inside() -> None:
     with profile_predictions() as counts:
         count_prediction("device", 0.25)
         count_prediction("device", 0.25)
-        count_prediction("kin", 0.5)
+        count_prediction("same_arch", 0.5)
         count_prediction("model", 0.0, 0.75)
         count_prediction("model", 0.0, 1.0)
         count_prediction("abstain", 1.0)
@@ -38,7 +38,7 @@ def test_profile_counts_what_happens_inside() -> None:
     count_unserved()
     assert counts.as_dict() == {
         "total_predictions": 6,
-        "hits": {"user": 0, "device": 2, "kin": 1, "model": 2},
+        "hits": {"user": 0, "device": 2, "same_arch": 1, "model": 2},
         "fallbacks": 1,
         "skipped_configs": 1,
         "unserved": 1,

@@ -81,7 +81,7 @@ def _require_fit(table: Table, setup: Setup) -> None:
         raise CollectError(
             f"method {setup.method} has no stage final, which times a table's answers: use --method sweep, on CUDA"
         )
-    if not table.hardware.kin(setup.header.hardware):
+    if not table.hardware.same_arch(setup.header.hardware):
         raise CollectError(f"{table.path}: it is for {table.hardware}, this is {setup.header.hardware}")
 
 

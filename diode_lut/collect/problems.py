@@ -50,7 +50,7 @@ def read_problems(path: Path, find_hardware: Callable[[], Hardware] | None = Non
 
 
 def _misses(receipt: Receipt, path: Path, hardware: Hardware | None) -> list[Problem]:
-    missed = [miss for miss in losses(receipt) if hardware is None or miss.hardware.kin(hardware)]
+    missed = [miss for miss in losses(receipt) if hardware is None or miss.hardware.same_arch(hardware)]
     if not missed:
         found = ", ".join(str(device) for device in receipt.devices) or "no device"
         raise CollectError(f"{path}: no miss on {hardware or 'any device'} (the receipt is of: {found})")

@@ -158,7 +158,8 @@ def _unusable(found: list[Hardware]) -> Iterator[Finding]:
     for reason in distrusted():
         yield wrong("tables", f"left out: {reason}", "see to its owner and permissions, or name it in DIODE_LUT_TABLES")
     for file in find_tables(config.tables):
-        if not any(file.hardware.kin(hardware) for hardware in found) and (file.shipped or not is_model(file.path)):
+        for_this_machine = any(file.hardware.same_arch(hardware) for hardware in found)
+        if not for_this_machine and (file.shipped or not is_model(file.path)):
             text = f"{shown(file.path)} is for {file.hardware}, which this machine does not have"
             remedy = "take it out of DIODE_LUT_TABLES, or measure for this machine"
             yield note("tables", text) if file.shipped else wrong("tables", text, remedy)

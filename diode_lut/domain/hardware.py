@@ -46,9 +46,9 @@ class Hardware(NamedTuple):
 
     def same_device(self, other: Hardware) -> bool:
         """Whether both are the same device: one of the names agrees, and so do arch and SM count."""
-        return self.kin(other) and not self._names().isdisjoint(other._names())
+        return self.same_arch(other) and not self._names().isdisjoint(other._names())
 
-    def kin(self, other: Hardware) -> bool:
+    def same_arch(self, other: Hardware) -> bool:
         """Whether both have the same architecture and SM count, whatever they are called."""
         return (self.arch, self.sm_count) == (other.arch, other.sm_count)
 

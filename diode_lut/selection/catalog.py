@@ -121,17 +121,18 @@ def open_model(path: Path) -> Model:
 
 
 def tiers_for(hardware: Hardware, user_tables: Sequence[str], allowed: Collection[str] = TIERS) -> tuple[Tier, ...]:
-    """The tiers that answer for ``hardware``: the user's tables, those shipped for it, those for its kin, models.
+    """The tiers that answer for ``hardware``: the user's tables, those shipped for it, those shipped
+    for another device with the same architecture and SM count, models.
 
-    Of models, the user's own come first, whatever they were trained for, then those shipped for this device, then its
-    kin's. What cannot be used is left out with one warning, a table for other hardware without. Of a tier that is not
-    among the ``allowed`` nothing is opened.
+    Of models, the user's own come first, whatever they were trained for, then those shipped for this device, then
+    those for the same architecture. What cannot be used is left out with one warning, a table for other hardware
+    without. Of a tier that is not among the ``allowed`` nothing is opened.
     """
     mine = [name for name in user_tables if not _names_model(name)]
     models = [name for name in user_tables if _names_model(name)]
-    kin = [file for file in _shipped_files() if file.hardware.kin(hardware)]
-    same = [file for file in kin if file.hardware.same_device(hardware)]
-    others = [file for file in kin if file not in same]
+    usable = [file for file in _shipped_files() if file.hardware.same_arch(hardware)]
+    same = [file for file in usable if file.hardware.same_device(hardware)]
+    others = [file for file in usable if file not in same]
     tables_and_reasons = (
         (mine, "no table of the user's own"),
         (_paths(same), f"no shipped table is for {hardware}"),
@@ -159,7 +160,7 @@ def _names_model(name: str) -> bool:
 
 
 def _model_tier(name: str, hardware: Hardware, mine: Iterable[str]) -> Tier:
-    shipped = [file for file in _shipped_models() if file.hardware.kin(hardware)]
+    shipped = [file for file in _shipped_models() if file.hardware.same_arch(hardware)]
     shipped.sort(key=lambda file: not file.hardware.same_device(hardware))
     opened = [try_model(name_or_path) for name_or_path in (*mine, *_paths(shipped))]
     left_out = tuple(f"left out: {found}" for found in opened if isinstance(found, DiodeLutError))
@@ -180,7 +181,7 @@ def try_model(name_or_path: str) -> Model | TableError | ModelError:
 def warn_of_useless(user_tables: Iterable[str], devices: Sequence[Hardware]) -> None:
     """Warn once of each of the user's own tables that is for none of these devices; models are of use on any."""
     for file in _files(user_tables, shipped=False):
-        if not is_model(file.path) and not any(file.hardware.kin(device) for device in devices):
+        if not is_model(file.path) and not any(file.hardware.same_arch(device) for device in devices):
             warn_once(f"{file.path}: is for {file.hardware}, so it is of no use on {', '.join(map(str, devices))}")
 
 
@@ -199,8 +200,9 @@ def _open_for(hardware: Hardware, name_or_path: str) -> Table | TableError:
     try:
         path = find_path(name_or_path)
         found = read_hardware(path)
-        table = open_table(path) if found.kin(hardware) else None
-        if table is not None and table.hardware.kin(hardware):  # not replaced in between by one for other hardware
+        table = open_table(path) if found.same_arch(hardware) else None
+        # The second check: the file may have been replaced in between by a table for other hardware.
+        if table is not None and table.hardware.same_arch(hardware):
             return table
         return TableError(f"it is for {found}, not for {hardware}", path=path, where="hardware")
     except TableError as error:

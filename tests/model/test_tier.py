@@ -115,7 +115,7 @@ def test_names_without_a_working_directory(tmp_path: Path, monkeypatch: pytest.M
     assert f"model: {path}: confidence 0.100 is below" in asked.select(MM, Demand(gain=0.7)).explain()
 
 
-def test_shipped_models_are_for_their_device_and_its_kin(shipped_model: Path) -> None:
+def test_shipped_models_are_for_their_device_and_its_architecture(shipped_model: Path) -> None:
     """They are listed, found by name, and asked on the same architecture with the same SM count only."""
     assert [(file.name, file.hardware) for file in find_tables(())] == [("nvidia-h200.mlp", H200)]
     assert find_path("nvidia-h200.mlp") == shipped_model

@@ -22,7 +22,7 @@ from tests.receipt.strategies import receipts
 SCHEMA = orjson.loads((schemas_directory() / "receipt.v1.schema.json").read_bytes())
 VALIDATOR = Draft202012Validator(SCHEMA)
 NUMBERS = [0, 1, 2, -1, 1.0, 16.0, 1.5, True, MAX_SIZE, MAX_SIZE + 1, MAX_PERMILLE + 1, MAX_COUNT, MAX_COUNT + 1, 1e300]
-JUNK = st.sampled_from([None, "", "mm", "nn", "user", [], ["a"], [1], {}, *NUMBERS]).map(copy.deepcopy)
+JUNK = st.sampled_from([None, "", "mm", "nn", "user", "kin", [], ["a"], [1], {}, *NUMBERS]).map(copy.deepcopy)
 NAMES = st.sampled_from(["torch", "expected_permille", "aliases", "row", "x"])
 
 
@@ -55,6 +55,15 @@ def test_schema_and_reader_accept_the_same(document: Any) -> None:
 def test_what_is_written_is_read(receipt: Receipt) -> None:
     """A receipt keeps to the schema and comes back as it was."""
     document = orjson.loads(receipt_bytes(receipt))
+    VALIDATOR.validate(document)
+    assert decode_receipt(document, "receipt.json") == receipt
+
+
+@settings(max_examples=20)
+@given(receipt=receipts)
+def test_the_earlier_name_of_a_tier_is_read(receipt: Receipt) -> None:
+    """A receipt that calls the tier ``same_arch`` by its earlier name, ``kin``, is read as if it were written today."""
+    document = orjson.loads(receipt_bytes(receipt).replace(b'"tier":"same_arch"', b'"tier":"kin"'))
     VALIDATOR.validate(document)
     assert decode_receipt(document, "receipt.json") == receipt
 
