@@ -1,7 +1,7 @@
 """Tuned kernels for torch.compile, from tables that people can read.
 
-Importing this package is all it takes: as soon as Inductor is imported too, matrix products get the kernels that the
-tables name. The names below are imported when they are first used.
+Importing this package is all it takes: as soon as Inductor is imported too, matmuls get the kernels that the tables
+name. The names below are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from diode_lut.domain.version import __version__
 from diode_lut.runtime.post_import import when_imported
 from diode_lut.settings import autoregister, config
 
@@ -20,18 +21,16 @@ if TYPE_CHECKING:
     from diode_lut.domain.hardware import Hardware as Hardware
     from diode_lut.domain.problem import Problem as Problem
     from diode_lut.kernels.config import Config as Config
-    from diode_lut.receipt.statistics import get_prediction_stats as get_prediction_stats
-    from diode_lut.receipt.statistics import profile_predictions as profile_predictions
     from diode_lut.runtime.api import explain as explain
     from diode_lut.runtime.api import get_detected_hardware as get_detected_hardware
+    from diode_lut.runtime.api import get_prediction_stats as get_prediction_stats
     from diode_lut.runtime.api import list_available_tables as list_available_tables
+    from diode_lut.runtime.api import profile_predictions as profile_predictions
     from diode_lut.runtime.api import register_table as register_table
     from diode_lut.runtime.api import select as select
     from diode_lut.runtime.api import set_log_level as set_log_level
     from diode_lut.selection.catalog import TableFile as TableFile
     from diode_lut.selection.selector import Decision as Decision
-
-__version__ = "0.1.0"
 
 _EXPORTS = {
     "Config": "diode_lut.kernels.config",
@@ -43,9 +42,9 @@ _EXPORTS = {
     "TableFile": "diode_lut.selection.catalog",
     "explain": "diode_lut.runtime.api",
     "get_detected_hardware": "diode_lut.runtime.api",
-    "get_prediction_stats": "diode_lut.receipt.statistics",
+    "get_prediction_stats": "diode_lut.runtime.api",
     "list_available_tables": "diode_lut.runtime.api",
-    "profile_predictions": "diode_lut.receipt.statistics",
+    "profile_predictions": "diode_lut.runtime.api",
     "register_table": "diode_lut.runtime.api",
     "select": "diode_lut.runtime.api",
     "set_log_level": "diode_lut.runtime.api",
@@ -68,9 +67,10 @@ def __dir__() -> list[str]:
 def _write_receipt(process: int) -> None:
     """At exit; ``process`` is the one that imported this."""
     if config.receipt is not None:
-        from diode_lut.receipt.at_exit import write_receipt
+        from diode_lut.runtime.at_exit import write_receipt
+        from diode_lut.runtime.recorder import own_receipt
 
-        write_receipt(process)
+        write_receipt(process, own_receipt)
 
 
 atexit.register(_write_receipt, os.getpid())

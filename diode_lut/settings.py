@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from diode_lut.domain.errors import SettingError
+from diode_lut.io.forks import in_forked_children
 
 TIERS = ("user", "device", "same_arch", "model")
 """Who can answer: the user's own tables, those shipped for this device, those for the same architecture, a model."""
@@ -194,6 +195,12 @@ class Settings:
             finally:  # once more: a signal may have interrupted that
                 self._end(layer)
 
+    def add_table(self, name: str, path: str) -> None:
+        """Put a file behind ``tables``, unless these have it, as ``name`` or as ``path``, already."""
+        with _lock:
+            if not {name, path}.intersection(self.tables):
+                self.tables = (*self.tables, path)
+
     def copy(self) -> Settings:
         """The settings as they are now, all of one moment; what is changed later does not reach them."""
         copied = object.__new__(Settings)
@@ -278,12 +285,9 @@ config = Settings()
 """The settings of this process."""
 
 
+@in_forked_children
 def _after_fork() -> None:
-    """Nobody holds the lock, and of all threads there is only the one that forked."""
+    """The lock is free, and the thread that forked is the only one."""
     global _lock
     _lock = threading.RLock()
     config.forget_other_threads()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_after_fork)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from diode_lut import config
 from diode_lut.domain.errors import TableError
 from diode_lut.io import resources
-from diode_lut.runtime import api
+from diode_lut.runtime import snapshot
 from diode_lut.table import read_table, write_table
 
 NEEDING_TORCH = (
@@ -85,13 +85,13 @@ def table_file(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty directory that takes the place of the shipped tables, as if the package lay in a checkout next to it."""
-    api._build_selector.cache_clear()
+    snapshot.forget_tables()
     (tmp_path / "schemas").symlink_to(resources.schemas_directory())
     monkeypatch.setattr(resources, "_PACKAGE", tmp_path / "diode_lut")
     directory = tmp_path / "tables"
     directory.mkdir()
     yield directory
-    api._build_selector.cache_clear()
+    snapshot.forget_tables()
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def test_help_lists_the_commands_and_imports_nothing_heavy() -> None:
         "import sys; from diode_lut.cli import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
-        "heavy = {'torch', 'numpy', 'orjson', 'msgpack', 'jsonschema', 'rich', 'diode_lut.runtime.api'}\n"
+        "heavy = {'torch', 'numpy', 'orjson', 'msgpack', 'jsonschema', 'rich', 'diode_lut.runtime.recorder'}\n"
         "print('loaded:', sorted(heavy & set(sys.modules)))"
     )
     completed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

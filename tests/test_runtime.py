@@ -21,7 +21,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.io.resources import code_digest
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.weights import write_model
-from diode_lut.runtime import api
+from diode_lut.runtime.snapshot import Snapshot, forget_tables, skip
 from tests.model import small
 
 ROW = {"configs": [{"template": "aten"}]}
@@ -120,8 +120,8 @@ def test_decide_counts(cpu: Hardware, table_file: Write) -> None:
     mm_only = {"op": "mm", **ROW}
     diode_lut.register_table(str(table_file("cpu.json", mm_only, hardware=cpu._asdict())))
     with diode_lut.profile_predictions() as counts:
-        assert api.Snapshot().decide(MM, "cpu").configs == (ATEN,)
-        assert api.Snapshot().decide(MM._replace(op="addmm"), "cpu").configs == ()
+        assert Snapshot().decide(MM, "cpu").configs == (ATEN,)
+        assert Snapshot().decide(MM._replace(op="addmm"), "cpu").configs == ()
     assert (counts.total_predictions, counts.hits["user"], counts.fallbacks) == (2, 1, 1)
     assert counts.seconds > 0
 
@@ -139,8 +139,8 @@ def test_skipped_config_warns_once(cpu: Hardware, table_file: Write, caplog: pyt
     diode_lut.register_table(str(path))
     with diode_lut.profile_predictions() as counts:
         for m in (64, 128):
-            decision = api.Snapshot().decide(MM._replace(m=m), "cpu")
-            api.skipped(decision, ATEN, "no library")
+            decision = Snapshot().decide(MM._replace(m=m), "cpu")
+            skip(decision, ATEN, "no library")
     assert counts.skipped_configs == 2
     assert caplog.messages == [
         f"{decision.where}: aten cannot run {MM} here: no library; the row's next config is taken, if there is one"
@@ -150,7 +150,7 @@ def test_skipped_config_warns_once(cpu: Hardware, table_file: Write, caplog: pyt
 
 def test_cache_identity_follows_what_can_answer(cpu: Hardware, table_file: Write) -> None:
     """It changes with a setting and with a table for this machine, and not with a table for another."""
-    plain = api.Snapshot().identity
+    plain = Snapshot().identity
     other = table_file("h200.json", ROW)
     mine = table_file("cpu.json", ROW, hardware=cpu._asdict())
     edited = table_file("edited.json", {"op": "mm", **ROW}, hardware=cpu._asdict())
@@ -166,27 +166,27 @@ def test_cache_identity_follows_what_can_answer(cpu: Hardware, table_file: Write
         {"tables": (edited,)},
     ):
         with diode_lut.config.patch(**values):
-            identities.add(api.Snapshot().identity)
+            identities.add(Snapshot().identity)
     assert len(identities) == 9
     with diode_lut.config.patch(tables=(other,)):
-        assert api.Snapshot().identity == plain
+        assert Snapshot().identity == plain
     assert pickle.loads(pickle.dumps(plain)) == plain
 
 
 def test_cache_identity_follows_the_code(cpu: Hardware) -> None:
     """What code of diode_lut made in an earlier state, of the same version, is not served."""
-    assert code_digest() in api.Snapshot().identity
+    assert code_digest() in Snapshot().identity
 
 
 def test_cache_identity_follows_the_tiers(cpu: Hardware, table_file: Write) -> None:
     """To switch off a tier that could answer changes it; to switch off one that has nothing to say does not."""
     mine = table_file("cpu.json", ROW, hardware=cpu._asdict())
-    without_tables = api.Snapshot().identity
+    without_tables = Snapshot().identity
     with diode_lut.config.patch(tables=(mine,)):
-        with_table = api.Snapshot().identity
+        with_table = Snapshot().identity
         for tiers, identity in (("user", "same_arch"), with_table), (("device", "model"), without_tables):
             with diode_lut.config.patch(tiers=tiers):
-                assert api.Snapshot().identity == identity
+                assert Snapshot().identity == identity
                 assert diode_lut.select(MM, hardware=cpu).tier == ("user" if "user" in tiers else "abstain")
     assert with_table != without_tables
 
@@ -202,7 +202,7 @@ def test_cache_identity_follows_the_threads_by_which_models_rank(table_file: Wri
             with diode_lut.config.patch(tables=tables):
                 for number in (1, 2):
                     torch.set_num_threads(number)
-                    identities.add(api.Snapshot().identity)
+                    identities.add(Snapshot().identity)
     finally:
         torch.set_num_threads(threads)
     assert len(identities) == 3
@@ -219,7 +219,7 @@ def test_cache_identity_follows_the_places_of_unlike_gpus(table_file: Write, mon
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(machine))
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: kinds[machine[device.index]])
         with diode_lut.config.patch(tables=(table,)):
-            return api.Snapshot().identity
+            return Snapshot().identity
 
     assert identity("a") == identity("aa") != identity("b")
     assert len(set(map(identity, ("aab", "abb", "ba", "a")))) == 4
@@ -229,10 +229,10 @@ def test_a_snapshot_stays_as_it_is(cpu: Hardware, table_file: Write) -> None:
     """Neither settings that change nor a table that is replaced reach a snapshot which has been asked before."""
     path = table_file("cpu.json", ROW, hardware=cpu._asdict())
     with diode_lut.config.patch(tables=(path,)):
-        snapshot = api.Snapshot()
+        snapshot = Snapshot()
         identity, threads = snapshot.identity, torch.get_num_threads()
     table_file("cpu.json", {"configs": [CPP.to_json()]}, hardware=cpu._asdict())
-    api._build_selector.cache_clear()
+    forget_tables()
     try:
         torch.set_num_threads(threads + 1)
         assert (snapshot.identity, snapshot.decide(MM, "cpu").configs) == (identity, (ATEN,))
@@ -245,7 +245,7 @@ def test_cache_identity_does_not_depend_on_where_the_table_lies(cpu: Hardware, t
     identities = set()
     for name in ("one/cpu.json", "two/other.json"):
         with diode_lut.config.patch(tables=(table_file(name, ROW, hardware=cpu._asdict()),)):
-            identities.add(api.Snapshot().identity)
+            identities.add(Snapshot().identity)
     assert len(identities) == 1
 
 

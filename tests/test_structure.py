@@ -21,8 +21,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
     "domain",
-    "settings",
     "io",
+    "settings",
     "kernels",
     "table",
     "model",

@@ -220,7 +220,7 @@ def bench_decision(path: Path) -> None:
     import torch
 
     from diode_lut.inductor.problems import problem_of
-    from diode_lut.runtime import api
+    from diode_lut.runtime.snapshot import Snapshot
     from tests.fake_cuda import Input, fake_cuda, lower
 
     measured: list[float] = []
@@ -228,7 +228,7 @@ def bench_decision(path: Path) -> None:
     def decide(inputs: Any) -> None:
         problem = problem_of(inputs, "mm")
         assert problem is not None
-        api.Snapshot().decide(problem, inputs.device())
+        Snapshot().decide(problem, inputs.device())
 
     def measure(inputs: Any, op: str) -> Problem | None:
         decide(inputs)  # the first has to load what answers

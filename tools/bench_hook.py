@@ -21,11 +21,11 @@ from bench_engine import HARDWARE, microseconds, show
 from torch._inductor.choices import InductorChoices
 
 import diode_lut
-from diode_lut import receipt
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.hook import DiodeChoices
 from diode_lut.kernels.config import ATEN
-from diode_lut.runtime import api
+from diode_lut.runtime import recorder
+from diode_lut.runtime.snapshot import Snapshot
 from tests.fake_cuda import Input, fake_cuda, lower
 
 GEMMS = 200
@@ -45,7 +45,7 @@ def main() -> None:
         bench_graph("no row", (), ("user",), 20)
         bench_graph("no row, so that the model is asked", (), ("user", "model"))
         bench_graph("rows with Triton, Inductor's making of callers included", (triton,), ("user",))
-        show("cache identity, once for each graph", microseconds(lambda _: api.Snapshot().identity, [0] * 200), "us")
+        show("cache identity, once for each graph", microseconds(lambda _: Snapshot().identity, [0] * 200), "us")
 
 
 def row(path: Path, config: dict[str, Any]) -> str:
@@ -59,9 +59,9 @@ def bench_receipt(table: str) -> None:
     """Noting decisions, of which each problem is asked about several times."""
     problems = [Problem("mm", "float16", "nn", 16, 1, 64 + size % 1000, 64, 64) for size in range(DECISIONS)]
     with diode_lut.config.patch(tables=(table,)):
-        decisions = [api.select(problem, hardware=HARDWARE) for problem in problems]
-    show("receipt, a hit", microseconds(lambda each: receipt.record(each, (ATEN,)), decisions), "us", 5)
-    show("receipt, a miss", microseconds(lambda each: receipt.record(each, ()), decisions), "us", 5)
+        decisions = [diode_lut.select(problem, hardware=HARDWARE) for problem in problems]
+    show("receipt, a hit", microseconds(lambda each: recorder.served(each, (ATEN,)), decisions), "us", 5)
+    show("receipt, a miss", microseconds(lambda each: recorder.served(each, ()), decisions), "us", 5)
 
 
 def bench_graph(what: str, tables: tuple[str, ...], tiers: tuple[str, ...], target: float | None = None) -> None:

@@ -179,7 +179,7 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             HOOK + "test_aten_beside_triton_has_the_bias_of_its_own",
         ),
     },
-    "problem.py": {
+    "domain/problem.py": {
         "zero-sizes": (
             "not 1 <= size <= MAX_SIZE",
             "not 0 <= size <= MAX_SIZE",
@@ -191,8 +191,6 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             "not 1 <= size",
             HOOK + "test_what_no_row_can_serve_is_left_alone",
         ),
-    },
-    "operands.py": {
         "unit-stride": (
             '"t" if self.strides[-2] == 1 else None',
             '"t"',
@@ -374,7 +372,7 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             INSTALL + "test_repro_script_names_the_factory",
         ),
     },
-    "runtime.py": {
+    "runtime/snapshot.py": {
         "code-in-keys": (
             "return (__version__, code_digest(), ",
             "return (__version__, ",
@@ -386,8 +384,8 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             RUNTIME + "test_threads_share_one_selector",
         ),
         "fork-while-tables-are-read": (
-            "os.register_at_fork(after_in_child=_free_lock)",
-            "pass",
+            "@in_forked_children\ndef _free_lock",
+            "def _free_lock",
             RUNTIME + "test_a_child_forked_while_tables_are_read_reads_them_itself",
         ),
     },
@@ -403,18 +401,16 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             SETTINGS + "test_a_forked_process_keeps_the_blocks_of_its_own_thread",
         ),
     },
-    "statistics.py": {
+    "runtime/recorder.py": {
         "fork-while-counting": (
-            "os.register_at_fork(after_in_child=_begin_anew)",
-            "pass",
+            "    _lock = threading.RLock()\n    _counting[0] = Counts()\n",
+            "    _counting[0] = Counts()\n",
             STATISTICS + "test_a_forked_process_counts_its_own",
         ),
-    },
-    "receipt/recorder.py": {
         "fork-and-receipt": (
-            "os.register_at_fork(after_in_child=_forget)",
-            "pass",
-            "tests/receipt/test_at_exit.py::test_a_child_adds_its_number",
+            "@in_forked_children\ndef _begin_again",
+            "def _begin_again",
+            "tests/runtime/test_at_exit.py::test_a_child_adds_its_number",
         ),
     },
 }

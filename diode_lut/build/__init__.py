@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from diode_lut import __version__
 from diode_lut.build.entries import entries_of
 from diode_lut.build.measurements import Columns, Measurements
 from diode_lut.build.prune import Pruning, needless
 from diode_lut.dataset import SOFTWARE, Dataset, Record
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.version import __version__
 from diode_lut.table import Entry, Table
 from diode_lut.table.overlap import coverage
 

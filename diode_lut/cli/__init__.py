@@ -16,10 +16,10 @@ from typing import Any
 
 import click
 
-from diode_lut import __version__
 from diode_lut.cli.output import say
 from diode_lut.domain.errors import DiodeLutError, HardwareError, ProblemError, SettingError, TableError
 from diode_lut.domain.printable import printable
+from diode_lut.domain.version import __version__
 from diode_lut.settings import config
 
 COMMANDS = {

@@ -75,7 +75,7 @@ def _link(table_file: Path, output: Path, base: str | None) -> str:
     return quote(Path(os.path.relpath(table_file.resolve(), output.resolve().parent)).as_posix())
 
 
-_FORMATS = {"text": "diode_lut.receipt.as_text:as_text", "json": "diode_lut.receipt.as_json:as_json"}
+_FORMATS = {"text": "diode_lut.receipt.show:as_text", "json": "diode_lut.receipt.show:as_json"}
 
 
 @click.command("receipt")
@@ -98,9 +98,9 @@ def receipt_command(files: tuple[Path, ...], output: Path | None, form: str) -> 
     roofline, less what the model expects, or typical tables save. `collect --problems` takes receipts as they are.
     """
     from diode_lut.io.files import write_atomically
-    from diode_lut.receipt import merge_receipts
-    from diode_lut.receipt.encode import receipt_bytes
     from diode_lut.receipt.read import read_receipt
+    from diode_lut.receipt.receipt import merge_receipts
+    from diode_lut.receipt.write import receipt_bytes
 
     merged = merge_receipts(map(read_receipt, files))
     if output is not None:

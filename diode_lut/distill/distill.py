@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from diode_lut import __version__
 from diode_lut.dataset import Dataset
 from diode_lut.distill.calibrate import calibrate
 from diode_lut.distill.candidates import Target, choose, targets_of
@@ -17,6 +16,7 @@ from diode_lut.distill.training import Epoch, Plan, one_thread
 from diode_lut.distill.validation import Validation, validate
 from diode_lut.domain.errors import DatasetError, ModelError
 from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.version import __version__
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.triton_gemm import GROUP_M

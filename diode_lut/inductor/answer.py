@@ -12,7 +12,7 @@ from torch._inductor.ir import ChoiceCaller
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import is_off
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.runtime import api
+from diode_lut.runtime.snapshot import skip
 from diode_lut.selection.selector import Decision
 from diode_lut.settings import Settings
 
@@ -49,7 +49,7 @@ def answer(decision: Decision, build: Build) -> list[ChoiceCaller] | None:
     """
     now = snapshot()
     built = dict(islice(_runnable(decision, build), now.settings.top_k))
-    now.settle(decision, tuple(built))
+    now.record(decision, tuple(built))
     if (now.settings.policy == "verify") if built else _only_aten(decision, now.settings):
         with suppress(CannotRun):
             built.setdefault(ATEN, build(ATEN))
@@ -68,6 +68,6 @@ def _runnable(decision: Decision, build: Build) -> Iterator[tuple[Config, Choice
         try:
             yield candidate, build(candidate)
         except CannotRun as reason:  # noqa: PERF203 (one config is all that is usually tried)
-            api.skipped(decision, candidate, str(reason))
+            skip(decision, candidate, str(reason))
             if decision.entry is None and candidate == decision.configs[0]:
                 return  # it is this one that the model is sure of

@@ -17,13 +17,13 @@ import torch
 from torch._guards import CompileContext, TracingContext
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.runtime import api
+from diode_lut.runtime import snapshot as runtime
 
 _DTYPES = {"none": "float32", "ieee": "float32", "tf32": "tf32"}
 """Our data types by what PyTorch calls the precision of products of float32."""
 
 
-class Snapshot(api.Snapshot):
+class Snapshot(runtime.Snapshot):
     """With the precision that PyTorch allows for products of float32, which tables tell apart."""
 
     def __init__(self) -> None:

@@ -13,8 +13,8 @@ from diode_lut.domain.errors import ProblemError, ReceiptError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import MAX_SIZE, Problem
 from diode_lut.io.bounded import has_more_values, read_at_most
-from diode_lut.receipt.encode import VERSION
 from diode_lut.receipt.receipt import MAX_PERMILLE, Device, Hit, Receipt, Skip, Source, Versions, merge_receipts
+from diode_lut.receipt.write import VERSION
 from diode_lut.settings import TIERS
 
 MAX_BYTES = 64 * 2**20

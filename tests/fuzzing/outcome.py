@@ -14,7 +14,7 @@ import torch
 import diode_lut
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.io.log import warn_once
-from diode_lut.receipt.statistics import Counts
+from diode_lut.runtime.recorder import Counts
 from tests.fake_cuda import Lowered
 from tests.fuzzing.cases import TableCase
 

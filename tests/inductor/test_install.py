@@ -138,7 +138,7 @@ def test_factory_stays_itself() -> None:
 import copy, pickle, sys, diode_lut, torch._inductor.config
 from diode_lut.inductor.install import FACTORY
 assert copy.deepcopy(FACTORY) is FACTORY
-assert "diode_lut.runtime.api" not in sys.modules
+assert "diode_lut.runtime.snapshot" not in sys.modules
 before = pickle.dumps(FACTORY)
 with diode_lut.config.patch(policy="verify"):
     assert pickle.dumps(FACTORY) != before

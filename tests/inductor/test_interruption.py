@@ -14,7 +14,7 @@ import diode_lut
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.inductor.install import cache_identity
 from diode_lut.inductor.switch import is_off
-from diode_lut.runtime import api
+from diode_lut.runtime.snapshot import forget_tables
 from tests.interrupted import alarm_in
 
 A, B = torch.randn(2, 16, 32), torch.randn(2, 32, 48)
@@ -27,7 +27,7 @@ def own_table(table_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) 
     row = {"op": "bmm", "configs": [{"template": "aten"}]}
     path = table_file("own.json", row, hardware={**detect_hardware("cpu")._asdict(), "aliases": []})
     torch._dynamo.reset()
-    api._build_selector.cache_clear()
+    forget_tables()
     assert V.choices  # the hook is imported
     with fresh_cache(), diode_lut.config.patch(tables=(str(path),), tiers=("user",)):
         yield
@@ -58,5 +58,5 @@ def test_alarm_while_a_key_is_made(module: str, call: int) -> None:
     assert len(called) == call
     assert not is_off()
     interrupted = cache_identity()
-    api._build_selector.cache_clear()
+    forget_tables()
     assert interrupted == cache_identity()

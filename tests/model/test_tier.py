@@ -17,7 +17,7 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.kernels.config import ATEN
 from diode_lut.model.head import KEY, metadata_of
 from diode_lut.model.weights import read_model, write_model
-from diode_lut.runtime import api
+from diode_lut.runtime.snapshot import Snapshot
 from diode_lut.selection import catalog
 from diode_lut.selection.catalog import find_path, find_tables, tiers_for
 from diode_lut.selection.selector import Demand, Selector, Tier
@@ -222,10 +222,10 @@ def test_threshold_is_a_setting(shipped_model: Path) -> None:
     pytest.importorskip("torch")
     with diode_lut.config.patch(tables=(), confidence_threshold=0.999, gain_threshold=math.inf):
         assert diode_lut.select(MM, hardware=H200).tier == "abstain"
-        strict = api.Snapshot().identity
+        strict = Snapshot().identity
     with diode_lut.config.patch(tables=()):
         assert diode_lut.select(MM, hardware=H200).tier == "model"
-        assert api.Snapshot().identity != strict
+        assert Snapshot().identity != strict
 
 
 def test_models_are_of_use_everywhere(shipped_model: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,13 +14,13 @@ from types import ModuleType
 from typing import Any
 
 import diode_lut
-from diode_lut import receipt
+from diode_lut.runtime import recorder
 
 
 def ask() -> None:
     problem = diode_lut.Problem.of("bmm", 2, 3, 4, dtype="float32", layout="nn")
     decision = diode_lut.select(problem, hardware=diode_lut.Hardware("A GPU", "sm_10", 1))
-    receipt.record(decision, decision.configs)
+    recorder.served(decision, decision.configs)
 
 
 def in_another(method: str, work: Any) -> None:

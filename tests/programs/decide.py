@@ -15,7 +15,7 @@ from torch._inductor import config as inductor_config
 
 import diode_lut
 from diode_lut.collect.problems import random_problems
-from diode_lut.runtime import api
+from diode_lut.runtime.snapshot import Snapshot
 
 H200 = "nvidia-h200"
 KINDS = {"ops": ("mm", "addmm", "bmm"), "dtypes": ("float16", "bfloat16"), "layouts": ("nn", "nt")}
@@ -29,7 +29,7 @@ def main(count: str, tables: str) -> None:
     portable = inductor_config.save_config_portable(ignore_private_configs=False)
     report = {
         "decisions": [(each.tier, list(map(str, each.configs[:4])), each.confidence) for each in decisions],
-        "identity": repr(api.Snapshot().identity),
+        "identity": repr(Snapshot().identity),
         "key": hashlib.sha256(pickle.dumps(portable["inductor_choices_class"])).hexdigest(),
     }
     print(json.dumps(report))

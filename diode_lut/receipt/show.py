@@ -1,18 +1,21 @@
-"""A receipt for people: who answered how much, and what the misses may have cost."""
+"""A receipt as a report, for people or for programs: who answered how many calls, and what the misses may have cost."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.printable import as_json as printable_as_json
 from diode_lut.domain.printable import as_lines
-from diode_lut.receipt.as_json import calls_by_tier
 from diode_lut.receipt.loss import TYPICAL_PERMILLE, Loss, losses
 from diode_lut.receipt.receipt import Device, Receipt, Source, Versions
+from diode_lut.receipt.write import hardware_to_json, versions_to_json
+from diode_lut.settings import TIERS
 
 _SHOWN = 10
-"""So many misses and skipped configs are shown of each device."""
+"""How many misses, and how many skipped configs, are shown for each device."""
 
 
 def as_text(receipt: Receipt) -> str:
@@ -39,7 +42,7 @@ def _device(hardware: Hardware, device: Device, lost: list[Loss]) -> Iterator[st
     yield from (f"  {reason}" for reason in sorted(device.left_out))
     if device.calls:
         answered = device.hits.total()
-        by_tier = ", ".join(f"{tier} {calls}" for tier, calls in calls_by_tier(device).items() if calls)
+        by_tier = ", ".join(f"{tier} {calls}" for tier, calls in _calls_by_tier(device).items() if calls)
         share = f"{answered / device.calls:.1%} answered ({by_tier or 'by nobody'})"
         yield f"  {_count(device.calls, 'call', 'calls')}, {share}, {device.misses.total()} left to Inductor"
     yield from _misses(lost)
@@ -78,3 +81,44 @@ def _more(count: int, what: str) -> Iterable[str]:
 
 def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
+
+
+def as_json(receipt: Receipt) -> str:
+    """Of each device the calls and who answered them, and all misses, the most time lost first."""
+    report = {
+        "processes": receipt.processes,
+        "selecting_ns": receipt.selecting_ns,
+        "versions": [versions_to_json(versions) for versions in sorted(receipt.versions)],
+        "devices": [_device_to_json(hardware, device) for hardware, device in sorted(receipt.devices.items())],
+        "missed": [
+            {
+                **loss.problem.to_json(),
+                "calls": loss.calls,
+                "hardware": loss.hardware.name,
+                "lost_ns": round(loss.nanoseconds),
+                "estimate": "model" if loss.by_model else "typical",
+            }
+            for loss in losses(receipt)
+        ],
+    }
+    return printable_as_json(report)
+
+
+def _device_to_json(hardware: Hardware, device: Device) -> dict[str, Any]:
+    return {
+        "hardware": hardware_to_json(hardware),
+        "calls": device.calls,
+        "answered": device.hits.total(),
+        "hits": _calls_by_tier(device),
+        "skipped_configs": device.skipped.total(),
+        "sources": [source._asdict() for source in sorted(device.sources)],
+        "left_out": sorted(device.left_out),
+    }
+
+
+def _calls_by_tier(device: Device) -> dict[str, int]:
+    """How many calls each tier answered."""
+    calls = dict.fromkeys(TIERS, 0)
+    for hit, count in device.hits.items():
+        calls[hit.tier] += count
+    return calls

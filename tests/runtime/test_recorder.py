@@ -9,8 +9,8 @@ import pytest
 
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.receipt import recorder
 from diode_lut.receipt.receipt import Device, Hit, Skip, Source
+from diode_lut.runtime import recorder
 from diode_lut.selection.selector import Selector, Tier
 from diode_lut.table import Candidate, Entry, Table
 from tests.model.small import H200, MM, SMALL, model
@@ -45,7 +45,7 @@ def test_hits_have_the_row() -> None:
     """An answer that Inductor got is a hit, with tier, digest of the table, the row's key and the configs."""
     decision = selector().select(MM._replace(dtype="float16"))
     for _ in range(3):
-        recorder.record(decision, (SMALL,))
+        recorder.served(decision, (SMALL,))
     hit = Hit(decision.problem, "user", TABLE.digest, "mm float16 m 1-1048576", (str(SMALL),))
     assert (device().hits, device().misses) == ({hit: 3}, {})
 
@@ -53,7 +53,7 @@ def test_hits_have_the_row() -> None:
 def test_a_model_has_no_row() -> None:
     """What a model answered names its file's digest alone."""
     decision = selector(0.99).select(MM._replace(dtype="bfloat16"))
-    recorder.record(decision, decision.configs[:2])
+    recorder.served(decision, decision.configs[:2])
     (hit,) = device().hits
     assert (hit.tier, hit.digest, hit.row, len(hit.configs)) == ("model", "", "", 2)
 
@@ -65,7 +65,7 @@ def test_misses_have_what_the_model_expects() -> None:
     unknown = selector().select(MISSED)
     answered = selector().select(MM._replace(dtype="float16"))
     for decision in (unsure, unknown, answered):
-        recorder.record(decision, ())
+        recorder.served(decision, ())
     assert device().misses == dict.fromkeys((unsure.problem, MISSED, answered.problem), 1)
     permille = int(1000 / unsure.opinion.ranking.times[0])
     assert device().expected_permille == {unsure.problem: permille}
@@ -74,16 +74,16 @@ def test_misses_have_what_the_model_expects() -> None:
 def test_skipped_configs_have_their_reason() -> None:
     """A config that could not run is noted for the problem, with its row."""
     decision = selector().select(MM._replace(dtype="float16"))
-    recorder.record_skipped(decision, Config("decompose_k", (4,)), "no K")
+    recorder.skipped(decision, Config("decompose_k", (4,)), "no K")
     skip = Skip(decision.problem, "user", TABLE.digest, "mm float16 m 1-1048576", "decompose_k 4", "no K")
     assert device().skipped == {skip: 1}
 
 
 def test_sources_are_those_of_this_machine() -> None:
     """Tables and reasons against others are noted, once the machine turns out to have the hardware."""
-    recorder.record_sources(selector())
+    recorder.sources_seen(selector())
     assert recorder.own_receipt().devices == {}
-    recorder.record_devices([H200])
+    recorder.devices_seen([H200])
     assert list(device().sources) == [Source("user", "", TABLE.digest, 1), Source("model", "", "", 0)]
     assert list(device().left_out) == ["user: left out: bad"]
     assert device().calls == 0
@@ -91,8 +91,8 @@ def test_sources_are_those_of_this_machine() -> None:
 
 def test_file_names_need_not_be_text() -> None:
     """A path that JSON cannot say is written as far as it can be."""
-    recorder.record_devices([H200])
-    recorder.record_sources(Selector(H200, [Tier("user", (), ("left out: \udcff.json",))]))
+    recorder.devices_seen([H200])
+    recorder.sources_seen(Selector(H200, [Tier("user", (), ("left out: \udcff.json",))]))
     assert list(device().left_out) == ["user: left out: ?.json"]
 
 
@@ -102,7 +102,7 @@ def test_threads_lose_nothing() -> None:
     decisions = [selector().select(problem) for problem in problems]
     with ThreadPoolExecutor(8) as pool:
         for number in range(4000):
-            pool.submit(recorder.record, decisions[number % 8], ())
+            pool.submit(recorder.served, decisions[number % 8], ())
             if number % 100 == 0:
                 pool.submit(recorder.own_receipt)
     assert device().misses == dict.fromkeys(problems, 500)
@@ -111,9 +111,9 @@ def test_threads_lose_nothing() -> None:
 def test_a_receipt_does_not_change_any_more() -> None:
     """What was handed out stays as it was."""
     decision = selector().select(MISSED)
-    recorder.record(decision, ())
+    recorder.served(decision, ())
     before = device()
-    recorder.record(decision, ())
+    recorder.served(decision, ())
     assert (before.misses[decision.problem], device().misses[decision.problem]) == (1, 2)
 
 

@@ -1,8 +1,8 @@
-"""When a process writes its receipt, and where.
+"""When a process writes its receipt, and to which file.
 
-Alone it writes exactly the file that the setting names. A rank of several (``WORLD_SIZE`` above 1) puts its ``RANK``
-before the suffix; a process that another one forked, or started with multiprocessing, its process number; and so does
-one that finds that somebody else has written the file since it asked for the first time.
+A process alone writes exactly the file that the setting names. A rank of several (``WORLD_SIZE`` above 1) puts its
+``RANK`` before the suffix. A process that another one forked, or started with multiprocessing, puts its process number
+there, and so does one that finds that another process has written the file since it asked for the first time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -18,51 +19,51 @@ from pathlib import Path
 from diode_lut.domain.printable import printable
 from diode_lut.io.files import write_atomically
 from diode_lut.io.locks import alone_in
+from diode_lut.receipt.receipt import Receipt
 from diode_lut.settings import config
 
 log = logging.getLogger(__name__)
 
-_DIGITS = 20
-"""Of a rank."""
+_MAX_RANK_DIGITS = 20
+"""How many digits a rank may have."""
 
 _before: dict[Path, os.stat_result | None] = {}
 """What lay at the destination when this process asked for the first time."""
 
 
-def arm() -> None:
-    """This process asks for the first time."""
+def arm(own_receipt: Callable[[], Receipt]) -> None:
+    """To be called when this process asks for the first time; ``own_receipt`` gives its receipt at exit."""
     if config.receipt is not None:
-        with suppress(OSError):  # said when it is to be written
+        with suppress(OSError):  # write_receipt warns of it
             path = _destination(Path(config.receipt), child=_multiprocess_child())
             _before[path] = _look(path)
     if _multiprocess_child():
         from multiprocessing.util import Finalize
 
-        # such a process leaves without Python's atexit, before 3.13
-        Finalize(None, _write_from_child, exitpriority=0)
+        # Before Python 3.13, such a process does not run what atexit has.
+        Finalize(None, _write_from_child, (own_receipt,), exitpriority=0)
 
 
-def write_receipt(importer: int) -> None:
+def write_receipt(importer: int, own_receipt: Callable[[], Receipt]) -> None:
     """Write this process's receipt, if it has one to write; what goes wrong is one warning.
 
     ``importer`` is the number of the process that imported diode_lut: this one, unless it was forked since.
     """
     if importer != os.getpid() or _multiprocess_child():
-        _write_from_child()
+        _write_from_child(own_receipt)
     else:
-        _write(child=False)
+        _write(own_receipt, child=False)
 
 
 @cache  # a spawned process ends in both ways
-def _write_from_child() -> None:
-    _write(child=True)
+def _write_from_child(own_receipt: Callable[[], Receipt]) -> None:
+    _write(own_receipt, child=True)
 
 
-def _write(*, child: bool) -> None:
+def _write(own_receipt: Callable[[], Receipt], *, child: bool) -> None:
     if config.receipt is None:
         return
-    from diode_lut.receipt.encode import receipt_bytes
-    from diode_lut.receipt.recorder import own_receipt
+    from diode_lut.receipt.write import receipt_bytes
 
     receipt = own_receipt()
     asked = any(device.calls for device in receipt.devices.values())
@@ -86,8 +87,8 @@ def _destination(path: Path, *, child: bool) -> Path:
 
 
 def _rank(text: str) -> str:
-    """The rank, which becomes part of a name; the process's number if it is no number itself."""
-    return text if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else str(os.getpid())
+    """The rank, which becomes part of a name; if it is not a number, the process's number."""
+    return text if text.isascii() and text.isdecimal() and len(text) <= _MAX_RANK_DIGITS else str(os.getpid())
 
 
 def _numbered(path: Path, number: str) -> Path:
@@ -95,7 +96,7 @@ def _numbered(path: Path, number: str) -> Path:
 
 
 def _free(path: Path) -> Path:
-    """The path, or one with this process's number if somebody else has written it in the meantime."""
+    """The path, or one with this process's number if another process has written to the path in the meantime."""
     if path in _before and not _same(_before[path], _look(path)):
         return _numbered(path, str(os.getpid()))
     return path
@@ -114,7 +115,7 @@ def _same(one: os.stat_result | None, other: os.stat_result | None) -> bool:
 
 
 def _wants_empty(path: Path) -> bool:
-    """Whether a process that asked nothing says so: not over another's receipt, and only if it is about torch."""
+    """Whether a process that asked nothing writes a receipt: only if it has torch, and never over another receipt."""
     program = getattr(sys.modules.get("__main__"), "__file__", None) or ""
     inductors_worker = "_inductor" in Path(program).parts
     return "torch" in sys.modules and not inductors_worker and not path.exists()

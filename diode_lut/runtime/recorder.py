@@ -1,0 +1,199 @@
+"""What happens in this process, event by event: the statistics and the receipt are both made of these events.
+
+The events are ``decided``, ``served``, ``skipped``, ``devices_seen`` and ``sources_seen``. Each takes effect
+once, under one lock, in every Counts that is counting and in the receipt.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.version import __version__
+from diode_lut.io.forks import in_forked_children
+from diode_lut.kernels.config import Config
+from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions, merge_receipts
+from diode_lut.runtime import at_exit
+from diode_lut.selection.selector import ABSTAIN, Decision, Selector
+from diode_lut.settings import TIERS
+from diode_lut.table import Entry
+from diode_lut.table.canonical import key_in_words
+
+
+@dataclass(eq=False)
+class Counts:
+    """How many decisions were asked for, and what became of them.
+
+    ``hits`` counts answers per tier, ``fallbacks`` the problems that were left to Inductor, ``skipped_configs`` the
+    configs of answers that could not run and gave way to the next, ``unserved`` the answers of which none could run, so
+    that Inductor chose after all. ``seconds`` is the wall time of selecting, with the reading of tables at first use.
+    ``avg_confidence`` is that of the model's answers, 0 without any.
+    """
+
+    total_predictions: int = 0
+    hits: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TIERS, 0))
+    fallbacks: int = 0
+    skipped_configs: int = 0
+    unserved: int = 0
+    seconds: float = 0.0
+    avg_confidence: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """A copy as plain values, all of one moment."""
+        with _lock:
+            return {**vars(self), "hits": dict(self.hits)}
+
+
+_lock = threading.RLock()
+"""Held while an event takes effect, and while the results are read; reentrant, because a signal handler may compile."""
+_counting = [Counts()]
+"""Whatever counts right now; the first is the process's own."""
+_devices: dict[Hardware, Device] = {}
+"""What was asked for each hardware, and which tables and models there are for it; also for hardware elsewhere."""
+_present: set[Hardware] = set()
+"""The hardware of this machine, as far as it has been looked at."""
+_warned: set[tuple[Entry | None, Config]] = set()
+"""The configs that could not run, each with its row; None for those of models."""
+
+_config = lru_cache(maxsize=4096)(str)
+_row = lru_cache(maxsize=4096)(key_in_words)
+
+
+@lru_cache(maxsize=4096)
+def _configs(configs: tuple[Config, ...]) -> tuple[str, ...]:
+    return tuple(map(_config, configs))
+
+
+def decided(decision: Decision, seconds: float) -> None:
+    """Inductor asked about a problem, and selecting took this many seconds."""
+    tier, confidence = decision.tier, decision.confidence
+    with _lock:
+        for counts in _counting:
+            counts.total_predictions += 1
+            counts.seconds += seconds
+            if tier == ABSTAIN:
+                counts.fallbacks += 1
+            else:
+                counts.hits[tier] += 1
+            if confidence is not None:
+                counts.avg_confidence += (confidence - counts.avg_confidence) / counts.hits[tier]
+
+
+def served(decision: Decision, configs: tuple[Config, ...]) -> None:
+    """Inductor got these configs of the decision; with none, it chose by itself."""
+    hit = Hit(decision.problem, *_who(decision), _configs(configs)) if configs else None
+    with _lock:
+        device = _device(decision.hardware)
+        if hit is not None:
+            device.hits[hit] += 1
+            return
+        device.misses[decision.problem] += 1
+        if decision.opinion is not None:
+            device.expect(decision.problem, int(1000 / decision.opinion.ranking.times[0]))
+        if decision.configs:
+            for counts in _counting:
+                counts.unserved += 1
+
+
+def skipped(decision: Decision, config: Config, reason: str) -> bool:
+    """A config of the decision cannot run; whether that is the first time for this row, or for any model."""
+    skip = Skip(decision.problem, *_who(decision), _config(config), reason)
+    with _lock:
+        for counts in _counting:
+            counts.skipped_configs += 1
+        _device(decision.hardware).skipped[skip] += 1
+        known = len(_warned)
+        _warned.add((decision.entry, config))
+        return len(_warned) > known
+
+
+def devices_seen(hardware: Iterable[Hardware]) -> None:
+    """This machine has these devices."""
+    with _lock:
+        _present.update(hardware)
+
+
+def sources_seen(selector: Selector) -> None:
+    """These tables and models can answer for the selector's hardware, which need not be this machine's."""
+    with _lock:
+        device = _devices.setdefault(selector.hardware, Device())
+        for tier in selector.tiers:
+            for table in tier.tables:
+                device.sources[Source(tier.name, _name(table.path), table.digest, len(table.entries))] = None
+            for model in tier.models:
+                device.sources[Source(tier.name, _name(model.path), model.digest, 0)] = None
+            device.left_out.update(dict.fromkeys(_text(f"{tier.name}: {reason}") for reason in tier.left_out))
+
+
+def own_counts() -> Counts:
+    """Those of the whole process, which go on counting."""
+    return _counting[0]
+
+
+@contextmanager
+def counting() -> Iterator[Counts]:
+    """New counts, of what happens within the ``with`` block, in any thread."""
+    counts = Counts()
+    with _lock:
+        _counting.append(counts)
+    try:
+        yield counts
+    finally:
+        with _lock:
+            _counting.remove(counts)
+
+
+def own_receipt() -> Receipt:
+    """What this process has asked so far; what happens later does not change it."""
+    torch, triton = (str(getattr(sys.modules.get(name), "__version__", "")) for name in ("torch", "triton"))
+    versions = Versions(__version__, platform.python_version(), torch, triton)
+    with _lock:
+        devices = {hardware: device for hardware, device in _devices.items() if hardware in _present}
+        own = Receipt(1, {versions: None}, round(_counting[0].seconds * 1e9), devices)
+        return merge_receipts([own])
+
+
+def _device(hardware: Hardware) -> Device:
+    """Where the receipt has what is asked for a device of this machine."""
+    if hardware not in _present:
+        _present.add(hardware)
+        at_exit.arm(own_receipt)
+    device = _devices.get(hardware)
+    if device is None:
+        device = _devices[hardware] = Device()
+    return device
+
+
+def _who(decision: Decision) -> tuple[str, str, str]:
+    """The tier, the digest of the file, and the row that answered."""
+    if decision.entry is not None and decision.table is not None:
+        return decision.tier, decision.table.digest, _row(decision.entry)
+    return decision.tier, decision.opinion.model.digest if decision.opinion is not None else "", ""
+
+
+def _name(path: Path | None) -> str:
+    return "" if path is None else _text(str(path))
+
+
+def _text(text: str) -> str:
+    """The text without what JSON cannot hold: names of files need not be UTF-8."""
+    return text.encode(errors="replace").decode()
+
+
+@in_forked_children
+def _begin_again() -> None:
+    """A forked process has its parent's tables and has asked nothing; its lock is free."""
+    global _lock
+    _lock = threading.RLock()
+    _counting[0] = Counts()
+    for hardware, device in _devices.items():
+        _devices[hardware] = Device(device.sources, device.left_out)
+    _present.clear()

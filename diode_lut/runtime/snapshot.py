@@ -1,0 +1,134 @@
+"""What one compile decides by: the settings, devices and tables of one moment."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Hashable
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
+
+from diode_lut.domain.errors import MissError
+from diode_lut.domain.hardware import Hardware, detect_hardware, local_devices
+from diode_lut.domain.printable import printable
+from diode_lut.domain.problem import Problem
+from diode_lut.domain.version import __version__
+from diode_lut.io.forks import in_forked_children
+from diode_lut.io.resources import code_digest
+from diode_lut.kernels.config import Config
+from diode_lut.runtime import recorder
+from diode_lut.selection.catalog import tiers_for, warn_of_useless
+from diode_lut.selection.selector import Decision, Demand, Selector
+from diode_lut.settings import Settings, config
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger(__name__)
+
+_lock = threading.RLock()
+"""Held while tables are read, so that threads that ask at the same time read them once."""
+
+
+class Snapshot:
+    """The settings, devices and tables that one compile sees, from the key of its cache entry to its last kernel.
+
+    The settings are those of the moment when it was made. A device and its tables stay as they were when the snapshot
+    was first asked about them. Later changes do not reach it.
+    """
+
+    def __init__(self) -> None:
+        self.settings = config.copy()
+        self._devices: dict[str, Hardware] = {}
+        self._selectors: dict[Hardware, Selector] = {}
+
+    @cached_property
+    def identity(self) -> tuple[Hashable, ...]:
+        """Everything that its decisions can depend on: equal in another process if that decides the same."""
+        devices = tuple(map(self._hardware, local_devices()))
+        _warn_of_useless(self.settings.tables, devices)
+        cpu, *gpus = (self._selector(hardware).digest for hardware in devices)
+        recorder.devices_seen(devices)
+        names = ("policy", "default_mode", "top_k", "fallback_to_autotune", "strict")
+        settings = (*(getattr(self.settings, name) for name in names), *Demand.of(self.settings))
+        # Where GPUs are alike, their number does not matter; where they differ, a graph may be for any of them.
+        return (__version__, code_digest(), *settings, cpu, *(gpus if len(set(gpus)) > 1 else gpus[:1]))
+
+    def decide(self, problem: Problem, device: str | torch.device) -> Decision:
+        """The decision for one problem on one of torch's devices, which is recorded."""
+        start = time.perf_counter()
+        decision = self._selector(self._hardware(device)).select(problem, Demand.of(self.settings))
+        recorder.decided(decision, time.perf_counter() - start)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s", decision.explain())
+        return decision
+
+    def record(self, decision: Decision, served: tuple[Config, ...]) -> None:
+        """Record which of the decision's configs Inductor gets; with none, MissError under the setting ``strict``."""
+        recorder.served(decision, served)
+        if not served and self.settings.strict:
+            raise MissError(_missed(decision))
+
+    def _hardware(self, device: str | torch.device) -> Hardware:
+        name = str(device)
+        return self._devices.get(name) or self._devices.setdefault(name, detect_hardware(device))
+
+    def _selector(self, hardware: Hardware) -> Selector:
+        found = self._selectors.get(hardware)
+        return found or self._selectors.setdefault(hardware, selector_for(hardware, self.settings))
+
+
+def skip(decision: Decision, config: Config, reason: str) -> None:
+    """Record a config of the decision that cannot run; warn, once for each config of a row, or of models."""
+    if recorder.skipped(decision, config, reason):
+        found = f"{config} cannot run {decision.problem} here: {reason}"
+        instead = "Inductor decides" if decision.entry is None else "the row's next config is taken, if there is one"
+        log.warning("%s: %s; %s", decision.where, printable(found), instead)
+
+
+def selector_for(hardware: Hardware, settings: Settings) -> Selector:
+    """What answers for ``hardware`` under these settings; tables that were read for it lately are not read again."""
+    with _lock:
+        return _build_selector(hardware, settings.tables, settings.tiers)
+
+
+def forget_tables() -> None:
+    """Have tables and models read again for whatever is asked from now on."""
+    with _lock:
+        _build_selector.cache_clear()
+
+
+@lru_cache(maxsize=8)
+def _build_selector(hardware: Hardware, user_tables: tuple[str, ...], tiers: tuple[str, ...]) -> Selector:
+    selector = Selector(hardware, tiers_for(hardware, user_tables, tiers))
+    tables = [
+        f"{tier.name}: {table.path} ({len(table.entries)} rows)" for tier in selector.tiers for table in tier.tables
+    ]
+    tables += [f"{tier.name}: {model.path}" for tier in selector.tiers for model in tier.models]
+    log.info("%s: %s", hardware, printable(", ".join(tables)) or "no tables")
+    recorder.sources_seen(selector)
+    return selector
+
+
+@lru_cache(maxsize=8)
+def _warn_of_useless(user_tables: tuple[str, ...], devices: tuple[Hardware, ...]) -> None:
+    warn_of_useless(user_tables, devices)
+
+
+def _missed(decision: Decision) -> str:
+    why = f"no config of {decision.where} can run" if decision.configs else "no table and no model answers"
+    command = "python -m diode_lut collect --problems missed.json --out timings.msgpack"
+    problem = json.dumps([decision.problem.to_json()])
+    return (
+        f"{decision.problem} on {decision.hardware}: {why}, which the setting strict forbids; "
+        f"to measure it: echo '{problem}' > missed.json && {command}"
+    )
+
+
+@in_forked_children
+def _free_lock() -> None:
+    """The thread that was reading tables is not in the forked process."""
+    global _lock
+    _lock = threading.RLock()
