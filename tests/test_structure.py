@@ -49,6 +49,8 @@ TOUCH_TORCH = ("distill", "inductor", "collect", "compilation")
 """The subpackages that import torch or Triton as soon as they are imported."""
 
 
+CYCLES_ALLOWED = ("diode_lut.collect.", "diode_lut.exchange.")
+
 IMPORTED_AS = {"vl-convert-python": "vl_convert"}
 """What packages of another name are imported as."""
 PART_OF_TORCH = "sympy"
@@ -120,6 +122,51 @@ def test_imports_point_downwards() -> None:
         return imported - allowed
 
     assert breaches(everywhere_but(""), imported_from_above) == {}
+
+
+def test_no_cycles_between_modules() -> None:
+    """No module imports itself by way of others; an import inside a function counts, and so does one in a string."""
+    found = cycles({name: reached - {name} for name, reached in module_graph().items()})
+    assert [cycle for cycle in found if not cycle[0].startswith(CYCLES_ALLOWED)] == []
+
+
+def module_graph() -> dict[str, set[str]]:
+    """For each module of diode_lut, those that it imports.
+
+    A string counts if it is a module's name, or ``package.module:name``. ``from package import module`` imports the
+    module, not the package.
+    """
+    names = {name_of(path).removesuffix(".py").replace("/", ".").removesuffix(".__init__"): path for path in MODULES}
+
+    def module_of(name: str) -> str:
+        return name if name in names else name.rpartition(".")[0]
+
+    graph = {}
+    for name, path in names.items():
+        nodes = list(ast.walk(parse(path)))
+        strings = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        written = {string.partition(":")[0] for string in strings if "." in string}
+        graph[name] = ({module_of(each) for each in imports(nodes)} | written) & names.keys()
+    return graph
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of nodes that reach each other."""
+    remaining = dict(graph)
+    while free := [node for node, reached in remaining.items() if not reached & remaining.keys()]:
+        for node in free:
+            del remaining[node]
+
+    def reachable(node: str) -> set[str]:
+        found, new = set[str](), remaining[node] & remaining.keys()
+        while new:
+            found |= new
+            new = {each for other in new for each in remaining[other] if each in remaining} - found
+        return found
+
+    reaching = {node: reachable(node) for node in remaining}
+    groups = {frozenset(each for each in reaching[node] if node in reaching[each]) for node in remaining}
+    return sorted(sorted(group) for group in groups if group)
 
 
 def test_torch_is_imported_where_it_is_used() -> None:

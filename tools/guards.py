@@ -46,10 +46,10 @@ SETTINGS = "tests/test_settings.py::"
 RUNTIME, STATISTICS = "tests/test_runtime.py::", "tests/test_statistics.py::"
 
 MADE = "        if params is None:\n"
-"""Where callers.py has the parameters that Inductor derives for a kernel."""
+"""Where build_choice.py has the parameters that Inductor derives for a kernel."""
 
 BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
-    "inductor/callers.py": {
+    "inductor/build_choice.py": {
         # Inductor derives these two: taken away, they are as a table might have them.
         "even-k": (
             MADE,
@@ -109,7 +109,7 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             KERNELS + "test_accumulator_that_takes_all_registers",
         ),
         "batch-over-65535": (
-            "op in BATCHED and not _SPLITS_BATCH and not _batch_fits_grid(inputs)",
+            "op in BATCHED and not splits_large_batches() and not _batch_fits_grid(inputs)",
             "False",
             KERNELS + "test_batch_over_65535",
         ),
@@ -119,8 +119,8 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             KERNELS + "test_batch_over_65535",
         ),
         "batch-invariance": (
-            'getattr(inductor_config, "batch_invariant", False)',
-            "False",
+            "if is_batch_invariant():",
+            "if False:",
             KERNELS + "test_batch_invariance",
         ),
         "factor-of-zero": (
@@ -134,7 +134,7 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             KERNELS + "test_factors_that_may_change",
         ),
         "indices-of-32-bits": (
-            "if not _INDEXES_IN_64_BITS and not _fits_32_bits(inputs):",
+            "if not indexes_in_64_bits() and not _fits_32_bits(inputs):",
             "if False:",
             KERNELS + "test_more_elements_than_32_bits_index",
         ),
@@ -169,7 +169,7 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             KERNELS + "test_kernels_that_aot_inductor_cannot_have",
         ),
         "padded-results": (
-            "if not returns_its_layout(choice):",
+            "if not _returns_its_layout(choice):",
             "if False:",
             KERNELS + "test_parts_of_k_where_results_are_padded",
         ),
@@ -226,10 +226,8 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             KERNELS + "test_rows_for_what_is_aligned",
         ),
     },
-    "inductor/describe.py": {
+    "inductor/choices.py": {
         "freezing": ("return ATEN if is_packed_linear(choice) else", "return", CPU + "test_row_decides_frozen_linear"),
-    },
-    "inductor/offers.py": {
         "freezing-after-something-fused": (
             "    x = realize_inputs(x)  #",
             "    #",
@@ -248,18 +246,17 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             HOOK + "test_what_others_add_is_left_out",
         ),
         "failure-in-the-filter": (
-            '    except Exception as error:\n        leave("a product", error)\n        return choices\n',
+            '    except Exception as error:\n        leave("a matmul", error)\n        return choices\n',
             "",
             INSTALL + "test_inductor_has_moved_on",
         ),
     },
     "inductor/hook.py": {
         "failure-in-the-hook": (
-            "        except Exception as error:\n            leave(op_name, error)\n            callers = None\n",
+            "        except Exception as error:\n            leave(op_name, error)\n            choices = None\n",
             "",
             HOOK + "test_failure_inside_inductor_is_a_warning",
         ),
-        "another-inductor": ("if _OURS != _THEIRS:", "if False:", INSTALL + "test_inductor_has_moved_on"),
         "addmm-asked-for-again": (
             "return [] if self._answered_before() else None",
             "return None",
@@ -282,8 +279,8 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             CACHE + "test_caches_follow_what_the_answers_depend_on",
         ),
         "cache-identity-of-an-earlier-handler": (
-            "base() if base else None",
-            "None",
+            ", uuid_of(super()))",
+            ", None)",
             HOOK + "test_handler_of_another_library_stays_in_force",
         ),
     },
@@ -327,7 +324,7 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             CHANGES + "test_packages_are_served_to_those_who_would_make_the_same",
         ),
         "package-without-a-mark": (
-            "            vars(artifact).setdefault(_MARK, None)  # of a process without the hook\n",
+            "            vars(artifact).setdefault(_MARK, None)  # made by a process without the hook\n",
             "            pass\n",
             CHANGES + "test_packages_of_a_process_without_the_hook",
         ),
@@ -337,12 +334,6 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             "            turn_off(error)\n            return _inductors_own()",
             "            raise\n            return _inductors_own()",
             INSTALL + "test_inductor_has_moved_on",
-        ),
-        "new-threads": (
-            '    config._config["inductor_choices_class"].default = FACTORY\n',
-            "",
-            KERNELS + "test_new_thread",
-            INSTALL + "test_every_order_of_imports",
         ),
         "earlier-factory": (
             "    FACTORY.previous = config.inductor_choices_class\n",
@@ -370,6 +361,15 @@ BY_MODULE: dict[str, dict[str, tuple[str, ...]]] = {
             '    __name__ = "FACTORY"',
             "   ",
             INSTALL + "test_repro_script_names_the_factory",
+        ),
+    },
+    "inductor/versions.py": {
+        "another-inductor": ("if known != found:", "if False:", INSTALL + "test_inductor_has_moved_on"),
+        "new-threads": (
+            '    config._config["inductor_choices_class"].default = factory\n',
+            "",
+            KERNELS + "test_new_thread",
+            INSTALL + "test_every_order_of_imports",
         ),
     },
     "runtime/snapshot.py": {

@@ -16,8 +16,8 @@ from typing import Any
 
 import click
 
-from diode_lut.cli.output import say
-from diode_lut.domain.errors import DiodeLutError, HardwareError, ProblemError, SettingError, TableError
+from diode_lut.cli.output import exit_code, say
+from diode_lut.domain.errors import DiodeLutError
 from diode_lut.domain.printable import printable
 from diode_lut.domain.version import __version__
 from diode_lut.settings import config
@@ -95,15 +95,6 @@ def _text(error: DiodeLutError | OSError) -> str:
     if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str | PathLike):
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return str(error)
-
-
-def exit_code(error: DiodeLutError | OSError) -> int:
-    """2 for wrong usage and files that cannot be read, 1 for invalid ones, 0 for a note."""
-    if isinstance(error, TableError) and error.note:
-        return 0
-    unreadable = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
-    wrong_usage = isinstance(error, (HardwareError, ProblemError, SettingError))
-    return 2 if unreadable or wrong_usage else 1
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

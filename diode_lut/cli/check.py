@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from diode_lut import cli
-from diode_lut.cli.output import REPORTERS, progress_bars, say
+from diode_lut.cli.output import REPORTERS, exit_code, progress_bars, say
 from diode_lut.domain.errors import ModelError, TableError
 from diode_lut.domain.printable import printable
 
@@ -45,7 +44,7 @@ def check_command(ctx: click.Context, files: tuple[Path, ...], compiling: bool, 
     notes = sum(error.note for error in errors)
     counts = [_count(len(files), "file"), _count(len(errors) - notes, "problem")]
     say(", ".join([*counts, *([_count(notes, "note")] if notes else [])]), err=True)
-    ctx.exit(max(map(cli.exit_code, errors), default=0))
+    ctx.exit(max(map(exit_code, errors), default=0))
 
 
 def _check(file: Path, compiling: bool) -> list[TableError]:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from diode_lut import cli
-from diode_lut.cli.output import say
+from diode_lut.cli.output import exit_code, say
 from diode_lut.domain.errors import TableError
 from diode_lut.domain.printable import printable
 from diode_lut.io.bounded import open_regular
@@ -67,7 +66,7 @@ def _format(file: Path, check: bool) -> int:
         table = read_whole_table(file, "correct it first")
     except TableError as error:
         say(f"error: {error}", err=True)
-        return cli.exit_code(error)
+        return exit_code(error)
     if read_bytes(file) == to_bytes(table):
         return 0
     say(printable(str(file)))

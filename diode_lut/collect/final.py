@@ -18,7 +18,7 @@ from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.problem import Problem
-from diode_lut.inductor.failures import failure_reason
+from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.standalone import Kernel, Lowering, Subgraph, lowering
 from diode_lut.kernels.config import ATEN, Config
 

@@ -17,7 +17,7 @@ from diode_lut.dataset import Record, Timing
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import Hardware, detect_hardware
 from diode_lut.domain.problem import Problem
-from diode_lut.inductor.failures import failure_reason
+from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.standalone import Kernel, Lowering, Specialization, lowering, shares_kernels
 from diode_lut.kernels.config import ATEN, Config
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from diode_lut.domain.errors import BROKEN_IMPORT, ModelError, TableError
 from diode_lut.domain.hardware import Hardware, detect_hardware, local_devices
+from diode_lut.inductor.versions import NEWEST, OLDEST
 from diode_lut.selection.catalog import (
     distrusted,
     find_path,
@@ -48,10 +49,6 @@ def note(topic: str, text: str) -> Finding:
 def wrong(topic: str, text: str, remedy: str) -> Finding:
     """It keeps tables from being used, or may."""
     return Finding(topic, "wrong", text, remedy)
-
-
-OLDEST, NEWEST = (2, 11), (2, 15)
-"""The versions of PyTorch that the hook was made for."""
 
 
 def software() -> Iterator[Finding]:

@@ -30,7 +30,7 @@ from diode_lut.exchange.content import (
     literal,
     read_json,
 )
-from diode_lut.inductor.templates import KWARGS, TEMPLATE_OF_UID, UIDS
+from diode_lut.inductor.names import KWARGS, TEMPLATE_OF_UID, UIDS
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.table import Table

@@ -1,4 +1,4 @@
-"""A decision as the list of candidates that Inductor may choose from."""
+"""A decision as the list of choices that Inductor gets."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from diode_lut.selection.selector import Decision
 from diode_lut.settings import Settings
 
 MARK = "diode_lut"
-"""The annotation of candidates that Inductor must keep to."""
+"""The annotation of choices that Inductor must keep to."""
 
 
 class CannotRun(Exception):  # noqa: N818 (an answer, not an error)
-    """Why a config cannot run on a product here, or must not, in plain words."""
+    """Why a config cannot, or must not, run a matmul here, as text."""
 
 
 Build = Callable[[Config], ChoiceCaller]
 
 
 def autotuning() -> bool:
-    """Whether Inductor would benchmark matrix products."""
+    """Whether Inductor would benchmark matmuls."""
     return bool(inductor_config.max_autotune or inductor_config.max_autotune_gemm)
 
 
@@ -41,11 +41,11 @@ def in_force() -> bool:
 
 
 def answer(decision: Decision, build: Build) -> list[ChoiceCaller] | None:
-    """The candidates for a decision, marked; None if Inductor should choose among its own.
+    """The choices of a decision, marked; None if Inductor should choose among its own.
 
-    ``build`` makes the candidate of a config, or raises CannotRun. Up to ``top_k`` of those that can run are taken,
-    best first, of a model's only if its first can; with the policy ``verify``, aten as well. MissError with the setting
-    ``strict`` if there are none.
+    ``build`` makes the choice of a config, or raises CannotRun. Up to ``top_k`` of those that can run are taken, best
+    first; a model's are taken only if its first can run. With the policy ``verify``, aten is added. If there are none,
+    that is a MissError under the setting ``strict``.
     """
     now = snapshot()
     built = dict(islice(_runnable(decision, build), now.settings.top_k))
@@ -53,13 +53,13 @@ def answer(decision: Decision, build: Build) -> list[ChoiceCaller] | None:
     if (now.settings.policy == "verify") if built else _only_aten(decision, now.settings):
         with suppress(CannotRun):
             built.setdefault(ATEN, build(ATEN))
-    for caller in built.values():
-        caller.annotations[MARK] = True
+    for choice in built.values():
+        choice.annotations[MARK] = True
     return list(built.values()) or None
 
 
 def _only_aten(decision: Decision, settings: Settings) -> bool:
-    """Whether a product that nobody speaks of is to be aten's, without a benchmark."""
+    """Whether a problem without a match is to be aten's, without a benchmark."""
     return not decision.configs and not settings.fallback_to_autotune and autotuning()
 
 
@@ -70,4 +70,4 @@ def _runnable(decision: Decision, build: Build) -> Iterator[tuple[Config, Choice
         except CannotRun as reason:  # noqa: PERF203 (one config is all that is usually tried)
             skip(decision, candidate, str(reason))
             if decision.entry is None and candidate == decision.configs[0]:
-                return  # it is this one that the model is sure of
+                return  # the model is sure of this config only

@@ -1,4 +1,4 @@
-"""One product under max-autotune: what Inductor's own benchmarks say about every candidate."""
+"""One matmul under max-autotune: what Inductor's own benchmarks say about each of its choices."""
 
 from __future__ import annotations
 
@@ -20,22 +20,20 @@ from diode_lut.dataset import Timing
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.interruption import let_pass
 from diode_lut.domain.problem import Problem
-from diode_lut.inductor.describe import describe
-from diode_lut.inductor.failures import failure_reason
-from diode_lut.inductor.offers import aten_of, problem_of_aten
+from diode_lut.inductor.choices import aten_of, config_of, problem_of_aten
+from diode_lut.inductor.names import failure_reason
 from diode_lut.kernels.config import Config
 
 _NS_PER_MS = 1e6
 _NOISY_LOGGERS = ("torch._inductor.select_algorithm", "torch._inductor.runtime.triton_heuristics")
-"""They write a traceback for each candidate that fails; we keep the reason instead."""
+"""Loggers that write a traceback for each choice that fails; the dataset has the reason instead."""
 
 
 class Round(NamedTuple):
-    """One round of autotuning: the product as it reached Inductor, and what was measured for it.
+    """One round of autotuning: the matmul as it reached Inductor, and what was measured for it.
 
-    ``name`` is what Inductor calls the op. ``problem`` is None if it is none that a table can speak of. There is one
-    timing for each config, in the order in which Inductor offers them. ``ignored`` counts the candidates that no
-    config can express.
+    ``name`` is what Inductor calls the op. ``problem`` is None if tables have no such problems. There is one timing for
+    each config, in the order in which Inductor offers them. ``ignored`` counts the choices that no config can express.
     """
 
     name: str
@@ -47,7 +45,7 @@ class Round(NamedTuple):
 def autotune(
     function: Callable[..., Any], arguments: tuple[torch.Tensor, ...], *, search_space: str, freeze: bool
 ) -> list[Round]:
-    """Compile ``function`` under max-autotune with empty caches, run it once, and return the rounds that took place.
+    """Compile ``function`` under max-autotune with empty caches, run it once, and return the rounds of autotuning.
 
     ``search_space`` is ``default`` or ``exhaustive``, as Inductor has them. ``freeze`` turns the parameters of a module
     into constants: without that, Inductor has no C++ template for ``mm`` and ``addmm``. CollectError, in one line, if
@@ -107,7 +105,7 @@ def _quiet() -> Iterator[None]:
 
 
 class _Observer:
-    """Sees which candidates Inductor offers, and then how long each took."""
+    """Sees which choices Inductor offers, and then how long each took."""
 
     def __init__(self) -> None:
         self.rounds: list[Round] = []
@@ -125,8 +123,8 @@ class _Observer:
             cache.feedback_saver_fns.remove(self.feedback)
 
     def offer(self, choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
-        """Inductor's preprocessing function: keeps the list, which later comes without what failed to compile."""
-        if len(choices) == 1:  # Inductor takes it without a benchmark
+        """Inductor's preprocessing function: keeps the list, because ``feedback`` gets it without failed compiles."""
+        if len(choices) == 1:  # Inductor takes a single choice without a benchmark
             self.rounds.append(_round(choices[0].name, choices, {}))
         else:
             self._offered.append(choices)
@@ -143,7 +141,7 @@ def _round(name: str, offered: list[ChoiceCaller], milliseconds: dict[ChoiceCall
     problem = None if aten is None else problem_of_aten(aten)
     if problem is None:
         return Round(name, None, (), len(offered))
-    configs = [describe(choice) for choice in offered]
+    configs = [config_of(choice) for choice in offered]
     best: dict[Config, Timing] = {}
     for choice, config in zip(offered, configs, strict=True):
         if config is not None:
@@ -159,7 +157,7 @@ def _timing(choice: ChoiceCaller, config: Config, milliseconds: float) -> Timing
 
 
 def _measured_alone(choice: ChoiceCaller, config: Config) -> Timing:
-    """Try a candidate that has no time by itself: that gives its time after all, or shows what is wrong with it."""
+    """Try a choice that has no time on its own: that gives its time after all, or shows why it fails."""
     stage = "compile"
     try:
         if hasattr(choice, "precompile"):

@@ -1,18 +1,23 @@
-"""The last word on a list of candidates, after backends that ask no choices handler have added theirs.
+"""The last word on a list of choices, after backends that ask no choices handler have added theirs.
 
-CUTLASS, Composable Kernel, external matmuls and the CPU's C++ templates are appended behind the hook's back. Inductor
-lets a preprocessing function see the whole list.
+CUTLASS, Composable Kernel, external matmuls and the CPU's C++ templates are appended after the choices handler has
+answered. Inductor shows the whole list to a preprocessing function. On the CPU this is where tables answer.
 """
 
 from __future__ import annotations
 
+from torch._inductor import config as inductor_config
+from torch._inductor.codegen.cpp_bmm_template import CppBmmTemplate
+from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
 from torch._inductor.ir import ChoiceCaller
+from torch._inductor.kernel.mm_common import mm_args
+from torch._inductor.lowering import permute
+from torch._inductor.utils import use_cpp_bmm_template, use_cpp_gemm_template
 
 from diode_lut.domain.errors import MissError
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import MARK, CannotRun, answer, in_force
-from diode_lut.inductor.cpp import cpp_caller
-from diode_lut.inductor.describe import describe
-from diode_lut.inductor.offers import aten_of, problem_of_aten
+from diode_lut.inductor.choices import MKL_LINEAR, aten_of, config_of, problem_of_aten
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import leave
 from diode_lut.kernels.config import Config
@@ -28,12 +33,12 @@ def filter_choices(choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
     except MissError:
         raise  # as the setting strict has it
     except Exception as error:
-        leave("a product", error)
+        leave("a matmul", error)
         return choices
 
 
 def _from_table(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
-    """What the table says about a product on the CPU, where the hook has not been asked or did not see all."""
+    """What the table says about a matmul on the CPU, where the hook has not been asked or did not see all choices."""
     aten = aten_of(choices)
     if aten is None or aten.input_nodes[0].get_device_or_error().type != "cpu":
         return None
@@ -41,21 +46,48 @@ def _from_table(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
     if problem is None:
         return None
 
-    def find(config: Config) -> ChoiceCaller:
-        offered = next((choice for choice in choices if describe(choice) == config), None)
+    def build(config: Config) -> ChoiceCaller:
+        offered = next((choice for choice in choices if config_of(choice) == config), None)
         if offered is None and config.template == "cpp_gemm":
-            offered = cpp_caller(aten, problem)
+            offered = _build_cpp_choice(aten, problem)
         if offered is None:
             raise CannotRun("Inductor does not offer it here")
         return offered
 
-    found = answer(snapshot().decide(problem, "cpu"), find)
+    found = answer(snapshot().decide(problem, "cpu"), build)
     return found if found is None or _can_be_timed(choices) else found[:1]
 
 
 def _can_be_timed(choices: list[ChoiceCaller]) -> bool:
-    """Whether Inductor could benchmark candidates for this product: it needs to know the layout of their result.
+    """Whether Inductor could benchmark these choices: it needs to know the layout of their result.
 
-    Its lowerings of packed linears work that out under max-autotune alone.
+    Its lowerings of packed linears work that out under max-autotune only.
     """
     return all(choice.layout is not None for choice in choices)
+
+
+def _build_cpp_choice(aten: ChoiceCaller, problem: Problem) -> ChoiceCaller | None:
+    """The choice of the C++ template for what ``aten`` computes; None where Inductor would not offer one.
+
+    Inductor itself offers this template only under max-autotune.
+    """
+    choices: list[ChoiceCaller] = []
+    with inductor_config.patch(max_autotune_gemm=True):
+        if problem.op == "bmm":
+            _add_bmm(choices, aten)
+        elif aten.name == MKL_LINEAR:
+            _add_packed(choices, aten)
+    return next(iter(choices), None)
+
+
+def _add_bmm(choices: list[ChoiceCaller], aten: ChoiceCaller) -> None:
+    a, b = aten.input_nodes
+    if use_cpp_bmm_template(aten.layout, a, b):
+        CppBmmTemplate.add_choices(choices, aten.layout, [a, b])
+
+
+def _add_packed(choices: list[ChoiceCaller], aten: ChoiceCaller) -> None:
+    x, packed, weight = aten.input_nodes
+    *_, layout, x, transposed = mm_args(x, permute(weight, [1, 0]))  # type: ignore[no-untyped-call]
+    if use_cpp_gemm_template(layout, x, transposed):
+        CppGemmTemplate.add_choices(choices, layout, [x, packed, weight], trans_w=True, input_indices=[0, 2])

@@ -1,4 +1,4 @@
-"""Whether the hook is where it should be, in this process, as far as that can be seen without compiling anything."""
+"""Whether the hook is installed in this process, as far as that can be seen without compiling anything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diode_lut.settings import config
 
 
 def what_is_missing() -> list[str]:
-    """The parts of the hook that Inductor would not ask, or not first; none if all is well."""
+    """The parts of the hook that Inductor would not ask, or not first; none if it is installed."""
     try:
         return list(_missing())
     except Exception as error:
@@ -29,15 +29,15 @@ def _missing() -> Iterator[str]:
     from diode_lut.inductor.hook import DiodeChoices
 
     if inductor_config.inductor_choices_class is not FACTORY:
-        yield (f"new threads get choices from {inductor_config.inductor_choices_class}")
+        yield f"new threads get choices from {inductor_config.inductor_choices_class}"
     if not isinstance(V.choices, DiodeChoices):
-        yield (f"this thread gets choices from {type(V.choices).__name__}")
+        yield f"this thread gets choices from {type(V.choices).__name__}"
     if filter_choices not in get_algorithm_selector_cache().preprocessing_fns:
-        yield ("Inductor does not show its lists of candidates")
+        yield "Inductor does not show its lists of choices"
 
 
 def below() -> str:
-    """The class of another library's choices handler that ours stands on; empty if there is none."""
+    """The class of another library's choices handler below ours; empty if there is none."""
     from torch._inductor.virtualized import V
 
     handler = getattr(V.choices, "_below", None)
@@ -45,9 +45,9 @@ def below() -> str:
 
 
 def cache_fault() -> str:
-    """Why the key of Inductor's cache for graphs does not change when the answers do, and only then; empty if it does.
+    """Why the key of Inductor's cache for graphs does not follow the answers; empty if it does.
 
-    The key of an empty graph is computed, with one setting and with another.
+    The key of an empty graph is computed with one setting and with another.
     """
     try:
         with config.patch(policy="pick"):

@@ -1,26 +1,24 @@
-"""Putting the hook into Inductor: for every thread, and into the keys of its caches.
+"""Putting the hook into Inductor, for every thread, and what its answers depend on into the keys of Inductor's caches.
 
-The way that all of torch 2.11 to 2.15 have is a configuration value, a factory of choices handlers. torch 2.11 keys its
-caches by the factory's pickle, later ones by the ``uuid()`` of what it makes; since 2.13 configuration is kept per
-thread, so the default that new threads start from has to change as well.
+The way in is a configuration value, a factory of choices handlers. The caches are keyed by its pickle or by the
+``uuid()`` of the handlers that it makes, depending on the release.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
-from uuid import uuid4
 
-from diode_lut.inductor.switch import is_off, turn_off
+from diode_lut.inductor.switch import cache_identity, turn_off
+from diode_lut.inductor.versions import set_choices_factory
 from diode_lut.runtime.post_import import when_imported
 
 
 class Factory:
     """Makes the choices handler of a thread: ours, on top of what ``previous`` makes, the user's own factory."""
 
-    __name__ = "FACTORY"  # torch 2.11's repro scripts set configuration by the names of its callables
+    __name__ = "FACTORY"  # Inductor's repro scripts set configuration by the names of its callables
 
     previous: Any = None
 
@@ -35,11 +33,11 @@ class Factory:
             return _inductors_own() if self.previous is None else self.previous()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Factory:
-        """Itself, whatever tables there are: torch 2.13 copies it for each thread, and keys its caches by a copy."""
+        """Itself, whatever tables there are: Inductor copies it for each thread, and keys its caches by a copy."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What the answers depend on goes into the pickle, because torch 2.11 keys its caches by that."""
+        """What the answers depend on is part of the pickle, by which Inductor may key its caches."""
         return _restore, (self.previous, cache_identity())
 
 
@@ -48,7 +46,7 @@ FACTORY = Factory()
 
 
 def _inductors_own() -> Any:
-    """Inductor's own handler, with the identity that a factory's handlers must have since torch 2.13."""
+    """Inductor's own handler, with the identity that a factory's handlers must have."""
     from torch._inductor.choices import InductorChoices
 
     class Plain(InductorChoices):
@@ -60,19 +58,6 @@ def _inductors_own() -> Any:
 
 def _restore(*_identity: Any) -> Factory:
     return FACTORY
-
-
-def cache_identity() -> tuple[Hashable, ...]:
-    """What the answers depend on; something new each time, so that no cache answers, if that cannot be told."""
-    if is_off():
-        return ("off",)
-    try:
-        from diode_lut.inductor.snapshot import snapshot
-
-        return snapshot().identity
-    except Exception as error:
-        turn_off(error)
-        return ("unknown", uuid4().hex)
 
 
 def install(config: ModuleType) -> None:
@@ -94,8 +79,7 @@ def install(config: ModuleType) -> None:
 
 def _install_factory(config: Any) -> None:
     FACTORY.previous = config.inductor_choices_class
-    config._config["inductor_choices_class"].default = FACTORY
-    config.inductor_choices_class = FACTORY
+    set_choices_factory(config, FACTORY)
 
 
 def _take_over_this_thread() -> None:
@@ -109,7 +93,7 @@ def _take_over_this_thread() -> None:
 
 
 def install_filter(select_algorithm: Any) -> None:
-    """Have Inductor show us each list of candidates, given ``torch._inductor.select_algorithm``."""
+    """Have Inductor show us each list of choices, given ``torch._inductor.select_algorithm``."""
     try:
         select_algorithm.add_preprocessing_fn(filter_choices)
     except Exception as error:
@@ -117,7 +101,7 @@ def install_filter(select_algorithm: Any) -> None:
 
 
 def filter_choices(choices: list[Any]) -> list[Any]:
-    """What ``choice_filter`` says; it is loaded now, because Inductor's parts that it needs import each other."""
+    """What ``choice_filter`` says, imported only now because the parts of Inductor that it needs import each other."""
     try:
         from diode_lut.inductor import choice_filter
     except Exception as error:

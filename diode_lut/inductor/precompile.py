@@ -1,7 +1,7 @@
-"""Dynamo's cache of packages, ``torch._dynamo.config.caching_precompile``: its keys are a function's name and line.
+"""Dynamo's cache of packages, ``torch._dynamo.config.caching_precompile``, whose keys are a function's name and line.
 
-So each graph that goes into a package is marked with the identity of what its kernels were chosen by; and a package is
-served only where all its graphs have the mark of what would choose now.
+Nothing that an answer depends on is in these keys. So each graph that goes into a package is marked with the identity
+of the snapshot by which its kernels were chosen, and a package is served only where all marks are the present identity.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from diode_lut.inductor.install import cache_identity
-from diode_lut.inductor.switch import turn_off
+from diode_lut.inductor.switch import cache_identity, turn_off
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +18,7 @@ _MARK = "_diode_lut"
 
 
 def mark_what_is_kept(precompile_context: Any) -> None:
-    """Have what Dynamo keeps for packages marked, given ``torch._dynamo.precompile_context``."""
+    """Mark what Dynamo keeps for packages, given ``torch._dynamo.precompile_context``."""
     try:
         context = precompile_context.PrecompileContext
         context.record_artifact = staticmethod(_marking(context.record_artifact))
@@ -28,7 +27,7 @@ def mark_what_is_kept(precompile_context: Any) -> None:
 
 
 def check_what_is_served(package: Any) -> None:
-    """Have no package served that other settings or tables have made, given ``torch._dynamo.package``."""
+    """Serve no package that was made with other settings or tables, given ``torch._dynamo.package``."""
     try:
         cache = package.DynamoCache
         cache.read, cache.load = _reading(cache.read), _checking(cache.load)
@@ -38,7 +37,7 @@ def check_what_is_served(package: Any) -> None:
 
 def _marking(record: Callable[[Any], None]) -> Callable[[Any], None]:
     def record_artifact(artifact: Any) -> None:
-        """Within the compile that has made it; or when it has been read, with the mark that it came with."""
+        """Called within the compile that has made the artifact, or after it has been read, with its mark."""
         vars(artifact).setdefault(_MARK, repr(cache_identity()))
         record(artifact)
 
@@ -49,7 +48,7 @@ def _reading(read: Callable[[str], Any]) -> Callable[[str], Any]:
     def read_entry(path: str) -> Any:
         entry = read(path)
         for artifact in entry.backends.values():
-            vars(artifact).setdefault(_MARK, None)  # of a process without the hook
+            vars(artifact).setdefault(_MARK, None)  # made by a process without the hook
         return entry
 
     return read_entry

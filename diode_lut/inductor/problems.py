@@ -1,4 +1,4 @@
-"""Inductor's inputs of a matrix product as a Problem."""
+"""Inductor's inputs of a matmul as a Problem."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ TORCH_DTYPES = {
 
 _DTYPES = {kind: name for name, kind in TORCH_DTYPES.items() if name != "tf32"}
 _PLAIN = frozenset({int, Integer, Zero, One})
-"""The types of sizes and strides that are just numbers; the last two are Integers, too."""
+"""The types of sizes and strides that are plain numbers; sympy's Zero and One are Integers, too."""
 
 
 def problem_of(inputs: Any, op: str) -> Problem | None:
-    """The problem that ``inputs``, the KernelInputs of ``op``, are; None if no table can speak of it.
+    """The problem of ``op`` with ``inputs``, its KernelInputs; None if tables have no such problems.
 
-    Dynamic sizes count as their hints. None for mixed or unusual types, empty products, sizes that only the data
-    will tell, matrices with no unit stride, and reduced precision that is neither TF32 nor off.
+    Dynamic sizes count as their hints. There is no problem for mixed or unusual types, sizes of zero, unbacked sizes,
+    matrices with no unit stride, and reduced precision that is neither TF32 nor off.
     """
     if op not in OPS or not isinstance(inputs, MMKernelInputs):
         return None
     dtype, numbers = _dtype(inputs), _numbers(inputs)
     if dtype is None or numbers is None:
-        log.debug("%s with inputs of %s, or with sizes that only the data tells: not in any table", op, inputs.dtypes())
+        log.debug("%s with inputs of %s, or with unbacked sizes: no table has such problems", op, inputs.dtypes())
         return None
     try:
         problem = problem_from(op, dtype, *map(Operand, *numbers))
     except ProblemError as error:
-        log.debug("%s: %s: not in any table", op, error)
+        log.debug("%s: %s: no table has such problems", op, error)
         return None
     return problem if all(map(_stays_aligned, inputs.mat1mat2())) else problem._replace(align=2)
 
@@ -56,7 +56,7 @@ _Numbers = tuple[tuple[int, ...], ...]
 
 
 def _numbers(inputs: MMKernelInputs) -> tuple[_Numbers, _Numbers] | None:
-    """Shapes and strides of A and B, as hints where they are dynamic; None if only the data tells some input's."""
+    """Shapes and strides of A and B, as hints where they are dynamic; None if some are unbacked."""
     shapes, strides = inputs.shapes_symbolic(), inputs.strides_symbolic()
     if _PLAIN.issuperset(map(type, chain(*shapes, *strides))):
         return tuple(tuple(map(int, shape)) for shape in shapes[-2:]), tuple(tuple(map(int, s)) for s in strides[-2:])
@@ -66,7 +66,7 @@ def _numbers(inputs: MMKernelInputs) -> tuple[_Numbers, _Numbers] | None:
 
 
 def _dtype(inputs: MMKernelInputs) -> str | None:
-    """The table's name of the one type that all inputs and the output have."""
+    """The table's name of the type of all inputs and of the output; None if there is no such type."""
     kinds = {*inputs.dtypes(), inputs.out_dtype()}
     name = _DTYPES.get(kinds.pop()) if len(kinds) == 1 else None
     return snapshot().float32(inputs.device_type) if name == "float32" else name
@@ -78,5 +78,5 @@ def _stays_aligned(node: Any) -> bool:
     offset = layout.offset * node.get_dtype().itemsize
     if offset != 0 and not graph.sizevars.statically_known_multiple_of(offset, ROW_BYTES):
         return False
-    # Inductor looks at the addresses of a GPU's inputs only, and calls all others unaligned.
+    # Inductor looks at the addresses of inputs on a GPU only, and calls all other inputs unaligned.
     return node.get_name() not in graph.unaligned_buffers or node.get_device().type == "cpu"

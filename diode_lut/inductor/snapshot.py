@@ -1,8 +1,8 @@
-"""The snapshot of settings and tables that a compile keeps, so that its answers are those that its keys stand for.
+"""The snapshot of settings and tables that a compile keeps, so that its answers match the keys of its cache entries.
 
-A compile asks for it many times: for the key of AOTAutograd's cache, for that of the cache for graphs, for each
-product, and once more when its backward pass is compiled, perhaps much later and in another thread. The first question
-makes the snapshot. It hangs on what PyTorch itself carries through a compile, and restores for the backward pass.
+A compile asks for it many times: for the key of AOTAutograd's cache, for that of the cache for graphs, for each matmul,
+and again when its backward pass is compiled, perhaps much later and in another thread. The first question makes the
+snapshot. It is kept with the context that PyTorch carries through a compile and restores for the backward pass.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.runtime import snapshot as runtime
 
 _DTYPES = {"none": "float32", "ieee": "float32", "tf32": "tf32"}
-"""Our data types by what PyTorch calls the precision of products of float32."""
+"""What PyTorch calls the precision of float32 matmuls: the data type in tables."""
 
 
 class Snapshot(runtime.Snapshot):
-    """With the precision that PyTorch allows for products of float32, which tables tell apart."""
+    """A snapshot that also has the precision that PyTorch allows for float32 matmuls, which tables tell apart."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,29 +33,32 @@ class Snapshot(runtime.Snapshot):
 
     @cached_property
     def identity(self) -> tuple[Hashable, ...]:
-        """As before, with the precision."""
+        """Also the precision."""
         return (*super().identity, *self._float32.values())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For the process that Inductor has compile a whole graph, under the key that this one has computed."""
-        _ = self.identity  # so that it knows all devices
+        """For the process in which Inductor compiles a whole graph, under the key that this process has computed."""
+        _ = self.identity  # looks at all devices
         return _taken_over, (os.getpid(), vars(self.settings), self._devices, self._float32)
 
     def float32(self, device_type: str | None) -> str | None:
-        """What products of float32 are to tables: ``float32`` or ``tf32``; None if they know no such precision."""
+        """What tables call float32 matmuls: ``float32`` or ``tf32``; None if they have no such precision."""
         return self._float32["cpu" if device_type == "cpu" else "cuda"]
 
 
 _taken: WeakKeyDictionary[object, Snapshot] = WeakKeyDictionary()
-"""Of each compile under way, or whose backward pass is still to come; without a lock, which a fork could keep."""
+"""The snapshot of each compile that is under way, or whose backward pass is to come.
+
+There is no lock, which a fork could leave held.
+"""
 
 
 _handed_over: Snapshot | None = None
-"""That of the graph which another process has this one compile."""
+"""The snapshot of the graph that this process compiles for another."""
 
 
 def _taken_over(process: int, settings: dict[str, Any], devices: dict[str, Hardware], float32: dict[str, Any]) -> Any:
-    """The snapshot of ``process``; where that is another one, it counts here until the next is handed over."""
+    """The snapshot of ``process``. If that is another process, it is in force here until the next is handed over."""
     global _handed_over
     taken = Snapshot()
     for name, value in settings.items():
@@ -67,10 +70,10 @@ def _taken_over(process: int, settings: dict[str, Any], devices: dict[str, Hardw
 
 
 def snapshot() -> Snapshot:
-    """That of the compile that this thread is in; outside of any, where no cache is asked, one of this moment.
+    """The snapshot of the compile that this thread is in; outside of a compile, where no cache is asked, a new one.
 
     Dynamo's context comes first: where parts of a graph are compiled on their own, each has its own tracing context,
-    and could see other settings than the key of the whole stands for.
+    and could see other settings than those in the key of the whole graph.
     """
     if _handed_over is not None:
         return _handed_over

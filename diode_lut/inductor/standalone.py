@@ -1,7 +1,7 @@
-"""Inductor's kernels outside a compile, as something to call: the same callers that the hook returns, for measuring.
+"""Inductor's kernels outside a compile, as functions to call: the choices that the hook returns, for measuring.
 
-A kernel is made with the sizes of one problem as constants, as users will run it; or with the sizes as arguments and
-no more than a Specialization known about them, so that it is compiled once for many problems. All else is the same.
+A kernel is made with the sizes of one problem as constants, as users will run it. Or it takes sizes as arguments, and
+only a Specialization is known about them, so that it is compiled once for many problems. All else is the same.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from diode_lut.domain.interruption import let_pass
 from diode_lut.domain.problem import BATCHED, ITEMSIZES, Problem, contiguous_align
-from diode_lut.inductor.callers import caller_of
-from diode_lut.inductor.failures import failure_reason
+from diode_lut.inductor.build_choice import build_choice
+from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.problems import TORCH_DTYPES
 from diode_lut.kernels.config import Config
 from diode_lut.settings import config as settings
@@ -42,24 +42,24 @@ MAX_BATCH = 65535
 """The largest batch that a kernel for many problems serves: more takes another launch grid."""
 
 COMPILE_LIMIT_S = 120.0
-"""A kernel that takes longer to compile is given up."""
+"""Maximum time for compiling a kernel, in seconds."""
 
 _HINTS = (7, 1009, 101, 13)
-"""Stand for B, M, N and K, in steps, while a kernel is made; distinct, so that its arguments tell which is which."""
+"""The hints of B, M, N and K, in steps, while a kernel is made; distinct, to find them among its arguments."""
 
-_MOST_STEPS = 2**24 - 1
-"""How large M, N and K may be in steps, so that they fit in 32 bits, as TMA needs to know."""
+_MAX_STEPS = 2**24 - 1
+"""Maximum of M, N and K in steps, so that Inductor knows that they fit in 32 bits, as TMA requires."""
 
-_MOST_ELEMENTS = 2**31 - 1
-"""Of a tensor, so that kernels made for small hints, with 32-bit indices, reach all of it."""
+_MAX_ELEMENTS = 2**31 - 1
+"""Maximum number of elements of a tensor, so that kernels made for small hints, with 32-bit indices, reach all."""
 
 
 class Specialization(NamedTuple):
     """What a compiler must know of a problem whose operands are packed; problems that agree in it share kernels.
 
-    ``units`` are divisors of M, N and K that the compiler knows: powers of two, up to as many elements as 16 bytes
-    hold. So many it reads at once. ``even_k`` is the block size along K that divides K too, or 0. ``one_step`` is K
-    where a block is no shorter, so that there is no loop to be pipelined; else 0.
+    ``units`` are divisors of M, N and K that the compiler knows: powers of two, up to the number of elements in 16
+    bytes, which is what a thread reads at once. ``even_k`` is the block size along K if that divides K, else 0.
+    ``one_step`` is K if a block is at least as long, so that there is no loop to be pipelined, else 0.
     """
 
     op: str
@@ -87,10 +87,10 @@ class Specialization(NamedTuple):
 
 
 def shares_kernels(problem: Problem) -> bool:
-    """Whether kernels with sizes as arguments can compute it: operands packed, and neither many nor large."""
+    """Whether kernels with sizes as arguments can compute it: its operands are packed, neither many nor large."""
     b, m, n, k = problem.sizes
     packed = problem.align == contiguous_align(problem.dtype, problem.layout, m, n, k, b)
-    return packed and b <= MAX_BATCH and b * max(m * k, k * n, m * n) <= _MOST_ELEMENTS
+    return packed and b <= MAX_BATCH and b * max(m * k, k * n, m * n) <= _MAX_ELEMENTS
 
 
 class Kernel:
@@ -197,9 +197,9 @@ def _packed(specialization: Specialization, b: Any, m: Any, n: Any, k: Any) -> l
 
 @contextmanager
 def lowering(device: torch.device) -> Iterator[Lowering]:
-    """The middle of a compile of nothing, where Inductor makes kernels, with its pool of processes ready.
+    """The state in which Inductor makes kernels, inside the compile of an empty graph, with its compile workers ready.
 
-    Where that is a compile, as inside decompose_k, no table or model has a say in what is measured.
+    What is compiled in it, as the parts of decompose_k are, is left to Inductor by tables and models.
     """
     AsyncCompile.wait_pool_ready()
     empty = torch.fx.Graph()
@@ -223,7 +223,7 @@ class Lowering:
         self._graph = graph
         self._device = device
         self._symbols = [
-            _symbol(env, hint, most) for hint, most in zip(_HINTS, (MAX_BATCH, *[_MOST_STEPS] * 3), strict=True)
+            _symbol(env, hint, most) for hint, most in zip(_HINTS, (MAX_BATCH, *[_MAX_STEPS] * 3), strict=True)
         ]
         self._inputs: dict[Any, MMKernelInputs] = {}
 
@@ -265,7 +265,7 @@ class Lowering:
 
 def _caller(config: Config, inputs: MMKernelInputs, op: str) -> ir.ChoiceCaller | None:
     try:
-        return caller_of(config, inputs, op)
+        return build_choice(config, inputs, op)
     except Exception as error:
         let_pass(error)
         log.debug("%s: Inductor cannot make it", config, exc_info=True)

@@ -1,20 +1,25 @@
-"""The hook's switch: it goes off, for good and with one warning, where Inductor is not as this package knows it."""
+"""Whether the hook is on, and what its answers depend on.
+
+The hook goes off, for the rest of the process and with one warning, where Inductor is not as this package knows it.
+"""
 
 from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from diode_lut.domain.interruption import let_pass
 from diode_lut.io.log import warn_once
 
-_MOVED_ON = (AttributeError, ImportError, TypeError)
-"""What Python raises for a name that is not there, and for a call that does not fit."""
+_MISFITS = (AttributeError, ImportError, TypeError)
+"""What Python raises for a name that does not exist, and for a call with the wrong arguments."""
 
 _reasons: list[Exception] = []
-"""Why it is off; empty as long as it is on."""
+"""Why the hook is off; empty as long as it is on."""
 
 
 def is_off() -> bool:
@@ -23,7 +28,7 @@ def is_off() -> bool:
 
 
 def turn_off(reason: Exception) -> None:
-    """Have Inductor decide alone from now on; what a signal handler has raised is raised again instead."""
+    """Have Inductor decide alone from now on. What a signal handler has raised is raised again instead."""
     let_pass(reason)
     if not _reasons:
         torch: Any = sys.modules["torch"]
@@ -31,15 +36,28 @@ def turn_off(reason: Exception) -> None:
     _reasons.append(reason)
 
 
-def leave(product: str, error: Exception) -> None:
-    """Leave a product to Inductor because of an error; and all others, if this package itself asked for the impossible.
+def cache_identity() -> tuple[Hashable, ...]:
+    """What the answers depend on; if that cannot be found out, a new value each time, so that no cache hits."""
+    if is_off():
+        return ("off",)
+    try:
+        from diode_lut.inductor.snapshot import snapshot
 
-    An error from deeper down, in Inductor or in Triton, may concern this product alone. What a signal handler has
-    raised is raised again.
+        return snapshot().identity
+    except Exception as error:
+        turn_off(error)
+        return ("unknown", uuid4().hex)
+
+
+def leave(matmul: str, error: Exception) -> None:
+    """Leave a matmul to Inductor because of an error; and all others, if this package used Inductor wrongly.
+
+    An error that was raised further down, in Inductor or in Triton, may concern this matmul alone. What a signal
+    handler has raised is raised again.
     """
     let_pass(error)
     *_, innermost = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, _MOVED_ON) and Path(innermost.filename).parent == Path(__file__).parent:
+    if isinstance(error, _MISFITS) and Path(innermost.filename).parent == Path(__file__).parent:
         turn_off(error)
     else:
-        warn_once(f"{product} is left to Inductor: {type(error).__name__}: {error}")
+        warn_once(f"{matmul} is left to Inductor: {type(error).__name__}: {error}")

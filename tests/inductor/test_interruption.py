@@ -12,8 +12,7 @@ from torch._inductor.virtualized import V
 
 import diode_lut
 from diode_lut.domain.hardware import detect_hardware
-from diode_lut.inductor.install import cache_identity
-from diode_lut.inductor.switch import is_off
+from diode_lut.inductor.switch import cache_identity, is_off
 from diode_lut.runtime.snapshot import forget_tables
 from tests.interrupted import alarm_in
 

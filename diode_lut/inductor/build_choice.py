@@ -1,7 +1,7 @@
-"""A config as the ChoiceCaller that Inductor runs, with everything derived for the product at hand.
+"""A config as the choice that Inductor runs, with everything derived for the matmul at hand: Triton and decompose_k.
 
-A single choice is compiled and run unseen, so each function here refuses what cannot be shown to be launchable and
-right, and never guesses.
+A single choice is compiled and run without a benchmark or a fallback. So each function here refuses what it cannot show
+to be launchable and right.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import copy
 from functools import partial
 from typing import Any
 
-import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
+from torch._inductor.choices import InductorChoices
 from torch._inductor.codegen.simd import SIMDScheduling
+from torch._inductor.ir import get_symbolic_inputs
 from torch._inductor.kernel import bmm
 from torch._inductor.kernel.mm import decompose_k_subgraph_template, mm_template, persistent_tma_mm_template
 from torch._inductor.kernel_inputs import MMKernelInputs
@@ -29,24 +30,21 @@ from torch._inductor.virtualized import V
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.domain.problem import BATCHED
 from diode_lut.inductor.answer import CannotRun
-from diode_lut.inductor.subgraph import returns_its_layout
-from diode_lut.inductor.templates import UIDS
+from diode_lut.inductor.names import UIDS
+from diode_lut.inductor.versions import indexes_in_64_bits, is_batch_invariant, splits_large_batches, stores_with_tma
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
 from diode_lut.kernels.triton_gemm import accumulator_registers, registers
 
-_SPLITS_BATCH = hasattr(bmm, "get_max_y_grid")
-"""Whether ``triton::bmm`` cuts a large batch over two dimensions of the grid; torch 2.11 does not."""
-
-_INDEXES_IN_64_BITS = torch.__version__ >= (2, 13)  # type: ignore[operator]  # TorchVersion compares with tuples
-"""Whether Inductor's templates compute indices along K in 64 bits where a matrix needs that; earlier ones do not."""
-
 _MAX_GRID_Y = 65535
 """CUDA's limit on the second dimension of a launch."""
 
 _DESCRIPTOR_BYTES = 16
-"""What addresses in a tensor descriptor are multiples of."""
+"""The alignment of addresses in a tensor descriptor."""
+
+_SUBGRAPH_SETTINGS = {"max_autotune": False, "max_autotune_gemm": False, "max_autotune_gemm_backends": "ATEN"}
+"""The settings with which Inductor lowers a choice that is a graph of its own."""
 
 _TRITON = {
     "triton_mm": mm_template,
@@ -55,8 +53,8 @@ _TRITON = {
 }
 
 
-def caller_of(config: Config, inputs: MMKernelInputs, op: str) -> ir.ChoiceCaller:
-    """The Triton or decompose_k caller of ``config`` for this product; CannotRun where it cannot run or must not."""
+def build_choice(config: Config, inputs: MMKernelInputs, op: str) -> ir.ChoiceCaller:
+    """The Triton or decompose_k choice of ``config`` for this matmul; CannotRun where it cannot run or must not."""
     if op not in UIDS[config.template] or config.template not in (*_TRITON, DECOMPOSE_K.name):
         raise CannotRun(f"{config.template} is not for {op} on this device")
     _require_triton(inputs, op)
@@ -66,15 +64,15 @@ def caller_of(config: Config, inputs: MMKernelInputs, op: str) -> ir.ChoiceCalle
 
 
 def _require_triton(inputs: MMKernelInputs, op: str) -> None:
-    """CannotRun unless Inductor would consider some Triton kernel for this product."""
-    if getattr(inductor_config, "batch_invariant", False):  # since torch 2.13
+    """CannotRun unless Inductor would consider some Triton kernel for this matmul."""
+    if is_batch_invariant():
         raise CannotRun("Inductor's setting batch_invariant allows the library only")
     if op in ("addmm", "baddbmm"):
         _require_factors(inputs)
-    if op in BATCHED and not _SPLITS_BATCH and not _batch_fits_grid(inputs):
+    if op in BATCHED and not splits_large_batches() and not _batch_fits_grid(inputs):
         raise CannotRun(f"the batch may exceed {_MAX_GRID_Y}, CUDA's limit on a grid")
     if not use_triton_template(inputs.output_layout(flexible=False), check_max_autotune=False):
-        raise CannotRun("Inductor allows no Triton kernel for this product on this device")
+        raise CannotRun("Inductor allows no Triton kernel for this matmul on this device")
 
 
 def _require_factors(inputs: MMKernelInputs) -> None:
@@ -101,7 +99,7 @@ def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> i
     if limit is not None and accumulator_registers(tiles, device.warp_size) >= limit:
         raise CannotRun(f"its accumulator takes all of the {limit} registers that a thread has")
     inputs = _with_fixed_layouts(inputs, op)
-    if not _INDEXES_IN_64_BITS and not _fits_32_bits(inputs):
+    if not indexes_in_64_bits() and not _fits_32_bits(inputs):
         raise CannotRun("a matrix has more elements than this template can index")
     if template is persistent_tma_mm_template and not _tma_legal(inputs):
         raise CannotRun("tensor descriptors cannot describe these matrices")
@@ -126,7 +124,7 @@ def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> i
             heuristic.adjust_kernel_inputs(inputs, op),
         )
     if isinstance(choice, TritonTemplateCaller):
-        # Fusing what comes before the product is decided unseen when there is one choice, and no table has timed it.
+        # With one choice, Inductor fuses what comes before the matmul without a benchmark, and no table has timed that.
         choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
     return choice
 
@@ -135,7 +133,7 @@ def _with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
     """The inputs as a Triton template takes them: addmm's bias expanded to (M, N), no layout that may still change.
 
     The expanded bias is a view, whatever its strides: Inductor would copy one for N = 1, which has no unit stride.
-    ``inputs`` keeps its own list of nodes: aten's candidate is made of that list too, with the bias as it is there.
+    ``inputs`` keeps its own list of nodes: aten's choice is made of that list, with the bias as it is there.
     """
     nodes = list(inputs.nodes())
     if op == "addmm":
@@ -157,7 +155,7 @@ def _fits_32_bits(inputs: MMKernelInputs) -> bool:
 def _tma_legal(inputs: MMKernelInputs) -> bool:
     """Whether tensor descriptors can describe A, B and C, and the template would read their order off rightly."""
     a, b = inputs.mat1mat2()
-    if getattr(inductor_config.triton, "enable_template_tma_store", False):
+    if stores_with_tma():
         return False  # an epilogue may then read a result that is never stored, and does not compile
     with inductor_config.patch({"triton.enable_persistent_tma_matmul": True}):
         if not use_triton_tma_template(a, b, output_layout=inputs.output_layout(flexible=False)):
@@ -166,12 +164,12 @@ def _tma_legal(inputs: MMKernelInputs) -> bool:
 
 
 def _order_is_plain(node: Any) -> bool:
-    """Whether ``is_transposed``, which the template goes by, tells this matrix's order: not with padding or one row."""
+    """Whether ``is_transposed``, by which the template goes, is right: with padding or a single row it may not be."""
     return bool(node.get_stride()[0 if node.get_layout().is_transposed() else 1] == 1)
 
 
 def _rows_are_apart(node: Any) -> bool:
-    """Whether no two rows (columns, where column-major) share memory: no descriptor is known to serve expanded ones."""
+    """Whether no two rows (columns, where column-major) share memory: expanded matrices are untested with TMA."""
     size, stride = node.get_size(), node.get_stride()
     inner = 0 if node.get_layout().is_transposed() else 1
     return bool(V.graph.sizevars.statically_known_true(stride[1 - inner] >= size[inner]))
@@ -191,7 +189,7 @@ def _stays_aligned(node: Any) -> bool:
 
 
 def _decompose_k(config: Config, inputs: MMKernelInputs) -> ir.ChoiceCaller:
-    """K cut into ``k_split`` equal parts: a batched product and a sum. Neither AOTInductor nor C++ wrappers take it."""
+    """K cut into ``k_split`` equal parts: a bmm and a sum. Neither AOTInductor nor C++ wrappers take it."""
     k = inputs.mnk_symbolic()[2]
     if not V.graph.sizevars.statically_known_multiple_of(k, config.k_split):
         raise CannotRun(f"K cannot be cut into {config.k_split} equal parts")
@@ -200,7 +198,7 @@ def _decompose_k(config: Config, inputs: MMKernelInputs) -> ir.ChoiceCaller:
     params = DictKernelTemplateParams(config.tunables)
     layout = inputs.output_layout(flexible=False)
     choice = _choice_of(decompose_k_subgraph_template, params, {}, layout, inputs)
-    if not returns_its_layout(choice):
+    if not _returns_its_layout(choice):
         raise CannotRun("Inductor would return its result with other strides than it is read with")
     return choice
 
@@ -210,3 +208,24 @@ def _choice_of(*parts: Any) -> ir.ChoiceCaller:
     if choice is None:
         raise CannotRun("Inductor makes no kernel of it")
     return choice
+
+
+def _returns_its_layout(choice: Any) -> bool:
+    """Whether the graph of ``choice``, a SubgraphChoiceCaller, returns one tensor, in the layout of the choice.
+
+    Inductor decides on the strides of such a graph's result when it lowers the graph, after it has made the choice.
+    Kernels that read the result go by the layout of the choice, so where the two differ, digits are wrong. Device,
+    dtype, sizes, strides and offset are compared. The graph is lowered once for that, without asking tables.
+    """
+    graph = V.graph.make_subgraph(choice.gm, choice.example_inputs, f"{choice.name}_layout")
+    for symbol in get_symbolic_inputs(choice.input_nodes):
+        graph.graph_inputs[symbol.name] = symbol
+        graph.graph_input_names.append(symbol.name)
+    with (
+        V.set_choices_handler(InductorChoices()),
+        inductor_config.patch(_SUBGRAPH_SETTINGS),
+        V.set_graph_handler(graph),
+    ):
+        graph.run(*choice.example_inputs)
+    outputs = graph.graph_outputs
+    return len(outputs) == 1 and bool(outputs[0].get_layout() == choice.layout)

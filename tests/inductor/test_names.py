@@ -5,7 +5,7 @@ import torch
 from triton.runtime.errors import OutOfResources
 
 from diode_lut.dataset import REASONS
-from diode_lut.inductor.failures import failure_reason
+from diode_lut.inductor.names import failure_reason
 
 SHARED_MEMORY = OutOfResources(327680, 232448, "shared memory")
 TENSOR_MEMORY = OutOfResources(1024, 512, "tensor memory")

@@ -1,4 +1,4 @@
-"""What Inductor offers on an H200 that is not there, described by ``describe``."""
+"""What Inductor offers on an H200 that is not there, as ``config_of`` has it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch._inductor.select_algorithm import get_algorithm_selector_cache
 from torch._inductor.template_heuristics.params import DictKernelTemplateParams
 
 from diode_lut.domain.problem import OPS
-from diode_lut.inductor.describe import describe
-from diode_lut.inductor.templates import KWARGS, UIDS
+from diode_lut.inductor.choices import config_of
+from diode_lut.inductor.names import KWARGS, UIDS
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.settings import config
@@ -60,11 +60,11 @@ def offered(function: Callable[..., Any], *shapes: tuple[int, ...]) -> list[Choi
 
 
 def templates(choices: list[ChoiceCaller]) -> Counter[str]:
-    return Counter(each.template for each in map(describe, choices) if each is not None)
+    return Counter(each.template for each in map(config_of, choices) if each is not None)
 
 
 def caller(template: Any, **kwargs: Any) -> ChoiceCaller:
-    """A candidate of ``template`` with these keyword arguments, as far as ``describe`` looks at it."""
+    """A candidate of ``template`` with these keyword arguments, as far as ``config_of`` looks at it."""
     ktc = KernelTemplateChoice(template, DictKernelTemplateParams(kwargs), {}, None, None)  # type: ignore[arg-type]
     choice = ChoiceCaller("candidate", [], None, "")  # type: ignore[arg-type]
     choice.annotations = ktc.annotations
@@ -75,7 +75,7 @@ def test_mm_offers_aten_triton_and_tma() -> None:
     """Every candidate of a large mm has a config, and no two have the same."""
     choices = offered(torch.mm, (512, 1024), (1024, 2048))
     found = templates(choices)
-    assert found.total() == len(set(map(describe, choices))) == len(choices)
+    assert found.total() == len(set(map(config_of, choices))) == len(choices)
     assert found["aten"] == 1
     assert found["triton_mm"] > 10
     assert found["triton_mm_persistent_tma"] > 3
@@ -84,7 +84,7 @@ def test_mm_offers_aten_triton_and_tma() -> None:
 def test_mm_with_a_long_k_offers_splits() -> None:
     """The splits that Inductor tries for a long K become decompose_k configs that divide it."""
     choices = offered(torch.mm, (32, 65536), (65536, 32))
-    splits = [each.params[0] for each in map(describe, choices) if each is not None and each.template == "decompose_k"]
+    splits = [each.params[0] for each in map(config_of, choices) if each is not None and each.template == "decompose_k"]
     assert len(splits) > 3
     assert all(65536 % split == 0 for split in splits)
 
@@ -98,7 +98,7 @@ def test_addmm_offers_aten_and_triton() -> None:
 
 def test_both_ways_of_aten_to_add_a_bias_are_aten() -> None:
     """Inductor's two library candidates for addmm are one config."""
-    assert describe(caller(mm.aten_addmm)) == describe(caller(mm.aten_bias_addmm)) == ATEN
+    assert config_of(caller(mm.aten_addmm)) == config_of(caller(mm.aten_bias_addmm)) == ATEN
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_parameters_come_in_the_order_of_the_config() -> None:
             "num_warps": 4,
         }
     )
-    assert describe(caller(mm.mm_template, **TRITON_KWARGS)) == expected
+    assert config_of(caller(mm.mm_template, **TRITON_KWARGS)) == expected
 
 
 @pytest.mark.parametrize(
@@ -145,12 +145,12 @@ def test_parameters_come_in_the_order_of_the_config() -> None:
 )
 def test_what_no_config_can_say_is_none(template: Any, changes: dict[str, Any]) -> None:
     """Values out of range, ROCm's own tunables and templates without a name of ours have no config."""
-    assert describe(caller(template, **{**TRITON_KWARGS, **changes})) is None
+    assert config_of(caller(template, **{**TRITON_KWARGS, **changes})) is None
 
 
 def test_unannotated_candidates_are_none() -> None:
     """A candidate of another backend, which Inductor does not annotate, has no config."""
-    assert describe(ChoiceCaller("cutlass", [], None, "")) is None  # type: ignore[arg-type]
+    assert config_of(ChoiceCaller("cutlass", [], None, "")) is None  # type: ignore[arg-type]
 
 
 def test_uids_are_those_of_this_torch() -> None:

@@ -1,0 +1,94 @@
+"""What Inductor's choices are, as tables have it: the config of each, and the problem that a list of them computes.
+
+The problem is read off the choices themselves, because some matmuls never pass a choices handler: on the CPU, one with
+frozen weights becomes a "packed linear" of MKL or oneDNN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch._inductor.codegen.cpp_bmm_template import CppBmmTemplate
+from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
+from torch._inductor.ir import ChoiceCaller, FixedLayout, ReinterpretView
+from torch._inductor.kernel_inputs import MMKernelInputs
+from torch._inductor.lowering import permute
+from torch._inductor.select_algorithm import ExternKernelCaller, realize_inputs
+
+from diode_lut.domain.problem import Problem
+from diode_lut.inductor.names import KWARGS, TEMPLATE_OF_UID, UIDS
+from diode_lut.inductor.problems import problem_of
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.registry import TEMPLATES
+
+MKL_LINEAR, ONEDNN_LINEAR = "_mkl_linear", "_linear_pointwise"
+"""Inductor's names of the library calls for a matmul with a frozen weight."""
+
+_OP_OF_UID = {uid: op for op, uids in UIDS["aten"].items() for uid in uids}
+_ROCM_KWARGS = frozenset({"matrix_instr_nonkdim", "waves_per_eu", "kpack"})
+
+
+def config_of(choice: ChoiceCaller) -> Config | None:
+    """The config that ``choice`` runs, or None if no config can express it.
+
+    That is so for CUTLASS, Composable Kernel, ``contiguous_mm``, Blackwell's and other templates that are not in
+    ``TEMPLATES``, and for parameter values and ROCm tunables that a config has no place for.
+    """
+    ktc = choice.annotations.get("ktc")
+    if ktc is not None:
+        return _from_params(ktc.template.uid, ktc.params.to_kwargs())
+    # The C++ choices come inside a wrapper that passes attributes on, so their own class cannot be asked for. The
+    # subclasses of their template are other ops (grouped, quantised).
+    if type(getattr(choice, "template", None)) in (CppGemmTemplate, CppBmmTemplate):
+        return Config("cpp_gemm")
+    return ATEN if is_packed_linear(choice) else None
+
+
+def is_packed_linear(choice: ChoiceCaller) -> bool:
+    """Whether ``choice`` is what a matmul with a frozen weight is on the CPU: a call of MKL or oneDNN.
+
+    oneDNN's binary form, which adds another matrix, has no scalars among its arguments.
+    """
+    return isinstance(choice, ExternKernelCaller) and (
+        choice.name == MKL_LINEAR or (choice.name == ONEDNN_LINEAR and "scalars" in choice.kwargs)
+    )
+
+
+def _from_params(uid: str, kwargs: dict[str, Any]) -> Config | None:
+    template = TEMPLATE_OF_UID.get(uid)
+    if template is None or not _ROCM_KWARGS.isdisjoint(kwargs):
+        return None
+    values = tuple(kwargs.get(name) for name in KWARGS[template])
+    parameters = TEMPLATES[template].parameters
+    if not all(value in parameter.values for parameter, value in zip(parameters, values, strict=True)):
+        return None
+    return Config(template, tuple(int(value) for value in values if value is not None))
+
+
+def problem_of_aten(aten: ChoiceCaller) -> Problem | None:
+    """The problem that the library's choice computes; None if tables have no such problems."""
+    ktc = aten.annotations.get("ktc")
+    if ktc is not None:
+        return problem_of(ktc.inputs, _OP_OF_UID[ktc.template.uid])
+    return _linear_problem(aten)
+
+
+def _linear_problem(aten: ChoiceCaller) -> Problem | None:
+    """The problem of a packed linear: x (M, K) times a frozen weight (N, K); a bias is in oneDNN's form only.
+
+    oneDNN's weight has no strides to read any more. It counts as column-major, as ``nn.Linear`` has it.
+    """
+    x, *others = aten.input_nodes
+    x = realize_inputs(x)  # type: ignore[no-untyped-call]  # it may still be what computes it, without strides
+    if aten.name == MKL_LINEAR:
+        return problem_of(MMKernelInputs([x, permute(others[-1], [1, 0])]), "mm")
+    n, k = others[0].get_size()
+    layout = FixedLayout(x.get_device_or_error(), others[0].get_dtype(), [k, n], [1, k])
+    weight = ReinterpretView(data=others[0], layout=layout)
+    problem = problem_of(MMKernelInputs([x, weight]), "mm")
+    return problem if problem is None or len(others) == 1 else problem._replace(op="addmm")
+
+
+def aten_of(choices: list[ChoiceCaller]) -> ChoiceCaller | None:
+    """The choice that calls a library, as PyTorch does without Inductor: cuBLAS, MKL, oneDNN."""
+    return next((choice for choice in choices if config_of(choice) == ATEN), None)

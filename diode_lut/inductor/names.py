@@ -1,0 +1,67 @@
+"""What tables and datasets call things, and what Inductor, Triton and CUDA call them: templates and failures.
+
+``uid`` is Inductor's identity of a kernel template (``KernelTemplate.uid``, ``ExternKernelChoice.uid``), the same in
+all supported releases for everything named here.
+"""
+
+from __future__ import annotations
+
+from diode_lut.domain.interruption import let_pass
+
+_TRITON_KWARGS = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "num_stages", "num_warps")
+
+KWARGS: dict[str, tuple[str, ...]] = {
+    "aten": (),
+    "triton_mm": _TRITON_KWARGS,
+    "triton_bmm": _TRITON_KWARGS,
+    "triton_mm_persistent_tma": _TRITON_KWARGS,
+    "decompose_k": ("k_split",),
+    "cpp_gemm": (),
+}
+"""The keyword arguments that Inductor gives a template, in the order of ``Config.params``."""
+
+UIDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "aten": {
+        "mm": ("aten::mm",),
+        "addmm": ("aten::addmm", "aten::bias_addmm"),
+        "bmm": ("aten::bmm",),
+        "baddbmm": ("aten::baddbmm",),
+    },
+    "triton_mm": {"mm": ("triton::mm",), "addmm": ("triton::mm",)},
+    "triton_bmm": {"bmm": ("triton::bmm",), "baddbmm": ("triton::bmm",)},
+    "triton_mm_persistent_tma": {"mm": ("triton::mm_persistent_tma",), "addmm": ("triton::mm_persistent_tma",)},
+    "decompose_k": {"mm": ("decompose_k",)},
+    "cpp_gemm": {},
+}
+"""The uids of a template for each op that it can compute; the first is the usual one.
+
+``cpp_gemm`` has none: Inductor adds its C++ choices outside the choices handler, so they are known by their class.
+"""
+
+TEMPLATE_OF_UID: dict[str, str] = {
+    uid: template for template, uids_of_op in UIDS.items() for uids in uids_of_op.values() for uid in uids
+}
+"""Our name of the template behind a uid."""
+
+_REASONS = {
+    "out of resource: shared memory": "shared_memory",
+    "out of memory": "out_of_memory",
+    "can't allocate memory": "out_of_memory",
+    "timed out": "timeout",
+}
+"""Part of a message of Triton, CUDA or PyTorch: the reason. The messages arrive wrapped in various errors."""
+
+
+def failure_reason(error: Exception, stage: str) -> str:
+    """The reason, one of ``dataset.REASONS``, that ``error`` stands for.
+
+    ``stage`` is what was going on, ``compile`` or ``launch``, and the answer where the error says nothing better. What
+    a signal handler has raised is no failure of the choice, and is raised again.
+    """
+    let_pass(error)
+    if isinstance(error, TimeoutError):
+        return "timeout"
+    if isinstance(error, AssertionError) and stage == "launch":  # raised by Inductor's own check of results
+        return "wrong_result"
+    text = str(error).lower()
+    return next((reason for part, reason in _REASONS.items() if part in text), stage)

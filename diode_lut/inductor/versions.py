@@ -1,0 +1,71 @@
+"""All that differs between the releases of PyTorch that the hook supports; the other modules read as for one release.
+
+Importing this module imports nothing of PyTorch. What the releases differ in, and what is done about it everywhere:
+
+- torch 2.11 keys Inductor's caches by the pickle of the factory of choices handlers, and its repro scripts call that by
+  its ``__name__``. Later releases copy the factory for each thread and key the caches by the ``uuid()`` of the handlers
+  that it makes, which these must have. The factory in ``install`` serves both.
+- Since torch 2.13, configuration is kept per thread: ``set_choices_factory``.
+- Since torch 2.13, Inductor asks its handler up to three times about one ``addmm``, before that once. ``hook`` answers
+  when the library is offered, which is right for both.
+- Since torch 2.15, template heuristics are in another package. The earlier name, which is used here, still works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from inspect import signature
+from typing import Any
+
+OLDEST, NEWEST = (2, 11), (2, 15)
+"""The releases of PyTorch that the hook was made for."""
+
+
+def set_choices_factory(config: Any, factory: Callable[[], Any]) -> None:
+    """Make ``factory`` that of all threads, given ``torch._inductor.config``; a new thread starts from the default."""
+    config._config["inductor_choices_class"].default = factory
+    config.inductor_choices_class = factory
+
+
+def uuid_of(handler: Any) -> Any:
+    """What caches know another choices handler by; None where it has no ``uuid``, as Inductor's own before 2.15."""
+    uuid = getattr(handler, "uuid", None)
+    return uuid() if uuid else None
+
+
+def require_same_parameters(ours: Callable[..., Any], inductors: Callable[..., Any]) -> None:
+    """ImportError unless the method that is overridden has the parameters that it has in every supported release."""
+    known, found = (list(signature(method).parameters) for method in (ours, inductors))
+    if known != found:
+        raise ImportError(f"{inductors.__qualname__}: expected the parameters {known}, found {found}")
+
+
+@cache
+def splits_large_batches() -> bool:
+    """Whether ``triton::bmm`` spreads a large batch over two dimensions of the grid; torch 2.11 does not."""
+    from torch._inductor.kernel import bmm
+
+    return hasattr(bmm, "get_max_y_grid")
+
+
+@cache
+def indexes_in_64_bits() -> bool:
+    """Whether templates compute indices along K in 64 bits where a matrix needs that; since torch 2.13."""
+    import torch
+
+    return bool(torch.__version__ >= (2, 13))  # type: ignore[operator]  # TorchVersion compares with tuples
+
+
+def is_batch_invariant() -> bool:
+    """Whether Inductor's setting ``batch_invariant`` is on, which allows the library only; since torch 2.13."""
+    from torch._inductor import config
+
+    return bool(getattr(config, "batch_invariant", False))
+
+
+def stores_with_tma() -> bool:
+    """Whether Inductor's setting ``triton.enable_template_tma_store`` is on; since torch 2.13."""
+    from torch._inductor import config
+
+    return bool(getattr(config.triton, "enable_template_tma_store", False))
