@@ -1,7 +1,7 @@
 """What the hook and the receipt add to a compile: prints what was measured beside the figures to reach.
 
-Run with ``make bench``. A graph of many GEMMs is lowered for an H200 that is not there. The hook's time is what
-passes inside it, less what Inductor's own handler takes when the hook asks that. A Triton kernel's caller is made by
+Run with ``make bench``. A graph of many products is lowered for an H200 that is not there. The hook's time is what
+passes inside it, less what Inductor's own handler takes when the hook asks that. A choice of a Triton template is made by
 Inductor as well, and has no figure to reach.
 """
 
@@ -28,7 +28,7 @@ from diode_lut.runtime import recorder
 from diode_lut.runtime.snapshot import Snapshot
 from tests.fake_cuda import Input, fake_cuda, lower
 
-GEMMS = 200
+PRODUCTS = 200
 DECISIONS = 20_000
 TRITON: dict[str, Any] = {"template": "triton_mm", "block_m": 64, "block_n": 64, "block_k": 32}
 TRITON |= {"group_m": 8, "num_stages": 3, "num_warps": 4}
@@ -44,7 +44,7 @@ def main() -> None:
         bench_graph("rows with aten", (aten,), ("user",), 20)
         bench_graph("no row", (), ("user",), 20)
         bench_graph("no row, so that the model is asked", (), ("user", "model"))
-        bench_graph("rows with Triton, Inductor's making of callers included", (triton,), ("user",))
+        bench_graph("rows with Triton, Inductor's making of choices included", (triton,), ("user",))
         show("cache identity, once for each graph", microseconds(lambda _: Snapshot().identity, [0] * 200), "us")
 
 
@@ -65,21 +65,21 @@ def bench_receipt(table: str) -> None:
 
 
 def bench_graph(what: str, tables: tuple[str, ...], tiers: tuple[str, ...], target: float | None = None) -> None:
-    """All GEMMs of one graph, the second time, with tables and models loaded."""
+    """All products of one graph, the second time, when tables and models are loaded."""
     with diode_lut.config.patch(tables=tables, tiers=tiers):
-        lower_gemms()
+        lower_products()
         with clock() as spent:
-            lower_gemms()
-    show(f"hook, {GEMMS} GEMMs, {what}", spent["hook"] * 1e3, "ms", target)
+            lower_products()
+    show(f"hook, {PRODUCTS} products, {what}", spent["hook"] * 1e3, "ms", target)
 
 
-def lower_gemms() -> None:
-    """Lower a graph of GEMMs that all differ."""
+def lower_products() -> None:
+    """A graph of products that all differ."""
 
-    def gemms(*matrices: torch.Tensor) -> list[torch.Tensor]:
+    def products(*matrices: torch.Tensor) -> list[torch.Tensor]:
         return [a @ matrices[0] for a in matrices[1:]]
 
-    lower(gemms, Input((64, 64)), *(Input((16 * size, 64)) for size in range(1, GEMMS + 1)))
+    lower(products, Input((64, 64)), *(Input((16 * size, 64)) for size in range(1, PRODUCTS + 1)))
 
 
 @contextmanager

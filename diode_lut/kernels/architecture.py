@@ -5,12 +5,25 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
+class Peaks(NamedTuple):
+    """What one multiprocessor, or one thread of a CPU, does at most in a nanosecond.
+
+    ``half``, ``tf32`` and ``single`` count floating-point operations of dense matmuls with such operands.
+    ``memory_bytes`` is the multiprocessor's share of the memory's bandwidth.
+    """
+
+    half: float
+    tf32: float
+    single: float
+    memory_bytes: float
+
+
 class Architecture(NamedTuple):
     """The limits that one kernel launch meets on an architecture; None where they are not known.
 
     ``shared_memory`` counts the bytes that one block may have, ``registers_per_thread`` and ``registers_per_block`` are
     of 4 bytes, ``warp_size`` counts threads, ``warps_per_multiprocessor`` those that can be resident. ``tma`` says
-    whether there are tensor descriptors, ``gpu`` is False for CPUs.
+    whether there are tensor descriptors, ``gpu`` is False for CPUs, ``peaks`` are those of its largest device.
     """
 
     name: str
@@ -21,10 +34,19 @@ class Architecture(NamedTuple):
     warp_size: int = 32
     warps_per_multiprocessor: int | None = None
     gpu: bool = True
+    peaks: Peaks | None = None
 
 
-def _cuda(name: str, shared_memory: int | None, warps: int | None, *, tma: bool) -> Architecture:
-    return Architecture(name, shared_memory, tma, 255, 65536, 32, warps)
+_H200_PEAKS = Peaks(7500, 3750, 500, 36)
+"""NVIDIA H200 data sheet, without sparsity: 989, 495 and 67 TFLOP/s and 4.8 TB/s, over 132 multiprocessors."""
+_CPU_PEAKS = Peaks(100, 100, 100, 10)
+"""The order of magnitude of a server's thread with AVX-512."""
+
+
+def _cuda(
+    name: str, shared_memory: int | None, warps: int | None, *, tma: bool, peaks: Peaks | None = None
+) -> Architecture:
+    return Architecture(name, shared_memory, tma, 255, 65536, 32, warps, peaks=peaks)
 
 
 _KNOWN = {
@@ -37,7 +59,7 @@ _KNOWN = {
         _cuda("sm_86", 101376, 48, tma=False),
         _cuda("sm_87", 166912, 48, tma=False),
         _cuda("sm_89", 101376, 48, tma=False),
-        _cuda("sm_90", 232448, 64, tma=True),
+        _cuda("sm_90", 232448, 64, tma=True, peaks=_H200_PEAKS),
         _cuda("sm_100", 232448, 64, tma=True),
         _cuda("sm_103", 232448, 64, tma=True),
         _cuda("sm_110", 232448, 48, tma=True),
@@ -56,7 +78,7 @@ def architecture(name: str) -> Architecture:
     if name in _KNOWN:
         return _KNOWN[name]
     if name.startswith("cpu"):
-        return Architecture(name, tma=False, gpu=False)
+        return Architecture(name, tma=False, gpu=False, peaks=_CPU_PEAKS)
     if name.startswith("gfx"):
         return Architecture(name, warp_size=64 if name.startswith("gfx9") else 32)
     capability = name.removeprefix("sm_")

@@ -43,7 +43,7 @@ def _device(hardware: Hardware, device: Device, lost: list[Loss]) -> Iterator[st
     if device.calls:
         answered = device.hits.total()
         by_tier = ", ".join(f"{tier} {calls}" for tier, calls in _calls_by_tier(device).items() if calls)
-        share = f"{answered / device.calls:.1%} answered ({by_tier or 'by nobody'})"
+        share = f"{answered / device.calls:.1%} answered{by_tier and f' ({by_tier})'}"
         yield f"  {_count(device.calls, 'call', 'calls')}, {share}, {device.misses.total()} left to Inductor"
     yield from _misses(lost)
     yield from _skipped(device)
@@ -60,7 +60,8 @@ def _misses(lost: list[Loss]) -> Iterator[str]:
         yield f"  missed, by the time lost if each ran once, as a model expects, or with a gain of {typical:.2f} (~):"
     for loss in lost[:_SHOWN]:
         sign = " " if loss.by_model else "~"
-        yield f"  {sign}{loss.nanoseconds / 1e3:>10.2f} us  {_count(loss.calls, 'call', 'calls'):>9}  {loss.problem}"
+        microseconds = "not known" if loss.nanoseconds is None else f"{loss.nanoseconds / 1e3:.2f} us"
+        yield f"  {sign}{microseconds:>13}  {_count(loss.calls, 'call', 'calls'):>9}  {loss.problem}"
     yield from _more(len(lost), "problems; `collect --problems` takes them all from the receipt")
 
 
@@ -95,7 +96,7 @@ def as_json(receipt: Receipt) -> str:
                 **loss.problem.to_json(),
                 "calls": loss.calls,
                 "hardware": loss.hardware.name,
-                "lost_ns": round(loss.nanoseconds),
+                "lost_ns": None if loss.nanoseconds is None else round(loss.nanoseconds),
                 "estimate": "model" if loss.by_model else "typical",
             }
             for loss in losses(receipt)

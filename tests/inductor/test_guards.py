@@ -16,7 +16,7 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.virtualized import V
 
-from diode_lut.inductor import callers
+from diode_lut.inductor import build_choice
 from tests.fake_cuda import H200, Input, compile_triton, lower
 
 pytestmark = pytest.mark.usefixtures("h200")
@@ -79,8 +79,8 @@ def test_batch_over_65535(dynamic: tuple[int, ...], rows: Rows, monkeypatch: pyt
     """Where Inductor does not cut a large batch over the launch grid, as in torch 2.11, such a row gives way."""
     rows({"configs": [BMM]})
     inputs = Input((65536, 16, 16), dynamic=dynamic), Input((65536, 16, 16), dynamic=dynamic)
-    assert bool(lower(torch.bmm, *inputs).triton_templates) is callers._SPLITS_BATCH
-    monkeypatch.setattr(callers, "_SPLITS_BATCH", False)
+    assert bool(lower(torch.bmm, *inputs).triton_templates) is build_choice.splits_large_batches()
+    monkeypatch.setattr(build_choice, "splits_large_batches", lambda: False)
     assert lower(torch.bmm, *inputs).triton_templates == []
     small = Input((65535, 16, 16)), Input((65535, 16, 16))
     assert lower(torch.bmm, *small).triton_templates
@@ -102,7 +102,7 @@ def test_more_elements_than_32_bits_index(what: str, rows: Rows, monkeypatch: py
     rows({"op": "mm", "configs": [MM]}, {"op": "bmm", "configs": [BMM]})
     function, inputs = LARGE[what]
     for in_64_bits in (True, False):
-        monkeypatch.setattr(callers, "_INDEXES_IN_64_BITS", in_64_bits)
+        monkeypatch.setattr(build_choice, "indexes_in_64_bits", lambda answer=in_64_bits: answer)
         assert bool(lower(function, *inputs).triton_templates) is in_64_bits
     assert lower(torch.mm, *PRODUCT).triton_templates
 
@@ -264,7 +264,7 @@ def test_batch_invariance(rows: Rows) -> None:
 def test_kernels_that_aot_inductor_cannot_have(name: str, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither AOTInductor nor C++ wrappers get a product that is cut along K: the next config is taken."""
     rows({"configs": [{"template": "decompose_k", "k_split": 16}, MM]})
-    build = callers._decompose_k
+    build = build_choice._decompose_k
 
     def in_cpp(*args: Any) -> Any:
         with monkeypatch.context() as patch:
@@ -272,7 +272,7 @@ def test_kernels_that_aot_inductor_cannot_have(name: str, rows: Rows, monkeypatc
             return build(*args)
 
     assert lower(torch.mm, *PRODUCT).triton_templates == []
-    monkeypatch.setattr(callers, "_decompose_k", in_cpp)
+    monkeypatch.setattr(build_choice, "_decompose_k", in_cpp)
     other = Input((512, 1024)), Input((1024, 1024))
     assert lower(torch.mm, *other).triton_templates
 

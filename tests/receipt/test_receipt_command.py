@@ -54,7 +54,7 @@ def test_report_for_people(file: Path) -> None:
 diode_lut 0.1.0, python 3.11.7, torch 2.13.0
 
 A CPU (cpu-avx2, 8 SMs)
-  1 call, 0.0% answered (by nobody), 1 left to Inductor
+  1 call, 0.0% answered, 1 left to Inductor
   missed, by the time lost if each ran once, as a model expects, or with a gain of 1.10 (~):
   ~      0.71 us     1 call  bmm 4x64x96x128 float32 nn align 16
 
@@ -121,6 +121,19 @@ def test_expected_loss_is_the_roofline_less_the_gain() -> None:
     large, none = losses(Receipt(1, devices={H200: device}))
     assert large.nanoseconds == pytest.approx(2 * roofline_ns(LARGE, H200) / 11)
     assert (none.problem, none.nanoseconds) == (thin, 0)
+
+
+def test_loss_without_known_peaks(tmp_path: Path) -> None:
+    """Where the peaks of a device are not known, nothing is said about time, and the most arithmetic comes first."""
+    gpu = Hardware("A GPU", "sm_80", 108)
+    receipt = Receipt(1, devices={gpu: Device(misses=Counter({SMALL: 1, LARGE: 1}))})
+    assert [(loss.problem, loss.nanoseconds) for loss in losses(receipt)] == [(LARGE, None), (SMALL, None)]
+    path = tmp_path / "receipt.json"
+    path.write_bytes(receipt_bytes(receipt))
+    assert f"  ~    not known     1 call  {LARGE}\n" in call("receipt", path).output
+    assert [miss["lost_ns"] for miss in json.loads(call("receipt", path, "--format", "json").output)["missed"]] == [
+        None
+    ] * 2
 
 
 @pytest.mark.parametrize(

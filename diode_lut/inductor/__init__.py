@@ -1,0 +1,1 @@
+"""The hook: Inductor asks, tables and models answer. Only this package touches ``torch._inductor``."""
