@@ -15,11 +15,11 @@ TIERS = ("user", "device", "same_arch", "model")
 """Who can answer: the user's own tables, those shipped for this device, those for the same architecture, a model."""
 
 CONFIDENCE, GAIN = 0.95, 0.15
-"""What a model must be sure of, or expect to gain, unless the user demands something else."""
+"""The defaults of ``confidence_threshold`` and ``gain_threshold``."""
 
 
 class _Kind(NamedTuple):
-    """What a setting may be: in words, as a check that gives the value to keep, and as an environment variable."""
+    """What a setting may be: as text, as a check that returns the value to keep, and as an environment variable."""
 
     allowed: str
     check: Callable[[Any], Any]
@@ -118,26 +118,26 @@ _SETTINGS: dict[str, tuple[_Kind, Any]] = {
     "strict": (_FLAG, False),
     "receipt": (_PATH, None),
 }
-"""Of each setting what it may be, and its default."""
+"""For each setting what it may be, and its default."""
 
 
 class _Layer(NamedTuple):
-    """Values of some settings: those of a ``patch``, and the thread that entered it; the lowest layer has them all."""
+    """Values of some settings: those of a ``patch``, and the thread that entered it. The lowest has all settings."""
 
     values: dict[str, Any]
     thread: int
 
 
 _lock = threading.RLock()
-"""Held while layers change; who reads a setting does not need it."""
+"""Held while layers change; reading a setting does not need it."""
 
 
 class Settings:
     """What the user decides, for the whole process.
 
     Setting anything to a value that it cannot have raises SettingError and changes nothing. Where ``patch`` blocks
-    overlap, in one thread or in several, the one that was entered last counts, as long as it lasts; and what is
-    assigned to a setting within a block that changes it lasts as long as that block.
+    overlap, in one thread or in several, the block that was entered last counts until it ends. A value that is assigned
+    to a setting within a block that changes it lasts as long as that block.
     """
 
     __slots__ = ("__dict__", "_layers")
@@ -145,17 +145,17 @@ class Settings:
         _layers: list[_Layer]
 
     policy: str
-    """``pick``: the first config that can run; ``verify``: Inductor times it against aten; ``off``: nothing is done."""
+    """``pick``: the first config that can run; ``verify``: Inductor times it against aten; ``off``: no answers."""
     default_mode: bool
-    """Whether to act without max-autotune too."""
+    """Whether tables answer in default mode too, or under max-autotune only."""
     top_k: int
     """How many configs Inductor gets to choose from, 1 to 32. With 1 nothing is benchmarked."""
     fallback_to_autotune: bool
-    """What abstaining means under max-autotune: Inductor's own list of candidates, or aten alone."""
+    """What a miss gets under max-autotune: Inductor's own list of choices, or aten alone."""
     confidence_threshold: float
     """How sure a model must be that its first config is within 5 % of the best, from 0 to 1, to answer."""
     gain_threshold: float
-    """A model answers also where it expects its first config to be faster than aten by this fraction, however sure."""
+    """A model also answers if it expects its first config to be faster than aten by this fraction."""
     tables: tuple[str, ...]
     """Your own tables and models, as names or paths.
 
@@ -164,7 +164,7 @@ class Settings:
     tiers: tuple[str, ...]
     """Who may answer, of TIERS and in their order."""
     strict: bool
-    """Whether a product that nobody answers for is an error, MissError, instead of being left to Inductor."""
+    """Whether a miss is an error, MissError, instead of being left to Inductor."""
     receipt: str | None
     """The file that says at exit what was asked and answered; None for none."""
 
@@ -182,7 +182,7 @@ class Settings:
 
     @contextmanager
     def patch(self, **values: Any) -> Iterator[None]:
-        """Other values for the time of a ``with`` block or of a decorated function, in all threads."""
+        """Other values during a ``with`` block or a decorated function, in all threads."""
         layer = _Layer({name: _checked(name, value) for name, value in values.items()}, threading.get_ident())
         try:
             with _lock:
@@ -202,7 +202,7 @@ class Settings:
                 self.tables = (*self.tables, path)
 
     def copy(self) -> Settings:
-        """The settings as they are now, all of one moment; what is changed later does not reach them."""
+        """A copy of the settings, all of one moment; later changes do not reach it."""
         copied = object.__new__(Settings)
         copied._begin(dict(vars(self)))
         return copied
@@ -225,7 +225,7 @@ class Settings:
         self._apply()
 
     def _apply(self) -> None:
-        """Make the upper layers' values the settings, in one step: other threads read none of two moments."""
+        """Make the upper layers' values the settings, in one step, so that other threads see all changes or none."""
         values: dict[str, Any] = {}
         for layer in self._layers:
             values.update(layer.values)

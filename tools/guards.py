@@ -9,7 +9,7 @@ this stays so:
   Inductor's own reckoning includes it (test_fused_epilogue_fits_shared_memory);
 - freezing on a GPU: the frozen weight is an input like any other (tests/gpu/test_guards.py::test_freezing);
 - AOTInductor: but for decompose_k, its packages have kernels as all compiled code has (test_aot_inductor);
-- spawned processes, and those in which Inductor compiles whole graphs, import diode_lut anew, and get handlers as
+- spawned processes, and those in which Inductor compiles whole graphs, import diode_lut again, and get handlers as
   "pickled-handler" has it (test_forked_and_spawned_processes, test_subprocess_compile_workers);
 - another library's handler that is set after ours: Inductor asks the last (test_handler_of_another_library_after_ours);
 - CUDA graphs, and backward passes, compiled in autograd's threads (tests/gpu/test_hook.py): see "new-threads".

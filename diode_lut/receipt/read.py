@@ -1,4 +1,4 @@
-"""From files to receipts. Nothing of a file that is wrong anywhere is used."""
+"""From files to receipts. A file with any error is refused as a whole."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from diode_lut.settings import TIERS
 MAX_BYTES = 64 * 2**20
 MAX_VALUES = 5_000_000
 MAX_COUNT = 2**53 - 1
-"""The largest number of calls, processes or nanoseconds: every JSON reader takes it exactly; 100 days."""
+"""Maximum number of calls, processes or nanoseconds (100 days): every JSON reader reads it exactly."""
 
 _KIND = ("op", "dtype", "layout")
 _NUMBERS = ("align", "B", "M", "N", "K")

@@ -1,4 +1,4 @@
-"""What processes asked and got: one receipt for one process, or for many that were merged."""
+"""What processes asked and got: the receipt of one process, or of many that were merged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 
 MAX_PERMILLE = 1_000_000
-"""The largest gain that is noted."""
+"""Maximum gain in a receipt, in thousandths."""
 
 
 class Versions(NamedTuple):
@@ -33,10 +33,10 @@ class Source(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """An answer that was used: who gave it, as tier, digest of the file and row in words, and what Inductor got.
+    """An answer that was used: the tier, the digest of the file and the row that answered, and what Inductor got.
 
-    ``row`` is empty where a model answered. ``configs`` are in words, best first; with the setting ``top_k`` at 1 it is
-    one.
+    ``row`` is the row's key as text, empty where a model answered. ``configs`` are texts, best first; with the setting
+    ``top_k`` at 1 there is one.
     """
 
     problem: Problem
@@ -47,7 +47,7 @@ class Hit(NamedTuple):
 
 
 class Skip(NamedTuple):
-    """A config that an answer had and that could not run, with the reason in words."""
+    """A config of an answer that could not run, and the reason as text."""
 
     problem: Problem
     tier: str
@@ -59,11 +59,11 @@ class Skip(NamedTuple):
 
 @dataclass
 class Device:
-    """What was asked for one kind of hardware. Counters say how often: once for each time that Inductor asked.
+    """What was asked for one kind of hardware. The counters count questions of Inductor's.
 
-    ``left_out`` are the reasons why other tables and models could not answer. ``misses`` were left to Inductor;
-    ``expected_permille`` has, of those that a model knows, how much faster than aten it expects its first config to
-    be, in thousandths.
+    ``left_out`` are the reasons why other tables and models could not answer. ``misses`` were left to Inductor. For
+    misses that a model knows, ``expected_permille`` is the gain over aten that it expects of its first config, in
+    thousandths.
     """
 
     sources: dict[Source, None] = field(default_factory=dict)
@@ -89,14 +89,14 @@ class Device:
             self.expect(problem, permille)
 
     def expect(self, problem: Problem, permille: int) -> None:
-        """A model expects so much of a problem; of several, what the most hopeful one does."""
+        """Note the gain that a model expects for a problem; of several models, the largest."""
         highest = max(permille, self.expected_permille.get(problem, 1))
         self.expected_permille[problem] = min(highest, MAX_PERMILLE)
 
 
 @dataclass
 class Receipt:
-    """What ``processes`` many processes asked, for each hardware; ``selecting_ns`` is the time that answers took."""
+    """What a number of processes asked, for each hardware; ``selecting_ns`` is the time that selecting took."""
 
     processes: int = 1
     versions: dict[Versions, None] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Receipt:
 
 
 def merge_receipts(receipts: Iterable[Receipt]) -> Receipt:
-    """All of them as one; the same whatever their order, once it is written."""
+    """All receipts as one; in any order, the same file comes out."""
     merged = Receipt(0)
     for receipt in receipts:
         merged.processes += receipt.processes

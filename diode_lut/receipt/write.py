@@ -1,4 +1,4 @@
-"""Receipts as JSON, in one form: a line for each answer, so that ``grep`` and ``diff`` are of use."""
+"""Receipts as JSON, in canonical form with a line for each answer, for ``grep`` and ``diff``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VERSION = 1
 
 
 def receipt_bytes(receipt: Receipt) -> bytes:
-    """The file's content; the same for equal receipts."""
+    """The content of the file; equal receipts have the same content."""
     devices = ",\n".join(
         "{\n" + ",\n".join(_device_fields(hardware, device)) + "\n}"
         for hardware, device in sorted(receipt.devices.items(), key=lambda item: item[0])
@@ -44,12 +44,12 @@ def versions_to_json(versions: Versions) -> dict[str, str]:
 
 
 def hardware_to_json(hardware: Hardware) -> dict[str, Any]:
-    """The fields of the JSON object: aliases are a table's, a device has none."""
+    """The fields of the JSON object, without aliases, which only tables have."""
     return {"name": hardware.name, "arch": hardware.arch, "sm_count": hardware.sm_count}
 
 
 def misses_to_json(device: Device) -> Iterator[dict[str, Any]]:
-    """Problems as ``collect`` takes them, with their calls, and with the gain that a model expects."""
+    """Problems as ``collect`` takes them, with their calls, and with the gain that a model expects, if one does."""
     for problem, calls in sorted(device.misses.items()):
         expected = device.expected_permille.get(problem)
         yield {**problem.to_json(), "calls": calls, **({} if expected is None else {"expected_permille": expected})}

@@ -1,4 +1,4 @@
-"""Running something right after a module has been imported, whoever imports it and whenever.
+"""Calling a function right after a module has been imported, by any part of the program and at any time.
 
 The wrapt package can do this as well, but importing it takes longer than all of diode_lut may take.
 """
@@ -35,7 +35,7 @@ def _call(hook: str, module: ModuleType) -> None:
 
 
 class _Finder:
-    """Finds one module by asking the finders after it, and has the module's loader call the hook in the end."""
+    """Finds one module by asking the finders after it, and makes the module's loader call the hook in the end."""
 
     def __init__(self, name: str, hook: str) -> None:
         self._name, self._hook = name, hook
@@ -52,9 +52,9 @@ class _Finder:
         return spec
 
     def imported(self, module: ModuleType) -> None:
-        """The module is complete: there is nothing left to find, and the hook's time has come.
+        """Call the hook: the module is complete, and this finder is no longer needed.
 
-        Another finder that asks all finders itself makes this happen twice.
+        Where another finder asks all finders itself, this is called twice.
         """
         if self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -66,7 +66,7 @@ class _Finder:
 
 
 class _Loader:
-    """Loads a module as ``loader`` does, and leaves no trace of itself in it."""
+    """Loads a module as ``loader`` does, and calls the finder. The module then looks as if ``loader`` had loaded it."""
 
     def __init__(self, loader: Loader, finder: _Finder) -> None:
         self._loader, self._finder = loader, finder
