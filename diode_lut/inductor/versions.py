@@ -29,7 +29,7 @@ def set_choices_factory(config: Any, factory: Callable[[], Any]) -> None:
 
 
 def uuid_of(handler: Any) -> Any:
-    """What caches know another choices handler by; None where it has no ``uuid``, as Inductor's own before 2.15."""
+    """What caches know another choices handler by; None without ``uuid``: Inductor's own, and any in torch 2.11."""
     uuid = getattr(handler, "uuid", None)
     return uuid() if uuid else None
 
@@ -65,7 +65,7 @@ def is_batch_invariant() -> bool:
 
 
 def stores_with_tma() -> bool:
-    """Whether Inductor's setting ``triton.enable_template_tma_store`` is on; since torch 2.13."""
+    """Whether Inductor's setting ``triton.enable_template_tma_store`` is on, if the release has it."""
     from torch._inductor import config
 
     return bool(getattr(config.triton, "enable_template_tma_store", False))
