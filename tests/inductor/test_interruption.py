@@ -34,7 +34,7 @@ def own_table(table_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    "module", ["operands.py", "inductor/answer.py", "inductor/choice_filter.py", "inductor/problems.py"]
+    "module", ["domain/problem.py", "inductor/answer.py", "inductor/choice_filter.py", "inductor/problems.py"]
 )
 def test_alarm_while_a_product_is_answered(module: str) -> None:
     """The compile ends with the alarm's exception, nothing is cached, and the next compile gets the row's kernel."""
@@ -48,7 +48,9 @@ def test_alarm_while_a_product_is_answered(module: str) -> None:
     assert counts.hits["user"] == 1
 
 
-@pytest.mark.parametrize("module", ["hardware.py", "catalog.py", "table/read.py", "bounded.py", "settings.py"])
+@pytest.mark.parametrize(
+    "module", ["domain/hardware.py", "selection/catalog.py", "table/read.py", "io/bounded.py", "settings.py"]
+)
 @pytest.mark.parametrize("call", [1, 3])
 def test_alarm_while_a_key_is_made(module: str, call: int) -> None:
     """The alarm's exception comes out, the hook stays on, and no table is left out afterwards."""
