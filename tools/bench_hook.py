@@ -1,6 +1,6 @@
 """What the hook and the receipt add to a compile: prints what was measured beside the figures to reach.
 
-Run with ``make bench``. A graph of many products is lowered for an H200 that is not there. The hook's time is what
+Run with ``make bench``. A graph of many GEMMs is lowered for an H200 that is not there. The hook's time is what
 passes inside it, less what Inductor's own handler takes when the hook asks that. A Triton choice is made by
 Inductor as well, and has no figure to reach.
 """
