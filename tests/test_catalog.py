@@ -26,7 +26,7 @@ Write = Callable[..., Path]
 def names(hardware: Hardware, *user_tables: str) -> dict[str, list[str]]:
     """The file names of each tier's tables."""
     return {
-        tier.name: [table.path.name for table in tier.tables if table.path]
+        tier.name: [table.path.name for table in tier.sources if table.path]
         for tier in tiers_for(hardware, user_tables)
         if tier.name != "model"
     }
@@ -118,9 +118,9 @@ def test_only_allowed_tiers_are_opened(shipped: Path, table_file: Write, caplog:
     table_file("tables/h100.json", BAD, hardware=H100._asdict())
     (shipped / "broken.mlp.safetensors").touch()
     user, device, same_arch, model = tiers_for(H200, (str(table_file("mine.json", BAD)),), ("device",))
-    assert [table.path for table in device.tables] == [shipped / "nvidia-h200.json"]
+    assert [table.path for table in device.sources] == [shipped / "nvidia-h200.json"]
     for tier in (user, same_arch, model):
-        assert tier == (tier.name, (), ("switched off by the setting tiers",), ())
+        assert tier == (tier.name, (), ("switched off by the setting tiers",))
     assert caplog.messages == []
 
 
@@ -130,7 +130,7 @@ def test_users_table_for_other_hardware(shipped: Path, table_file: Write, caplog
     first, last = table_file("z.json", ATEN), table_file("a.json", ATEN, hardware=H100._asdict())
     mine = [str(first), str(other), str(last)]
     tier, *_ = tiers_for(H200, mine)
-    assert [table.path for table in tier.tables] == [first, last]
+    assert [table.path for table in tier.sources] == [first, last]
     reason = f"{other}: hardware: it is for NVIDIA A100-SXM4-80GB (sm_80, 108 SMs), not for {H200}"
     assert tier.left_out == (f"left out: {reason}",)
     assert caplog.messages == []

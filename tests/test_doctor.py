@@ -65,7 +65,8 @@ def test_nobody_answers(cpu_table: Write) -> None:
     (text,) = found["wrong"]
     assert code == 1
     assert text.startswith(
-        "answers: nobody answers here: user: no table of the user's own; device: no shipped table is"
+        "answers: no table and no model is for this machine: user: no table of the user's own; "
+        "device: no shipped table is"
     )
     assert found["to"] == [
         "do: measure on this machine: python -m diode_lut collect --help, then build, then set DIODE_LUT_TABLES"

@@ -10,6 +10,7 @@ import pytest
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.selection.explanation import explain
 from diode_lut.selection.selector import Selector, Tier
+from diode_lut.selection.sources import ModelSource, TableSource
 from diode_lut.table import Candidate, Entry, Table, read_table
 from tests.model.small import H200, MM, model
 
@@ -18,6 +19,10 @@ FAST = Config("triton_mm", (128, 128, 64, 8, 4, 8))
 
 def row(m: tuple[int, int] | None, n: tuple[int, int] | None = (1024, 1024), config: Config = ATEN) -> Entry:
     return Entry("mm", "bfloat16", "nt", 16, None, m, n, (1024, 1024), (Candidate(config),))
+
+
+def user(table: Table) -> Tier:
+    return Tier("user", (TableSource(table),))
 
 
 def lines(*tiers: Tier) -> list[str]:
@@ -30,7 +35,7 @@ def test_other_rows_come_in_the_order_in_which_they_would_answer() -> None:
     mine = Table(H200, [row(None), row((1024, 1024)), row((1, 1024), config=FAST)])
     others = Table(H200, [row((1024, 1100))])
     name = "table for NVIDIA H200"
-    assert lines(Tier("user", (mine,)), Tier("device", (others,))) == [
+    assert lines(user(mine), Tier("device", (TableSource(others),))) == [
         f"  runner-up: {name}: triton_mm 128x128x64 g8 s4 w8; covers 1,024 problems, the row that answers 1",
         f"  then: {name}: aten; covers 2.1e+09 problems, the row that answers 1",
         f"  then: {name}: aten; device: its table is asked later",
@@ -40,13 +45,13 @@ def test_other_rows_come_in_the_order_in_which_they_would_answer() -> None:
 def test_rows_that_contradict_each_other_are_named_as_such() -> None:
     """Neither covers fewer problems."""
     table = Table(H200, [row((1024, 1025)), row((1024, 1024), (1024, 1025))])
-    (line,) = lines(Tier("user", (table,)))
+    (line,) = lines(user(table))
     assert "contradicts it" in line
 
 
 def test_the_only_row_has_no_runner_up() -> None:
     """Rows that do not cover the problem are not meant."""
-    assert lines(Tier("user", (Table(H200, [row((1024, 1024)), row((1, 8))]),))) == [
+    assert lines(user(Table(H200, [row((1024, 1024)), row((1, 8))]))) == [
         "  runner-up: none, for no other row covers it"
     ]
 
@@ -56,7 +61,7 @@ def test_rows_are_named_by_their_lines(table_file: Callable[..., Path]) -> None:
     aten = {"template": "aten"}
     path = table_file("mine.json", {"op": "mm", "m": [1024, 1024], "configs": [aten]}, {"op": "mm", "configs": [aten]})
     numbers = [number for number, text in enumerate(path.read_text().splitlines(), 1) if text.startswith('{"op"')]
-    (line,) = lines(Tier("user", (read_table(path),)))
+    (line,) = lines(user(read_table(path)))
     assert line.startswith(f"  runner-up: {path}:{numbers[1]}: aten; ")
 
 
@@ -66,8 +71,8 @@ def test_rows_are_named_by_their_lines(table_file: Callable[..., Path]) -> None:
 )
 def test_the_model_is_asked_where_a_table_answers(confidence: float, words: str) -> None:
     """Whether or not it is sure enough, what it expects is shown; the decision stays the table's."""
-    models = (model(0.1, confidence),)
-    tiers = (Tier("user", (Table(H200, [row((1024, 1024))]),)), Tier("model", (), (), models))
+    models = (ModelSource(model(0.1, confidence), H200),)
+    tiers = (user(Table(H200, [row((1024, 1024))])), Tier("model", models))
     _, said, *ranking = lines(*tiers)
     assert words in said
     assert ranking[-1] == f"    the first is within 5 % of the best with confidence {confidence:.3f}"
@@ -76,12 +81,12 @@ def test_the_model_is_asked_where_a_table_answers(confidence: float, words: str)
 
 def test_why_there_is_no_model() -> None:
     """The reasons for which none is asked are shown, too."""
-    assert lines(Tier("user", (Table(H200, [row((1024, 1024))]),)), Tier("model", (), ("no model is for it",)))[1:] == [
+    assert lines(user(Table(H200, [row((1024, 1024))])), Tier("model", (), ("no model is for it",)))[1:] == [
         "  model: no model is for it"
     ]
 
 
 def test_without_a_table_it_is_the_decision_alone() -> None:
     """Then the models have been asked already."""
-    selector = Selector(H200, (Tier("model", (), (), (model(confidence=0.96),)),))
+    selector = Selector(H200, (Tier("model", (ModelSource(model(confidence=0.96), H200),)),))
     assert str(explain(selector, MM)) == selector.select(MM).explain()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.selection.selector import ABSTAIN, Selector, Tier
+from diode_lut.selection.sources import TableSource
 from diode_lut.settings import TIERS
 from diode_lut.table import Candidate, Entry, Table, read_table
 
@@ -33,7 +34,11 @@ def table(*entries: Entry) -> Table:
 def selector(
     user: tuple[Table, ...] = (), device: tuple[Table, ...] = (), same_arch: tuple[Table, ...] = ()
 ) -> Selector:
-    return Selector(H200, (Tier("user", user, ("none",)), Tier("device", device), Tier("same_arch", same_arch)))
+    return Selector(H200, (tier("user", user, "none"), tier("device", device), tier("same_arch", same_arch)))
+
+
+def tier(name: str, tables: Iterable[Table], *left_out: str) -> Tier:
+    return Tier(name, tuple(map(TableSource, tables)), left_out)
 
 
 sizes = st.integers(1, 4)
@@ -50,7 +55,7 @@ entries = st.builds(
     st.sampled_from([ATEN, FAST, CPP]),
 )
 tables = st.lists(entries, max_size=4).map(lambda rows: table(*rows))
-tiers = st.tuples(*(st.builds(Tier, st.just(name), st.lists(tables, max_size=2).map(tuple)) for name in TIERS))
+tiers = st.tuples(*(st.builds(tier, st.just(name), st.lists(tables, max_size=2)) for name in TIERS))
 
 
 @given(tiers=tiers, problem=problems)
@@ -58,10 +63,10 @@ def test_first_table_of_the_strongest_tier_answers(tiers: tuple[Tier, ...], prob
     """The answer is that of the first table, tier by tier, which covers the problem at all; else there is none."""
     expected = next(
         (
-            (tier.name, table.covering(problem)[0])
+            (tier.name, source.covering(problem)[0])
             for tier in tiers
-            for table in tier.tables
-            if any(row.covers(problem) for row in table.entries)
+            for source in tier.sources
+            if source.covering(problem)
         ),
         (ABSTAIN, None),
     )
@@ -77,7 +82,8 @@ def test_decision() -> None:
     decision = selector(user=(mine,)).select(MM)
     assert decision[:4] == (MM, H200, "user", (FAST,))
     assert decision.entry is row
-    assert decision.table is mine
+    assert decision.source is not None
+    assert decision.source.digest == mine.digest
 
 
 def test_steps_end_at_the_tier_that_answers() -> None:

@@ -15,6 +15,7 @@ from diode_lut import get_prediction_stats, profile_predictions
 from diode_lut.kernels.config import ATEN
 from diode_lut.runtime import recorder
 from diode_lut.selection.selector import ABSTAIN, Decision, Selector, Tier
+from diode_lut.selection.sources import ModelSource
 from tests.model.small import H200, MM, model
 
 
@@ -24,7 +25,7 @@ def answered(tier: str) -> Decision:
 
 
 def answered_by_a_model(confidence: float) -> Decision:
-    return Selector(H200, [Tier("model", (), (), (model(confidence=confidence),))]).select(MM)
+    return Selector(H200, [Tier("model", (ModelSource(model(confidence=confidence), H200),))]).select(MM)
 
 
 MISS = Decision(MM, H200, ABSTAIN, (), None, None, ())

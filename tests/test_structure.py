@@ -49,7 +49,7 @@ TOUCH_TORCH = ("distill", "inductor", "collect", "compilation")
 """The subpackages that import torch or Triton as soon as they are imported."""
 
 
-CYCLES_ALLOWED = ("diode_lut.collect.", "diode_lut.exchange.")
+CYCLES_ALLOWED: tuple[str, ...] = ()
 
 IMPORTED_AS = {"vl-convert-python": "vl_convert"}
 """What packages of another name are imported as."""

@@ -84,10 +84,10 @@ def test_a_shipped_table_that_others_can_write_is_left_out(
     warn_once.cache_clear()
     for _ in range(2):
         assert find_tables(()) == []
-        assert not any(tier.tables for tier in tiers_for(H200, ()))
+        assert not any(tier.sources for tier in tiers_for(H200, ()))
     assert [record.getMessage() for record in caplog.records] == [
         f"table left out: {path} can be written by others (chmod go-w)"
     ]
     assert distrusted() == [f"{path} can be written by others (chmod go-w)"]
     assert [file.path for file in find_tables([str(path)])] == [path]
-    assert any(tier.tables for tier in tiers_for(H200, [str(path)]))
+    assert any(tier.sources for tier in tiers_for(H200, [str(path)]))

@@ -15,6 +15,8 @@ from diode_lut.domain.problem import LAYOUTS
 if TYPE_CHECKING:
     from diode_lut.build import BuildResult
     from diode_lut.build.prune import Pruning
+    from diode_lut.domain.problem import Problem
+    from diode_lut.kernels.config import Config
     from diode_lut.model.ranking import Model
     from diode_lut.table import Table
 
@@ -105,14 +107,18 @@ def build_command(
 def _pruning(model: Model) -> Pruning:
     """Pruning with the model's answers, where they pass the thresholds of the settings."""
     from diode_lut.build.prune import Pruning
-    from diode_lut.evaluate import answers_of_model
-    from diode_lut.selection.selector import Demand
+    from diode_lut.selection.sources import ModelSource, Threshold
     from diode_lut.settings import config
 
-    demand = Demand.of(config)
-    select = answers_of_model(model, demand)
-    name = f"sha256:{model.digest}, with confidence {demand.confidence:g} or a gain of {demand.gain:g}"
-    return Pruning(lambda problem: next(iter(select(problem).configs), None), name)
+    threshold = Threshold.of(config)
+    source = ModelSource(model, model.hardware)
+    name = f"sha256:{model.digest}, with confidence {threshold.confidence:g} or a gain of {threshold.gain:g}"
+
+    def choose(problem: Problem) -> Config | None:
+        answer = source.ask(problem, threshold)
+        return answer.configs[0] if answer is not None and answer.configs else None
+
+    return Pruning(choose, name)
 
 
 def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[str]:

@@ -15,8 +15,9 @@ from diode_lut.io.files import require_writable
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset, Record
-    from diode_lut.evaluate import Evaluation, Select
+    from diode_lut.evaluate import Evaluation
     from diode_lut.model.ranking import Model
+    from diode_lut.selection.sources import Source
     from diode_lut.table import Table
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -69,6 +70,8 @@ def evaluate_command(
     from diode_lut.evaluate import evaluate
     from diode_lut.evaluate.formats import AsText
     from diode_lut.selection.catalog import open_model, open_table
+    from diode_lut.selection.sources import Threshold
+    from diode_lut.settings import config
 
     chooser_file, *inputs = files if model_file is None else (model_file, *files)
     if not inputs:
@@ -83,7 +86,8 @@ def evaluate_command(
         raise click.UsageError(f"{json_file.parent}: no such directory to write the figures to")
     with progress_bars() as progress:
         records = (record for each in datasets for record in progress.track(each, each.path.name))
-        evaluation = evaluate(_answers(chooser), _measured(chooser, everything, records), against)
+        measured = _measured(chooser, everything, records)
+        evaluation = evaluate(_source(chooser), measured, against, Threshold.of(config))
     Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False).print(AsText(evaluation))
     if json_file is not None:
         _write_json(json_file, evaluation, chooser, datasets)
@@ -94,15 +98,11 @@ def evaluate_command(
     end_with_losses(datasets)
 
 
-def _answers(chooser: Table | Model) -> Select:
-    from diode_lut.evaluate import answers_of, answers_of_model
-    from diode_lut.selection.selector import Demand
-    from diode_lut.settings import config
+def _source(chooser: Table | Model) -> Source:
+    from diode_lut.selection.sources import ModelSource, TableSource
     from diode_lut.table import Table
 
-    if isinstance(chooser, Table):
-        return answers_of(chooser)
-    return answers_of_model(chooser, Demand.of(config))
+    return TableSource(chooser) if isinstance(chooser, Table) else ModelSource(chooser, chooser.hardware)
 
 
 def _measured(chooser: Table | Model, everything: bool, records: Iterable[Record]) -> Iterable[Record]:

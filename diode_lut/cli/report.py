@@ -61,11 +61,12 @@ def report_command(table_file: Path, inputs: tuple[Path, ...], output: Path, lin
 
 def _evaluation(table: Table, datasets: list[Dataset]) -> Evaluation:
 
-    from diode_lut.evaluate import answers_of, evaluate
+    from diode_lut.evaluate import evaluate
+    from diode_lut.selection.sources import TableSource
 
     with progress_bars() as progress:
         records = (record for each in datasets for record in progress.track(each, each.path.name))
-        return evaluate(answers_of(table), records)
+        return evaluate(TableSource(table), records)
 
 
 def _link(table_file: Path, output: Path, base: str | None) -> str:

@@ -34,7 +34,7 @@ def tables_command() -> None:
     from diode_lut.domain.errors import DiodeLutError
     from diode_lut.runtime import api
     from diode_lut.selection.catalog import is_model, try_model
-    from diode_lut.selection.selector import shown
+    from diode_lut.selection.sources import shown
 
     for file in api.list_available_tables():
         if is_model(file.path) and isinstance(try_model(str(file.path)), DiodeLutError):

@@ -13,7 +13,6 @@ from diode_lut.build.measurements import Measurements, measurements_of
 from diode_lut.dataset import Record
 from diode_lut.diff.compare import Change, Diff
 from diode_lut.domain.problem import Problem
-from diode_lut.evaluate import MISS, answers_of
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.table import Table
 from diode_lut.table.canonical import key_in_words, winner_in_words
@@ -73,9 +72,8 @@ def effect_of(old: Table, new: Table, records: Iterable[Record]) -> Effect:
 
 def _first_choices(table: Table, measurements: Measurements) -> list[Config | None]:
     """The first config for each problem; None for a miss."""
-    select = answers_of(table)
-    answers = map(select, measurements.problems)
-    return [None if answer.source == MISS else answer.configs[0] for answer in answers]
+    entries = map(table.lookup, measurements.problems)
+    return [None if entry is None else entry.configs[0] for entry in entries]
 
 
 def _switch(measurements: Measurements, number: int, old: Config, new: Config) -> Switch:

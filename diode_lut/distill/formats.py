@@ -14,7 +14,7 @@ from diode_lut.distill.validation import SLOW, Choice, Validation
 from diode_lut.domain.printable import as_lines
 from diode_lut.io.files import write_figure
 from diode_lut.model.ranking import GOOD
-from diode_lut.selection.selector import DEMAND
+from diode_lut.selection.sources import THRESHOLD
 
 
 def as_text(name: str, validation: Validation) -> str:
@@ -32,8 +32,8 @@ def _lines(name: str, validation: Validation) -> Iterator[str]:
     yield f"  time over the best measured: {tops}"
     yield f"  first choice: {_figures(validation)}"
     parts = {
-        f"with confidence {DEMAND.confidence}": validation.sure(),
-        f"or where a gain of {DEMAND.gain:.0%} is expected": validation.answered(),
+        f"with confidence {THRESHOLD.confidence}": validation.sure(),
+        f"or where a gain of {THRESHOLD.gain:.0%} is expected": validation.answered(),
     }
     for which, part in parts.items():
         if part.choices:

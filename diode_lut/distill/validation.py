@@ -13,7 +13,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.evaluate.evaluation import geometric_mean
 from diode_lut.kernels.config import Config
 from diode_lut.model.ranking import GOOD, Model
-from diode_lut.selection.selector import DEMAND, Demand
+from diode_lut.selection.sources import THRESHOLD, Threshold
 
 TOPS = (1, 2, 3, 5, 10)
 """So many of the first configs are compared with the best."""
@@ -93,13 +93,13 @@ class Validation(NamedTuple):
         """The choices that failed, then those with the largest regret."""
         return self.choices[:_WORST]
 
-    def sure(self, confidence: float = DEMAND.confidence) -> Validation:
+    def sure(self, confidence: float = THRESHOLD.confidence) -> Validation:
         """The same of those choices only that are at least so sure."""
         return Validation(tuple(choice for choice in self.choices if choice.confidence >= confidence), self.unknown)
 
-    def answered(self, demand: Demand = DEMAND) -> Validation:
+    def answered(self, threshold: Threshold = THRESHOLD) -> Validation:
         """The same of those choices only that compiling gets."""
-        met = (choice for choice in self.choices if demand.met(choice.confidence, choice.expected))
+        met = (choice for choice in self.choices if threshold.reached(choice.confidence, choice.expected))
         return Validation(tuple(met), self.unknown)
 
 

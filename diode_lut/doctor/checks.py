@@ -23,7 +23,7 @@ from diode_lut.selection.catalog import (
     shipped_paths,
     tiers_for,
 )
-from diode_lut.selection.selector import shown, trained_for
+from diode_lut.selection.sources import shown
 from diode_lut.settings import Settings, autoregister, config, faults_in_environment
 
 
@@ -134,15 +134,13 @@ def devices() -> Iterator[Finding]:
 
 def _answering(hardware: Hardware, main: Hardware) -> Iterator[Finding]:
     tiers = tiers_for(hardware, config.tables, config.tiers)
-    files = [(tier.name, table.path, f"{len(table.entries)} rows") for tier in tiers for table in tier.tables]
-    models = ((tier.name, model) for tier in tiers for model in tier.models)
-    files += [(tier, model.path, f"a model{trained_for(model, hardware)}") for tier, model in models]
-    for tier, path, what in files:
-        yield fine("answers", f"{tier}: {shown(path or Path())}, {what}")
+    sources = [(tier.name, source) for tier in tiers for source in tier.sources]
+    for tier_name, source in sources:
+        yield fine("answers", f"{tier_name}: {shown(source.path or Path())}, {source.description()}")
     reasons = "; ".join(f"{tier.name}: {reason}" for tier in tiers for reason in tier.left_out)
-    if not files and hardware == main:
+    if not sources and hardware == main:
         remedy = "measure on this machine: python -m diode_lut collect --help, then build, then set DIODE_LUT_TABLES"
-        yield wrong("answers", f"nobody answers here: {reasons}", remedy)
+        yield wrong("answers", f"no table and no model is for this machine: {reasons}", remedy)
     elif reasons:
         yield note("answers", reasons)
 

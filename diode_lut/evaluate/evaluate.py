@@ -1,4 +1,4 @@
-"""From a selector and timings to an Evaluation."""
+"""From a source and timings to an Evaluation."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from diode_lut.build.measurements import Measurements, measurements_of
 from diode_lut.dataset import Record
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.problem import Problem
-from diode_lut.evaluate.evaluation import Case, Evaluation, Outcome, Select
+from diode_lut.evaluate.evaluation import MISS, Case, Evaluation, Outcome
 from diode_lut.kernels.config import ATEN, Config
+from diode_lut.selection.sources import THRESHOLD, Source, Threshold
 
 
-def evaluate(select: Select, records: Iterable[Record], against: str = str(ATEN)) -> Evaluation:
-    """What the first choice of ``select`` costs on every problem of the records.
+def evaluate(
+    source: Source, records: Iterable[Record], against: str = str(ATEN), threshold: Threshold = THRESHOLD
+) -> Evaluation:
+    """The cost of the source's first config, as compiling gets it, on every problem of the records.
 
     Timings are combined as ``build`` combines them. A miss counts as ``aten``, which is what Inductor then takes.
     ``against`` names the baseline as ``str(config)`` does. DatasetError is raised if nothing was measured
@@ -24,20 +27,24 @@ def evaluate(select: Select, records: Iterable[Record], against: str = str(ATEN)
     if baseline is None:
         raise DatasetError(f"{against!r} was measured on none of the problems: nothing to compare with")
     cases = [
-        _case(select, problem, number, measurements, baseline) for number, problem in enumerate(measurements.problems)
+        _case(source, threshold, problem, number, measurements, baseline)
+        for number, problem in enumerate(measurements.problems)
     ]
     return Evaluation(cases, len(measurements.unsolved), baseline)
 
 
-def _case(select: Select, problem: Problem, number: int, measurements: Measurements, baseline: Config) -> Case:
+def _case(
+    source: Source, threshold: Threshold, problem: Problem, number: int, measurements: Measurements, baseline: Config
+) -> Case:
     times = measurements.times_on(number)
-    answer = select(problem)
-    choice = answer.configs[0] if answer.configs else ATEN
+    answer = source.ask(problem, threshold)
+    origin = source.origin(answer) if answer is not None and answer.configs else MISS
+    choice = answer.configs[0] if answer is not None and answer.configs else ATEN
     ns = times.get(choice)
     best = min(times, key=times.__getitem__)
     return Case(
         problem=problem,
-        source=answer.source,
+        origin=origin,
         choice=choice,
         outcome=_outcome(ns, problem, choice, measurements),
         ns=ns,

@@ -5,54 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
-from diode_lut.selection.selector import Demand, Selector, Tier
-from diode_lut.table import Table
 
-if TYPE_CHECKING:
-    from diode_lut.model.ranking import Model
-
-EXACT, RANGE, MODEL, MISS = "exact", "range", "model", "miss"
-"""Who answered: a row for this one problem, a row for ranges of sizes, a model, or nobody."""
-
-
-class Answer(NamedTuple):
-    """The configs for a problem, best first, and who gave them, in a word; no configs means a miss."""
-
-    configs: tuple[Config, ...]
-    source: str
-
-
-Select = Callable[[Problem], Answer]
-"""Answers one problem; the same every time."""
-
-
-def answers_of(table: Table) -> Select:
-    """What compiling gets from the table, asked through the same selector."""
-    selector = Selector(table.hardware, [Tier("user", (table,))])
-
-    def select(problem: Problem) -> Answer:
-        decision = selector.select(problem)
-        if decision.entry is None:
-            return Answer((), MISS)
-        return Answer(decision.configs, EXACT if decision.entry.volume == 1 else RANGE)
-
-    return select
-
-
-def answers_of_model(model: Model, demand: Demand) -> Select:
-    """What compiling gets from the model alone, where it says what is demanded."""
-    selector = Selector(model.hardware, [Tier("model", (), models=(model,))])
-
-    def select(problem: Problem) -> Answer:
-        decision = selector.select(problem, demand)
-        return Answer(decision.configs, MODEL if decision.configs else MISS)
-
-    return select
-
+MISS = "miss"
+"""The origin of a choice that no source made."""
 
 Outcome = Literal["measured", "not measured", "failed"]
 """What the timings say about a choice on its problem: a time, nothing, or that it does not work there."""
@@ -65,14 +24,14 @@ WORST = 10
 
 
 class Case(NamedTuple):
-    """One problem: the ``choice`` for it, who chose (``source``), and what is known about that.
+    """One problem: the ``choice`` for it, what that comes from (``origin``: a Source's, or MISS), and its times.
 
     ``ns`` are nanoseconds of the choice, None unless ``outcome`` is ``measured``; ``best`` is the fastest config
     measured, ``baseline_ns`` what the choice is compared with, None where that was not measured.
     """
 
     problem: Problem
-    source: str
+    origin: str
     choice: Config
     outcome: Outcome
     ns: float | None
@@ -141,7 +100,7 @@ class Evaluation(NamedTuple):
         keys: dict[str, Callable[[Case], str]] = {
             "op": lambda case: case.problem.op,
             "dtype": lambda case: case.problem.dtype,
-            "source": lambda case: case.source,
+            "source": lambda case: case.origin,
         }
         return {name: self._by(key) for name, key in keys.items()}
 
@@ -162,7 +121,7 @@ def _summary(cases: Sequence[Case]) -> Summary:
     mean_ratio = geometric_mean(regret + 1 for regret in regrets)
     return Summary(
         problems=len(cases),
-        coverage=_share([case.source != MISS for case in cases]),
+        coverage=_share([case.origin != MISS for case in cases]),
         not_measured=sum(case.outcome == "not measured" for case in cases),
         failed=sum(case.outcome == "failed" for case in cases),
         gain=geometric_mean(gains),

@@ -88,7 +88,7 @@ def _legend(evaluation: Evaluation) -> str:
 
 
 def _in_words(case: Case) -> str:
-    return f"{case.regret:.2%} on {case.problem}: {case.choice} ({case.source}), best {case.best}"
+    return f"{case.regret:.2%} on {case.problem}: {case.choice} ({case.origin}), best {case.best}"
 
 
 _DIGITS = 6
@@ -115,7 +115,7 @@ def _figures(summary: Summary) -> dict[str, float | None]:
 def _worst(case: Case) -> dict[str, Any]:
     return {
         "problem": case.problem._asdict(),
-        "source": case.source,
+        "source": case.origin,
         "choice": case.choice.to_json(),
         "ns": case.ns,
         "best": case.best.to_json(),
@@ -174,8 +174,8 @@ def _finish(axes: Axes) -> None:
 
 
 def _by_source(cases: list[Case]) -> dict[str, list[Case]]:
-    sources = sorted({case.source for case in cases})
-    return {source: [case for case in cases if case.source == source] for source in sources}
+    sources = sorted({case.origin for case in cases})
+    return {source: [case for case in cases if case.origin == source] for source in sources}
 
 
 def _operations(problem: Problem) -> int:

@@ -69,5 +69,5 @@ def _runnable(decision: Decision, build: Build) -> Iterator[tuple[Config, Choice
             yield candidate, build(candidate)
         except CannotRun as reason:  # noqa: PERF203 (one config is all that is usually tried)
             skip(decision, candidate, str(reason))
-            if decision.entry is None and candidate == decision.configs[0]:
-                return  # the model is sure of this config only
+            if decision.only_first and candidate == decision.configs[0]:
+                return

@@ -90,7 +90,7 @@ def _by_entry(table: Table, cases: Iterable[Case]) -> Mapping[Entry | None, list
     """The cases that each row answers; those of None are misses."""
     answered: dict[Entry | None, list[Case]] = defaultdict(list)
     for case in cases:
-        answered[None if case.source == MISS else table.lookup(case.problem)].append(case)
+        answered[None if case.origin == MISS else table.lookup(case.problem)].append(case)
     return answered
 
 

@@ -23,7 +23,8 @@ from diode_lut.selection.catalog import (
 )
 from diode_lut.selection.explanation import Explanation
 from diode_lut.selection.explanation import explain as explanation_of
-from diode_lut.selection.selector import Decision, Demand
+from diode_lut.selection.selector import Decision
+from diode_lut.selection.sources import Threshold
 from diode_lut.settings import Settings, config
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -61,7 +62,7 @@ def select(problem: Problem, *, hardware: Hardware | str | None = None) -> Decis
     there is none, or if torch finds no device.
     """
     settings = config.copy()
-    return selector_for(_hardware(hardware, settings), settings).select(problem, Demand.of(settings))
+    return selector_for(_hardware(hardware, settings), settings).select(problem, Threshold.of(settings))
 
 
 def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
@@ -72,7 +73,7 @@ def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
 def explanation(problem: Problem, *, hardware: Hardware | str | None = None) -> Explanation:
     """What ``explain`` says, in its parts."""
     settings = config.copy()
-    return explanation_of(selector_for(_hardware(hardware, settings), settings), problem, Demand.of(settings))
+    return explanation_of(selector_for(_hardware(hardware, settings), settings), problem, Threshold.of(settings))
 
 
 def _hardware(hardware: Hardware | str | None, settings: Settings) -> Hardware:

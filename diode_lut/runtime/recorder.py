@@ -96,8 +96,8 @@ def served(decision: Decision, configs: tuple[Config, ...]) -> None:
             device.hits[hit] += 1
             return
         device.misses[decision.problem] += 1
-        if decision.opinion is not None:
-            device.expect(decision.problem, int(1000 / decision.opinion.ranking.times[0]))
+        if decision.expected_time is not None:
+            device.expect(decision.problem, int(1000 / decision.expected_time))
         if decision.configs:
             for counts in _counting:
                 counts.unserved += 1
@@ -126,10 +126,8 @@ def sources_seen(selector: Selector) -> None:
     with _lock:
         device = _devices.setdefault(selector.hardware, Device())
         for tier in selector.tiers:
-            for table in tier.tables:
-                device.sources[Source(tier.name, _name(table.path), table.digest, len(table.entries))] = None
-            for model in tier.models:
-                device.sources[Source(tier.name, _name(model.path), model.digest, 0)] = None
+            for source in tier.sources:
+                device.sources[Source(tier.name, _name(source.path), source.digest, source.rows)] = None
             device.left_out.update(dict.fromkeys(_text(f"{tier.name}: {reason}") for reason in tier.left_out))
 
 
@@ -174,9 +172,8 @@ def _device(hardware: Hardware) -> Device:
 
 def _who(decision: Decision) -> tuple[str, str, str]:
     """The tier, the digest of the file, and the row that answered."""
-    if decision.entry is not None and decision.table is not None:
-        return decision.tier, decision.table.digest, _row(decision.entry)
-    return decision.tier, decision.opinion.model.digest if decision.opinion is not None else "", ""
+    digest = "" if decision.source is None else decision.source.digest
+    return decision.tier, digest, "" if decision.entry is None else _row(decision.entry)
 
 
 def _name(path: Path | None) -> str:

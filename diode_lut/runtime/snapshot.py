@@ -20,7 +20,8 @@ from diode_lut.io.resources import code_digest
 from diode_lut.kernels.config import Config
 from diode_lut.runtime import recorder
 from diode_lut.selection.catalog import tiers_for, warn_of_useless
-from diode_lut.selection.selector import Decision, Demand, Selector
+from diode_lut.selection.selector import Decision, Selector
+from diode_lut.selection.sources import Threshold
 from diode_lut.settings import Settings, config
 
 if TYPE_CHECKING:
@@ -52,14 +53,14 @@ class Snapshot:
         cpu, *gpus = (self._selector(hardware).digest for hardware in devices)
         recorder.devices_seen(devices)
         names = ("policy", "default_mode", "top_k", "fallback_to_autotune", "strict")
-        settings = (*(getattr(self.settings, name) for name in names), *Demand.of(self.settings))
+        settings = (*(getattr(self.settings, name) for name in names), *Threshold.of(self.settings))
         # Where GPUs are alike, their number does not matter; where they differ, a graph may be for any of them.
         return (__version__, code_digest(), *settings, cpu, *(gpus if len(set(gpus)) > 1 else gpus[:1]))
 
     def decide(self, problem: Problem, device: str | torch.device) -> Decision:
         """The decision for one problem on one of torch's devices, which is recorded."""
         start = time.perf_counter()
-        decision = self._selector(self._hardware(device)).select(problem, Demand.of(self.settings))
+        decision = self._selector(self._hardware(device)).select(problem, Threshold.of(self.settings))
         recorder.decided(decision, time.perf_counter() - start)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s", decision.explain())
@@ -84,7 +85,7 @@ def skip(decision: Decision, config: Config, reason: str) -> None:
     """Record a config of the decision that cannot run; warn, once for each config of a row, or of models."""
     if recorder.skipped(decision, config, reason):
         found = f"{config} cannot run {decision.problem} here: {reason}"
-        instead = "Inductor decides" if decision.entry is None else "the row's next config is taken, if there is one"
+        instead = "Inductor decides" if decision.only_first else "the row's next config is taken, if there is one"
         log.warning("%s: %s; %s", decision.where, printable(found), instead)
 
 
@@ -103,11 +104,10 @@ def forget_tables() -> None:
 @lru_cache(maxsize=8)
 def _build_selector(hardware: Hardware, user_tables: tuple[str, ...], tiers: tuple[str, ...]) -> Selector:
     selector = Selector(hardware, tiers_for(hardware, user_tables, tiers))
-    tables = [
-        f"{tier.name}: {table.path} ({len(table.entries)} rows)" for tier in selector.tiers for table in tier.tables
+    sources = [
+        f"{tier.name}: {source.path} ({source.description()})" for tier in selector.tiers for source in tier.sources
     ]
-    tables += [f"{tier.name}: {model.path}" for tier in selector.tiers for model in tier.models]
-    log.info("%s: %s", hardware, printable(", ".join(tables)) or "no tables")
+    log.info("%s: %s", hardware, printable(", ".join(sources)) or "no tables")
     recorder.sources_seen(selector)
     return selector
 

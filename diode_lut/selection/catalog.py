@@ -17,6 +17,7 @@ from diode_lut.io.permissions import distrust
 from diode_lut.io.resources import tables_directory
 from diode_lut.model.head import SUFFIX, read_model_hardware
 from diode_lut.selection.selector import Tier
+from diode_lut.selection.sources import ModelSource, TableSource
 from diode_lut.settings import TIERS
 from diode_lut.table import Table, read_hardware, read_table
 
@@ -147,7 +148,7 @@ def tiers_for(hardware: Hardware, user_tables: Sequence[str], allowed: Collectio
 
 
 def _switched_off(name: str) -> Tier:
-    return Tier(name, (), ("switched off by the setting tiers",))
+    return Tier(name, left_out=("switched off by the setting tiers",))
 
 
 def _names_model(name: str) -> bool:
@@ -164,8 +165,8 @@ def _model_tier(name: str, hardware: Hardware, mine: Iterable[str]) -> Tier:
     shipped.sort(key=lambda file: not file.hardware.same_device(hardware))
     opened = [try_model(name_or_path) for name_or_path in (*mine, *_paths(shipped))]
     left_out = tuple(f"left out: {found}" for found in opened if isinstance(found, DiodeLutError))
-    models = tuple(found for found in opened if not isinstance(found, DiodeLutError))
-    return Tier(name, (), left_out if opened else (f"no model is for {hardware}",), models)
+    models = tuple(ModelSource(found, hardware) for found in opened if not isinstance(found, DiodeLutError))
+    return Tier(name, models, left_out if opened else (f"no model is for {hardware}",))
 
 
 def try_model(name_or_path: str) -> Model | TableError | ModelError:
@@ -190,7 +191,7 @@ def _tier(name: str, hardware: Hardware, tables: Iterable[str], reason_if_none: 
     left_out = [str(found) for found in opened if isinstance(found, TableError)]
     return Tier(
         name,
-        tuple(found for found in opened if isinstance(found, Table)),
+        tuple(TableSource(found) for found in opened if isinstance(found, Table)),
         tuple(f"left out: {reason}" for reason in left_out) if opened else (reason_if_none,),
     )
 

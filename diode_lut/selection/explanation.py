@@ -10,25 +10,26 @@ from typing import NamedTuple
 
 from diode_lut.domain.printable import as_lines
 from diode_lut.domain.problem import Problem
-from diode_lut.selection.selector import DEMAND, Decision, Demand, Selector, Step, ranking_in_words, row_name
+from diode_lut.selection.selector import Decision, Selector
+from diode_lut.selection.sources import THRESHOLD, Answer, Source, Threshold
 from diode_lut.settings import TIERS
-from diode_lut.table import Entry, Table
+from diode_lut.table import Entry
 from diode_lut.table.canonical import winner_in_words
 
 _SHOWN = 10
-"""How many of the rows that would have answered next are shown; to find the line of each, the table is read again."""
+"""Number of the rows that would have answered next which are shown; for the line of each, the table is read again."""
 
 
 class Rival(NamedTuple):
     """A row that covers the problem too, but does not answer."""
 
     tier: str
-    table: Table
+    source: Source
     entry: Entry
 
 
 class Explanation(NamedTuple):
-    """A decision, and what stands behind it where a table answers.
+    """A decision, and what stands behind it where a row answers.
 
     ``rivals`` are the other rows that cover the problem, in the order in which they would answer. ``models`` is what
     the models would decide; None where they were asked anyway.
@@ -46,18 +47,19 @@ class Explanation(NamedTuple):
         if self.decision.entry is not None and not self.rivals:
             yield "  runner-up: none, for no other row covers it"
         for number, rival in enumerate(self.rivals[:_SHOWN]):
-            yield f"  {'then' if number else 'runner-up'}: {self._in_words(rival)}"
+            yield f"  {'then' if number else 'runner-up'}: {self._rival(rival)}"
         if len(self.rivals) > _SHOWN:
             yield f"  and {len(self.rivals) - _SHOWN} more rows"
 
-    def _in_words(self, rival: Rival) -> str:
-        return f"{row_name(rival.table, rival.entry)}: {winner_in_words(rival.entry)}; {self._why_behind(rival)}"
+    def _rival(self, rival: Rival) -> str:
+        place = rival.source.name(Answer(rival.entry.configs, entry=rival.entry))
+        return f"{place}: {winner_in_words(rival.entry)}; {self._why_behind(rival)}"
 
     def _why_behind(self, rival: Rival) -> str:
         """Why the row that answers comes before this one."""
         answering = self.decision.entry
         assert answering is not None
-        if rival.table is not self.decision.table:
+        if rival.source is not self.decision.source:
             return f"{rival.tier}: its table is asked later"
         if rival.entry.volume == answering.volume:
             return "covers as many problems as the row that answers, which contradicts it (check finds such rows)"
@@ -70,25 +72,23 @@ class Explanation(NamedTuple):
         if self.models.configs:
             sure = f"with confidence {self.models.confidence:.3f}"
             yield f"  {self.models.tier}: {self.models.where} would answer, {sure}"
-        if self.models.opinion is not None:
-            yield from ranking_in_words(self.models.opinion.ranking)
+        yield from self.models.details()
 
 
-def explain(selector: Selector, problem: Problem, demand: Demand = DEMAND) -> Explanation:
+def explain(selector: Selector, problem: Problem, threshold: Threshold = THRESHOLD) -> Explanation:
     """The decision of the selector for the problem, and what stands behind it."""
-    decision = selector.select(problem, demand)
+    decision = selector.select(problem, threshold)
     if decision.entry is None:
         return Explanation(decision, (), None)
     rivals = (
-        Rival(tier.name, table, entry)
+        Rival(tier.name, source, entry)
         for tier in selector.tiers
-        for table in tier.tables
-        for entry in table.covering(problem)
+        for source in tier.sources
+        for entry in source.covering(problem)
         if entry is not decision.entry
     )
-    reasons = {tier.name: tier.left_out for tier in selector.tiers}.get(TIERS[-1], ())
-    left_out = (Step(TIERS[-1], None, reason) for reason in reasons)
-    return Explanation(decision, tuple(rivals), selector.ask_models(problem, demand, left_out))
+    models = Selector(selector.hardware, (tier for tier in selector.tiers if tier.name == TIERS[-1]))
+    return Explanation(decision, tuple(rivals), models.select(problem, threshold))
 
 
 def _number(volume: int) -> str:

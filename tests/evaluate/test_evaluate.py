@@ -14,9 +14,10 @@ from diode_lut.dataset import Dataset, Header, Record, Timing
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
-from diode_lut.evaluate import EXACT, MISS, RANGE, Answer, Evaluation, answers_of, evaluate
+from diode_lut.evaluate import MISS, Evaluation, evaluate
 from diode_lut.evaluate.formats import as_json
 from diode_lut.kernels.config import ATEN, Config
+from diode_lut.selection.sources import EXACT, RANGE, TableSource
 from diode_lut.table import Candidate, Entry, Table
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
@@ -33,9 +34,10 @@ def record(m: int, times: dict[Config, float | None], stage: str = "final") -> R
 
 
 def evaluated(choice: Config | None, *records: Record, against: str = "aten") -> Evaluation:
-    """What a selector that always gives the same answer gets."""
-    answer = Answer((choice,), "model") if choice else Answer((), MISS)
-    return evaluate(lambda _: answer, records, against)
+    """What a table gets that has the same answer for every problem."""
+    sizes = (1, 1000)
+    rows = [] if choice is None else [Entry(None, None, None, None, None, sizes, None, None, (Candidate(choice),))]
+    return evaluate(TableSource(Table(H200, rows)), records, against)
 
 
 measured = st.dictionaries(st.sampled_from((ATEN, A, B, C)), st.floats(1, 1e6) | st.none(), min_size=1)
@@ -78,7 +80,7 @@ def test_a_built_table_keeps_its_promise(tmp_path: Path) -> None:
     records = [record(m, {A: 100.0 + m % 7, B: 103.0, ATEN: 90.0 + m}) for m in range(1, 40)]
     (tmp_path / "d").touch()
     table = build([Dataset(tmp_path / "d", Header(H200), lambda *_: iter(records))]).table
-    figures = evaluate(answers_of(table), records).summary
+    figures = evaluate(TableSource(table), records).summary
     assert (figures.problems, figures.coverage, figures.within_2, figures.slower) == (39, 1, 1, 0)
     assert figures.not_measured == figures.failed == 0
 
@@ -90,8 +92,8 @@ def test_says_who_answered() -> None:
         for m, config in (((1, 9), A), ((5, 5), B))
     ]
     records = [record(m, {A: 50.0, B: 100.0, ATEN: 200.0}) for m in (4, 5, 10)]
-    evaluation = evaluate(answers_of(Table(H200, rows)), records)
-    found = [(case.source, case.choice, case.gain, case.regret) for case in evaluation.cases]
+    evaluation = evaluate(TableSource(Table(H200, rows)), records)
+    found = [(case.origin, case.choice, case.gain, case.regret) for case in evaluation.cases]
     assert found == [(RANGE, A, 4, 0), (EXACT, B, 2, 1), (MISS, ATEN, 1, 3)]
     assert evaluation.summary.coverage == pytest.approx(2 / 3)
     assert list(evaluation.groups["source"]) == [EXACT, MISS, RANGE]
@@ -132,7 +134,7 @@ def test_groups_are_by_op_dtype_and_source() -> None:
     assert {name: {key: each.gain for key, each in group.items()} for name, group in groups.items()} == {
         "op": {"bmm": 2, "mm": 1},
         "dtype": {"bfloat16": 2, "float16": 1},
-        "source": {"model": pytest.approx(math.sqrt(2))},
+        "source": {"range": pytest.approx(math.sqrt(2))},
     }
 
 

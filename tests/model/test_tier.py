@@ -20,7 +20,8 @@ from diode_lut.model.weights import read_model, write_model
 from diode_lut.runtime.snapshot import Snapshot
 from diode_lut.selection import catalog
 from diode_lut.selection.catalog import find_path, find_tables, tiers_for
-from diode_lut.selection.selector import Demand, Selector, Tier
+from diode_lut.selection.selector import Selector, Tier
+from diode_lut.selection.sources import ModelSource, Threshold
 from tests.commands import call
 from tests.model.small import H200, LARGE, MM, SMALL, model
 
@@ -29,7 +30,7 @@ FLOAT32 = MM._replace(dtype="float32")
 
 
 def selector(confidence: float = 0.99, hardware: Hardware = H200) -> Selector:
-    return Selector(hardware, [Tier("model", (), models=(model(confidence=confidence),))])
+    return Selector(hardware, [Tier("model", (ModelSource(model(confidence=confidence), hardware),))])
 
 
 @pytest.fixture
@@ -44,25 +45,25 @@ def test_a_sure_model_answers() -> None:
     """With enough confidence the ranking is the answer, best first, and aten is in it."""
     decision = selector(0.96).select(MM)
     assert (decision.tier, decision.configs) == ("model", (SMALL, LARGE, ATEN))
-    assert (decision.entry, decision.table, decision.confidence) == (None, None, 0.96)
+    assert (decision.entry, decision.confidence) == (None, 0.96)
     assert decision.steps == ("model: model for NVIDIA H200 answers, with confidence 0.960",)
 
 
 def test_an_unsure_model_abstains() -> None:
     """Below both thresholds Inductor decides, and the step says how sure the model was, and what it expected."""
-    decision = selector(0.94).select(MM, Demand(gain=0.7))
+    decision = selector(0.94).select(MM, Threshold(gain=0.7))
     assert (decision.tier, decision.configs, decision.confidence) == ("abstain", (), None)
     expected = "expected to be 1.649 times as fast as aten, not 1.7"
     assert decision.steps[0] == f"model: model for NVIDIA H200: confidence 0.940 is below 0.95, and it is {expected}"
-    assert selector(0.94).select(MM, Demand(0.9, math.inf)).tier == "model"
+    assert selector(0.94).select(MM, Threshold(0.9, math.inf)).tier == "model"
 
 
 def test_a_gain_makes_up_for_doubt() -> None:
     """However unsure, the model answers where it expects such a gain over aten; a first choice of aten is no gain."""
-    assert selector(0.1).select(MM, Demand(gain=0.6)).tier == "model"
-    aten_first = Selector(H200, [Tier("model", (), (), (model(-0.5, confidence=0.1),))])
-    assert aten_first.select(MM, Demand(gain=0.0)).configs[0] == ATEN
-    assert aten_first.select(MM, Demand(gain=0.01)).tier == "abstain"
+    assert selector(0.1).select(MM, Threshold(gain=0.6)).tier == "model"
+    aten_first = Selector(H200, [Tier("model", (ModelSource(model(-0.5, confidence=0.1), H200),))])
+    assert aten_first.select(MM, Threshold(gain=0.0)).configs[0] == ATEN
+    assert aten_first.select(MM, Threshold(gain=0.01)).tier == "abstain"
 
 
 def test_an_unknown_problem_is_a_step() -> None:
@@ -108,11 +109,11 @@ def test_digest_depends_on_the_sm_count() -> None:
 def test_names_without_a_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the working directory has been removed, files have their whole paths, and answers are what they were."""
     write_model(model(confidence=0.1), path := tmp_path / "x.mlp.safetensors")
-    asked = Selector(H200, [Tier("model", (), models=(read_model(path),))])
+    asked = Selector(H200, [Tier("model", (ModelSource(read_model(path), H200),))])
     (gone := tmp_path / "gone").mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert f"model: {path}: confidence 0.100 is below" in asked.select(MM, Demand(gain=0.7)).explain()
+    assert f"model: {path}: confidence 0.100 is below" in asked.select(MM, Threshold(gain=0.7)).explain()
 
 
 def test_shipped_models_are_for_their_device_and_its_architecture(shipped_model: Path) -> None:
@@ -121,7 +122,7 @@ def test_shipped_models_are_for_their_device_and_its_architecture(shipped_model:
     assert find_path("nvidia-h200.mlp") == shipped_model
     for hardware, count in ((H200, 1), (H200._replace(name="NVIDIA H100"), 1), (A100, 0)):
         *_, tier = tiers_for(hardware, ())
-        assert (tier.name, len(tier.models)) == ("model", count)
+        assert (tier.name, len(tier.sources)) == ("model", count)
 
 
 def test_own_models_come_first_on_any_hardware(shipped_model: Path, tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ def test_own_models_come_first_on_any_hardware(shipped_model: Path, tmp_path: Pa
     with diode_lut.config.patch(tables=()):
         diode_lut.register_table(str(mine))
         for hardware, paths in ((H200, [mine, shipped_model]), (A100, [mine])):
-            assert [each.path for each in tiers_for(hardware, diode_lut.config.tables)[-1].models] == paths
+            assert [each.path for each in tiers_for(hardware, diode_lut.config.tables)[-1].sources] == paths
         decision = diode_lut.select(MM, hardware=A100)
     assert (decision.tier, decision.where) == ("model", str(mine))
 
@@ -149,7 +150,7 @@ def test_a_bad_model_costs_itself_and_a_warning(shipped_model: Path, caplog: pyt
     """At run time a file that cannot be used leaves the tables; registering it is an error."""
     shipped_model.write_bytes(shipped_model.read_bytes()[:-4])
     *_, tier = tiers_for(H200, ())
-    assert tier.models == ()
+    assert tier.sources == ()
     assert tier.left_out[0].startswith(f"left out: {shipped_model}: damaged")
     assert caplog.messages[0].startswith(f"model left out: {shipped_model}: damaged")
     with pytest.raises(ModelError):
@@ -172,7 +173,7 @@ def test_an_own_model_that_vanishes(
 
     monkeypatch.setattr(catalog, "find_path", find_and_remove)
     *_, tier = tiers_for(H200, (str(mine),))
-    assert [each.path for each in tier.models] == [shipped_model]
+    assert [each.path for each in tier.sources] == [shipped_model]
     assert caplog.messages[0].startswith(f"model left out: {mine}: no such file")
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from diode_lut.dataset import read_dataset
-from diode_lut.evaluate import Evaluation, answers_of, evaluate
+from diode_lut.evaluate import Evaluation, evaluate
 from diode_lut.report import as_data
+from diode_lut.selection.sources import TableSource
 from diode_lut.table import Table, read_table
 
 
@@ -22,7 +23,7 @@ def opened(table: Path) -> Table:
 
 @pytest.fixture
 def evaluation(opened: Table, dataset: Path) -> Evaluation:
-    return evaluate(answers_of(opened), read_dataset(dataset))
+    return evaluate(TableSource(opened), read_dataset(dataset))
 
 
 def by_op(data: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from diode_lut.kernels.config import ATEN, Config
 from diode_lut.receipt.receipt import Device, Hit, Skip, Source
 from diode_lut.runtime import recorder
 from diode_lut.selection.selector import Selector, Tier
+from diode_lut.selection.sources import ModelSource, TableSource
 from diode_lut.table import Candidate, Entry, Table
 from tests.model.small import H200, MM, SMALL, model
 
@@ -32,7 +33,11 @@ def fresh() -> Iterator[None]:
 
 def selector(confidence: float = 0.0) -> Selector:
     return Selector(
-        H200, [Tier("user", (TABLE,), ("left out: bad",)), Tier("model", (), (), (model(confidence=confidence),))]
+        H200,
+        [
+            Tier("user", (TableSource(TABLE),), ("left out: bad",)),
+            Tier("model", (ModelSource(model(confidence=confidence), H200),)),
+        ],
     )
 
 
@@ -61,13 +66,13 @@ def test_a_model_has_no_row() -> None:
 def test_misses_have_what_the_model_expects() -> None:
     """Abstentions, and answers of which nothing could run, are misses; some with what a model expects of them."""
     unsure = selector().select(MM._replace(dtype="bfloat16"))
-    assert unsure.opinion is not None
+    assert unsure.expected_time is not None
     unknown = selector().select(MISSED)
     answered = selector().select(MM._replace(dtype="float16"))
     for decision in (unsure, unknown, answered):
         recorder.served(decision, ())
     assert device().misses == dict.fromkeys((unsure.problem, MISSED, answered.problem), 1)
-    permille = int(1000 / unsure.opinion.ranking.times[0])
+    permille = int(1000 / unsure.expected_time)
     assert device().expected_permille == {unsure.problem: permille}
 
 

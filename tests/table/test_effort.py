@@ -15,6 +15,7 @@ from diode_lut.kernels.config import ATEN, Config
 from diode_lut.merge import merge
 from diode_lut.selection.explanation import explain
 from diode_lut.selection.selector import Selector, Tier
+from diode_lut.selection.sources import TableSource
 from diode_lut.table import Candidate, Entry, Range, Table, write_table
 from diode_lut.table.check import check_file
 from diode_lut.table.edit import set_row
@@ -156,7 +157,9 @@ def test_merge_has_one_limit_for_all_rounds(monkeypatch: pytest.MonkeyPatch) -> 
 def test_explain_shows_some_of_many_rows() -> None:
     """Of the rows that would have answered next the first ten are shown."""
     table = Table(GPU, [row((1, high)) for high in range(1, 31)])
-    said = str(explain(Selector(GPU, [Tier("user", (table,))]), Problem("mm", "float16", "nn", 16, 1, 1, 8, 8)))
+    said = str(
+        explain(Selector(GPU, [Tier("user", (TableSource(table),))]), Problem("mm", "float16", "nn", 16, 1, 1, 8, 8))
+    )
     assert said.count("  then: ") == 9
     assert "\n  and 19 more rows" in said
 

@@ -1,0 +1,296 @@
+"""What can answer a problem: a table or a model. Each is a Source to the selector, and describes itself.
+
+A new kind of source is a class here, or in a module of its own, and a tier in ``selection/catalog.py`` that opens it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.printable import printable
+from diode_lut.domain.problem import Problem
+from diode_lut.kernels.config import Config
+from diode_lut.settings import CONFIDENCE, GAIN, Settings
+from diode_lut.table import Candidate, Entry, Table, of_kind
+
+if TYPE_CHECKING:
+    from diode_lut.model.ranking import Model, Ranking
+
+EXACT, RANGE, MODEL = "exact", "range", "model"
+"""What an answer comes from: a row for one problem, a row for ranges of sizes, a model."""
+
+_RANKED = 5
+"""Number of configs of a model's ranking that are shown."""
+
+
+class Threshold(NamedTuple):
+    """What a model must reach for its answer to be used: one of the two is enough.
+
+    ``confidence``, from 0 to 1, is that its first config is within 5 % of the best. ``gain`` is the fraction by which
+    the first config is expected to be faster than aten: another may be faster still, but aten hardly is.
+    """
+
+    confidence: float = CONFIDENCE
+    gain: float = GAIN
+
+    @classmethod
+    def of(cls, settings: Settings) -> Threshold:
+        """The threshold that the user has set."""
+        return cls(settings.confidence_threshold, settings.gain_threshold)
+
+    def reached(self, confidence: float, time: float) -> bool:
+        """Whether this confidence in a config, or its expected ``time`` over that of aten, is enough."""
+        return confidence >= self.confidence or time * (1 + self.gain) <= 1
+
+    def missed_by(self, ranking: Ranking) -> str:
+        """Why the ranking does not reach it."""
+        expected = f"expected to be {1 / ranking.times[0]:.3f} times as fast as aten, not {1 + self.gain:g}"
+        return f"confidence {ranking.confidence:.3f} is below {self.confidence:g}, and it is {expected}"
+
+
+THRESHOLD = Threshold()
+"""The threshold of the default settings."""
+
+
+class Answer(NamedTuple):
+    """What a source says about a problem; without configs it abstains, and ``reason`` says why.
+
+    ``configs`` are the best first. ``entry`` is the row they are from; ``ranking`` is what a model expects, also where
+    it abstains.
+    """
+
+    configs: tuple[Config, ...]
+    reason: str = ""
+    entry: Entry | None = None
+    ranking: Ranking | None = None
+
+    @property
+    def expected_time(self) -> float | None:
+        """Time that a model expects of its first config, over that of aten; None if no model said so."""
+        return None if self.ranking is None else self.ranking.times[0]
+
+
+class Source(Protocol):
+    """Something that answers problems for one hardware."""
+
+    @property
+    def path(self) -> Path | None:
+        """The file; None for one in memory."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its content, in hexadecimal."""
+
+    @property
+    def identity(self) -> str:
+        """Everything that its answers depend on besides the problem and the threshold."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows; 0 if it has none."""
+
+    @property
+    def only_first(self) -> bool:
+        """Whether it vouches for its first config alone, so that none of the others may be used instead."""
+
+    def ask(self, problem: Problem, threshold: Threshold) -> Answer | None:
+        """The answer; None where there is no match, for which ``no_match`` has the reason."""
+
+    def no_match(self, problem: Problem) -> str:
+        """Why there is no match."""
+
+    def covering(self, problem: Problem) -> Sequence[Entry]:
+        """All rows that cover the problem, in the order in which they would answer."""
+
+    def name(self, answer: Answer | None = None) -> str:
+        """What messages call it, or the part of it that the answer is from."""
+
+    def answers(self, answer: Answer) -> str:
+        """One line on an answer of its own."""
+
+    def details(self, answer: Answer) -> list[str]:
+        """Lines on the configs of an answer of its own, or on what it expects where it abstains."""
+
+    def origin(self, answer: Answer) -> str:
+        """What kind of answer it is, in a word."""
+
+    def description(self) -> str:
+        """What it is, in a few words."""
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """A table's rows."""
+
+    table: Table
+    only_first: ClassVar = False
+
+    @property
+    def path(self) -> Path | None:
+        """The table's file."""
+        return self.table.path
+
+    @property
+    def rows(self) -> int:
+        """Number of the table's rows."""
+        return len(self.table.entries)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the table's file, in hexadecimal."""
+        return self.table.digest
+
+    @property
+    def identity(self) -> str:
+        """A table of other hardware is never asked, so its content is all that its answers depend on."""
+        return self.table.digest
+
+    def ask(self, problem: Problem, threshold: Threshold) -> Answer | None:
+        """The most specific row that covers the problem."""
+        del threshold
+        entry = self.table.lookup(problem)
+        return None if entry is None else _row_answer(entry)
+
+    def no_match(self, problem: Problem) -> str:
+        """The first fields of the problem that no row has; else that no row has its sizes."""
+        entries, kind = of_kind(self.table.entries, problem)
+        if not entries:
+            return f"no entry for {kind}"
+        sizes = f"b={problem.b} m={problem.m} n={problem.n} k={problem.k}"
+        return f"no entry covers {sizes}, out of {len(entries)} for {kind}"
+
+    def covering(self, problem: Problem) -> Sequence[Entry]:
+        """The most specific row first."""
+        return self.table.covering(problem)
+
+    def name(self, answer: Answer | None = None) -> str:
+        """The file, and the line of the answer's row."""
+        table = shown(self.path) if self.path else printable(f"table for {self.table.hardware.name}")
+        line = self.table.line_of(answer.entry) if answer is not None and answer.entry is not None else None
+        return table if line is None else f"{table}:{line}"
+
+    def answers(self, answer: Answer) -> str:
+        """The row, with its note."""
+        assert answer.entry is not None
+        note = f" ({answer.entry.note})" if answer.entry.note else ""
+        return f"{self.name(answer)} answers{note}"
+
+    def details(self, answer: Answer) -> list[str]:
+        """The configs of the row, with their gains."""
+        assert answer.entry is not None
+        return [f"    {_candidate_text(candidate)}" for candidate in answer.entry.candidates]
+
+    def origin(self, answer: Answer) -> str:
+        """Whether the row is for one problem or for ranges."""
+        assert answer.entry is not None
+        return EXACT if answer.entry.volume == 1 else RANGE
+
+    def description(self) -> str:
+        """The number of rows."""
+        return f"{self.rows} rows"
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model that ranks for ``hardware``, which need not be what it was trained for."""
+
+    model: Model
+    hardware: Hardware
+    only_first: ClassVar = True
+    rows: ClassVar = 0
+
+    @property
+    def path(self) -> Path | None:
+        """The weights file."""
+        return self.model.path
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the weights file, in hexadecimal."""
+        return self.model.digest
+
+    @property
+    def identity(self) -> str:
+        """The weights and the SM count by which they rank, on a CPU the number of threads.
+
+        Compiled code keeps the number of threads that it was made for, or takes the process's, and Inductor's keys
+        have neither under all of its settings.
+        """
+        return f"{self.model.digest} {self.hardware.sm_count}"
+
+    def ask(self, problem: Problem, threshold: Threshold) -> Answer | None:
+        """The ranking; without configs if it does not reach the threshold."""
+        ranking = self.model.rank(problem, self.hardware, threshold.gain)
+        if ranking is None:
+            return None
+        if threshold.reached(ranking.confidence, ranking.times[0]):
+            return Answer(ranking.configs, ranking=ranking)
+        return Answer((), threshold.missed_by(ranking), ranking=ranking)
+
+    def no_match(self, problem: Problem) -> str:
+        """Which of the problem's fields or sizes the model was not trained for."""
+        return self.model.unknown(problem)
+
+    def covering(self, problem: Problem) -> Sequence[Entry]:
+        """A model has no rows."""
+        del problem
+        return ()
+
+    def name(self, answer: Answer | None = None) -> str:
+        """The file, and which hardware it was trained for where that is another; an answer has no place in it."""
+        name = shown(self.path) if self.path else printable(f"model for {self.model.hardware.name}")
+        return name if answer is not None else f"{name}{self._trained_for()}"
+
+    def answers(self, answer: Answer) -> str:
+        """The file, and the confidence."""
+        assert answer.ranking is not None
+        name = self.name()
+        comma = "," if self._trained_for() else ""
+        return f"{name}{comma} answers, with confidence {answer.ranking.confidence:.3f}"
+
+    def details(self, answer: Answer) -> list[str]:
+        """The best configs of the ranking, with what is expected of them, and the confidence."""
+        assert answer.ranking is not None
+        best = islice(zip(answer.ranking.configs, answer.ranking.times, strict=True), _RANKED)
+        lines = [f"    {config} ({1 / time:.3f} times as fast as aten, expected)" for config, time in best]
+        return [*lines, f"    the first is within 5 % of the best with confidence {answer.ranking.confidence:.3f}"]
+
+    def origin(self, answer: Answer) -> str:
+        """A model."""
+        del answer
+        return MODEL
+
+    def description(self) -> str:
+        """That it is a model, and for which hardware it was trained where that is another."""
+        return f"a model{self._trained_for()}"
+
+    def _trained_for(self) -> str:
+        trained = self.model.hardware
+        return "" if trained.same_device(self.hardware) else f", trained for {trained}"
+
+
+def shown(path: Path) -> str:
+    """The path as messages show it: relative to the working directory where it lies below that."""
+    with suppress(FileNotFoundError):  # the working directory may have been removed
+        if path.is_relative_to(Path.cwd()):
+            return printable(os.path.relpath(path))
+    return printable(str(path))
+
+
+@lru_cache(maxsize=4096)
+def _row_answer(entry: Entry) -> Answer:
+    return Answer(entry.configs, entry=entry)
+
+
+def _candidate_text(candidate: Candidate) -> str:
+    if candidate.gain_permille is None:
+        return str(candidate.config)
+    return f"{candidate.config} ({candidate.gain_permille / 1000:.3f} times as fast as aten)"
