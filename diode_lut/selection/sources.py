@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
@@ -131,6 +130,8 @@ class TableSource:
     """A table's rows."""
 
     table: Table
+    _answers: dict[int, Answer] = field(default_factory=dict, compare=False, repr=False)
+    """Per id of a row that has answered: the answer."""
     only_first: ClassVar = False
 
     @property
@@ -157,7 +158,10 @@ class TableSource:
         """The most specific row that covers the problem."""
         del threshold
         entry = self.table.lookup(problem)
-        return None if entry is None else _row_answer(entry)
+        if entry is None:
+            return None
+        known = self._answers.get(id(entry))
+        return known or self._answers.setdefault(id(entry), Answer(entry.configs, entry=entry))
 
     def no_match(self, problem: Problem) -> str:
         """The first fields of the problem that no row has; else that no row has its sizes."""
@@ -283,11 +287,6 @@ def shown(path: Path) -> str:
         if path.is_relative_to(Path.cwd()):
             return printable(os.path.relpath(path))
     return printable(str(path))
-
-
-@lru_cache(maxsize=4096)
-def _row_answer(entry: Entry) -> Answer:
-    return Answer(entry.configs, entry=entry)
 
 
 def _candidate_text(candidate: Candidate) -> str:
