@@ -63,8 +63,8 @@ def version(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text.partition("+")[0])))
 
 
-NOISE = 0.02
-"""Largest difference of two gains that counts as noise, as a fraction."""
+SAME_GAIN = 0.02
+"""Largest difference of two gains that are taken to be the same, as a fraction."""
 
 
 class Verdict(NamedTuple):
@@ -112,7 +112,7 @@ def _evidence(ours: Claim, theirs: Claim) -> Iterator[tuple[Any, Any, str]]:
     """The evidence of both sides, the strongest first, and the reason to give for the side with more."""
     yield bool(ours.entry.note), bool(theirs.entry.note), "it has a note"
     gain, other_gain = (claim.entry.candidates[0].gain_permille for claim in (ours, theirs))
-    if gain is not None and other_gain is not None and max(gain, other_gain) > min(gain, other_gain) * (1 + NOISE):
+    if gain is not None and other_gain is not None and max(gain, other_gain) > min(gain, other_gain) * (1 + SAME_GAIN):
         yield gain, other_gain, "it gains more over aten"
     yield ours.entry.problems or 0, theirs.entry.problems or 0, "it has more measured problems behind it"
     yield ours.side.software, theirs.side.software, "it was measured with newer software"
