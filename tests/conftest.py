@@ -64,7 +64,7 @@ def table_file(tmp_path: Path) -> Callable[..., Path]:
 
     def write(name: str, *entries: dict[str, Any], **fields: Any) -> Path:
         document = {
-            "schema_version": 1,
+            "schema_version": 2,
             "hardware": {"name": "NVIDIA H200", "arch": "sm_90", "sm_count": 132, "aliases": ["h200-141gb"]},
             "provenance": {},
             "entries": entries,

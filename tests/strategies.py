@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
+from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, OPS, Problem
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.table import Candidate, Entry, Range, Table
+from diode_lut.table.entry import Baseline
+from diode_lut.table.wire import MAX_ATEN_NS
 
 
 @dataclass(repr=False)
@@ -31,13 +33,27 @@ def _ranges(highest: int) -> SearchStrategy[Range | None]:
 
 def _configs() -> SearchStrategy[Config]:
     def with_params(template: str) -> SearchStrategy[Config]:
-        params = st.tuples(*(st.sampled_from(parameter.values) for parameter in TEMPLATES[template].parameters))
-        return params.map(lambda values: Config(template, values))
+        values = {each.name: st.sampled_from(each.values) for each in TEMPLATES[template].parameters}
+        required = {each.name: values.pop(each.name) for each in TEMPLATES[template].required}
+        return st.fixed_dictionaries(required, optional=values).map(lambda values: Config.make(template, values))
 
     return st.sampled_from(sorted(TEMPLATES)).flatmap(with_params)
 
 
+def _with_baseline(entry: Entry, corner: int, ns: int | None) -> Entry:
+    """The row with the time of the problem at its low or its high corner, where it may have one."""
+    if ns is None or None in (entry.op, entry.dtype, entry.layout, entry.align):
+        return entry
+    b, m, n, k = (1 if size is None else size[corner] for size in entry.sizes)
+    return entry._replace(aten_ns=Baseline(ns, b if entry.op in BATCHED else 1, m, n, k))
+
+
 def _entries(highest: int) -> SearchStrategy[Entry]:
+    times = st.none() | st.integers(1, MAX_ATEN_NS)
+    return st.builds(_with_baseline, _plain_entries(highest), st.integers(0, 1), times)
+
+
+def _plain_entries(highest: int) -> SearchStrategy[Entry]:
     candidates = st.lists(
         st.builds(Candidate, _configs(), st.none() | st.integers(0, MAX_SIZE)),
         min_size=1,
@@ -46,7 +62,8 @@ def _entries(highest: int) -> SearchStrategy[Entry]:
     ).map(tuple)
     kinds = [st.none() | st.sampled_from(domain) for domain in (OPS, DTYPES[:2], LAYOUTS[:2], ALIGNS)]
     sizes = [_ranges(highest)] * 4
-    return st.builds(Entry, *kinds, *sizes, candidates, st.none() | st.integers(1, MAX_SIZE), st.none() | _texts())
+    problems, epilogues = st.none() | st.integers(1, MAX_SIZE), st.none() | st.sampled_from(list(EPILOGUES)[:2])
+    return st.builds(Entry, *kinds, *sizes, candidates, problems, st.none() | _texts(), epilogues, st.none())
 
 
 def _texts() -> SearchStrategy[str]:
@@ -68,7 +85,7 @@ def _tables() -> SearchStrategy[Table]:
 def _problems(highest: int) -> SearchStrategy[Problem]:
     sizes = st.integers(1, highest)
     kinds = (st.sampled_from(domain) for domain in (OPS, DTYPES[:2], LAYOUTS[:2], ALIGNS))
-    problems = st.builds(Problem, *kinds, sizes, sizes, sizes, sizes)
+    problems = st.builds(Problem, *kinds, sizes, sizes, sizes, sizes, st.sampled_from(list(EPILOGUES)[:3]))
     return problems.map(lambda problem: problem if problem.op in BATCHED else problem._replace(b=1))
 
 

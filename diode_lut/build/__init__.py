@@ -49,7 +49,7 @@ class BuildResult(NamedTuple):
     @property
     def exact_rows(self) -> int:
         """How many of the built rows are for a single problem."""
-        return sum(entry.volume == 1 for entry in self.table.entries if entry.note is None)
+        return sum(entry.is_exact for entry in self.table.entries if entry.note is None)
 
     @property
     def range_rows(self) -> int:

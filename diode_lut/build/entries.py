@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
 
 from diode_lut.build.measurements import Measurements
 from diode_lut.build.rows import Group, Row, few_rows
-from diode_lut.domain.problem import BATCHED
+from diode_lut.domain.problem import BATCHED, NO_EPILOGUE, Problem
 from diode_lut.kernels.config import ATEN
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.table.wire import MAX_GAIN_PERMILLE
 
 RUNNERS_UP = 2
-"""At most so many configs are listed after the winner."""
+"""Maximum number of configs that are listed after the winner."""
 NEAR = 1.1
 """Time over the best time up to which a config may be a runner-up."""
 
@@ -32,9 +32,19 @@ def entries_of(measurements: Measurements, previous: Table | None, epsilon: floa
     times = _times(measurements, allowed)
     costs = _costs(measurements, times, previous, noise)
     sizes = [problem.sizes for problem in problems]
-    for _, numbers in groupby(range(len(problems)), key=lambda number: problems[number].kind):
-        for row in few_rows(Group(list(numbers), sizes, times), costs):
-            yield _entry(row, measurements, near)
+    fused = {_plain_kind(problem) for problem in problems if problem.epilogue != NO_EPILOGUE}
+    numbers_of: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for number, problem in enumerate(problems):
+        numbers_of[problem.kind].append(number)
+    for kind, numbers in numbers_of.items():
+        for row in few_rows(Group(numbers, sizes, times), costs):
+            entry = _entry(row, measurements, near)
+            yield entry if entry.epilogue != NO_EPILOGUE or kind in fused else entry._replace(epilogue=None)
+
+
+def _plain_kind(problem: Problem) -> tuple[object, ...]:
+    """The kind of the GEMM without an epilogue. Its rows hold for any epilogue where no other was measured."""
+    return problem._replace(epilogue=NO_EPILOGUE).kind
 
 
 def _costs(measurements: Measurements, allowed: _Times, previous: Table | None, noise: float) -> _Times:
@@ -55,15 +65,27 @@ def _costs(measurements: Measurements, allowed: _Times, previous: Table | None, 
 
 
 def _entry(row: Row, measurements: Measurements, near: _Times) -> Entry:
-    op, dtype, layout, align = measurements.problems[row.problems[0]].kind
+    problem = measurements.problems[row.problems[0]]
     b, m, n, k = row.box
+    batch = b if problem.op in BATCHED else None
     candidates = []
     for number in _ranking(row, near):
         config = measurements.configs[number]
         candidates.append(Candidate(config, _gain(row, number, measurements, near)))
         if config == ATEN:
             break  # it always works, so that nothing after it would ever be used
-    return Entry(op, dtype, layout, align, b if op in BATCHED else None, m, n, k, tuple(candidates))
+    return Entry(
+        problem.op,
+        problem.dtype,
+        problem.layout,
+        problem.align,
+        batch,
+        m,
+        n,
+        k,
+        tuple(candidates),
+        epilogue=problem.epilogue,
+    )
 
 
 def _ranking(row: Row, near: _Times) -> list[int]:

@@ -13,7 +13,7 @@ import click
 from diode_lut.cli.output import say
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.printable import as_json, as_lines, printable
-from diode_lut.domain.problem import ALIGNS, DTYPES, LAYOUTS, OPS, contiguous_align
+from diode_lut.domain.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, OPS, SIZE_FIELDS, contiguous_align
 from diode_lut.kernels.config import Config
 
 if TYPE_CHECKING:
@@ -48,6 +48,11 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--dtype", type=click.Choice(DTYPES), help="Type of the inputs.  [default: any]"),
         click.option("--layout", type=click.Choice(LAYOUTS), help="Of A and B.  [default: any]"),
         click.option(
+            "--epilogue",
+            type=click.Choice(tuple(EPILOGUES)),
+            help="Class of the pointwise work that is fused behind the GEMM.  [default: any]",
+        ),
+        click.option(
             "--align",
             type=click.Choice((*map(str, ALIGNS), _ANY)),
             help="16 if every row of A and B starts on a 16-byte boundary, else 2.  "
@@ -69,7 +74,7 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
     required=True,
     help="What to answer, as explain writes it: 'triton_mm 128x128x64 g8 s4 w8'. Several times: best first.",
 )
-@click.option("--note", required=True, help="Why. Rows with a note are kept when the table is built anew.")
+@click.option("--note", required=True, help="Why. Rows with a note survive rebuilds.")
 def set_command(table_file: Path, configs: tuple[str, ...], note: str, **key: Any) -> None:
     """Add a row to a table, or replace the row that has the same key.
 
@@ -107,10 +112,11 @@ def _key(op: str, align: str | None, **fields: Any) -> dict[str, Any]:
     return key if align == _ANY else {**key, "align": int(align)}
 
 
-def _packed_align(op: str, dtype: str = "", layout: str = "", **sizes: list[int]) -> dict[str, int]:
+def _packed_align(op: str, dtype: str = "", layout: str = "", epilogue: str = "", **sizes: list[int]) -> dict[str, int]:
     """The field ``align`` of packed matrices, if the rest of the key is for one problem."""
+    del epilogue  # it does not change the operands
     exact = {name: low for name, (low, high) in sizes.items() if low == high}
-    if op == _ANY or not dtype or not layout or exact.keys() != set("bmnk"):
+    if op == _ANY or not dtype or not layout or exact.keys() != set(SIZE_FIELDS):
         return {}
     return {"align": contiguous_align(dtype, layout, **exact)}
 

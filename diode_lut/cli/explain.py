@@ -9,7 +9,7 @@ import click
 
 from diode_lut.cli.output import say
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
+from diode_lut.domain.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NO_EPILOGUE, OPS, Problem
 from diode_lut.settings import config
 
 _SIZE = click.IntRange(1, MAX_SIZE)
@@ -34,6 +34,13 @@ _SIZE = click.IntRange(1, MAX_SIZE)
     type=click.Choice([str(align) for align in ALIGNS]),
     help="16 if every row of A and B starts on a 16-byte boundary, else 2.  [default: as packed matrices have it]",
 )
+@click.option(
+    "--epilogue",
+    type=click.Choice(tuple(EPILOGUES)),
+    default=NO_EPILOGUE,
+    show_default=True,
+    help="Class of the pointwise work that is fused behind the GEMM. The hook asks for none.",
+)
 @click.option("--hardware", metavar="NAME", help="A table's name or its GPU's.  [default: the device of this machine]")
 @click.option(
     "--table",
@@ -52,6 +59,7 @@ def explain_command(
     dtype: str,
     layout: str,
     align: str | None,
+    epilogue: str,
     hardware: str | None,
     table: Path | None,
 ) -> None:
@@ -64,7 +72,8 @@ def explain_command(
     from diode_lut.selection.catalog import is_model, open_model
     from diode_lut.table import read_hardware
 
-    problem = Problem.of(op, m, n, k, b=batch, dtype=dtype, layout=layout, align=int(align) if align else None)
+    alignment = int(align) if align else None
+    problem = Problem.of(op, m, n, k, b=batch, dtype=dtype, layout=layout, align=alignment, epilogue=epilogue)
     tables = config.tables
     if table is not None:
         if is_model(table):

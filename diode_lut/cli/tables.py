@@ -46,30 +46,31 @@ def tables_command() -> None:
 @click.command("fmt")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--check", is_flag=True, help="Change nothing; exit with 1 if a file is not in canonical form.")
+@click.option("--upgrade", is_flag=True, help="Write version 2 of the format; by default files keep their version.")
 @click.pass_context
-def fmt_command(ctx: click.Context, files: tuple[Path, ...], check: bool) -> None:
+def fmt_command(ctx: click.Context, files: tuple[Path, ...], check: bool, upgrade: bool) -> None:
     """Put tables in canonical form, after jq or any editor; what they say stays as it is.
 
     Prints the name of each file that is not in that form. A file with an invalid row is an error, and left alone.
     """
-    codes = [_format(file, check) for file in files]
+    codes = [_format(file, check, upgrade) for file in files]
     ctx.exit(max(codes))
 
 
-def _format(file: Path, check: bool) -> int:
+def _format(file: Path, check: bool, upgrade: bool) -> int:
     """The exit code for one file: the others are formatted whatever is wrong with this one."""
     from diode_lut.cli.inputs import read_whole_table
-    from diode_lut.table import to_bytes, write_table
-    from diode_lut.table.read import read_bytes
+    from diode_lut.table import write_table
 
     try:
         table = read_whole_table(file, "correct it first")
     except TableError as error:
         say(f"error: {error}", err=True)
         return exit_code(error)
-    if read_bytes(file) == to_bytes(table):
+    wanted = table.upgraded() if upgrade else table
+    if wanted.canonical_digest() == table.digest:
         return 0
     say(printable(str(file)))
     if not check:
-        write_table(table, file)
+        write_table(wanted, file)
     return int(check)

@@ -18,6 +18,7 @@ from diode_lut.domain.errors import BROKEN_IMPORT, HardwareError, SettingError, 
 from diode_lut.domain.problem import DTYPES, LAYOUTS
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
+from diode_lut.kernels.triton_gemm import ROCM
 from diode_lut.table import Entry
 from diode_lut.table.position import Fault, JsonPath
 from diode_lut.table.read import located, read_bytes, table_of
@@ -27,6 +28,10 @@ _POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "tf32"
 
 _SIZES = {16: 4096, 2: 4098}
 """By align: the size of M, N and K, larger than any block, with rows on 16-byte boundaries or not."""
+
+
+_COMPILER_OPTIONS = {parameter.name for parameter in ROCM}
+"""The tunables that Triton takes as options of its compiler for AMD GPUs."""
 
 
 class Trial(NamedTuple):
@@ -64,7 +69,8 @@ def compile_trial(trial: Trial) -> int:
     aligned = {(place,): [["tt.divisibility", 16]] for place in range(3)}
     kernel = persistent_tma_gemm if trial.config.kernel.tma else gemm
     source = ASTSource(kernel, signature, constants, aligned)
-    options = {"num_warps": tiles.num_warps, "num_stages": tiles.num_stages}
+    compiler_options = {name: value for name, value in trial.config.tunables.items() if name in _COMPILER_OPTIONS}
+    options = {"num_warps": tiles.num_warps, "num_stages": tiles.num_stages, **compiler_options}
     return int(triton.compile(source, target=_target(trial.arch), options=options).metadata.shared)
 
 

@@ -110,6 +110,9 @@ _MAX_EXACT = 2**53
 
 _TEXTS = Header._fields[1:]
 
+_PROBLEM_FIELDS = (len(Problem._fields) - len(Problem._field_defaults), len(Problem._fields))
+"""Numbers of values of a problem: it is stored without its epilogue if there is none."""
+
 
 def header_to_wire(header: Header, version: int = VERSION) -> dict[str, Any]:
     """The map at the beginning of a file; its first key is MAGIC."""
@@ -138,7 +141,7 @@ def header_from_wire(wire: Any, version: int = VERSION) -> Header:
 def record_to_wire(record: Record) -> tuple[Any, ...]:
     """The record as nested tuples."""
     timings = tuple((config, reason if ns is None else _short(ns)) for config, ns, reason in record.timings)
-    return record.problem, timings, record.stage
+    return tuple(record.problem.stored().values()), timings, record.stage
 
 
 def _short(ns: float) -> float:
@@ -155,7 +158,7 @@ class RecordDecoder:
     def decode(self, wire: Any) -> Record:
         """The record, or DatasetError naming the value at fault."""
         match wire:
-            case (tuple(problem), tuple(timings), stage) if len(problem) == len(Problem._fields):
+            case (tuple(problem), tuple(timings), stage) if len(problem) in _PROBLEM_FIELDS:
                 if stage not in STAGES:
                     raise DatasetError(f"stage: {_shortened(stage)} is none of {', '.join(STAGES)}")
                 return Record(_problem(problem), tuple(map(self._timing, timings)), stage)
@@ -192,10 +195,11 @@ def _problem(values: tuple[Any, ...]) -> Problem:
 
 def _config(template: str, values: tuple[Any, ...]) -> Config:
     names = TEMPLATES[template].names if template in TEMPLATES else ()
-    if len(values) != len(names):
+    required = len(TEMPLATES[template].required) if template in TEMPLATES else 0
+    if not required <= len(values) <= len(names):
         raise DatasetError(f"{template}: {_shortened(values)} are not values of {', '.join(names) or 'nothing'}")
     try:
-        return Config.from_json({"template": template, **dict(zip(names, values, strict=True))})
+        return Config.from_json({"template": template, **dict(zip(names, values, strict=False))})
     except ProblemError as error:
         raise DatasetError(str(error)) from None
 

@@ -133,7 +133,8 @@ def _child(draw: random.Random, parent: Problem, group: Sequence[Problem]) -> Pr
             sizes.append(-(-jittered // _UNIT) * _UNIT if size % _UNIT == 0 else jittered)
         else:
             sizes.append(size)
-    return Problem(*parent.kind, *sizes)
+    b, m, n, k = sizes
+    return parent._replace(b=b, m=m, n=n, k=k)
 
 
 def _align(problem: Problem) -> int:

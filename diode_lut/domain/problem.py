@@ -10,9 +10,29 @@ from typing import Any, NamedTuple
 
 from diode_lut.domain.errors import ProblemError
 
-OPS = ("mm", "addmm", "bmm", "baddbmm")
-BATCHED = ("bmm", "baddbmm")
+OP_SIZES = {
+    "mm": ("m", "n", "k"),
+    "addmm": ("m", "n", "k"),
+    "bmm": ("b", "m", "n", "k"),
+    "baddbmm": ("b", "m", "n", "k"),
+}
+"""The sizes that each op has, in canonical order."""
+
+OPS = tuple(OP_SIZES)
+SIZE_FIELDS = tuple(dict.fromkeys(name for sizes in sorted(OP_SIZES.values()) for name in sizes))
+"""The sizes that any op has, in canonical order."""
+
+BATCHED = tuple(op for op, sizes in OP_SIZES.items() if "b" in sizes)
 """The ops with a batch; b is 1 for the others."""
+
+NO_EPILOGUE = "none"
+EPILOGUES = {
+    NO_EPILOGUE: "no pointwise work follows",
+    "light": "work that costs next to nothing, such as relu, a scale or a cast",
+    "heavy": "work with transcendental functions, such as gelu or silu",
+    "tensor": "work that reads another M x N tensor, such as a residual",
+}
+"""The classes of pointwise work that may be fused behind a GEMM, and what each means."""
 
 DTYPES = ("float16", "bfloat16", "float32", "tf32")
 LAYOUTS = ("nn", "nt", "tn", "tt")
@@ -22,12 +42,12 @@ MAX_SIZE = 2**31 - 1
 
 
 class Problem(NamedTuple):
-    """One matrix product: everything a choice may depend on, as plain values.
+    """One GEMM: everything a choice may depend on, as plain values.
 
     ``C[b, m, n] = A[b, m, k] @ B[b, k, n]``, plus a bias for addmm and baddbmm. ``dtype`` is torch's name of the
     inputs' type, or ``tf32`` for float32 with TF32 allowed. ``layout`` has a BLAS letter for A and one for B: ``n``
     is row-major, ``t`` column-major. ``align`` is 16 if every row of A and B starts on a 16-byte boundary, else 2.
-    ``b`` is 1 for mm and addmm.
+    ``b`` is 1 for mm and addmm. ``epilogue`` is the class of the pointwise work that is fused behind the GEMM.
     """
 
     op: str
@@ -38,15 +58,28 @@ class Problem(NamedTuple):
     m: int
     n: int
     k: int
+    epilogue: str = NO_EPILOGUE
 
     @classmethod
-    def checked(cls, op: str, dtype: str, layout: str, align: int, b: int, m: int, n: int, k: int) -> Problem:
+    def checked(
+        cls,
+        op: str,
+        dtype: str,
+        layout: str,
+        align: int,
+        b: int,
+        m: int,
+        n: int,
+        k: int,
+        epilogue: str = NO_EPILOGUE,
+    ) -> Problem:
         """The problem, or ProblemError naming the first value that is not allowed."""
         for name, value, allowed in (
             ("op", op, OPS),
             ("dtype", dtype, DTYPES),
             ("layout", layout, LAYOUTS),
             ("align", align, ALIGNS),
+            ("epilogue", epilogue, tuple(EPILOGUES)),
         ):
             if value not in allowed:
                 raise ProblemError(f"{name}: {value!r} is not one of {_one_of(allowed)}")
@@ -55,20 +88,30 @@ class Problem(NamedTuple):
                 raise ProblemError(f"{name}: {size!r} is not an integer from 1 to {MAX_SIZE}")
         if b != 1 and op not in BATCHED:
             raise ProblemError(f"b: {op} has no batch, so b is 1, not {b}")
-        return cls(op, dtype, layout, align, b, m, n, k)
+        return cls(op, dtype, layout, align, b, m, n, k, epilogue)
 
     @classmethod
     def of(
-        cls, op: str, m: int, n: int, k: int, *, dtype: str, layout: str, b: int = 1, align: int | None = None
+        cls,
+        op: str,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        dtype: str,
+        layout: str,
+        b: int = 1,
+        align: int | None = None,
+        epilogue: str = NO_EPILOGUE,
     ) -> Problem:
         """The problem, or ProblemError; ``align`` is by default that of packed matrices."""
-        problem = cls.checked(op, dtype, layout, 16 if align is None else align, b, m, n, k)
+        problem = cls.checked(op, dtype, layout, 16 if align is None else align, b, m, n, k, epilogue)
         return problem._replace(align=contiguous_align(dtype, layout, m, n, k, b)) if align is None else problem
 
     @property
-    def kind(self) -> tuple[str, str, str, int]:
-        """op, dtype, layout and align: what does not depend on sizes."""
-        return self.op, self.dtype, self.layout, self.align
+    def kind(self) -> tuple[str, str, str, int, str]:
+        """op, dtype, layout, align and epilogue: what does not depend on sizes."""
+        return self.op, self.dtype, self.layout, self.align, self.epilogue
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -77,12 +120,21 @@ class Problem(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """The fields that a problem file has, which ``collect`` takes."""
-        op, dtype, layout, align, b, m, n, k = self
-        return {"op": op, "dtype": dtype, "layout": layout, "align": align, "B": b, "M": m, "N": n, "K": k}
+        op, dtype, layout, align, b, m, n, k, epilogue = self
+        fields = {"op": op, "dtype": dtype, "layout": layout, "align": align, "B": b, "M": m, "N": n, "K": k}
+        return fields if epilogue == NO_EPILOGUE else {**fields, "epilogue": epilogue}
+
+    def stored(self) -> dict[str, Any]:
+        """The fields by name, for files; without the epilogue if there is none."""
+        fields = self._asdict()
+        if self.epilogue == NO_EPILOGUE:
+            del fields["epilogue"]
+        return fields
 
     def __str__(self) -> str:
         batch = f"{self.b}x" if self.op in BATCHED else ""
-        return f"{self.op} {batch}{self.m}x{self.n}x{self.k} {self.dtype} {self.layout} align {self.align}"
+        tail = "" if self.epilogue == NO_EPILOGUE else f" epilogue {self.epilogue}"
+        return f"{self.op} {batch}{self.m}x{self.n}x{self.k} {self.dtype} {self.layout} align {self.align}{tail}"
 
 
 ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4}
@@ -90,11 +142,11 @@ ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4}
 
 WITHOUT_TENSOR_CORES = "float32"
 """The dtype that is multiplied without them. Where its loop over K is a single step, an epilogue that reads a bias can
-make a kernel 34 times slower (measured on sm_90 with Triton 3.6): nobody should try or choose such blocks."""
+make a kernel 34 times slower (measured on sm_90 with Triton 3.6): such blocks should be neither tried nor chosen."""
 
 
 def contiguous_align(dtype: str, layout: str, m: int, n: int, k: int, b: int = 1) -> int:
-    """``align`` of a product whose A and B are packed, without gaps between rows, as ``layout`` says."""
+    """``align`` of a GEMM whose A and B are packed, without gaps between rows, as ``layout`` says."""
     a = (m, k) if layout[0] == "n" else (k, m)
     c = (k, n) if layout[1] == "n" else (n, k)
     unit = 16 // ITEMSIZES[dtype]
@@ -109,7 +161,7 @@ def _one_of(values: tuple[object, ...]) -> str:
 
 
 ROW_BYTES = 16
-"""What the starts of rows are multiples of in an aligned problem: so much is read at once."""
+"""Bytes that the starts of rows are multiples of in an aligned problem."""
 
 
 class Operand(NamedTuple):
@@ -152,7 +204,7 @@ def problem_of(op: str, dtype: str, a: Operand, b: Operand) -> Problem:
 def packed_operands(problem: Problem) -> tuple[Operand, Operand]:
     """A and B without gaps; ProblemError if such matrices would be another problem, because of layout or ``align``.
 
-    A single row or column is row-major, whatever the layout says: nobody can see the difference.
+    A single row or column is row-major, whatever the layout says: both describe the same memory.
     """
     b, m, n, k = problem.sizes
     batch = b if problem.op in BATCHED else None

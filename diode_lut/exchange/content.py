@@ -83,15 +83,15 @@ def _exact_entry(problem: Problem, configs: Sequence[Config]) -> Entry:
 
 def exact_problems(table: Table, skipped: Skipped) -> list[Problem]:
     """The problems of the rows for a single one; other rows are skipped."""
-    exact = [entry for entry in table.entries if entry.volume == 1]
+    exact = [entry for entry in table.entries if entry.is_exact]
     if len(exact) < len(table.entries):
         skipped["rows for more than one problem (say which problems: --problems)"] += len(table.entries) - len(exact)
     return [_exact_problem(entry) for entry in exact]
 
 
 def _exact_problem(entry: Entry) -> Problem:
-    """The problem of a row of volume 1, which leaves nothing out but ``b``."""
-    kind = {name: getattr(entry, name) for name in KIND_FIELDS}
+    """The problem of an exact row, which leaves nothing out but ``b`` and ``epilogue``."""
+    kind: dict[str, Any] = {name: value for name in KIND_FIELDS if (value := getattr(entry, name)) is not None}
     sizes: dict[str, Any] = {name: min(getattr(entry, name) or (1,)) for name in SIZE_FIELDS}
     return Problem(**kind, **sizes)
 

@@ -32,7 +32,6 @@ from diode_lut.exchange.content import (
 )
 from diode_lut.inductor.names import KWARGS, TEMPLATE_OF_UID, UIDS
 from diode_lut.kernels.config import Config
-from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.table import Table
 
 _KEY = re.compile(r"(?:(?P<device>.*?)\+)?(?P<operands>\(\(torch\..*\)\))(?:\+(?P<scalars>[^+]*))?\+(?P<op>[\w-]+)")
@@ -111,15 +110,23 @@ def _config(uid: str, row: dict[str, Any]) -> Config:
     template = TEMPLATE_OF_UID.get(uid)
     if template is None:
         raise ProblemError(f"template {uid!r}")
-    names = TEMPLATES[template].names
-    fields = {name: row.get(kwarg) for name, kwarg in zip(names, KWARGS[template], strict=True)}
+    fields = {name: row.get(kwarg) for name, kwarg in KWARGS[template].items()}
     return Config.from_json({"template": template, **fields})
+
+
+def _kwargs(config: Config) -> dict[str, int]:
+    """The tunables as Inductor's keyword arguments; ProblemError if one of them has none."""
+    names = KWARGS[config.template]
+    for name in config.tunables:
+        if name not in names:
+            raise ProblemError(f"{name}, which Inductor's table has no name for")
+    return {names[name]: value for name, value in config.tunables.items()}
 
 
 def _rows(config: Config, problem: Problem, hardware: Hardware) -> Iterator[dict[str, Any]]:
     """The config with all arguments of the template; nothing if the template cannot compute the op."""
     for uid in UIDS[config.template].get(problem.op, ())[:1]:
-        row: dict[str, Any] = {"template_id": uid, **dict(zip(KWARGS[config.template], config.params, strict=True))}
+        row: dict[str, Any] = {"template_id": uid, **_kwargs(config)}
         if "BLOCK_K" in row:
             even_k = problem.k % row["BLOCK_K"] == 0
             row |= {"EVEN_K": even_k, "ACC_TYPE": "tl.float32", "USE_FAST_ACCUM": False, "hint_override": None}

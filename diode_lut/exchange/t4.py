@@ -21,6 +21,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.exchange.content import Facts, Skipped, Timings, counting, known_hardware, read_json
 from diode_lut.kernels.config import Config
 
+_REQUIRED = [name for name in Problem._fields if name not in Problem._field_defaults]
 _VERSION = "1.0.0"
 _HEADER = "diode_lut"
 """The field that has our header; T4 allows fields that it does not define."""
@@ -76,7 +77,7 @@ def _result(record: Record, timing: Timing, header: Header) -> dict[str, Any]:
         measurements.append({"name": "reason", "value": timing.reason, "unit": ""})
     return {
         "timestamp": header.measured_on,
-        "configuration": {**record.problem._asdict(), **timing.config.to_json()},
+        "configuration": {**record.problem.stored(), **timing.config.to_json()},
         "objectives": ["time"],
         "times": {"runtimes": [] if milliseconds is None else [milliseconds]},
         "invalidity": "correct" if timing.reason is None else _INVALIDITIES[timing.reason],
@@ -94,10 +95,10 @@ def _record(result: Any) -> Record:
     if not isinstance(result, dict) or not isinstance(result.get("configuration"), dict):
         raise ProblemError("results without a configuration")
     fields = dict(result["configuration"])
-    missing = [name for name in (*Problem._fields, "template") if name not in fields]
+    missing = [name for name in (*_REQUIRED, "template") if name not in fields]
     if missing:
         raise ProblemError(f"configurations that do not say {', '.join(missing)}")
-    problem = Problem.checked(**{name: fields.pop(name) for name in Problem._fields})
+    problem = Problem.checked(**{name: fields.pop(name) for name in Problem._fields if name in fields})
     measured = _measured(result)
     stage = measured.get("stage")
     timing = _timing(Config.from_json(fields), result, measured)

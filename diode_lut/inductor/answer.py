@@ -66,6 +66,8 @@ def _only_aten(decision: Decision, settings: Settings) -> bool:
 def _runnable(decision: Decision, build: Build) -> Iterator[tuple[Config, ChoiceCaller]]:
     for candidate in decision.configs:
         try:
+            if candidate.pad != 1:
+                raise CannotRun("the hook does not pad operands")
             yield candidate, build(candidate)
         except CannotRun as reason:  # noqa: PERF203 (one config is all that is usually tried)
             skip(decision, candidate, str(reason))

@@ -32,7 +32,7 @@ from diode_lut.domain.problem import BATCHED
 from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.names import UIDS
 from diode_lut.inductor.versions import indexes_in_64_bits, is_batch_invariant, splits_large_batches, stores_with_tma
-from diode_lut.kernels.architecture import architecture
+from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
 from diode_lut.kernels.triton_gemm import accumulator_registers, registers
@@ -95,6 +95,7 @@ def _batch_fits_grid(inputs: MMKernelInputs) -> bool:
 
 def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> ir.ChoiceCaller:
     tiles, device = config.tiles, architecture(detect_hardware(inputs.device()).arch)
+    _require_tunables(config, device)
     limit = registers(tiles, device)
     if limit is not None and accumulator_registers(tiles, device.warp_size) >= limit:
         raise CannotRun(f"its accumulator takes all of the {limit} registers that a thread has")
@@ -108,6 +109,9 @@ def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> i
     gemm = GemmConfig(
         tiles.block_m, tiles.block_n, tiles.block_k, tiles.num_stages, tiles.num_warps, group_m=tiles.group_m
     )
+    for name, value in config.tunables.items():
+        if name not in tiles._fields:
+            setattr(gemm, name, value)  # Inductor's heuristics for ROCm ask for it by name
     heuristic._get_config_generator = lambda: partial(heuristic.preprocess_mm_configs, configs=[gemm])
     with inductor_config.patch(
         max_autotune_gemm=True,
@@ -127,6 +131,13 @@ def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> i
         # With one choice, Inductor fuses what comes before the matmul without a benchmark, and no table has timed that.
         choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
     return choice
+
+
+def _require_tunables(config: Config, device: Architecture) -> None:
+    """CannotRun if the config has a tunable that kernels for the device do not have."""
+    for parameter in config.kernel.parameters:
+        if parameter.name in config.tunables and not parameter.is_known_to(device):
+            raise CannotRun(f"kernels for {device.name} have no {parameter.name}")
 
 
 def _with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:

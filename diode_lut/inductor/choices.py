@@ -15,24 +15,22 @@ from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.lowering import permute
 from torch._inductor.select_algorithm import ExternKernelCaller, realize_inputs
 
+from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.names import KWARGS, TEMPLATE_OF_UID, UIDS
 from diode_lut.inductor.problems import problem_of
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.kernels.registry import TEMPLATES
 
 MKL_LINEAR, ONEDNN_LINEAR = "_mkl_linear", "_linear_pointwise"
 """Inductor's names of the library calls for a matmul with a frozen weight."""
 
 _OP_OF_UID = {uid: op for op, uids in UIDS["aten"].items() for uid in uids}
-_ROCM_KWARGS = frozenset({"matrix_instr_nonkdim", "waves_per_eu", "kpack"})
-
 
 def config_of(choice: ChoiceCaller) -> Config | None:
     """The config that ``choice`` runs, or None if no config can express it.
 
     That is so for CUTLASS, Composable Kernel, ``contiguous_mm``, Blackwell's and other templates that are not in
-    ``TEMPLATES``, and for parameter values and ROCm tunables that a config has no place for.
+    ``TEMPLATES``, and for values of tunables that a config cannot have.
     """
     ktc = choice.annotations.get("ktc")
     if ktc is not None:
@@ -56,13 +54,13 @@ def is_packed_linear(choice: ChoiceCaller) -> bool:
 
 def _from_params(uid: str, kwargs: dict[str, Any]) -> Config | None:
     template = TEMPLATE_OF_UID.get(uid)
-    if template is None or not _ROCM_KWARGS.isdisjoint(kwargs):
+    if template is None:
         return None
-    values = tuple(kwargs.get(name) for name in KWARGS[template])
-    parameters = TEMPLATES[template].parameters
-    if not all(value in parameter.values for parameter, value in zip(parameters, values, strict=True)):
+    values = {name: int(kwargs[kwarg]) for name, kwarg in KWARGS[template].items() if kwargs.get(kwarg) is not None}
+    try:
+        return Config.from_json({"template": template, **values})
+    except ProblemError:
         return None
-    return Config(template, tuple(int(value) for value in values if value is not None))
 
 
 def problem_of_aten(aten: ChoiceCaller) -> Problem | None:

@@ -8,17 +8,27 @@ from __future__ import annotations
 
 from diode_lut.domain.interruption import let_pass
 
-_TRITON_KWARGS = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "num_stages", "num_warps")
+_TRITON_KWARGS = {
+    "block_m": "BLOCK_M",
+    "block_n": "BLOCK_N",
+    "block_k": "BLOCK_K",
+    "group_m": "GROUP_M",
+    "num_stages": "num_stages",
+    "num_warps": "num_warps",
+    "matrix_instr_nonkdim": "matrix_instr_nonkdim",
+    "waves_per_eu": "waves_per_eu",
+    "kpack": "kpack",
+}
 
-KWARGS: dict[str, tuple[str, ...]] = {
-    "aten": (),
+KWARGS: dict[str, dict[str, str]] = {
+    "aten": {},
     "triton_mm": _TRITON_KWARGS,
     "triton_bmm": _TRITON_KWARGS,
     "triton_mm_persistent_tma": _TRITON_KWARGS,
-    "decompose_k": ("k_split",),
-    "cpp_gemm": (),
+    "decompose_k": {"k_split": "k_split"},
+    "cpp_gemm": {},
 }
-"""The keyword arguments that Inductor gives a template, in the order of ``Config.params``."""
+"""The keyword arguments that Inductor gives a template, by our names of the tunables."""
 
 UIDS: dict[str, dict[str, tuple[str, ...]]] = {
     "aten": {

@@ -8,12 +8,15 @@ from typing import Any, NamedTuple
 
 from diode_lut.domain.errors import ProblemError
 from diode_lut.kernels.registry import TEMPLATES
-from diode_lut.kernels.template import Template
+from diode_lut.kernels.template import PAD, Parameter, Template
 from diode_lut.kernels.triton_gemm import Tiles
 
 
 class Config(NamedTuple):
     """A template and the values of its tunables, in the order of ``TEMPLATES[template].parameters``.
+
+    Optional tunables come last, and ``params`` ends before those that all have their defaults, so that equal configs
+    are equal tuples. ``make`` sees to that.
 
     Block sizes are elements, ``group_m`` rows of tiles, ``num_stages`` pipeline depth, ``num_warps`` groups of 32
     threads, ``k_split`` parts that K is cut into. What can be derived from the problem is not part of a config.
@@ -21,6 +24,11 @@ class Config(NamedTuple):
 
     template: str
     params: tuple[int, ...] = ()
+
+    @classmethod
+    def make(cls, template: str, values: Mapping[str, int]) -> Config:
+        """The config with these values of tunables by name; optional ones may be left out. Nothing is checked."""
+        return cls(template, TEMPLATES[template].params(values))
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Config:
@@ -34,11 +42,13 @@ class Config(NamedTuple):
             raise ProblemError(f"{min(unknown)}: {template} has no such field")
         for parameter in parameters:
             value = fields.get(parameter.name)
+            if value is None and parameter.default is not None:
+                continue
             if value is None:
                 raise ProblemError(f"{parameter.name}: {template} needs it (allowed: {parameter.allowed})")
             if type(value) is not int or value not in parameter.values:
                 raise ProblemError(f"{parameter.name}: {value!r} is not allowed (allowed: {parameter.allowed})")
-        return cls(template, tuple(fields[parameter.name] for parameter in parameters))
+        return cls.make(template, {name: value for name, value in fields.items() if value is not None})
 
     @classmethod
     def parse(cls, text: str) -> Config:
@@ -47,12 +57,14 @@ class Config(NamedTuple):
         if template not in TEMPLATES:
             raise ProblemError(f"template: {template!r} is not one of {', '.join(TEMPLATES)}")
         parameters = TEMPLATES[template].parameters
-        found = re.fullmatch("".join(rf"{parameter.letter}(\d+)" for parameter in parameters), " ".join(values))
+        pattern = "".join(_pattern(parameter) for parameter in parameters)
+        required = TEMPLATES[template].required
+        found = re.fullmatch(pattern, f"{'' if required or not values else ' '}{' '.join(values)}")
         if found is None:
-            expected = "".join(parameter.letter + parameter.name.upper() for parameter in parameters)
+            expected = "".join(parameter.letter + parameter.name.upper() for parameter in required)
             raise ProblemError(f"{text!r} is not a config (expected: {f'{template} {expected}'.rstrip()})")
-        names = TEMPLATES[template].names
-        return cls.from_json({"template": template, **dict(zip(names, map(int, found.groups()), strict=True))})
+        written = {name: int(value) for name, value in found.groupdict().items() if value is not None}
+        return cls.from_json({"template": template, **written})
 
     @property
     def kernel(self) -> Template:
@@ -61,8 +73,8 @@ class Config(NamedTuple):
 
     @property
     def tiles(self) -> Tiles:
-        """The tunables by name; only for a tiled template."""
-        return Tiles(*self.params)
+        """The required tunables by name; only for a tiled template."""
+        return Tiles.of(self.params)
 
     @property
     def k_split(self) -> int:
@@ -71,16 +83,34 @@ class Config(NamedTuple):
 
     @property
     def tunables(self) -> dict[str, int]:
-        """The values of the tunables by name, in the template's order."""
-        return dict(zip(self.kernel.names, self.params, strict=True))
+        """The values of the tunables by name, in the template's order, without those that have their default."""
+        values = zip(self.kernel.parameters, self.params, strict=False)
+        return {parameter.name: value for parameter, value in values if value != parameter.default}
+
+    @property
+    def has_optional_tunables(self) -> bool:
+        """Whether some optional tunable does not have its default."""
+        return len(self.params) > len(self.kernel.required)
+
+    @property
+    def pad(self) -> int:
+        """Number of elements of which operands are padded to multiples; 1 for none."""
+        return self.tunables.get(PAD.name, 1)
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``from_json`` takes, in canonical order."""
         return {"template": self.template, **self.tunables}
 
     def __str__(self) -> str:
-        values = "".join(f"{p.letter}{v}" for p, v in zip(self.kernel.parameters, self.params, strict=True))
-        return f"{self.template} {values}".rstrip()
+        letters = {parameter.name: parameter.letter for parameter in self.kernel.parameters}
+        values = "".join(f"{letters[name]}{value}" for name, value in self.tunables.items())
+        return f"{self.template} {values.lstrip()}".rstrip()
+
+
+def _pattern(parameter: Parameter) -> str:
+    """What matches a tunable as ``str(config)`` writes it."""
+    pattern = rf"{parameter.letter}(?P<{parameter.name}>\d+)"
+    return pattern if parameter.default is None else f"(?:{pattern})?"
 
 
 ATEN = Config("aten")

@@ -18,4 +18,4 @@ class CppGemm(Template):
         return not architecture.gpu
 
 
-CPP_GEMM = CppGemm("cpp_gemm", OPS)
+CPP_GEMM = CppGemm("cpp_gemm", OPS, about="Inductor's C++ template, on CPUs. It has nothing to choose.")

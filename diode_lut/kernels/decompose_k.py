@@ -25,7 +25,7 @@ class DecomposeK(Template):
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
         """That no K of the row can be cut into equal parts."""
-        del architecture
+        yield from super().complaints(params, covered, architecture)
         split, sizes = self.k_split(params), covered.k
         if sizes is not None and sizes[1] // split * split < sizes[0]:
             text = str(sizes[0]) if sizes[0] == sizes[1] else f"{sizes[0]} to {sizes[1]}"
@@ -46,4 +46,9 @@ class DecomposeK(Template):
         return params[0]
 
 
-DECOMPOSE_K = DecomposeK("decompose_k", ("mm",), (Parameter("k_split", "", range(2, 4097)),))
+DECOMPOSE_K = DecomposeK(
+    "decompose_k",
+    ("mm",),
+    (Parameter("k_split", "", range(2, 4097), "K split", "Number of parts."),),
+    "K is cut into parts, which are multiplied as a batch and then summed.",
+)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from diode_lut.domain.problem import OPS, Problem
 from diode_lut.kernels.architecture import Architecture
-from diode_lut.kernels.template import Params, Template
+from diode_lut.kernels.template import PAD, Params, Template
 
 
 @dataclass(frozen=True)
@@ -25,4 +25,4 @@ class Library(Template):
         yield ()
 
 
-LIBRARY = Library("aten", OPS)
+LIBRARY = Library("aten", OPS, (PAD,), "The library that PyTorch calls: cuBLAS, rocBLAS, oneDNN.")

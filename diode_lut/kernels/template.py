@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -14,14 +14,21 @@ Params = tuple[int, ...]
 
 
 class Parameter(NamedTuple):
-    """One tunable of a template: its name, the letter that ``str(config)`` writes before it, and its allowed values.
+    """One tunable of a template: its name, the text that ``str(config)`` writes before it, and its allowed values.
 
-    ``values`` is a range where every integer in it is allowed, a tuple where only those are.
+    ``values`` is a range where every integer in it is allowed, a tuple where only those are. ``title`` and ``meaning``
+    are for the schema. A tunable with a ``default`` is optional: a config that has this value does not mention it.
+    A default outside ``values`` cannot be written: the kernel's own value is meant. ``architectures`` is how the names
+    of the architectures begin that have the tunable.
     """
 
     name: str
     letter: str
     values: tuple[int, ...] | range
+    title: str
+    meaning: str
+    default: int | None = None
+    architectures: str = ""
 
     @property
     def allowed(self) -> str:
@@ -29,6 +36,22 @@ class Parameter(NamedTuple):
         if isinstance(self.values, range):
             return f"{self.values[0]} to {self.values[-1]}"
         return ", ".join(map(str, self.values))
+
+    def is_known_to(self, architecture: Architecture) -> bool:
+        """Whether kernels for the architecture have the tunable."""
+        return architecture.name.startswith(self.architectures)
+
+
+PAD = Parameter(
+    "pad",
+    " pad",
+    (1, 2, 4, 8, 16, 32, 64, 128),
+    "Padding",
+    "Number of elements of which M, N and K are made multiples, by copies of the operands, before the kernel runs. "
+    "Left out, 1: nothing is padded.",
+    default=1,
+)
+"""Any kernel that takes packed operands can have it."""
 
 
 class Covered(Protocol):
@@ -48,7 +71,7 @@ class Covered(Protocol):
 
     @property
     def k(self) -> tuple[int, int] | None:
-        """The least and the largest K."""
+        """The smallest and the largest K."""
 
 
 class Complaint(NamedTuple):
@@ -62,12 +85,14 @@ class Complaint(NamedTuple):
 class Template:
     """One kernel template: its name in tables, the ops that it computes, and its tunables.
 
-    ``parameters`` are in the order in which ``Config.params`` holds their values.
+    ``parameters`` are in the order in which ``Config.params`` holds their values, the optional ones last. ``about``
+    says in a sentence what the kernel is, for the schema.
     """
 
     name: str
     ops: tuple[str, ...]
     parameters: tuple[Parameter, ...] = ()
+    about: str = ""
 
     tiled = False
     """Whether it is one Triton kernel whose tunables are blocks, stages and warps."""
@@ -79,14 +104,34 @@ class Template:
         """The names of the tunables."""
         return tuple(parameter.name for parameter in self.parameters)
 
+    @property
+    def required(self) -> tuple[Parameter, ...]:
+        """The tunables that every config has."""
+        return tuple(parameter for parameter in self.parameters if parameter.default is None)
+
+    def params(self, values: Mapping[str, int]) -> Params:
+        """The values of the tunables by name as ``Config.params`` has them: without defaults at the end."""
+        params = [values.get(each.name, each.default) for each in self.parameters]
+        while params and params[-1] == self.parameters[len(params) - 1].default:
+            params.pop()
+        return tuple(value for value in params if value is not None)
+
+    def values(self, params: Params) -> dict[str, int]:
+        """The values of all tunables by name, defaults included, of a config with these ``Config.params``."""
+        defaults = {each.name: each.default for each in self.parameters if each.default is not None}
+        return {**defaults, **dict(zip(self.names, params, strict=False))}
+
     def runs_on(self, architecture: Architecture) -> bool:
         """Whether there is such a kernel for an architecture, whatever the tunables."""
         return architecture.gpu
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
         """What keeps a config from being launched, whichever of the covered problems is asked for."""
-        del params, covered, architecture
-        return iter(())
+        del covered
+        for parameter, value in zip(self.parameters, params, strict=False):
+            if value != parameter.default and not parameter.is_known_to(architecture):
+                reason = f"{architecture.name} has no such tunable (what has it: {parameter.architectures}...)"
+                yield Complaint(reason, parameter.name)
 
     def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
         """What a sweep tries on a problem of one of its ops, on a device with this number of multiprocessors."""

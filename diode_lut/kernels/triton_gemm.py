@@ -7,22 +7,64 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from diode_lut.domain.problem import BATCHED, ITEMSIZES, WITHOUT_TENSOR_CORES, Problem
+from diode_lut.domain.problem import BATCHED, ITEMSIZES, ROW_BYTES, WITHOUT_TENSOR_CORES, Problem
 from diode_lut.kernels.architecture import Architecture
-from diode_lut.kernels.template import Complaint, Covered, Parameter, Params, Template
+from diode_lut.kernels.template import PAD, Complaint, Covered, Parameter, Params, Template
 
 _BLOCKS = (16, 32, 64, 128, 256)
 _SMALLEST_BLOCK = _BLOCKS[0]
 """A GEMM of any size may use it."""
 
-PARAMETERS = (
-    Parameter("block_m", "", _BLOCKS),
-    Parameter("block_n", "x", _BLOCKS),
-    Parameter("block_k", "x", _BLOCKS),
-    Parameter("group_m", " g", range(1, 65)),
-    Parameter("num_stages", " s", range(1, 9)),
-    Parameter("num_warps", " w", (1, 2, 4, 8, 16)),
+TILES = (
+    Parameter("block_m", "", _BLOCKS, "Block M", "Rows of C that one program computes."),
+    Parameter("block_n", "x", _BLOCKS, "Block N", "Columns of C that one program computes."),
+    Parameter("block_k", "x", _BLOCKS, "Block K", "Elements of K that one step of the program's loop takes."),
+    Parameter("group_m", " g", range(1, 65), "Group M", "Rows of tiles that run next to each other, for the cache."),
+    Parameter("num_stages", " s", range(1, 9), "Stages", "Depth of the software pipeline."),
+    Parameter(
+        "num_warps",
+        " w",
+        (1, 2, 4, 8, 16),
+        "Warps",
+        "Groups of threads in one program (32 threads each on NVIDIA GPUs).",
+    ),
 )
+"""The tunables that every Triton GEMM has, in the order of the fields of Tiles."""
+
+ROCM = (
+    Parameter(
+        "matrix_instr_nonkdim",
+        " mfma",
+        (0, 4, 16, 32),
+        "Matrix instruction",
+        "AMD GPUs only. Rows and columns that one matrix instruction computes; 0 lets Triton choose. Left out, 16.",
+        default=16,
+        architectures="gfx",
+    ),
+    Parameter(
+        "waves_per_eu",
+        " waves",
+        range(9),
+        "Waves per execution unit",
+        "AMD GPUs only. Number of waves on an execution unit for which Triton saves registers; 0 is no demand. "
+        "Left out, 0.",
+        default=0,
+        architectures="gfx",
+    ),
+    Parameter(
+        "kpack",
+        " kpack",
+        (1, 2),
+        "K pack",
+        "AMD GPUs only. Number of steps along K that are packed in one load from shared memory. Left out, Inductor's "
+        "own value.",
+        default=0,
+        architectures="gfx",
+    ),
+)
+"""The tunables of Triton's compiler for AMD GPUs; the defaults are Inductor's."""
+
+PARAMETERS = (*TILES, PAD, *ROCM)
 
 _BARRIERS = 128
 """Bytes that Inductor adds to what a kernel's blocks need."""
@@ -56,6 +98,11 @@ class Tiles(NamedTuple):
     num_stages: int
     num_warps: int
 
+    @classmethod
+    def of(cls, params: Params) -> Tiles:
+        """The tiles of a config, without its optional tunables."""
+        return cls._make(params[: len(cls._fields)])
+
 
 def accumulator_registers(tiles: Tiles, warp_size: int = 32) -> int:
     """Registers of 4 bytes that one thread needs for the accumulator."""
@@ -85,8 +132,12 @@ class TritonGemm(Template):
         return itemsize * tiles.block_k * (tiles.block_m + tiles.block_n) * tiles.num_stages + _BARRIERS
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
-        """Too many registers or too much shared memory."""
-        tiles = Tiles(*params)
+        """Too many registers, too much shared memory, or a matrix instruction larger than a block."""
+        yield from super().complaints(params, covered, architecture)
+        tiles, instruction = Tiles.of(params), self.values(params)["matrix_instr_nonkdim"]
+        if instruction and (tiles.block_m % instruction or tiles.block_n % instruction):
+            reason = f"{instruction} divides no block of {tiles.block_m}x{tiles.block_n}"
+            yield Complaint(reason, "matrix_instr_nonkdim")
         needed, limit = accumulator_registers(tiles, architecture.warp_size), registers(tiles, architecture)
         if limit is not None and needed >= limit:
             reason = f"{tiles.num_warps} do not go with a block of {tiles.block_m}x{tiles.block_n}"
@@ -121,7 +172,10 @@ class TritonGemm(Template):
 
     def least_sizes(self, params: Params) -> tuple[int, int, int]:
         """Blocks are less than twice as large as the problem."""
-        m, n, k = (1 if block <= _SMALLEST_BLOCK else block // 2 + 1 for block in params[:3])
+        tiles = Tiles.of(params)
+        m, n, k = (
+            1 if block <= _SMALLEST_BLOCK else block // 2 + 1 for block in (tiles.block_m, tiles.block_n, tiles.block_k)
+        )
         return m, n, k
 
 
@@ -144,23 +198,24 @@ class PersistentTma(TritonGemm):
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
         """As above, and what tensor descriptors cannot describe."""
         yield from super().complaints(params, covered, architecture)
-        if Tiles(*params).num_warps == 2:
+        if Tiles.of(params).num_warps == 2:
             yield Complaint("Inductor makes no kernels with TMA and 2 warps", "num_warps")
-        if covered.align == 2:
+        itemsize = min(ITEMSIZES.values()) if covered.dtype is None else ITEMSIZES[covered.dtype]
+        if covered.align == 2 and self.values(params)["pad"] * itemsize % ROW_BYTES:
             yield Complaint(f"{self.name} needs an align of 16", "template")
 
     def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
         """Of the above, large blocks on aligned problems with enough rows."""
         if problem.align == 16 and problem.m >= TMA_ROWS:
             for params in super().search(problem, sm_count):
-                tiles = Tiles(*params)
+                tiles = Tiles.of(params)
                 if tiles.block_m * tiles.block_n >= _MEDIUM_AREA and tiles.block_k >= 64 and tiles.num_stages != 5:
                     yield tiles
 
 
 def text(tiles: Tiles) -> str:
     """As configs write them: ``128x128x64 g8 s4 w8``."""
-    return "".join(f"{parameter.letter}{value}" for parameter, value in zip(PARAMETERS, tiles, strict=True))
+    return "".join(f"{parameter.letter}{value}" for parameter, value in zip(TILES, tiles, strict=True))
 
 
 def _blocks(size: int) -> list[int]:
@@ -185,6 +240,14 @@ def _warps(area: int) -> tuple[int, ...]:
     return (4, 8) if area <= 128 * 128 else (8,)
 
 
-TRITON_MM = TritonGemm("triton_mm", ("mm", "addmm"), PARAMETERS)
-TRITON_BMM = TritonGemm("triton_bmm", BATCHED, PARAMETERS)
-TRITON_MM_PERSISTENT_TMA = PersistentTma("triton_mm_persistent_tma", ("mm", "addmm"), PARAMETERS)
+_ABOUT = "A Triton kernel that computes C in tiles, and loads its operands with pointers."
+
+TRITON_MM = TritonGemm("triton_mm", ("mm", "addmm"), PARAMETERS, _ABOUT)
+TRITON_BMM = TritonGemm("triton_bmm", BATCHED, PARAMETERS, _ABOUT)
+TRITON_MM_PERSISTENT_TMA = PersistentTma(
+    "triton_mm_persistent_tma",
+    ("mm", "addmm"),
+    PARAMETERS,
+    "A Triton kernel that computes C in tiles, with one program on each multiprocessor, and loads its operands through "
+    "tensor descriptors.",
+)

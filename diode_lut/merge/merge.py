@@ -84,6 +84,9 @@ def merge(base: Table | None, ours: Table, theirs: Table, names: tuple[str, str]
 
     No two rows of the result contradict each other. TableError if the sides are for different devices.
     """
+    format_version = max(ours.version, theirs.version)
+    if ours.version != theirs.version:
+        base, ours, theirs = base and base.upgraded(), ours.upgraded(), theirs.upgraded()
     our_side, their_side = Side(names[0], ours), Side(names[1], theirs)
     claims, of_rows = merge_rows(base, our_side, their_side)
     claims, of_contradictions = without_contradictions(claims)
@@ -91,6 +94,7 @@ def merge(base: Table | None, ours: Table, theirs: Table, names: tuple[str, str]
         merged_hardware(base, ours, theirs),
         (claim.entry for claim in claims),
         merged_provenance(base, ours, theirs),
+        version=format_version,
         schema=merged_schema(base, ours, theirs),
     )
     return Merged(table, (*header_remarks(base, our_side, their_side), *of_rows, *of_contradictions))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.problem import BATCHED, Problem
+from diode_lut.domain.problem import BATCHED, NO_EPILOGUE, Problem
 from diode_lut.table import Range, of_kind
 
 _SIZES = ("b", "m", "n", "k")
@@ -39,13 +39,18 @@ class Kind(NamedTuple):
         For anything else ProblemError, KeyError, TypeError or ValueError.
         """
         kind = cls(**{**fields, **{name: _range(name, *fields[name]) for name in _SIZES}})
-        Problem.checked(*kind.key, 1, 1, 1, 1)
+        Problem.checked(kind.op, kind.dtype, kind.layout, kind.align, 1, 1, 1, 1)
         return kind
 
     @property
-    def key(self) -> tuple[str, str, str, int]:
-        """What a problem of this kind begins with."""
-        return self.op, self.dtype, self.layout, self.align
+    def epilogue(self) -> str:
+        """The class of epilogues that models are trained for."""
+        return NO_EPILOGUE
+
+    @property
+    def key(self) -> tuple[str, str, str, int, str]:
+        """The kind of the problems."""
+        return self.op, self.dtype, self.layout, self.align, self.epilogue
 
     @property
     def sizes(self) -> tuple[Range, Range, Range, Range]:
@@ -70,7 +75,8 @@ def kinds_of(problems: Iterable[Problem]) -> list[Kind]:
     """The kinds of which there are enough problems, in order."""
     found: defaultdict[tuple[str, str, str, int], list[tuple[int, ...]]] = defaultdict(list)
     for problem in problems:
-        found[problem.kind].append(problem.sizes)
+        if problem.epilogue == NO_EPILOGUE:
+            found[problem.op, problem.dtype, problem.layout, problem.align].append(problem.sizes)
     known = {key: sizes for key, sizes in sorted(found.items()) if len(sizes) >= FEWEST}
     together: defaultdict[tuple[str, bool], list[tuple[int, ...]]] = defaultdict(list)
     for (op, dtype, *_), sizes in known.items():

@@ -143,7 +143,7 @@ class Model:
         return families(self.candidates, architecture(self.hardware.arch))
 
     @cached_property
-    def _kinds(self) -> dict[tuple[str, str, str, int], Kind]:
+    def _kinds(self) -> dict[tuple[str, str, str, int, str], Kind]:
         return {kind.key: kind for kind in self.kinds}
 
     @cached_property

@@ -139,9 +139,9 @@ def _skip(value: Any) -> tuple[Skip, int]:
 
 def _problem(fields: dict[str, Any]) -> Problem:
     op, dtype, layout = (fields[name] for name in _KIND)
-    numbers = [_integer(fields, name, 1, MAX_SIZE) for name in _NUMBERS]
+    align, b, m, n, k = (_integer(fields, name, 1, MAX_SIZE) for name in _NUMBERS)
     with _inside():
-        return Problem.checked(op, dtype, layout, *numbers)
+        return Problem.checked(op, dtype, layout, align, b, m, n, k)
 
 
 def _who(fields: dict[str, Any]) -> tuple[str, str, str]:

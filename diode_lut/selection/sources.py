@@ -195,7 +195,7 @@ class TableSource:
     def origin(self, answer: Answer) -> str:
         """Whether the row is for one problem or for ranges."""
         assert answer.entry is not None
-        return EXACT if answer.entry.volume == 1 else RANGE
+        return EXACT if answer.entry.is_exact else RANGE
 
     def description(self) -> str:
         """The number of rows."""

@@ -9,10 +9,10 @@ from typing import Any
 
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import printable_json
-from diode_lut.domain.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS
-from diode_lut.table.entry import KEY_FIELDS, Candidate, Entry, Range
+from diode_lut.domain.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, OPS
+from diode_lut.table.entry import KEY_FIELDS, Baseline, Candidate, Entry, Range
 
-_NAMED = {"align": "align ", "b": "b ", "m": "m ", "n": "n ", "k": "k "}
+_NAMED = {"align": "align ", "epilogue": "epilogue ", "b": "b ", "m": "m ", "n": "n ", "k": "k "}
 """Fields whose values do not say what they are."""
 
 
@@ -37,6 +37,12 @@ def winner_in_words(entry: Entry) -> str:
     return candidate_in_words(entry.candidates[0])
 
 
+def baseline_as_text(baseline: Baseline, op: str | None) -> str:
+    """The time of the baseline, and where it was measured: ``12.3 us at m 1024 n 4096 k 1024``."""
+    sizes = {name: size for name, size in baseline.to_json(op).items() if name != "ns"}
+    return f"{baseline.ns / 1e3:g} us at {' '.join(f'{name} {size}' for name, size in sizes.items())}"
+
+
 def _value_in_words(value: str | int | Range) -> str:
     if isinstance(value, tuple):
         low, high = value
@@ -44,16 +50,22 @@ def _value_in_words(value: str | int | Range) -> str:
     return str(value)
 
 
-SCHEMA_VERSION = 1
-SCHEMA = "../schemas/table.v1.schema.json"
+SCHEMA_VERSION = 2
+"""The version of the table format that is written by default."""
+
+VERSIONS = (1, SCHEMA_VERSION)
+"""The versions of the table format that are read."""
+
+SCHEMAS = {version: f"../schemas/table.v{version}.schema.json" for version in VERSIONS}
 """What ``$schema`` says in a table of this repository: editors then check the file while it is typed."""
 
 PROVENANCE = ("torch", "triton", "cuda", "driver", "benchmarker", "measured_on", "datasets", "pruned_with", "diode_lut")
 """What ``provenance`` may say, in the order in which it is written."""
 
 _AFTER_ALL = (MAX_SIZE + 1, MAX_SIZE + 1)
-_OPS, _DTYPES, _LAYOUTS, _ALIGNS = (
-    {value: place for place, value in enumerate((*domain, None))} for domain in (OPS, DTYPES, LAYOUTS, ALIGNS)
+_OPS, _DTYPES, _LAYOUTS, _ALIGNS, _EPILOGUES = (
+    {value: place for place, value in enumerate((*domain, None))}
+    for domain in (OPS, DTYPES, LAYOUTS, ALIGNS, EPILOGUES)
 )
 
 
@@ -62,12 +74,13 @@ def canonical_order(entry: Entry) -> tuple[Any, ...]:
 
     Entries with the same key, which a good table does not have, go by the rest of their contents.
     """
-    op, dtype, layout, align, b, m, n, k, candidates, problems, note = entry
+    op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, aten_ns = entry
     return (
         _OPS[op],
         _DTYPES[dtype],
         _LAYOUTS[layout],
         _ALIGNS[align],
+        _EPILOGUES[epilogue],
         b or _AFTER_ALL,
         m or _AFTER_ALL,
         n or _AFTER_ALL,
@@ -76,18 +89,23 @@ def canonical_order(entry: Entry) -> tuple[Any, ...]:
         problems or 0,
         note is not None,
         note or "",
+        aten_ns or (),
     )
 
 
 def canonical_bytes(
-    schema: str, hardware: Hardware, provenance: Mapping[str, str | list[str]], entries: Iterable[Entry]
+    version: int,
+    schema: str,
+    hardware: Hardware,
+    provenance: Mapping[str, str | list[str]],
+    entries: Iterable[Entry],
 ) -> bytes:
     """The file, in UTF-8: each top-level key on its own line, each row's head on a line, each config on a line."""
     rows = ",\n".join(_entry(entry) for entry in sorted(entries, key=canonical_order))
     body = f"{rows}\n" if rows else ""
     head = {
         "$schema": schema,
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": version,
         "hardware": hardware._asdict(),
         "provenance": {name: provenance[name] for name in sorted(provenance, key=PROVENANCE.index)},
     }

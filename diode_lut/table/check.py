@@ -70,13 +70,13 @@ def check_file(path: Path) -> list[TableError]:
     try:
         data = read_bytes(path)
         document = parse(path, data, MAX_VALUES)
-        decode_version(document)
+        version = decode_version(document)
         rows = document.get("entries")
-        decoded = Rows(path)
+        decoded = Rows(path, version)
         decoded.add_parsed(rows if isinstance(rows, list) else [])
         entries, broken = decoded.entries, decoded.faults
-        of_schema = _of_schema(document, list(broken))
-        of_meaning = list(_of_meaning(document, _numbered(entries, broken), list(broken)))
+        of_schema = _of_schema(document, version, list(broken))
+        of_meaning = list(_of_meaning(document, version, _numbered(entries, broken), list(broken)))
     except TableError as error:
         return [error]
     except Fault as fault:
@@ -97,12 +97,12 @@ def _numbered(entries: list[Entry], broken: Mapping[int, Fault]) -> dict[int, En
     return dict(zip((number for number in range(count) if number not in broken), entries, strict=True))
 
 
-def _of_schema(document: dict[str, Any], broken: list[int]) -> list[Fault]:
+def _of_schema(document: dict[str, Any], version: int, broken: list[int]) -> list[Fault]:
     """What the schema says. The rows that were decoded keep to it, so that only the others are held against it."""
     rows = document.get("entries")
     if not isinstance(rows, list):
-        return broken_rules(document)
-    faults = broken_rules({**document, "entries": [rows[number] for number in broken]})
+        return broken_rules(document, version)
+    faults = broken_rules({**document, "entries": [rows[number] for number in broken]}, version)
     return [_renumbered(fault, broken) for fault in faults]
 
 
@@ -114,7 +114,7 @@ def _renumbered(fault: Fault, numbers: list[int]) -> Fault:
     return Fault(fault.reason, "entries", number, *fault.path[2:])
 
 
-def _of_meaning(document: dict[str, Any], good: dict[int, Entry], broken: list[int]) -> Iterator[Fault]:
+def _of_meaning(document: dict[str, Any], version: int, good: dict[int, Entry], broken: list[int]) -> Iterator[Fault]:
     """What is wrong with the rows beyond the schema; of broken ones, as far as their fields can be read."""
     hardware = document.get("hardware")
     arch = hardware.get("arch") if isinstance(hardware, dict) else None
@@ -122,7 +122,7 @@ def _of_meaning(document: dict[str, Any], good: dict[int, Entry], broken: list[i
     for number in broken:
         row = document["entries"][number]
         if isinstance(row, dict):
-            entry, faults = decode_readable(row)
+            entry, faults = decode_readable(row, version)
             yield from (fault.inside("entries", number) for fault in (*faults, *useless(entry, arch)))
     for number, entry in good.items():
         yield from (fault.inside("entries", number) for fault in (*useless(entry, arch), *undecided(entry)))

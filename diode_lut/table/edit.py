@@ -36,6 +36,9 @@ def set_row(table: Table, entry: Entry) -> Edit:
     TableError if the row could never answer with one of its configs, contradicts another row, or leaves another one
     nothing to answer: the table would no longer pass ``check``.
     """
+    if entry.least_version > table.version:
+        reason = f"version {table.version} of the format cannot hold this row (fmt --upgrade writes a newer one)"
+        raise TableError(reason, path=table.path)
     for fault in useless(entry, table.hardware.arch):
         raise TableError(fault.reason, path=table.path, where=dotted(fault.path))
     gone = _same_key(table, entry)
@@ -92,4 +95,4 @@ def _left_without_problems(
 
 
 def _with_entries(table: Table, entries: list[Entry]) -> Table:
-    return Table(table.hardware, entries, table.provenance, schema=table.schema, path=table.path)
+    return Table(table.hardware, entries, table.provenance, version=table.version, schema=table.schema, path=table.path)

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from math import prod
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
+from diode_lut.domain.problem import (
+    ALIGNS,
+    BATCHED,
+    DTYPES,
+    EPILOGUES,
+    LAYOUTS,
+    MAX_SIZE,
+    NO_EPILOGUE,
+    OPS,
+    SIZE_FIELDS,
+    Problem,
+)
 from diode_lut.kernels.config import Config
 
 Range = tuple[int, int]
 """Sizes from the first to the second, both included."""
 
-KIND_FIELDS = ("op", "dtype", "layout", "align")
-SIZE_FIELDS = ("b", "m", "n", "k")
+KIND_FIELDS = ("op", "dtype", "layout", "align", "epilogue")
 KEY_FIELDS = (*KIND_FIELDS, *SIZE_FIELDS)
 """What selects problems, in the order in which rows are sorted. Left out, a field matches anything."""
 
@@ -32,11 +42,32 @@ class Candidate(NamedTuple):
         return fields
 
 
+class Baseline(NamedTuple):
+    """The measured time of a row's baseline in nanoseconds, and the sizes at which it was measured.
+
+    The baseline is ``aten``, followed by a kernel of its own for the pointwise work if the row is for an epilogue.
+    ``b`` is 1 for mm and addmm.
+    """
+
+    ns: int
+    b: int
+    m: int
+    n: int
+    k: int
+
+    def to_json(self, op: str | None) -> dict[str, int]:
+        """The fields in canonical order, without b if the op has no batch."""
+        fields = self._asdict()
+        if op not in BATCHED:
+            del fields["b"]
+        return fields
+
+
 class Entry(NamedTuple):
     """A key, which says what problems the entry covers, and its candidates, best first.
 
     A field of the key that is None matches anything. ``problems`` counts the measured problems that stand behind the
-    entry, ``note`` is for people. Making an entry directly checks nothing.
+    entry, ``note`` is for people, ``aten_ns`` is the time of the baseline. Making an entry directly checks nothing.
     """
 
     op: str | None
@@ -50,6 +81,8 @@ class Entry(NamedTuple):
     candidates: tuple[Candidate, ...]
     problems: int | None = None
     note: str | None = None
+    epilogue: str | None = None
+    aten_ns: Baseline | None = None
 
     @property
     def configs(self) -> tuple[Config, ...]:
@@ -57,9 +90,9 @@ class Entry(NamedTuple):
         return tuple([candidate.config for candidate in self.candidates])
 
     @property
-    def kind(self) -> tuple[str | None, str | None, str | None, int | None]:
-        """op, dtype, layout and align; None matches anything."""
-        return self.op, self.dtype, self.layout, self.align
+    def kind(self) -> tuple[str | None, str | None, str | None, int | None, str | None]:
+        """op, dtype, layout, align and epilogue; None matches anything."""
+        return self.op, self.dtype, self.layout, self.align, self.epilogue
 
     @property
     def sizes(self) -> tuple[Range | None, Range | None, Range | None, Range | None]:
@@ -78,6 +111,7 @@ class Entry(NamedTuple):
             and self.dtype in (None, problem.dtype)
             and self.layout in (None, problem.layout)
             and self.align in (None, problem.align)
+            and self.epilogue in (None, problem.epilogue)
             and (self.b is None or self.b[0] <= problem.b <= self.b[1])
             and (self.m is None or self.m[0] <= problem.m <= self.m[1])
             and (self.n is None or self.n[0] <= problem.n <= self.n[1])
@@ -94,41 +128,73 @@ class Entry(NamedTuple):
         batches = sum(_width(self.b) if op in BATCHED else self.b is None or self.b[0] == 1 for op in ops)
         kinds = prod(
             len(domain) if value is None else 1
-            for value, domain in ((self.dtype, DTYPES), (self.layout, LAYOUTS), (self.align, ALIGNS))
+            for value, domain in (
+                (self.dtype, DTYPES),
+                (self.layout, LAYOUTS),
+                (self.align, ALIGNS),
+                (self.epilogue, EPILOGUES),
+            )
         )
         return batches * kinds * _width(self.m) * _width(self.n) * _width(self.k)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the entry covers one op, dtype, layout, align and size, with any epilogue or with one."""
+        classes = len(EPILOGUES) if self.epilogue is None else 1
+        return self.volume == classes
+
+    @property
+    def least_version(self) -> int:
+        """The lowest version of the table format that can hold the entry."""
+        extended = any(config.has_optional_tunables for config in self.configs)
+        return 2 if self.epilogue is not None or self.aten_ns is not None or extended else 1
 
     def to_json(self) -> dict[str, Any]:
         """The entry as a table file has it, fields in canonical order, those that are None left out."""
         fields: dict[str, Any] = {name: value for name, value in zip(KEY_FIELDS, self.key, strict=True) if value}
         if self.problems is not None:
             fields["problems"] = self.problems
+        if self.aten_ns is not None:
+            fields["aten_ns"] = self.aten_ns.to_json(self.op)
         fields["configs"] = [candidate.to_json() for candidate in self.candidates]
         if self.note is not None:
             fields["note"] = self.note
         return fields
 
 
-class _Keyed(Protocol):
+class _Kind(Protocol):
+    """Fields of a row's key; None matches anything."""
+
     @property
-    def key(self) -> Sequence[object]: ...
+    def op(self) -> str | None: ...
+    @property
+    def dtype(self) -> str | None: ...
+    @property
+    def layout(self) -> str | None: ...
+    @property
+    def align(self) -> int | None: ...
+    @property
+    def epilogue(self) -> str | None: ...
 
 
-_K = TypeVar("_K", bound=_Keyed)
+_K = TypeVar("_K", bound=_Kind)
 
 
 def of_kind(rows: Iterable[_K], problem: Problem) -> tuple[list[_K], str]:
-    """The rows whose op, dtype, layout and alignment a problem has, and these in words.
+    """The rows whose op, dtype, layout, alignment and epilogue a problem has, and these as text.
 
-    Where there are none, the words go only as far as the first field in which the last of the rows differ.
+    Where there are none, the text ends with the first field in which the last of the rows differ. No epilogue is not
+    mentioned where rows match it.
     """
-    found, words = list(rows), ""
-    for place, (name, wanted) in enumerate(zip(KIND_FIELDS, problem.kind, strict=True)):
-        words += f"{' ' if words else ''}{name}={wanted}"
-        found = [row for row in found if row.key[place] in (None, wanted)]
+    found, parts = list(rows), []
+    for name in KIND_FIELDS:
+        wanted = getattr(problem, name)
+        found = [row for row in found if getattr(row, name) in (None, wanted)]
+        if not found or wanted != NO_EPILOGUE:
+            parts.append(f"{name}={wanted}")
         if not found:
             break
-    return found, words
+    return found, " ".join(parts)
 
 
 def _width(sizes: Range | None) -> int:

@@ -1,8 +1,8 @@
 """The index behind ``Table.lookup``: the smallest box around a point, among many boxes that may lie in each other.
 
-The rows that can match one (op, dtype, layout, align) make a group, indexed when it is first asked for. Rows for a
-single problem are in a dictionary. The others are boxes in (b, m, n, k), ordered by volume, in a tree of three kinds
-of nodes that all answer ``find``:
+The rows that can match one (op, dtype, layout, align, epilogue) make a group, indexed when it is first asked for. Rows
+for a single size that are more specific than all other rows are in a dictionary. The others are boxes in (b, m, n, k),
+ordered by volume, in a tree of three kinds of nodes that all answer ``find``:
 
 - ``Leaf``: few boxes. Along each axis the boxes' borders cut the line into intervals, each with a bit mask of the
   boxes over it; the masks of a point's intervals, and-ed, have a bit for each box around it, and the lowest set bit
@@ -25,12 +25,12 @@ from math import prod
 from operator import xor
 from typing import NamedTuple
 
-from diode_lut.domain.problem import BATCHED, Problem
+from diode_lut.domain.problem import BATCHED, SIZE_FIELDS, Problem
 from diode_lut.table.canonical import canonical_order
 from diode_lut.table.entry import Entry, Range
 
 Kind = tuple[str | int | None, ...]
-"""op, dtype, layout and align: of a problem, or of an entry, where None matches anything."""
+"""op, dtype, layout, align and epilogue: of a problem, or of an entry, where None matches anything."""
 
 Sizes = tuple[int, ...]
 """b, m, n and k of a problem."""
@@ -50,7 +50,7 @@ MOST_COPIES = 1.5
 
 
 REMEMBERED = 1 << 14
-"""A model has some hundred distinct products, each of them many times over: so many answers are remembered."""
+"""Number of answers that are remembered. A model has some hundred different GEMMs, each of which is asked for often."""
 
 
 class Index:
@@ -75,14 +75,14 @@ class Index:
     def _group(self, kind: Kind) -> Group:
         batched = kind[0] in BATCHED
         rows = [
-            Row(entry, entry.sizes if batched else (None, *entry.sizes[1:]))
+            Row(entry, entry.sizes if batched else (None, entry.m, entry.n, entry.k))
             for pattern, entries in self._rows.items()
             if all(part in (None, wanted) for part, wanted in zip(pattern, kind, strict=True))
             for entry in entries
             if batched or entry.b is None or entry.b[0] == 1
         ]
         rows.sort(key=lambda row: (row.entry.volume, canonical_order(row.entry)))
-        exact = bisect_right(rows, 1, key=lambda row: row.entry.volume)
+        exact = next((place for place, row in enumerate(rows) if not _is_point(row.entry, batched)), len(rows))
         return Group(_exact(rows[:exact]), _node(rows[exact:]))
 
 
@@ -146,8 +146,14 @@ class Group(NamedTuple):
     ranges: Node
 
 
+def _is_point(entry: Entry, batched: bool) -> bool:
+    """Whether the entry covers a single size."""
+    sizes = (entry.b, entry.m, entry.n, entry.k) if batched else (entry.m, entry.n, entry.k)
+    return all(size is not None and size[0] == size[1] for size in sizes)
+
+
 def _exact(rows: Sequence[Row]) -> dict[Sizes, Entry]:
-    """Rows for one problem each; of rows for the same problem, the first."""
+    """Rows for one size each; of rows for the same size, the first."""
     return {tuple(1 if size is None else size[0] for size in row.box): row.entry for row in reversed(rows)}
 
 
@@ -156,7 +162,7 @@ def _node(rows: Sequence[Row]) -> Node:
     if len(rows) <= LEAF_ROWS:
         return _leaf(rows)
     for parts in PARTS:
-        axes = tuple((axis, cuts) for axis in range(4) if (cuts := _cuts(rows, axis, parts)))
+        axes = tuple((axis, cuts) for axis in range(len(SIZE_FIELDS)) if (cuts := _cuts(rows, axis, parts)))
         cells = _cells(rows, axes)
         if cells and max(map(len, cells)) <= len(rows) / 4:
             return Grid(axes, [_node(cell) for cell in cells])
@@ -167,7 +173,7 @@ def _node(rows: Sequence[Row]) -> Node:
 def _leaf(rows: Sequence[Row]) -> Leaf:
     axes = []
     everything = (1 << len(rows)) - 1
-    for axis in range(4):
+    for axis in range(len(SIZE_FIELDS)):
         flips: dict[int, int] = defaultdict(int)
         inside = everything
         for number, row in enumerate(rows):

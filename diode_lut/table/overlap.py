@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from operator import or_
-from typing import Any
+from typing import Any, NamedTuple
 
-from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
-from diode_lut.table.entry import Entry, Range
+from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, NO_EPILOGUE, OPS, SIZE_FIELDS, Problem
+from diode_lut.table.entry import KIND_FIELDS, Entry, Range
 
 STEPS = 4_000_000
 """Steps for one table, each about a microsecond. 20,000 rows that do not overlap need a quarter of them at most."""
@@ -48,11 +48,19 @@ class Effort:
 BLOCK_ROWS = 2048
 """How many rows a mask speaks of: it bounds the memory."""
 
+_AXES = [SIZE_FIELDS.index(name) for name in ("m", "n", "k", "b")]
+"""The axes of a box, those first in which rows differ most."""
+
 _ANY: Range = (1, MAX_SIZE)
 _NO_BATCH: Range = (1, 1)
 
-Coverage = tuple[Any, ...]
-"""What ``coverage`` says of a row: four kinds, four ranges of sizes."""
+
+class Coverage(NamedTuple):
+    """What a row covers: its kind, in which None matches anything, and the ranges of b, m, n and k."""
+
+    kind: tuple[Any, ...]
+    box: tuple[Range, ...]
+
 
 Sharing = Callable[[Coverage], int]
 """The mask of the rows of a block that share a value of one field with what an entry covers."""
@@ -95,15 +103,15 @@ class Neighbours:
 
 def coverage(entry: Entry) -> Coverage:
     """The key in full: the same for all entries that cover the same problems, as an op without a batch makes them."""
-    return (*entry.kind, *box(entry))
+    return Coverage(entry.kind, box(entry))
 
 
 def lies_inside(inner: Coverage, outer: Coverage) -> bool:
     """Whether the outer one holds all that the inner one does."""
-    for narrow, wide in zip(inner[4:], outer[4:], strict=True):
+    for narrow, wide in zip(inner.box, outer.box, strict=True):
         if narrow[0] < wide[0] or narrow[1] > wide[1]:
             return False
-    return all(wide in (None, narrow) for narrow, wide in zip(inner[:4], outer[:4], strict=True))
+    return all(wide in (None, narrow) for narrow, wide in zip(inner.kind, outer.kind, strict=True))
 
 
 def repeats(entries: Mapping[int, Entry]) -> Iterator[tuple[int, int]]:
@@ -125,14 +133,15 @@ def overlaps(entries: Mapping[int, Entry], effort: Effort | None = None) -> Iter
     volumes: dict[int, list[int]] = defaultdict(list)
     for number in sorted(first.values()):
         volumes[entries[number].volume].append(number)
-    for volume, numbers in volumes.items():
-        if volume > 1 and len(numbers) > 1:
+    for numbers in volumes.values():
+        # Exact rows of the same volume and with different keys share no problem.
+        if len(numbers) > 1 and not all(entries[number].is_exact for number in numbers):
             yield from _pairs({number: entries[number] for number in numbers}, effort or Effort())
 
 
 def shared_problem(one: Entry, other: Entry) -> Problem:
     """A problem that both entries cover, of which there must be one."""
-    b, m, n, k = (max((x or _ANY)[0], (y or _ANY)[0]) for x, y in zip(one[4:8], other[4:8], strict=True))
+    b, m, n, k = (max((x or _ANY)[0], (y or _ANY)[0]) for x, y in zip(one.sizes, other.sizes, strict=True))
     problems = (
         Problem(
             op,
@@ -143,6 +152,7 @@ def shared_problem(one: Entry, other: Entry) -> Problem:
             m,
             n,
             k,
+            one.epilogue or other.epilogue or NO_EPILOGUE,
         )
         for op in OPS
     )
@@ -171,30 +181,35 @@ def _pairs(entries: Mapping[int, Entry], effort: Effort) -> Iterator[tuple[int, 
 
 def _sharings(block: Sequence[Coverage]) -> list[Sharing]:
     """Sizes first: they differ most, so that the other masks are seldom needed."""
-    return [*(_same_size(block, axis) for axis in (5, 6, 7, 4)), *(_same_kind(block, field) for field in range(4))]
+    axes = [_same_size([key.box[axis] for key in block], axis) for axis in _AXES]
+    return [*axes, *(_same_kind([key.kind[field] for key in block], field) for field in range(len(KIND_FIELDS)))]
 
 
-def _same_kind(block: Sequence[Coverage], field: int) -> Sharing:
+def _same_kind(values: Sequence[object], field: int) -> Sharing:
     masks: dict[object, int] = defaultdict(int)
-    for number, key in enumerate(block):
-        masks[key[field]] |= 1 << number
-    everything = (1 << len(block)) - 1
+    for number, value in enumerate(values):
+        masks[value] |= 1 << number
+    everything = (1 << len(values)) - 1
     anything = masks[None]
-    return lambda key: everything if key[field] is None else masks.get(key[field], 0) | anything
+
+    def sharing(key: Coverage) -> int:
+        value = key.kind[field]
+        return everything if value is None else masks.get(value, 0) | anything
+
+    return sharing
 
 
-def _same_size(block: Sequence[Coverage], axis: int) -> Sharing:
+def _same_size(ranges: Sequence[Range], axis: int) -> Sharing:
     """Two ranges share a size if each begins before the other ends."""
-    ranges = [key[axis] for key in block]
-    by_low = sorted(range(len(block)), key=lambda number: ranges[number][0])
-    by_high = sorted(range(len(block)), key=lambda number: -ranges[number][1])
+    by_low = sorted(range(len(ranges)), key=lambda number: ranges[number][0])
+    by_high = sorted(range(len(ranges)), key=lambda number: -ranges[number][1])
     lows = [ranges[number][0] for number in by_low]
     highs = [-ranges[number][1] for number in by_high]
     begun = list(accumulate((1 << number for number in by_low), or_, initial=0))
     not_over = list(accumulate((1 << number for number in by_high), or_, initial=0))
 
     def sharing(key: Coverage) -> int:
-        low, high = key[axis]
+        low, high = key.box[axis]
         return begun[bisect_right(lows, high)] & not_over[bisect_right(highs, -low)]
 
     return sharing

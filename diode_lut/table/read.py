@@ -27,7 +27,7 @@ from diode_lut.io.bounded import has_more_values, open_regular, read_at_most
 from diode_lut.table.entry import Entry
 from diode_lut.table.position import Fault, Landmark, Positions, dotted, place_at
 from diode_lut.table.table import MAX_BYTES, Table
-from diode_lut.table.wire import MAX_ENTRIES, ROWS, Header, Meaning, decode_entry, decode_header
+from diode_lut.table.wire import FORMATS, MAX_ENTRIES, Header, Meaning, decode_entry, decode_header
 
 MAX_VALUES = 1_000_000
 """In what is parsed at once, which is less than the file where the rows are all written in the same way."""
@@ -74,12 +74,14 @@ def table_of(path: Path, data: bytes) -> Table:
         closing = _CLOSING.search(data, len(data) - _CLOSING_BYTES)
         if opening and closing:
             with suppress(orjson.JSONDecodeError, Fault):
-                header, rows = decode_header(_head(data, opening)), Rows(path)
+                header = decode_header(_head(data, opening))
+                rows = Rows(path, header.version)
                 for piece in _pieces(path, data, opening, closing.start()):
                     rows.add_piece(piece)
                 return _table(path, data, header, rows)
         document = parse(path, data, MAX_VALUES)
-        header, rows = _header(path, data, document), Rows(path)
+        header = _header(path, data, document)
+        rows = Rows(path, header.version)
         rows.add_parsed(document["entries"])
         return _table(path, data, header, rows)
 
@@ -184,16 +186,18 @@ def _pieces(path: Path, data: bytes, opening: re.Match[bytes], stop: int) -> Ite
 
 
 class Rows:
-    """The rows of a file that are good, and by number what is wrong with the others.
+    """The rows of a file of a version that are good, and by number what is wrong with the others.
 
     ``landmarks`` are the first rows of the pieces that were added.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, version: int) -> None:
         self.entries: list[Entry] = []
         self.faults: dict[int, Fault] = {}
         self.landmarks: list[Landmark] = []
         self._path = path
+        self._version = version
+        self._decoder = FORMATS[version].rows
         self._meaning = Meaning()
 
     @property
@@ -205,7 +209,7 @@ class Rows:
         """Decode a piece, at once if all rows are good. JSONDecodeError if it is no list; TableError if too many."""
         self.landmarks.append(Landmark(self.count, piece.offset))
         try:
-            entries = list(map(self._meaning.entry, ROWS.decode(piece.text)))
+            entries = list(map(self._meaning.entry, self._decoder.decode(piece.text)))
         except (MsgspecError, Fault):
             self.add_parsed(orjson.loads(piece.text))
         else:
@@ -219,7 +223,8 @@ class Rows:
             if self.count >= MAX_ENTRIES:
                 raise _too_many_rows(self._path)
             try:
-                self.entries.append(decode_entry(row, self._meaning, explain=len(self.faults) < EXPLAINED))
+                explain = len(self.faults) < EXPLAINED
+                self.entries.append(decode_entry(row, self._meaning, explain=explain, version=self._version))
             except Fault as fault:
                 self.faults[self.count] = fault.inside("entries", self.count)
                 if len(self.faults) > MAX_WRONG:
@@ -242,6 +247,7 @@ def _table(path: Path, data: bytes, header: Header, rows: Rows) -> Table:
         header.hardware,
         rows.entries,
         header.provenance,
+        version=header.version,
         schema=header.schema,
         path=path,
         digest=hashlib.sha256(data).hexdigest(),

@@ -20,35 +20,35 @@ _MOST = 10_000
 
 
 @cache
-def table_validator() -> Draft202012Validator:
-    """What checks a parsed table against the JSON Schema."""
+def table_validator(version: int) -> Draft202012Validator:
+    """What checks a parsed table of a version against the JSON Schema."""
     from jsonschema import Draft202012Validator
 
-    return Draft202012Validator(orjson.loads((schemas_directory() / "table.v1.schema.json").read_bytes()))
+    return Draft202012Validator(orjson.loads((schemas_directory() / f"table.v{version}.schema.json").read_bytes()))
 
 
-def broken_rules(document: object) -> list[Fault]:
-    """What the schema says is wrong with a parsed table, as far as anybody reads on. Thousands of rows take seconds."""
-    errors = table_validator().iter_errors(document)
+def broken_rules(document: object, version: int) -> list[Fault]:
+    """The first _MOST things that the schema says are wrong with a parsed table. Thousands of rows take seconds."""
+    errors = table_validator(version).iter_errors(document)
     return list(islice((fault for error in errors for fault in _faults(error)), _MOST))
 
 
 @cache
-def _part_validator(part: str) -> Draft202012Validator:
+def _part_validator(version: int, part: str) -> Draft202012Validator:
     from jsonschema import Draft202012Validator
 
-    return Draft202012Validator({"$ref": f"#/$defs/{part}", "$defs": table_validator().schema["$defs"]})
+    return Draft202012Validator({"$ref": f"#/$defs/{part}", "$defs": table_validator(version).schema["$defs"]})
 
 
-def first_broken_rule(document: object, otherwise: str, part: str = "") -> Fault:
+def first_broken_rule(document: object, otherwise: str, version: int, part: str = "") -> Fault:
     """The first thing that the schema, or a part of it, says is wrong; ``otherwise``, if it finds nothing wrong.
 
     The rows of a table are not looked at.
     """
     if part:
-        validator = _part_validator(part)
+        validator = _part_validator(version, part)
     else:
-        validator = table_validator()
+        validator = table_validator(version)
         if isinstance(document, dict) and isinstance(document.get("entries"), list):
             document = {**document, "entries": []}
     faults = [fault for error in validator.iter_errors(document) for fault in _faults(error)]

@@ -11,7 +11,7 @@ from diode_lut.domain.errors import TableError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.io.bounded import read_at_most
-from diode_lut.table.canonical import SCHEMA, canonical_bytes, canonical_order
+from diode_lut.table.canonical import SCHEMA_VERSION, SCHEMAS, canonical_bytes, canonical_order
 from diode_lut.table.entry import Entry
 from diode_lut.table.index import Index
 from diode_lut.table.position import Landmark, Positions, line_of_row
@@ -28,8 +28,9 @@ class Table:
 
     ``path`` is the file it was read from, ``errors`` are the rows of that file that were skipped (``skipped`` holds
     their numbers, upwards), ``landmarks`` some rows whose place in it is known, ``digest`` is the SHA-256 of the
-    file's bytes in hexadecimal, ``schema`` what its ``$schema`` says. A table made in memory has the digest of its
-    canonical form. Two tables are equal if they say the same for the same hardware, in whatever order.
+    file's bytes in hexadecimal, ``version`` that of its format, ``schema`` what its ``$schema`` says. A table made in
+    memory has the digest of its canonical form. Two tables are equal if they say the same for the same hardware, in
+    whatever order and version.
     """
 
     def __init__(
@@ -38,7 +39,8 @@ class Table:
         entries: Iterable[Entry],
         provenance: Provenance | None = None,
         *,
-        schema: str = SCHEMA,
+        version: int = SCHEMA_VERSION,
+        schema: str | None = None,
         path: Path | None = None,
         digest: str | None = None,
         errors: Sequence[TableError] = (),
@@ -48,7 +50,8 @@ class Table:
         self.hardware = hardware
         self.entries: tuple[Entry, ...] = tuple(entries)
         self.provenance: Provenance = provenance or {}
-        self.schema = schema
+        self.version = version
+        self.schema = SCHEMAS[version] if schema is None else schema
         self.path = path
         self.errors = tuple(errors)
         self._skipped = tuple(skipped)
@@ -59,6 +62,10 @@ class Table:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the file that the table was read from, or of its canonical form, in hexadecimal."""
+        return self.canonical_digest()
+
+    def canonical_digest(self) -> str:
+        """SHA-256 of the canonical form, in hexadecimal: that of the file if and only if the file has this form."""
         return hashlib.sha256(self._canonical()).hexdigest()
 
     def lookup(self, problem: Problem) -> Entry | None:
@@ -108,10 +115,18 @@ class Table:
         return Index(self.entries)
 
     def _canonical(self) -> bytes:
-        return canonical_bytes(self.schema, self.hardware, self.provenance, self.entries)
+        return canonical_bytes(self.version, self.schema, self.hardware, self.provenance, self.entries)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Table) and self._canonical() == other._canonical()
+        return isinstance(other, Table) and self.upgraded()._canonical() == other.upgraded()._canonical()
+
+    def upgraded(self) -> Table:
+        """The same table in the newest version of the format; it is no longer what its file holds."""
+        ending = SCHEMAS[self.version].rpartition("/")[2]
+        schema = self.schema
+        if schema.endswith(ending):
+            schema = schema.removesuffix(ending) + SCHEMAS[SCHEMA_VERSION].rpartition("/")[2]
+        return Table(self.hardware, self.entries, self.provenance, schema=schema, path=self.path)
 
     def __hash__(self) -> int:
         return hash(self.hardware)

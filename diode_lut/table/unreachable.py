@@ -1,6 +1,7 @@
 """Rows that never answer, because more specific rows answer all of their problems.
 
-A row's problems are boxes of sizes, one for each op, dtype, layout and align. As the problems in more specific boxes
+A row's problems are boxes of sizes, one for each op, dtype, layout, align and
+epilogue. As the problems in more specific boxes
 must at least be as many as those in a box that they cover, nearly all boxes are found not to be covered by counting.
 Any other box is cut, where the borders of the boxes in it are, until one box fills a piece, or counting shows that the
 boxes do not cover it. ``Effort`` bounds the work.
@@ -15,12 +16,12 @@ from itertools import accumulate, product
 from math import prod
 from typing import Any
 
-from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, OPS
+from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, EPILOGUES, LAYOUTS, OPS
 from diode_lut.table.entry import Entry, Range
 from diode_lut.table.overlap import Effort, ExhaustedError, Neighbours, box
 
 Kind = tuple[Any, ...]
-"""op, dtype, layout and align of a problem."""
+"""op, dtype, layout, align and epilogue of a problem."""
 
 Box = tuple[Range, ...]
 """Sizes along b, m, n and k."""
@@ -54,9 +55,10 @@ def _by_kind(
     entries: Mapping[int, Entry], volumes: Mapping[int, int], asked: Collection[int], effort: Effort
 ) -> Mapping[Kind, list[int]]:
     """The rows of each kind that a row in ``asked`` has, in order of volume."""
-    of_kind: dict[Kind, list[int]] = {kind: [] for number in asked for kind in _kinds(entries[number])}
+    classes = _classes(entries.values())
+    of_kind: dict[Kind, list[int]] = {kind: [] for number in asked for kind in _kinds(entries[number], classes)}
     for number in sorted(volumes, key=volumes.__getitem__):
-        kinds = list(_kinds(entries[number]))
+        kinds = list(_kinds(entries[number], classes))
         effort.spend(len(kinds))
         for kind in kinds:
             if kind in of_kind:
@@ -64,9 +66,16 @@ def _by_kind(
     return of_kind
 
 
-def _kinds(entry: Entry) -> Iterator[Kind]:
-    """The op, dtype, layout and align of all the entry's problems."""
-    domains = (OPS, DTYPES, LAYOUTS, ALIGNS)
+def _classes(entries: Iterable[Entry]) -> tuple[str, ...]:
+    """The epilogues that rows name, and one of the others, for which the same rows answer as for all others."""
+    named = {entry.epilogue for entry in entries}
+    others = [name for name in EPILOGUES if name not in named]
+    return (*(name for name in EPILOGUES if name in named), *others[:1])
+
+
+def _kinds(entry: Entry, classes: tuple[str, ...]) -> Iterator[Kind]:
+    """The op, dtype, layout, align and epilogue of all the entry's problems, with these classes of epilogues."""
+    domains = (OPS, DTYPES, LAYOUTS, ALIGNS, classes)
     choices = (domain if value is None else (value,) for domain, value in zip(domains, entry.kind, strict=True))
     return (kind for kind in product(*choices) if kind[0] in BATCHED or entry.b is None or entry.b[0] == 1)
 

@@ -8,15 +8,15 @@ from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
 import msgspec
-from msgspec import Meta, Struct, ValidationError, defstruct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, defstruct, field
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS
+from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, OP_SIZES, OPS, SIZE_FIELDS
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.template import Parameter, Template
-from diode_lut.table.canonical import PROVENANCE, SCHEMA, SCHEMA_VERSION
-from diode_lut.table.entry import SIZE_FIELDS, Candidate, Entry
+from diode_lut.table.canonical import PROVENANCE, SCHEMA_VERSION, SCHEMAS, VERSIONS
+from diode_lut.table.entry import KIND_FIELDS, Baseline, Candidate, Entry
 from diode_lut.table.position import Fault, shown
 from diode_lut.table.schema import first_broken_rule
 
@@ -24,6 +24,18 @@ MAX_ENTRIES = 200_000
 MAX_CONFIGS = 4096
 """Of one row: more than any search tries on a problem, far more than a row needs."""
 MAX_GAIN_PERMILLE = 2**31 - 1
+MAX_ATEN_NS = 10**12
+"""Longest time of a baseline in nanoseconds: 1,000 s."""
+
+_TEMPLATES_OF_VERSION_1 = (
+    "aten",
+    "triton_mm",
+    "triton_bmm",
+    "triton_mm_persistent_tma",
+    "decompose_k",
+    "cpp_gemm",
+)
+"""Version 1 is frozen: templates that come later, and optional tunables, are not part of it."""
 
 _SIZE = Annotated[int, Meta(ge=1, le=MAX_SIZE)]
 _GAIN = Annotated[int, Meta(ge=0, le=MAX_GAIN_PERMILLE)]
@@ -39,45 +51,86 @@ def _closed(name: str, fields: list[Any], **options: Any) -> type[Struct]:
     return defstruct(name, fields, kw_only=True, frozen=True, gc=False, forbid_unknown_fields=True, **options)
 
 
-def _config(template: Template) -> type[Struct]:
-    tunables = [(parameter.name, _values(parameter)) for parameter in template.parameters]
-    fields = [*tunables, ("gain_permille", _GAIN, None)]
+def _config(template: Template, parameters: Sequence[Parameter]) -> type[Struct]:
+    required = [(each.name, _values(each)) for each in parameters if each.default is None]
+    optional = [(each.name, _values(each), each.default) for each in parameters if each.default is not None]
+    fields = [*required, *optional, ("gain_permille", _GAIN, None)]
     return _closed(template.name, fields, tag_field="template", tag=template.name)
 
 
-_CONFIGS = tuple(map(_config, TEMPLATES.values()))
+_BASELINE: Any = _closed(
+    "Baseline",
+    [
+        ("ns", Annotated[int, Meta(ge=1, le=MAX_ATEN_NS)]),
+        *(
+            (name, _SIZE) if all(name in sizes for sizes in OP_SIZES.values()) else (name, _SIZE, 1)
+            for name in SIZE_FIELDS
+        ),
+    ],
+)
 
-FIELDS: dict[str, Any] = {
-    "op": Literal[OPS],
-    "dtype": Literal[DTYPES],
-    "layout": Literal[LAYOUTS],
-    "align": Literal[ALIGNS],
-    **dict.fromkeys(SIZE_FIELDS, tuple[_SIZE, _SIZE]),
-    "configs": Annotated[tuple[Union[_CONFIGS], ...], Meta(min_length=1, max_length=MAX_CONFIGS)],  # type: ignore[valid-type]  # noqa: UP007
-    "problems": _SIZE,
-    "note": str,
+
+class Format(NamedTuple):
+    """A version of the table format: its configs by template, and its rows' fields with what they may be.
+
+    Of ``row``, a field that is None was left out: null is not allowed. ``rows`` decodes many from JSON in UTF-8.
+    """
+
+    configs: dict[str, type[Struct]]
+    fields: dict[str, Any]
+    row: Any
+    rows: msgspec.json.Decoder[list[Any]]
+
+    @classmethod
+    def of(cls, configs: dict[str, type[Struct]], more: dict[str, Any]) -> Format:
+        """The format with these configs, and with these fields besides those that all versions have."""
+        union: Any = Union[tuple(configs.values())]  # noqa: UP007
+        fields = {
+            "op": Literal[OPS],
+            "dtype": Literal[DTYPES],
+            "layout": Literal[LAYOUTS],
+            "align": Literal[ALIGNS],
+            **dict.fromkeys(SIZE_FIELDS, tuple[_SIZE, _SIZE]),
+            "configs": Annotated[tuple[union, ...], Meta(min_length=1, max_length=MAX_CONFIGS)],
+            "problems": _SIZE,
+            "note": str,
+            **more,
+        }
+        row = _closed("Row", [(name, of) if name == "configs" else (name, of, None) for name, of in fields.items()])
+        return cls(configs, fields, row, msgspec.json.Decoder(list[row]))  # type: ignore[valid-type]
+
+
+FORMATS = {
+    1: Format.of({name: _config(TEMPLATES[name], TEMPLATES[name].required) for name in _TEMPLATES_OF_VERSION_1}, {}),
+    2: Format.of(
+        {name: _config(template, template.parameters) for name, template in TEMPLATES.items()},
+        {"epilogue": Literal[tuple(EPILOGUES)], "aten_ns": _BASELINE},
+    ),
 }
-"""The fields of a row, in the order of ``Entry``'s, with what they may be."""
-
-Row: Any = _closed("Row", [(name, kind) if name == "configs" else (name, kind, None) for name, kind in FIELDS.items()])
-"""One row. What is None was left out: null is not allowed."""
-
-ROWS = msgspec.json.Decoder(list[Row])
-"""Many rows, from JSON in UTF-8."""
+"""By version. Fields are in the order of ``Entry``'s."""
 
 _astuple = msgspec.structs.astuple
 _new = tuple.__new__
+_FIELDS = len(Entry._fields)
+_NOT_IN_VERSION_1 = (None, None)
+"""The last fields of an entry, which rows of version 1 do not have."""
 
 
-class _Configs(dict[tuple[int, ...], Config]):
-    """The configs of one template: of all in a table few are different, and equal ones are the same object."""
+class _Configs(dict[Any, Config]):
+    """The configs of one template, by what ``pick`` takes from the object that a config was decoded to.
 
-    def __init__(self, template: str) -> None:
+    Of all configs in a table few are different, and equal ones are the same object.
+    """
+
+    def __init__(self, template: str, names: tuple[str, ...]) -> None:
         super().__init__()
-        self._template = template
+        self._template, self._names = template, names
+        self.pick: Callable[[Any], Any] = attrgetter(*names) if names else type
 
-    def __missing__(self, params: tuple[int, ...]) -> Config:
-        config = self[params] = Config(self._template, params)
+    def __missing__(self, picked: Any) -> Config:
+        values = (picked,) if len(self._names) == 1 else picked
+        config = Config.make(self._template, dict(zip(self._names, values, strict=True)) if self._names else {})
+        self[picked] = config
         return config
 
 
@@ -85,14 +138,22 @@ class Meaning:
     """What rows mean: makes entries of them."""
 
     def __init__(self) -> None:
-        self._parts = {
-            kind: (_Configs(name).__getitem__, _picker(template.names))
-            for kind, (name, template) in zip(_CONFIGS, TEMPLATES.items(), strict=True)
-        }
+        self._parts = {}
+        for version in FORMATS.values():
+            for template, kind in version.configs.items():
+                *tunables, _ = kind.__struct_fields__
+                configs = _Configs(template, tuple(tunables))
+                self._parts[kind] = configs.__getitem__, configs.pick
 
     def entry(self, row: Any) -> Entry:
-        """The entry of a row; Fault if a range ends before it begins, or a config comes twice."""
-        op, dtype, layout, align, b, m, n, k, wires, problems, note = _astuple(row)
+        """The entry of a row; Fault if a range ends before it begins, or a config comes twice.
+
+        Also if the time of the baseline is for a problem that the row does not cover.
+        """
+        fields = _astuple(row)
+        if len(fields) < _FIELDS:
+            fields += _NOT_IN_VERSION_1
+        op, dtype, layout, align, b, m, n, k, wires, problems, note, epilogue, baseline = fields
         candidates = self.candidates(wires)
         if (
             (m is not None and m[0] > m[1])
@@ -101,7 +162,11 @@ class Meaning:
             or (b is not None and b[0] > b[1])
         ):
             raise next(reversed_ranges(row))
-        return _new(Entry, (op, dtype, layout, align, b, m, n, k, candidates, problems, note))
+        if baseline is not None:
+            for fault in misplaced(row):
+                raise fault
+            baseline = Baseline(*_astuple(baseline))
+        return _new(Entry, (op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, baseline))
 
     def candidates(self, wires: Sequence[Any]) -> tuple[Candidate, ...]:
         """The candidates of a row; Fault if a config comes twice."""
@@ -117,19 +182,31 @@ class Meaning:
         return tuple(candidates)
 
 
-def _picker(names: tuple[str, ...]) -> Callable[[Any], tuple[int, ...]]:
-    """What gives these attributes of an object as a tuple."""
-    if len(names) > 1:
-        return attrgetter(*names)
-    return lambda wire: tuple([getattr(wire, name) for name in names])
-
-
 def reversed_ranges(row: Any) -> Iterator[Fault]:
     """The ranges of a row, or of an entry, that end before they begin."""
     for name in SIZE_FIELDS:
         size = getattr(row, name)
         if size is not None and size[0] > size[1]:
             yield Fault(f"{list(size)} ends before it begins (allowed: [lowest, highest])", name)
+
+
+def misplaced(row: Any) -> Iterator[Fault]:
+    """What keeps the time of a row's baseline, or of an entry's, from being the time of one of its problems."""
+    baseline = row.aten_ns
+    if baseline is None:
+        return
+    needed = [name for name in KIND_FIELDS if name != "epilogue"]
+    for name in needed:
+        if getattr(row, name) is None:
+            reason = f"is the time of one problem, so that the row needs {', '.join(needed)} ({name} is missing)"
+            yield Fault(reason, "aten_ns")
+            return
+    if row.op not in BATCHED and baseline.b != 1:
+        yield Fault(f"{baseline.b} is not 1, and {row.op} has no batch", "aten_ns", "b")
+    for name in OP_SIZES[row.op]:
+        found, size = getattr(row, name), getattr(baseline, name)
+        if found is not None and not found[0] <= size <= found[1]:
+            yield Fault(f"{size} is not in the row's {name} (allowed: {found[0]} to {found[1]})", "aten_ns", name)
 
 
 def _repeated(candidates: Sequence[Candidate]) -> Fault:
@@ -146,6 +223,7 @@ _DEPTH = 3
 class Header(NamedTuple):
     """All of a table but its entries."""
 
+    version: int
     schema: str
     hardware: Hardware
     provenance: dict[str, str | list[str]]
@@ -173,7 +251,7 @@ class _Head(msgspec.Struct, forbid_unknown_fields=True):
     hardware: _Hardware
     entries: list[Any]
     provenance: dict[str, Any] = {}
-    schema: str = field(default=SCHEMA, name="$schema")
+    schema: str | UnsetType = field(default=UNSET, name="$schema")
 
 
 def decode_header(document: object) -> Header:
@@ -181,58 +259,66 @@ def decode_header(document: object) -> Header:
 
     The version comes first, because a file of another version is not wrong in any other way.
     """
-    decode_version(document)
+    version = decode_version(document)
     try:
         head = msgspec.convert(_whole(document, 2), _Head)
         msgspec.convert(head.provenance, _Provenance)
     except ValidationError as error:
-        raise first_broken_rule(document, str(error)) from None
+        raise first_broken_rule(document, str(error), version) from None
     hardware = Hardware(*msgspec.structs.astuple(head.hardware))
-    return Header(head.schema, hardware, head.provenance)
+    schema = SCHEMAS[version] if isinstance(head.schema, UnsetType) else head.schema
+    return Header(version, schema, hardware, head.provenance)
 
 
-def decode_version(document: object) -> None:
-    """Nothing, if this is a table of the version that we read; otherwise Fault."""
+def decode_version(document: object) -> int:
+    """The version of the table, one of VERSIONS; Fault if it is another, or this is no table."""
     if not isinstance(document, dict):
         raise Fault(f"{shown(document)} is not a table (a table is an object)")
+    expected = " or ".join(map(str, VERSIONS))
     if "schema_version" not in document:
-        raise Fault(f"is missing, so this is not a table (expected {SCHEMA_VERSION})", "schema_version")
+        raise Fault(f"is missing, so this is not a table (expected {expected})", "schema_version")
     found = document["schema_version"]
-    if isinstance(found, bool) or found != SCHEMA_VERSION:
+    if isinstance(found, bool) or found not in VERSIONS:
         newer = isinstance(found, int) and found > SCHEMA_VERSION
         remedy = " (written by a newer diode_lut: upgrade)" if newer else ""
-        raise Fault(f"expected {SCHEMA_VERSION}, found {shown(found)}{remedy}", "schema_version")
+        raise Fault(f"expected {expected}, found {shown(found)}{remedy}", "schema_version")
+    return int(found)
 
 
-def decode_entry(row: object, meaning: Meaning | None = None, *, explain: bool = True) -> Entry:
+def decode_entry(
+    row: object, meaning: Meaning | None = None, *, explain: bool = True, version: int = SCHEMA_VERSION
+) -> Entry:
     """The entry of a row; Fault names the first thing that is wrong with it, unless ``explain`` is False."""
+    kind = FORMATS[version].row
     try:
-        decoded = msgspec.convert(row, Row)
+        decoded = msgspec.convert(row, kind)
     except ValidationError:
         try:
-            decoded = msgspec.convert(_whole(row, _DEPTH), Row)
+            decoded = msgspec.convert(_whole(row, _DEPTH), kind)
         except ValidationError as error:
-            raise first_broken_rule(row, str(error), part="entry") if explain else Fault(str(error)) from None
+            raise first_broken_rule(row, str(error), version, part="entry") if explain else Fault(str(error)) from None
     entry = (meaning or Meaning()).entry(decoded)
     if any("\ud800" <= letter <= "\udfff" for letter in entry.note or ""):
         raise Fault(f"{shown(entry.note)} is not Unicode (a lone surrogate cannot be written)", "note")
     return entry
 
 
-def decode_readable(row: dict[str, Any]) -> tuple[Entry, list[Fault]]:
+def decode_readable(row: dict[str, Any], version: int) -> tuple[Entry, list[Fault]]:
     """The entry that the fields of a bad row make which are good, and what is wrong with these besides their types."""
     fields: dict[str, Any] = {"configs": ()}
     faults: list[Fault] = []
-    for name in filter(row.__contains__, FIELDS):
+    kinds = FORMATS[version].fields
+    for name in filter(row.__contains__, kinds):
         with suppress(ValidationError):
-            fields[name] = msgspec.convert(_whole(row[name], _DEPTH - 1), FIELDS[name])
+            fields[name] = msgspec.convert(_whole(row[name], _DEPTH - 1), kinds[name])
     try:
         fields["configs"] = Meaning().candidates(fields["configs"])
     except Fault as fault:
         fields["configs"] = ()
         faults.append(fault)
-    entry = Entry._make(map(fields.get, FIELDS))
-    return entry, [*faults, *reversed_ranges(entry)]
+    fields["candidates"] = fields.pop("configs")
+    entry = Entry._make(map(fields.get, Entry._fields))
+    return entry, [*faults, *reversed_ranges(entry), *misplaced(entry)]
 
 
 def _whole(value: Any, depth: int) -> Any:

@@ -7,14 +7,20 @@ from pathlib import Path
 
 from diode_lut.domain.printable import as_lines
 from diode_lut.io.files import write_atomically
-from diode_lut.table.canonical import candidate_in_words, canonical_bytes, canonical_order, key_in_words
+from diode_lut.table.canonical import (
+    baseline_as_text,
+    candidate_in_words,
+    canonical_bytes,
+    canonical_order,
+    key_in_words,
+)
 from diode_lut.table.entry import Entry
 from diode_lut.table.table import Table
 
 
 def to_bytes(table: Table) -> bytes:
     """The table in canonical form: equal tables give equal bytes."""
-    return canonical_bytes(table.schema, table.hardware, table.provenance, table.entries)
+    return canonical_bytes(table.version, table.schema, table.hardware, table.provenance, table.entries)
 
 
 def write_table(table: Table, path: Path) -> None:
@@ -37,6 +43,8 @@ def _row(entry: Entry) -> Iterator[str]:
     yield from (f"  {candidate_in_words(candidate)}" for candidate in entry.candidates)
     if entry.problems is not None:
         yield f"  measured problems: {entry.problems}"
+    if entry.aten_ns is not None:
+        yield f"  aten: {baseline_as_text(entry.aten_ns, entry.op)}"
     if entry.note is not None:
         yield f"  note: {entry.note}"
 

@@ -16,8 +16,8 @@ def draw_from() -> Strategies:
 
 
 GOOD = """{
-"$schema": "../schemas/table.v1.schema.json",
-"schema_version": 1,
+"$schema": "../schemas/table.v2.schema.json",
+"schema_version": 2,
 "hardware": {"name": "NVIDIA H200", "arch": "sm_90", "sm_count": 132, "aliases": []},
 "provenance": {"torch": "2.11.0", "datasets": ["sha256:00"], "diode_lut": "0.1.0"},
 "entries": [

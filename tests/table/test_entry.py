@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
+from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, OPS, Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.table import Candidate, Entry
 
 ANY = Entry(None, None, None, None, None, None, None, None, (Candidate(ATEN),))
-EXACT = Entry("mm", "float16", "nn", 16, None, (4, 4), (5, 5), (6, 6), (Candidate(ATEN),))
+EXACT = Entry("mm", "float16", "nn", 16, None, (4, 4), (5, 5), (6, 6), (Candidate(ATEN),), epilogue="none")
 
 
 def test_an_entry_covers_the_borders_of_its_ranges_and_nothing_beyond() -> None:
@@ -35,14 +35,14 @@ def test_each_field_of_the_key_counts(other: dict[str, Any]) -> None:
 @given(data=st.data())
 def test_volume_counts_the_problems_that_are_covered(data: st.DataObject, draw_from: Any) -> None:
     """The volume is the number of possible problems that the entry covers, wherever these can be counted."""
-    entry = data.draw(draw_from.entries.filter(lambda entry: None not in entry[5:8]))
+    entry = data.draw(draw_from.entries.filter(lambda entry: None not in (entry.m, entry.n, entry.k)))
     entry = entry._replace(b=entry.b or (1, 1))
-    sizes = [range(size[0], size[1] + 1) for size in entry[5:8]]
-    kinds = product(OPS, DTYPES, LAYOUTS, ALIGNS)
+    sizes = [range(size[0], size[1] + 1) for size in (entry.m, entry.n, entry.k)]
+    m, n, k = (size[0] for size in sizes)
     count = sum(
-        entry.covers(Problem(*kind, b, *(size[0] for size in sizes)))
-        for kind in kinds
-        for b in (range(1, 9) if kind[0] in BATCHED else (1,))
+        entry.covers(Problem(op, dtype, layout, align, b, m, n, k, epilogue))
+        for op, dtype, layout, align, epilogue in product(OPS, DTYPES, LAYOUTS, ALIGNS, EPILOGUES)
+        for b in (range(1, 9) if op in BATCHED else (1,))
     )
     assert entry.volume == count * len(sizes[0]) * len(sizes[1]) * len(sizes[2])
 
@@ -52,6 +52,14 @@ def test_a_size_that_is_left_out_counts_all_sizes() -> None:
     assert EXACT.volume == 1
     assert EXACT._replace(k=None).volume == MAX_SIZE
     assert EXACT._replace(op="bmm").volume == MAX_SIZE
+
+
+def test_an_epilogue_that_is_left_out_counts_all_classes() -> None:
+    """A row without an epilogue is for every class, and is exact nevertheless."""
+    assert EXACT._replace(epilogue=None).volume == len(EPILOGUES)
+    assert EXACT._replace(epilogue=None).is_exact
+    assert EXACT.is_exact
+    assert not EXACT._replace(m=(4, 5)).is_exact
 
 
 def test_to_json_leaves_out_what_is_none() -> None:

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, OPS, Problem
+from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, EPILOGUES, LAYOUTS, OPS, Problem
 from diode_lut.table import Entry, overlap
 
 
 def _shares(one: Entry, other: Entry) -> bool:
     """Whether some possible problem with sizes up to 9 is covered by both: brute force, one axis after the other."""
-    kinds = product(OPS, DTYPES[:2], LAYOUTS[:2], ALIGNS)
+    kinds = product(OPS, DTYPES[:2], LAYOUTS[:2], ALIGNS, EPILOGUES)
     sizes = range(1, 10)
-    for kind in kinds:
-        start = Problem(*kind, 1, 1, 1, 1)
+    for op, dtype, layout, align, epilogue in kinds:
+        start = Problem(op, dtype, layout, align, 1, 1, 1, 1, epilogue)
         alone = [entry._replace(b=None, m=None, n=None, k=None) for entry in (one, other)]
         if all(entry.covers(start) for entry in alone):
-            batches = sizes if kind[0] in BATCHED else (1,)
+            batches = sizes if op in BATCHED else (1,)
             values = {"b": batches, "m": sizes, "n": sizes, "k": sizes}
             if all(any(_covers(one, name, v) and _covers(other, name, v) for v in vs) for name, vs in values.items()):
                 return True
@@ -34,7 +34,8 @@ def _covers(entry: Entry, name: str, value: int) -> bool:
 
 
 def _same_problems(entry: Entry) -> tuple[Any, ...]:
-    return (*entry[:4], (1, 1) if entry.op in ("mm", "addmm") else entry.b, *entry[5:8])
+    batch = (1, 1) if entry.op in ("mm", "addmm") else entry.b
+    return (*entry.kind, batch, entry.m, entry.n, entry.k)
 
 
 @pytest.mark.parametrize("block_rows", [1, 3, 2048])

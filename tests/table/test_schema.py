@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,30 +16,44 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from diode_lut.domain.errors import TableError
-from diode_lut.domain.problem import MAX_SIZE
+from diode_lut.domain.problem import BATCHED, MAX_SIZE
 from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.table import Table, read_table, to_bytes
 from diode_lut.table import read as read_module
-from diode_lut.table import read_table, to_bytes
+from diode_lut.table.canonical import SCHEMA_VERSION, VERSIONS
 from diode_lut.table.check import check_file
 from diode_lut.table.schema import table_validator
 from tests.mutated import mutate
+from tools import write_schema
 
-SCHEMA = table_validator().schema
-ROW = Draft202012Validator({"$ref": "#/$defs/entry", "$defs": SCHEMA["$defs"]})
+VERSION_1 = "dd92d55f9364c7ba43da358f6a91616a8e1b311a010328a837b56532a5399ef5"
+
+SCHEMAS = {version: table_validator(version).schema for version in VERSIONS}
+ROWS = {
+    version: Draft202012Validator({"$ref": "#/$defs/entry", "$defs": schema["$defs"]})
+    for version, schema in SCHEMAS.items()
+}
 
 NUMBERS = [0, 1, 2, -1, 1.0, 16.0, 1.5, 64, 96, 4096, 4097, MAX_SIZE, MAX_SIZE + 1, 2.0**31, 1e300, 2**63]
-STRINGS = ["", "mm", "aten", "triton_mm", "decompose_k", "nn"]
+STRINGS = ["", "mm", "aten", "triton_mm", "decompose_k", "nn", "light"]
 LISTS = [[], [1], [1, 1], [2, 1], [1, 1.0], [1, 2, 3], [True, 1], [{"template": "aten"}, {"template": "aten"}]]
-JUNK = st.sampled_from([None, True, False, *NUMBERS, *STRINGS, *LISTS, {}, {"template": "aten"}]).map(copy.deepcopy)
-NAMES = st.sampled_from(
-    ["op", "b", "m", "note", "problems", "configs", "template", "block_m", "k_split", "gain_permille"]
-) | (st.sampled_from(["$schema", "schema_version", "hardware", "provenance", "aliases", "torch", "datasets", "x", ""]))
+TIMES = [{"ns": 12345, "m": 1, "n": 1, "k": 1}, {"ns": 12345, "b": 2, "m": 8, "n": 8, "k": 8}]
+JUNK = st.sampled_from([None, True, False, *NUMBERS, *STRINGS, *LISTS, *TIMES, {}, {"template": "aten"}]).map(
+    copy.deepcopy
+)
+ROW_NAMES = ["op", "b", "m", "epilogue", "note", "problems", "aten_ns", "ns", "configs"]
+CONFIG_NAMES = ["template", "block_m", "pad", "kpack", "k_split", "gain_permille"]
+HEAD_NAMES = ["$schema", "schema_version", "hardware", "provenance", "aliases", "torch", "datasets", "x", ""]
+NAMES = st.sampled_from(ROW_NAMES + CONFIG_NAMES) | st.sampled_from(HEAD_NAMES)
 
 
 @st.composite
 def documents(draw: Any, tables: Any) -> Any:
-    """A table, parsed, in which up to three values are not what they were."""
-    document = orjson.loads(to_bytes(draw(tables)))
+    """A table of some version, parsed, in which up to three values are not what they were."""
+    table = draw(tables)
+    if draw(st.booleans()):
+        table = Table(table.hardware, table.entries, table.provenance, version=1)
+    document = orjson.loads(to_bytes(table))
     for _ in range(draw(st.integers(0, 3))):
         mutate(draw, document, NAMES, JUNK)
     return document
@@ -56,18 +71,41 @@ def _in_pieces(document: Any) -> bytes:
 
 
 def _means_something(row: Any) -> bool:
-    """The rules that a schema cannot state: ranges in order, no config twice."""
+    """The rules that a schema cannot state: ranges in order, no config twice, a time of a problem that is covered."""
     ordered = all(row[name][0] <= row[name][1] for name in "bmnk" if name in row)
-    configs = [{name: value for name, value in config.items() if name != "gain_permille"} for config in row["configs"]]
-    return ordered and all(config not in configs[:number] for number, config in enumerate(configs))
+    configs = [_tunables(config) for config in row["configs"]]
+    distinct = all(config not in configs[:number] for number, config in enumerate(configs))
+    return ordered and distinct and ("aten_ns" not in row or _is_of_the_row(row["aten_ns"], row))
+
+
+def _tunables(config: dict[str, Any]) -> dict[str, Any]:
+    """The config without its gain, and without tunables that have their defaults."""
+    defaults = {each.name: each.default for each in TEMPLATES[config["template"]].parameters}
+    return {
+        name: value
+        for name, value in config.items()
+        if name != "gain_permille" and (name == "template" or value != defaults[name])
+    }
+
+
+def _is_of_the_row(baseline: dict[str, int], row: dict[str, Any]) -> bool:
+    if not row.keys() >= {"op", "dtype", "layout", "align"}:
+        return False
+    sizes = {"b": 1, **baseline}
+    if row["op"] not in BATCHED and sizes["b"] != 1:
+        return False
+    names = "bmnk" if row["op"] in BATCHED else "mnk"
+    return all(row[name][0] <= sizes[name] <= row[name][1] for name in names if name in row)
 
 
 def _by_schema(document: Any) -> list[bool] | None:
     """Which rows are accepted, or None if the file is not."""
-    rows = document.get("entries")
-    if not table_validator().is_valid({**document, "entries": []} if isinstance(rows, list) else document):
+    rows, version = document.get("entries"), document.get("schema_version")
+    if isinstance(version, bool) or version not in VERSIONS:
         return None
-    return [ROW.is_valid(row) and _means_something(row) for row in rows]
+    if not table_validator(version).is_valid({**document, "entries": []} if isinstance(rows, list) else document):
+        return None
+    return [ROWS[version].is_valid(row) and _means_something(row) for row in rows]
 
 
 def _by_reader(path: Path) -> list[bool] | None:
@@ -100,7 +138,10 @@ def test_rows_are_decoded_alike_after_other_rows(data: st.DataObject, draw_from:
     rows = document["entries"] + copy.deepcopy(document["entries"])
     for _ in range(data.draw(st.integers(0, 4)) if rows else 0):
         mutate(data.draw, rows, NAMES, JUNK)
-    header = {"schema_version": 1, "hardware": {"name": "GPU", "arch": "sm_90", "sm_count": 1}}
+    header = {
+        "schema_version": document.get("schema_version"),
+        "hardware": {"name": "GPU", "arch": "sm_90", "sm_count": 1},
+    }
     path = tmp_path_factory.getbasetemp() / "alike.json"
     alone = []
     for row in rows:
@@ -126,9 +167,10 @@ def test_check_names_what_the_reader_skips(data: st.DataObject, draw_from: Any, 
         assert all(error.where.split("]")[0] in named for error in skipped)
 
 
-def test_the_schema_is_valid_itself() -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_schema_is_valid_itself(version: int) -> None:
     """The schema keeps to JSON Schema 2020-12."""
-    Draft202012Validator.check_schema(SCHEMA)
+    Draft202012Validator.check_schema(SCHEMAS[version])
 
 
 def _objects(schema: Any) -> Iterator[Any]:
@@ -142,14 +184,16 @@ def _objects(schema: Any) -> Iterator[Any]:
             yield from _objects(inner)
 
 
-def test_objects_are_closed_and_fields_described() -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_objects_are_closed_and_fields_described(version: int) -> None:
     """No object takes unknown fields, and each field has a title and a description for editors to show."""
-    for schema in _objects(SCHEMA):
+    whole = SCHEMAS[version]
+    for schema in _objects(whole):
         assert schema.get("additionalProperties") is False or schema["title"] == "Config"
         for name, field in schema["properties"].items():
-            described = field if field is not True else SCHEMA["$defs"]["config"]["properties"][name]
+            described = field if field is not True else whole["$defs"]["config"]["properties"][name]
             if set(described) == {"$ref"}:
-                described = SCHEMA["$defs"][described["$ref"].rpartition("/")[2]]
+                described = whole["$defs"][described["$ref"].rpartition("/")[2]]
             assert described["title"], name
             assert described["description"].endswith((".", ":", "...", "YYYY-MM-DD", "cpu-avx512")), name
 
@@ -157,21 +201,27 @@ def test_objects_are_closed_and_fields_described() -> None:
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_each_template_has_exactly_its_tunables(template: str) -> None:
     """For every template the schema takes all tunables with their allowed values, needs each, and takes no other."""
-    config = Draft202012Validator({"$ref": "#/$defs/config", "$defs": SCHEMA["$defs"]})
+    config = Draft202012Validator({"$ref": "#/$defs/config", "$defs": SCHEMAS[SCHEMA_VERSION]["$defs"]})
     good = {
         "template": template,
-        **{parameter.name: parameter.values[0] for parameter in TEMPLATES[template].parameters},
+        **{parameter.name: parameter.values[0] for parameter in TEMPLATES[template].required},
     }
     assert config.is_valid(good)
     assert not config.is_valid({**good, "other": 1})
     for parameter in TEMPLATES[template].parameters:
-        assert not config.is_valid({name: value for name, value in good.items() if name != parameter.name})
+        without = {name: value for name, value in good.items() if name != parameter.name}
+        assert config.is_valid(without) is (parameter.default is not None)
         tried = [*range(70), 96, 127, 128, 129, 255, 256, 257, 512, 4095, 4096, 4097]
         accepted = [value for value in tried if config.is_valid({**good, parameter.name: value})]
         assert accepted == [value for value in tried if value in parameter.values]
 
 
-def test_the_schema_file_is_tidy() -> None:
-    """The file is formatted as json.dumps does with an indent of 2, so that changes are short."""
-    path = Path(__file__).parents[2] / "schemas" / "table.v1.schema.json"
-    assert path.read_text() == json.dumps(json.loads(path.read_text()), indent=2, ensure_ascii=False) + "\n"
+def test_the_schema_file_is_what_the_registry_says() -> None:
+    """The schema of the newest version is generated from the templates and limits in the code."""
+    assert write_schema.PATH.read_text(encoding="utf-8") == write_schema.text()
+
+
+def test_version_1_is_frozen() -> None:
+    """The schema of version 1 does not change with the code."""
+    path = write_schema.PATH.with_name("table.v1.schema.json")
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == VERSION_1

@@ -1,0 +1,284 @@
+"""Writes the JSON Schema of the table format from the registry of kernels and the limits of the reader.
+
+Run after a change of a template, a tunable, a limit or a text: ``python tools/write_schema.py``. Version 1 is frozen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from diode_lut.domain.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, OP_SIZES, OPS, SIZE_FIELDS
+from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.kernels.template import Parameter, Template
+from diode_lut.table.canonical import PROVENANCE, SCHEMA_VERSION
+from diode_lut.table.wire import FORMATS, MAX_ATEN_NS, MAX_CONFIGS, MAX_ENTRIES, MAX_GAIN_PERMILLE
+
+PATH = Path(__file__).parents[1] / "schemas" / f"table.v{SCHEMA_VERSION}.schema.json"
+
+Schema = dict[str, Any]
+
+OF_PROVENANCE = {
+    "torch": ("torch", "Version of PyTorch that measured."),
+    "triton": ("Triton", "Version of Triton that compiled the kernels."),
+    "cuda": ("CUDA", "Version of CUDA that PyTorch was built with."),
+    "driver": ("Driver", "Version of the device's driver."),
+    "benchmarker": ("Benchmarker", "What took the times."),
+    "measured_on": ("Date", "When the latest timing was taken: YYYY-MM-DD."),
+    "datasets": ("Datasets", "Digests of the datasets that the table was built from: sha256:..."),
+    "pruned_with": ("Pruned with", "The model that rows were left to: its digest, sha256:..., and its thresholds."),
+    "diode_lut": ("diode_lut", "Version of diode_lut that built the table."),
+}
+OF_SIZES = {
+    "b": ("B", "Number of matrices in a batch; 1 for ops without a batch."),
+    "m": ("M", "Rows of A and C."),
+    "n": ("N", "Columns of B and C."),
+    "k": ("K", "Columns of A and rows of B."),
+}
+
+
+def main() -> None:
+    """Replace the file."""
+    PATH.write_text(text(), encoding="utf-8")
+
+
+def text() -> str:
+    """The schema as its file has it."""
+    return json.dumps(table(), indent=2, ensure_ascii=False) + "\n"
+
+
+def table() -> Schema:
+    """The schema."""
+    fields = {
+        "$schema": {
+            **described(
+                "Schema", "Path of this schema from the table: editors use it to check the file while it is typed."
+            ),
+            "type": "string",
+        },
+        "schema_version": {
+            **described("Version", "The version of the format. A reader refuses versions that it does not know."),
+            "type": "integer",
+            "const": SCHEMA_VERSION,
+        },
+        "hardware": {**described("Hardware", "The device that the table is for."), **ref("hardware")},
+        "provenance": {**described("Provenance", "Where the table comes from."), **ref("provenance")},
+        "entries": {
+            **described("Entries", "The rows, sorted by key in canonical form; their order has no meaning."),
+            "type": "array",
+            "maxItems": MAX_ENTRIES,
+            "items": ref("entry"),
+        },
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **closed(
+            f"Table of kernel configurations, version {SCHEMA_VERSION}",
+            "Which kernel a GEMM gets on one kind of hardware. Of the entries that cover a GEMM, the one that covers "
+            "the fewest problems answers for it.",
+            fields,
+            required=("schema_version", "hardware", "entries"),
+        ),
+        "$defs": definitions(),
+    }
+
+
+def definitions() -> Schema:
+    """What the schema refers to."""
+    return {
+        "size": {
+            **described("Size", "A size in elements; kernels index with 32 bits."),
+            **integers(range(1, MAX_SIZE + 1)),
+        },
+        "range": {
+            **described(
+                "Range",
+                "[lowest, highest], both included, and the lowest not above the highest. [1024, 1024] is just 1024.",
+            ),
+            "type": "array",
+            "items": ref("size"),
+            "minItems": 2,
+            "maxItems": 2,
+        },
+        "hardware": hardware(),
+        "provenance": provenance(),
+        "entry": entry(),
+        "aten_ns": baseline(),
+        "config": config(),
+        **{template.name: of_template(template) for template in TEMPLATES.values()},
+        "gain_permille": {
+            **described(
+                "Gain",
+                "1000 times the time of aten, divided by the time of this config: 1063 is 6.3 % faster than aten. Left "
+                "out if it was not measured. With an epilogue, the time of aten includes that of a separate kernel for "
+                "the pointwise work.",
+            ),
+            **integers(range(MAX_GAIN_PERMILLE + 1)),
+        },
+    }
+
+
+def hardware() -> Schema:
+    """The device."""
+    fields = {
+        "name": {
+            **described("Name", "The marketing name as the driver gives it: NVIDIA H200."),
+            "type": "string",
+            "minLength": 1,
+        },
+        "arch": {
+            **described("Architecture", "The instruction set: sm_90, gfx942, cpu-avx512."),
+            "type": "string",
+            "minLength": 1,
+        },
+        "sm_count": {
+            **described("SM count", "Multiprocessors; on a CPU, threads that torch uses."),
+            **integers(range(1, MAX_SIZE + 1)),
+        },
+        "aliases": {**described("Aliases", "Other names of the same hardware."), **strings()},
+    }
+    return closed("Hardware", "What the table was measured on.", fields, required=("name", "arch", "sm_count"))
+
+
+def provenance() -> Schema:
+    """Where the table comes from."""
+    fields = {
+        name: {**described(*OF_PROVENANCE[name]), **(strings() if name == "datasets" else {"type": "string"})}
+        for name in PROVENANCE
+    }
+    return closed("Provenance", "Where the table comes from. It does not change what the table answers.", fields)
+
+
+def entry() -> Schema:
+    """A row, its fields in canonical order."""
+    ops = "The GEMM: C = A B (mm), C = bias + A B (addmm), and both in batches (bmm, baddbmm)."
+    classes = "; ".join(f"{name}: {meaning}" for name, meaning in EPILOGUES.items())
+    fields = {
+        "op": {**described("Operation", ops), **choice("string", OPS)},
+        "dtype": {
+            **described("Type", "Type of the elements of A and B; tf32 is float32 with TF32 allowed."),
+            **choice("string", DTYPES),
+        },
+        "layout": {
+            **described("Layout", "A letter for A and one for B: n is row-major, t is column-major."),
+            **choice("string", LAYOUTS),
+        },
+        "align": {
+            **described("Alignment", "16 if every row of A and B starts on a 16-byte boundary, else 2."),
+            **choice("integer", ALIGNS),
+        },
+        "epilogue": {
+            **described("Epilogue", f"Class of the pointwise work that is fused behind the GEMM. {classes}."),
+            **choice("string", EPILOGUES),
+        },
+        **{name: {**described(*OF_SIZES[name]), **ref("range")} for name in SIZE_FIELDS},
+        "problems": {
+            **described("Problems", "Number of measured problems that the row is based on."),
+            **integers(range(1, MAX_SIZE + 1)),
+        },
+        "aten_ns": ref("aten_ns"),
+        "configs": {
+            **described("Configs", "Kernels, best first; the first that can run is taken. No two are equal."),
+            "type": "array",
+            "minItems": 1,
+            "maxItems": MAX_CONFIGS,
+            "items": ref("config"),
+        },
+        "note": {**described("Note", "For people. Rows with a note survive rebuilds."), "type": "string"},
+    }
+    assert fields.keys() == FORMATS[SCHEMA_VERSION].fields.keys()
+    about = (
+        "A row: a key, which says what problems it covers, and configs. A field of the key that is left out matches "
+    )
+    return closed("Entry", f"{about}anything.", fields, required=("configs",))
+
+
+def baseline() -> Schema:
+    """The time of aten."""
+    everywhere = [name for name in SIZE_FIELDS if all(name in sizes for sizes in OP_SIZES.values())]
+    fields = {
+        "ns": {**described("Nanoseconds", "The measured time in nanoseconds."), **integers(range(1, MAX_ATEN_NS + 1))},
+        **{name: {**described(*OF_SIZES[name]), **ref("size")} for name in SIZE_FIELDS},
+    }
+    return closed(
+        "Time of aten",
+        "The time of aten on one problem of the row, which has these sizes. The row needs op, dtype, layout and align. "
+        "If the row has an epilogue, the time includes that of a separate kernel for the pointwise work.",
+        fields,
+        required=("ns", *everywhere),
+    )
+
+
+def config() -> Schema:
+    """A config of any template."""
+    rules = [
+        {
+            "if": {"properties": {"template": {"const": name}}, "required": ["template"]},
+            "then": ref(name),
+        }
+        for name in TEMPLATES
+    ]
+    about = "What generates the kernel; aten calls the vendor's library (cuBLAS, rocBLAS, oneDNN)."
+    return {
+        **described("Config", "A template and its tunables; what follows from the GEMM is not stored."),
+        "type": "object",
+        "required": ["template"],
+        "properties": {"template": {**described("Template", about), **choice("string", TEMPLATES)}},
+        "allOf": rules,
+    }
+
+
+def of_template(template: Template) -> Schema:
+    """A config of one template."""
+    fields = {
+        "template": True,
+        **{each.name: tunable(each) for each in template.parameters},
+        "gain_permille": ref("gain_permille"),
+    }
+    required = ("template", *(each.name for each in template.required))
+    return closed(template.name, template.about, fields, required=required)
+
+
+def tunable(parameter: Parameter) -> Schema:
+    """A field of a config."""
+    values = parameter.values
+    kind = integers(values) if isinstance(values, range) else choice("integer", values)
+    return {**described(parameter.title, parameter.meaning), **kind}
+
+
+def described(title: str, description: str) -> Schema:
+    """What editors show."""
+    return {"title": title, "description": description}
+
+
+def closed(title: str, description: str, fields: Schema, required: Iterable[str] = ()) -> Schema:
+    """An object without other fields."""
+    needed = {"required": list(required)} if required else {}
+    shape = {"type": "object", "additionalProperties": False}
+    return {**described(title, description), **shape, **needed, "properties": fields}
+
+
+def ref(name: str) -> Schema:
+    """A definition of this schema."""
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def integers(values: range) -> Schema:
+    """Every integer of a range."""
+    return {"type": "integer", "minimum": values[0], "maximum": values[-1]}
+
+
+def choice(kind: str, values: Iterable[object]) -> Schema:
+    """One of these values."""
+    return {"type": kind, "enum": list(values)}
+
+
+def strings() -> Schema:
+    """A list of strings."""
+    return {"type": "array", "items": {"type": "string"}}
+
+
+if __name__ == "__main__":
+    main()
