@@ -36,8 +36,8 @@ def test_other_rows_come_in_the_order_in_which_they_would_answer() -> None:
     others = Table(H200, [row((1024, 1100))])
     name = "table for NVIDIA H200"
     assert lines(user(mine), Tier("device", (TableSource(others),))) == [
-        f"  runner-up: {name}: triton_mm 128x128x64 g8 s4 w8; covers 1,024 problems, the row that answers 1",
-        f"  then: {name}: aten; covers 2.1e+09 problems, the row that answers 1",
+        f"  runner-up: {name}: triton_mm 128x128x64 g8 s4 w8; covers 1,024 times as many problems as the row that answers",
+        f"  then: {name}: aten; covers 2.1e+09 times as many problems as the row that answers",
         f"  then: {name}: aten; device: its table is asked later",
     ]
 

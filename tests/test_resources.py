@@ -18,7 +18,7 @@ PRINT_DIGEST = "from diode_lut.io.resources import code_digest; print(code_diges
 def test_in_this_installation() -> None:
     """The tables and the schema that belong to this code are where it looks for them."""
     assert resources.tables_directory().is_dir()
-    assert (resources.schemas_directory() / "table.v1.schema.json").is_file()
+    assert (resources.schemas_directory() / "table.v2.schema.json").is_file()
 
 
 def test_checkout_and_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

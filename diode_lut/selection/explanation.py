@@ -63,7 +63,8 @@ class Explanation(NamedTuple):
             return f"{rival.tier}: its table is asked later"
         if rival.entry.volume == answering.volume:
             return "covers as many problems as the row that answers, which contradicts it (check finds such rows)"
-        return f"covers {_number(rival.entry.volume)} problems, the row that answers {_number(answering.volume)}"
+        times = _number(rival.entry.volume / answering.volume)
+        return f"covers {times} times as many problems as the row that answers"
 
     def _models(self) -> Iterator[str]:
         if self.models is None:
@@ -91,6 +92,6 @@ def explain(selector: Selector, problem: Problem, threshold: Threshold = THRESHO
     return Explanation(decision, tuple(rivals), models.select(problem, threshold))
 
 
-def _number(volume: int) -> str:
-    """Large counts of problems are told apart by their magnitude."""
-    return f"{volume:,}" if volume < 10**7 else f"{volume:.1e}"
+def _number(factor: float) -> str:
+    """Large factors are told apart by their magnitude."""
+    return f"{factor:,.3f}".rstrip("0").rstrip(".") if factor < 10**7 else f"{factor:.1e}"

@@ -125,7 +125,7 @@ def test_a_previous_table_can_be_named(tmp_path: Path, table_file: Write) -> Non
         "",
         "not JSON",
         '{"entries": []}',
-        {"schema_version": 2},
+        {"schema_version": 3},
         {"entries": [{"op": "mm", "configs": []}]},
         {"hardware": {"name": "NVIDIA H100", "arch": "sm_90", "sm_count": 132}},
     ],

@@ -137,15 +137,22 @@ def test_parameters_come_in_the_order_of_the_config() -> None:
         (mm.mm_template, {"BLOCK_M": 512}),
         (mm.mm_template, {"num_stages": 0}),
         (mm.mm_template, {"BLOCK_N": None}),
-        (mm.mm_template, {"waves_per_eu": 2}),
+        (mm.mm_template, {"waves_per_eu": 9}),
         (mm.mm_contiguous_subgraph_template, {}),
         (mm.scaled_mm_device_tma_main_loop_scaling_template, {}),
         (mm.aten_mm_dtype, {}),
     ],
 )
 def test_what_no_config_can_say_is_none(template: Any, changes: dict[str, Any]) -> None:
-    """Values out of range, ROCm's own tunables and templates without a name of ours have no config."""
+    """Values out of range and templates without a name of ours have no config."""
     assert config_of(caller(template, **{**TRITON_KWARGS, **changes})) is None
+
+
+def test_rocm_tunables_are_part_of_the_config() -> None:
+    """What Inductor's heuristics for ROCm choose is described with the tunables of Triton's compiler for AMD GPUs."""
+    rocm = {"matrix_instr_nonkdim": 16, "waves_per_eu": 2, "kpack": 2}
+    found = config_of(caller(mm.mm_template, **{**TRITON_KWARGS, **rocm}))
+    assert str(found) == "triton_mm 64x128x32 g8 s3 w4 waves2 kpack2"
 
 
 def test_unannotated_candidates_are_none() -> None:
@@ -168,5 +175,5 @@ def test_uids_are_those_of_this_torch() -> None:
 def test_every_template_is_mapped() -> None:
     """The maps speak of exactly the templates, their parameters and the ops that tables can name."""
     assert UIDS.keys() == KWARGS.keys() == TEMPLATES.keys()
-    assert all(len(KWARGS[name]) == len(template.parameters) for name, template in TEMPLATES.items())
+    assert all({*KWARGS[name], "pad"} == {*template.names, "pad"} for name, template in TEMPLATES.items())
     assert tuple(UIDS["aten"]) == OPS
