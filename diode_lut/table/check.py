@@ -14,11 +14,12 @@ from diode_lut.domain.errors import TableError
 from diode_lut.io.bounded import has_more_values
 from diode_lut.table.canonical import canonical_bytes
 from diode_lut.table.entry import Entry
+from diode_lut.table.header import decode_header, decode_version
 from diode_lut.table.position import Fault, JsonPath
 from diode_lut.table.read import Rows, located, parse, read_bytes
 from diode_lut.table.rules import contradictions, undecided, useless
 from diode_lut.table.schema import broken_rules
-from diode_lut.table.wire import decode_header, decode_readable, decode_version
+from diode_lut.table.wire import decode_readable
 
 MAX_VALUES = 10_000_000
 """In a file, for all of it to be parsed at once; a table of as many rows as are allowed has fewer."""

@@ -25,9 +25,10 @@ from diode_lut.domain.errors import TableError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.io.bounded import has_more_values, open_regular, read_at_most
 from diode_lut.table.entry import Entry
+from diode_lut.table.header import Header, decode_header
 from diode_lut.table.position import Fault, Landmark, Positions, dotted, place_at
 from diode_lut.table.table import MAX_BYTES, Table
-from diode_lut.table.wire import FORMATS, MAX_ENTRIES, Header, Meaning, decode_entry, decode_header
+from diode_lut.table.wire import FORMATS, MAX_ENTRIES, Meaning, decode_entry
 
 MAX_VALUES = 1_000_000
 """In what is parsed at once, which is less than the file where the rows are all written in the same way."""
@@ -66,7 +67,7 @@ def read_table(path: Path) -> Table:
 
 
 def table_of(path: Path, data: bytes) -> Table:
-    """The same for the bytes of a file that was read already."""
+    """The table in the bytes that were read from the file; otherwise as ``read_table``."""
     if data.count(_ROW) > MAX_ENTRIES:
         raise _too_many_rows(path)
     with _no_garbage_collection():

@@ -8,15 +8,15 @@ from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, defstruct, field
+from msgspec import Meta, Struct, ValidationError, defstruct
 
-from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, OP_SIZES, OPS, SIZE_FIELDS
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.template import Parameter, Template
-from diode_lut.table.canonical import PROVENANCE, SCHEMA_VERSION, SCHEMAS, VERSIONS
+from diode_lut.table.canonical import SCHEMA_VERSION
 from diode_lut.table.entry import KIND_FIELDS, Baseline, Candidate, Entry
+from diode_lut.table.header import whole
 from diode_lut.table.position import Fault, shown
 from diode_lut.table.schema import first_broken_rule
 
@@ -220,71 +220,6 @@ _DEPTH = 3
 """How far inside a row there are numbers: in an object of a list of a field."""
 
 
-class Header(NamedTuple):
-    """All of a table but its entries."""
-
-    version: int
-    schema: str
-    hardware: Hardware
-    provenance: dict[str, str | list[str]]
-
-
-_NAME = Annotated[str, Meta(min_length=1)]
-
-
-class _Hardware(msgspec.Struct, forbid_unknown_fields=True):
-    name: _NAME
-    arch: _NAME
-    sm_count: Annotated[int, Meta(ge=1, le=MAX_SIZE)]
-    aliases: tuple[str, ...] = ()
-
-
-_Provenance: Any = defstruct(
-    "_Provenance",
-    [(name, list[str] if name == "datasets" else str, None) for name in PROVENANCE],
-    forbid_unknown_fields=True,
-)
-
-
-class _Head(msgspec.Struct, forbid_unknown_fields=True):
-    schema_version: Any
-    hardware: _Hardware
-    entries: list[Any]
-    provenance: dict[str, Any] = {}
-    schema: str | UnsetType = field(default=UNSET, name="$schema")
-
-
-def decode_header(document: object) -> Header:
-    """The header of a table, without its entries; Fault names the first thing that is wrong.
-
-    The version comes first, because a file of another version is not wrong in any other way.
-    """
-    version = decode_version(document)
-    try:
-        head = msgspec.convert(_whole(document, 2), _Head)
-        msgspec.convert(head.provenance, _Provenance)
-    except ValidationError as error:
-        raise first_broken_rule(document, str(error), version) from None
-    hardware = Hardware(*msgspec.structs.astuple(head.hardware))
-    schema = SCHEMAS[version] if isinstance(head.schema, UnsetType) else head.schema
-    return Header(version, schema, hardware, head.provenance)
-
-
-def decode_version(document: object) -> int:
-    """The version of the table, one of VERSIONS; Fault if it is another, or this is no table."""
-    if not isinstance(document, dict):
-        raise Fault(f"{shown(document)} is not a table (a table is an object)")
-    expected = " or ".join(map(str, VERSIONS))
-    if "schema_version" not in document:
-        raise Fault(f"is missing, so this is not a table (expected {expected})", "schema_version")
-    found = document["schema_version"]
-    if isinstance(found, bool) or found not in VERSIONS:
-        newer = isinstance(found, int) and found > SCHEMA_VERSION
-        remedy = " (written by a newer diode_lut: upgrade)" if newer else ""
-        raise Fault(f"expected {expected}, found {shown(found)}{remedy}", "schema_version")
-    return int(found)
-
-
 def decode_entry(
     row: object, meaning: Meaning | None = None, *, explain: bool = True, version: int = SCHEMA_VERSION
 ) -> Entry:
@@ -294,7 +229,7 @@ def decode_entry(
         decoded = msgspec.convert(row, kind)
     except ValidationError:
         try:
-            decoded = msgspec.convert(_whole(row, _DEPTH), kind)
+            decoded = msgspec.convert(whole(row, _DEPTH), kind)
         except ValidationError as error:
             raise first_broken_rule(row, str(error), version, part="entry") if explain else Fault(str(error)) from None
     entry = (meaning or Meaning()).entry(decoded)
@@ -310,7 +245,7 @@ def decode_readable(row: dict[str, Any], version: int) -> tuple[Entry, list[Faul
     kinds = FORMATS[version].fields
     for name in filter(row.__contains__, kinds):
         with suppress(ValidationError):
-            fields[name] = msgspec.convert(_whole(row[name], _DEPTH - 1), kinds[name])
+            fields[name] = msgspec.convert(whole(row[name], _DEPTH - 1), kinds[name])
     try:
         fields["configs"] = Meaning().candidates(fields["configs"])
     except Fault as fault:
@@ -319,14 +254,3 @@ def decode_readable(row: dict[str, Any], version: int) -> tuple[Entry, list[Faul
     fields["candidates"] = fields.pop("configs")
     entry = Entry._make(map(fields.get, Entry._fields))
     return entry, [*faults, *reversed_ranges(entry), *misplaced(entry)]
-
-
-def _whole(value: Any, depth: int) -> Any:
-    """The value, with numbers without a fraction as integers, as far down as numbers can be."""
-    if type(value) is float and value.is_integer():
-        return int(value)
-    if depth and isinstance(value, list):
-        return [_whole(item, depth - 1) for item in value]
-    if depth and isinstance(value, dict):
-        return {name: _whole(item, depth - 1) for name, item in value.items()}
-    return value
