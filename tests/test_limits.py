@@ -26,7 +26,7 @@ from tests.dataset.test_stream import HEADER, RECORDS
 
 ROOT = Path(__file__).parent.parent
 MILLION = 1_000_000
-HEAD = '{\n"schema_version": 1,\n"hardware": {"name": "GPU", "arch": "sm_90", "sm_count": 1},\n"entries": [\n'
+HEAD = '{\n"schema_version": 2,\n"hardware": {"name": "GPU", "arch": "sm_90", "sm_count": 1},\n"entries": [\n'
 GOOD = '{"op": "mm", "configs": [\n  {"template": "aten"}\n]}'
 
 MEGABYTES = 200

@@ -21,7 +21,7 @@ from diode_lut.dataset.record import MAX_NS, MIN_NS, header_to_wire
 from diode_lut.dataset.writer import write_stream
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS, Problem
+from diode_lut.domain.problem import DTYPES, EPILOGUES, LAYOUTS, OPS, Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.registry import TEMPLATES
 
@@ -36,11 +36,9 @@ RECORDS = (
 )
 
 configs = st.sampled_from(sorted(TEMPLATES)).flatmap(
-    lambda template: st.builds(
-        Config,
-        st.just(template),
-        st.tuples(*(st.sampled_from(parameter.values) for parameter in TEMPLATES[template].parameters)),
-    )
+    lambda template: st.fixed_dictionaries(
+        {each.name: st.sampled_from(each.values) for each in TEMPLATES[template].parameters}
+    ).map(lambda values: Config.make(template, values))
 )
 timings = st.builds(Timing, configs, st.floats(MIN_NS, MAX_NS), st.none()) | st.builds(
     Timing, configs, st.none(), st.sampled_from(REASONS)
@@ -53,6 +51,7 @@ problems = st.builds(
     st.sampled_from((2, 16)),
     st.just(1),
     *[st.integers(1, 2**31 - 1)] * 3,
+    st.sampled_from(list(EPILOGUES)),
 )
 records = st.builds(Record, problems, st.lists(timings, max_size=4).map(tuple), st.sampled_from(STAGES))
 
@@ -166,7 +165,7 @@ PROBLEM = list(RECORDS[0].problem)
         ([PROBLEM, [[["aten", []]]], "sweep"], "is not [config, time]"),
         ([PROBLEM, [["ab", 1.0]], "sweep"], "is not [config, time]"),
         ([PROBLEM, [[["cublas", []], 1.0]], "sweep"], "template: 'cublas' is not one of aten"),
-        ([PROBLEM, [[["aten", [1]], 1.0]], "sweep"], "aten: (1,) are not values of nothing"),
+        ([PROBLEM, [[["cpp_gemm", [1]], 1.0]], "sweep"], "cpp_gemm: (1,) are not values of nothing"),
         (
             [PROBLEM, [[["triton_mm", [96, 64, 32, 8, 3, 4]], 1.0]], "sweep"],
             "block_m: 96 is not allowed (allowed: 16, 32",

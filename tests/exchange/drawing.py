@@ -38,7 +38,7 @@ def configs(*templates: str) -> SearchStrategy[Config]:
     """Configs of these templates."""
 
     def of(template: str) -> SearchStrategy[Config]:
-        values = st.tuples(*(st.sampled_from(parameter.values) for parameter in TEMPLATES[template].parameters))
+        values = st.tuples(*(st.sampled_from(parameter.values) for parameter in TEMPLATES[template].required))
         return values.map(lambda params: Config(template, params))
 
     return st.sampled_from(templates).flatmap(of)

@@ -13,7 +13,7 @@ def problems(op: str, layout: str, count: int, m: int, b: int = 1) -> list[Probl
 def test_a_kind_is_known_by_several_problems() -> None:
     """Fewer than so many problems of an op, dtype, layout and alignment do not make it known."""
     kinds = kinds_of([*problems("mm", "nn", FEWEST, 64), *problems("mm", "nt", FEWEST - 1, 64)])
-    assert [kind.key for kind in kinds] == [("mm", "float16", "nn", 16)]
+    assert [kind.key for kind in kinds] == [("mm", "float16", "nn", 16, "none")]
     assert unknown(kinds, problems("mm", "nt", 1, 64)[0]) == "not trained for op=mm dtype=float16 layout=nt"
     assert unknown(kinds, problems("mm", "nn", 1, 64)[0]) == ""
 
