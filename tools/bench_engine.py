@@ -133,8 +133,8 @@ def bench_lookup(large: Table) -> None:
     problems = covered(rows)
     kinds = {
         "hit": problems,
-        "hit of a row for one problem": covered(row for row in rows if row.volume == 1),
-        "hit of a row with ranges": covered(row for row in rows if row.volume > 1),
+        "hit of a row for one problem": covered(row for row in rows if row.is_exact),
+        "hit of a row with ranges": covered(row for row in rows if not row.is_exact),
         "miss": [problem._replace(m=problem.m + 20_000) for problem in problems],
     }
     again = problems[:1000]
@@ -150,10 +150,7 @@ def bench_lookup(large: Table) -> None:
 def covered(rows: Iterable[Entry]) -> list[Problem]:
     """For each row a problem that it covers."""
     draw = random.Random(3)
-    return [
-        Problem(*row.kind, *(draw.randint(*size) if size else 1 for size in row.sizes))  # type: ignore[arg-type]
-        for row in rows
-    ]
+    return [Problem(*row[:4], *(draw.randint(*size) if size else 1 for size in row[4:8])) for row in rows]  # type: ignore[arg-type]
 
 
 def microseconds(call: Callable[[Any], object], arguments: Sequence[Any]) -> float:
@@ -216,11 +213,11 @@ def model(count: int) -> Model:
 
 
 def bench_decision(path: Path) -> None:
-    """From Inductor's inputs of a GEMM to its config, as in the hook: with a row, and with the model."""
+    """From Inductor's inputs of a product to its config, as the hook does it: with a row, and with the model."""
     import torch
 
     from diode_lut.inductor.problems import problem_of
-    from diode_lut.runtime.snapshot import Snapshot
+    from diode_lut.runtime import api
     from tests.fake_cuda import Input, fake_cuda, lower
 
     measured: list[float] = []
@@ -228,14 +225,18 @@ def bench_decision(path: Path) -> None:
     def decide(inputs: Any) -> None:
         problem = problem_of(inputs, "mm")
         assert problem is not None
-        Snapshot().decide(problem, inputs.device())
+        api.Snapshot().decide(problem, inputs.device())
 
     def measure(inputs: Any, op: str) -> Problem | None:
         decide(inputs)  # the first has to load what answers
         measured.append(microseconds(decide, [inputs] * DECISIONS))
         return problem_of(inputs, op)
 
-    of_kind = (problem for problem in covered(read_table(path).entries) if problem.kind == KINDS[0])
+    of_kind = (
+        problem
+        for problem in covered(read_table(path).entries)
+        if (problem.op, problem.dtype, problem.layout, problem.align) == KINDS[0]
+    )
     hit = next(problem for problem in of_kind if problem.n % 8 == problem.k % 8 == 0)  # as align 16 has it
     with (
         fake_cuda(),

@@ -298,7 +298,18 @@ def readers(directory: Path) -> dict[str, Reader]:
 def example_table() -> Table:
     """A few rows of every kind."""
     rows = [
-        Entry(*each[:4], None, (each.m,) * 2, (each.n,) * 2, (each.k,) * 2, (Candidate(GEMM, 1063), Candidate(ATEN)), 9)
+        Entry(
+            each.op,
+            each.dtype,
+            each.layout,
+            each.align,
+            None,
+            (each.m,) * 2,
+            (each.n,) * 2,
+            (each.k,) * 2,
+            (Candidate(GEMM, 1063), Candidate(ATEN)),
+            9,
+        )
         for each in PROBLEMS[:2]
     ]
     anything = Entry(None, None, None, None, None, (1, 512), None, None, (Candidate(Config("decompose_k", (4,))),))
@@ -419,7 +430,7 @@ def problem_file() -> bytes:
     return json.dumps(
         [
             {"op": problem.op, "dtype": problem.dtype, "layout": problem.layout, "align": problem.align}
-            | dict(zip("BMNK", problem[4:], strict=True))
+            | dict(zip("BMNK", problem.sizes, strict=True))
             for problem in PROBLEMS
         ]
     ).encode()

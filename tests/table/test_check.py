@@ -49,8 +49,10 @@ def test_everything_is_reported_at_once(good: str, save: Save) -> None:
         "7:72: entries[0].m: [1024, 513] ends before it begins (allowed: [lowest, highest])",
         '11:24: entries[1].dtype: "half" is not allowed (allowed: float16, bfloat16, float32, tf32)',
         "12:35: entries[1].configs[0].block_m: unknown field (known: template, pad, gain_permille)",
-        "13:12: entries[1].nota: unknown field (known: op, dtype, layout, align, epilogue, b, m, n, k, problems, "
-        "aten_ns, configs, note)",
+        (
+            "13:12: entries[1].nota: unknown field (known: op, dtype, layout, align, epilogue, b, m, n, k, problems, "
+            "aten_ns, configs, note)"
+        ),
     ]
 
 
