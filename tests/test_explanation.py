@@ -34,10 +34,10 @@ def test_other_rows_come_in_the_order_in_which_they_would_answer() -> None:
     """Of the same table those that cover more, with how many that is; then those of tables that are asked later."""
     mine = Table(H200, [row(None), row((1024, 1024)), row((1, 1024), config=FAST)])
     others = Table(H200, [row((1024, 1100))])
-    name = "table for NVIDIA H200"
+    name, more = "table for NVIDIA H200", "as many problems as the row that answers"
     assert lines(user(mine), Tier("device", (TableSource(others),))) == [
-        f"  runner-up: {name}: triton_mm 128x128x64 g8 s4 w8; covers 1,024 times as many problems as the row that answers",
-        f"  then: {name}: aten; covers 2.1e+09 times as many problems as the row that answers",
+        f"  runner-up: {name}: triton_mm 128x128x64 g8 s4 w8; covers 1,024 times {more}",
+        f"  then: {name}: aten; covers 2.1e+09 times {more}",
         f"  then: {name}: aten; device: its table is asked later",
     ]
 

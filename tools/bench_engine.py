@@ -150,7 +150,10 @@ def bench_lookup(large: Table) -> None:
 def covered(rows: Iterable[Entry]) -> list[Problem]:
     """For each row a problem that it covers."""
     draw = random.Random(3)
-    return [Problem(*row[:4], *(draw.randint(*size) if size else 1 for size in row[4:8])) for row in rows]  # type: ignore[arg-type]
+    return [
+        Problem(row.op, row.dtype, row.layout, row.align, *(draw.randint(*size) if size else 1 for size in row.sizes))  # type: ignore[arg-type]
+        for row in rows
+    ]
 
 
 def microseconds(call: Callable[[Any], object], arguments: Sequence[Any]) -> float:
@@ -213,11 +216,11 @@ def model(count: int) -> Model:
 
 
 def bench_decision(path: Path) -> None:
-    """From Inductor's inputs of a product to its config, as the hook does it: with a row, and with the model."""
+    """From Inductor's inputs of a GEMM to its config, as in the hook: with a row, and with the model."""
     import torch
 
     from diode_lut.inductor.problems import problem_of
-    from diode_lut.runtime import api
+    from diode_lut.runtime.snapshot import Snapshot
     from tests.fake_cuda import Input, fake_cuda, lower
 
     measured: list[float] = []
@@ -225,18 +228,14 @@ def bench_decision(path: Path) -> None:
     def decide(inputs: Any) -> None:
         problem = problem_of(inputs, "mm")
         assert problem is not None
-        api.Snapshot().decide(problem, inputs.device())
+        Snapshot().decide(problem, inputs.device())
 
     def measure(inputs: Any, op: str) -> Problem | None:
         decide(inputs)  # the first has to load what answers
         measured.append(microseconds(decide, [inputs] * DECISIONS))
         return problem_of(inputs, op)
 
-    of_kind = (
-        problem
-        for problem in covered(read_table(path).entries)
-        if (problem.op, problem.dtype, problem.layout, problem.align) == KINDS[0]
-    )
+    of_kind = (problem for problem in covered(read_table(path).entries) if problem.kind == (*KINDS[0], NO_EPILOGUE))
     hit = next(problem for problem in of_kind if problem.n % 8 == problem.k % 8 == 0)  # as align 16 has it
     with (
         fake_cuda(),

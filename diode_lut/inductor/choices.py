@@ -26,6 +26,7 @@ MKL_LINEAR, ONEDNN_LINEAR = "_mkl_linear", "_linear_pointwise"
 
 _OP_OF_UID = {uid: op for op, uids in UIDS["aten"].items() for uid in uids}
 
+
 def config_of(choice: ChoiceCaller) -> Config | None:
     """The config that ``choice`` runs, or None if no config can express it.
 
