@@ -21,7 +21,7 @@ from unittest import mock
 
 import diode_lut
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import BATCHED, DTYPES, LAYOUTS, OPS, Problem
+from diode_lut.domain.problem import BATCHED, DTYPES, LAYOUTS, NO_EPILOGUE, OPS, Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.table import Candidate, Entry, Range, Table, read_table, write_table
 
