@@ -22,7 +22,7 @@ def measured() -> list[Problem]:
 
 
 def data(problem: Problem) -> int:
-    b, m, n, k = problem[4:]
+    b, m, n, k = problem.sizes
     return ITEMSIZES[problem.dtype] * b * (m * k + k * n + m * n)
 
 
@@ -42,12 +42,12 @@ def test_drawn_problems_are_plausible() -> None:
     kinds = {kind.key: kind for kind in kinds_of(problems)}
     assert {key[3] for key in kinds} == {2, 16}
     drawn = draw_problems(problems, list(kinds.values()), 300, 7)
-    assert {problem[:4] for problem in drawn} == kinds.keys()
+    assert {problem.kind for problem in drawn} == kinds.keys()
     for problem in drawn:
-        op, dtype, layout, align, b, m, n, k = problem
-        assert kinds[problem[:4]].outside(problem) == ""
+        op, dtype, layout, align, b, m, n, k, _ = problem
+        assert kinds[problem.kind].outside(problem) == ""
         assert align == contiguous_align(dtype, layout, m, n, k, b)
-        assert data(problem) <= max(data(each) for each in problems if each[:4] == problem[:4])
+        assert data(problem) <= max(data(each) for each in problems if each.kind == problem.kind)
         assert op == "bmm" or b == 1
 
 
