@@ -115,7 +115,7 @@ def test_what_was_lost_is_measured_again(tmp_path: Path) -> None:
             writer.append(record)
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    document = [dict(zip(("op", "dtype", "layout", "align", *"BMNK"), problem, strict=True)) for problem in problems]
+    document = [problem.to_json() for problem in problems]
     result = collect("--problems", problem_file(tmp_path, document), "--out", path)
     assert result.exit_code == 1
     assert "1 problems measured, 1 there before, 0 skipped" in result.stdout
