@@ -90,7 +90,8 @@ class Team:
 
     def _one_worker(self, place: int, share: range) -> range:
         """Have a process do its cases; what is left of them if it dies."""
-        worker = subprocess.Popen(self._command(share), stdout=subprocess.PIPE, text=True, env=_environment(place))
+        environment = _environment(self._options.device, place)
+        worker = subprocess.Popen(self._command(share), stdout=subprocess.PIPE, text=True, env=environment)
         timer = Timer(self._seconds_left() + PATIENCE_S, worker.kill)
         timer.start()
         number, status = share.start, "begun"
@@ -149,15 +150,19 @@ class Team:
         return float(self._start + self._options.seconds - time.monotonic())
 
 
-def _environment(place: int) -> dict[str, str]:
-    """That of a worker, which gets one of the GPUs in turn."""
-    import torch
-
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    names = visible if visible != [""] else [str(number) for number in range(torch.cuda.device_count())]
+def _environment(device: str, place: int) -> dict[str, str]:
+    """That of a worker, which gets one of the GPUs in turn if it is to use one."""
+    names = _gpus() if device == "cuda" else []
     chosen = {"CUDA_VISIBLE_DEVICES": names[place % len(names)]} if names else {}
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path, "TORCHINDUCTOR_COMPILE_THREADS": "1", **chosen}
+
+
+def _gpus() -> list[str]:
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
 
 
 def work(options: argparse.Namespace) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ from diode_lut.domain.hardware import detect_hardware
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.kinds import Kind
 from diode_lut.model.weights import write_model
+from tests.forks import Forks
 from tests.model import small
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "compile_often.py"
@@ -60,7 +58,7 @@ def files(device: str, tmp_path: Path, table_file: Callable[..., Path]) -> Files
 
 
 @pytest.fixture
-def outcomes(device: str, tmp_path: Path) -> Callable[..., dict[str, set[str]]]:
+def outcomes(device: str, tmp_path: Path, after_inductor: Forks) -> Callable[..., dict[str, set[str]]]:
     """Compiles with each of these settings in one new process, first without AOTAutograd's cache, then with it.
 
     Says whether the cache in question answered, and whose kernel ran, in all that happened.
@@ -68,10 +66,8 @@ def outcomes(device: str, tmp_path: Path) -> Callable[..., dict[str, set[str]]]:
 
     def run(**settings: Settings) -> dict[str, set[str]]:
         steps = [{"settings": each, "autograd_cache": on} for on in (False, True) for each in settings.values()]
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-        environment["PYTHONPATH"] = os.pathsep.join([str(PROGRAM.parents[2]), os.environ.get("PYTHONPATH", "")])
-        command = [sys.executable, str(PROGRAM), device, json.dumps(steps)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+        done = after_inductor.run(str(PROGRAM), device, json.dumps(steps), **cache)
         assert done.returncode == 0, done.stderr
         reports = json.loads(done.stdout.splitlines()[-1])
         assert all(report["error"] < 1e-3 for report in reports)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
 from torch._inductor.exc import InductorError
 from torch._inductor.select_algorithm import add_feedback_saver, get_algorithm_selector_cache
-from torch._inductor.utils import fresh_cache, run_and_get_code
+from torch._inductor.utils import clear_caches, fresh_cache, run_and_get_code
 
 import diode_lut
 
@@ -29,10 +30,22 @@ def own_rows(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> Rows:
     return lambda *entries: rows(*entries, hardware=hardware)
 
 
-@pytest.fixture(autouse=True)
-def cold() -> Iterator[None]:
-    torch._dynamo.reset()
+@pytest.fixture(autouse=True, scope="module")
+def libraries() -> Iterator[None]:
+    """A directory in which a C++ kernel that two tests have in common is compiled once, by its source."""
     with fresh_cache():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def cold(libraries: None) -> Iterator[None]:
+    """No test gets a graph or a time from another one: each has Inductor choose, and benchmark, by itself."""
+    torch._dynamo.reset()
+    clear_caches()
+    with (
+        inductor_config.patch(fx_graph_cache=False, autotune_local_cache=False),
+        functorch_config.patch(enable_autograd_cache=False),
+    ):
         yield
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ import torch
 from torch._inductor.utils import fresh_cache
 
 import diode_lut
+from tests.forks import Forks
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "programs" / "compile_for_guards.py"
@@ -28,15 +27,10 @@ def table(table_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> I
     found = diode_lut.get_detected_hardware()
     path = table_file("own.json", ATEN, hardware={"name": found.name, "arch": found.arch, "sm_count": found.sm_count})
     monkeypatch.setenv("DIODE_LUT_TABLES", str(path))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))  # for spawn
     torch._dynamo.reset()
     with diode_lut.config.patch(tables=(str(path),)), fresh_cache():
         yield path
-
-
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.usefixtures("table")
@@ -96,16 +90,18 @@ def test_two_threads_at_once() -> None:
 
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_forked_and_spawned_processes(method: str) -> None:
+def test_forked_and_spawned_processes(method: str, after_inductor: Forks) -> None:
     """A process that one with loaded tables starts is served, whether it inherits them or not."""
-    done = run(str(PROGRAM), method)
+    done = after_inductor.run(str(PROGRAM), method)
     assert done.returncode == 0, done.stderr
     hits, error = done.stdout.split()
     assert int(hits) == 1
     assert float(error) < 1e-4
 
 
-def test_subprocess_compile_workers(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subprocess_compile_workers(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_torch: Forks, after_inductor: Forks
+) -> None:
     """Where Inductor compiles whole graphs in another process, products are asked for there, with the settings of here.
 
     So what that process leaves in the caches is what their keys stand for.
@@ -131,9 +127,9 @@ if __name__ == "__main__":
     )
     cache = str(tmp_path / "cache")
     outputs = []
-    for mode in ("SUBPROCESS", "NORMAL"):
+    for forks, mode in ((after_torch, "SUBPROCESS"), (after_inductor, "NORMAL")):  # which Inductor reads at import
         settings = {"TORCHINDUCTOR_FX_COMPILE_MODE": mode, "TORCHINDUCTOR_CACHE_DIR": cache}
-        done = run(str(program), str(table), **settings)
+        done = forks.run(str(program), str(table), **settings)
         assert done.returncode == 0, done.stderr
         outputs.append(done.stdout.split())
     assert outputs == [["compiled", "0"], ["cached", "1"]]
@@ -157,7 +153,7 @@ def test_aot_inductor(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize("how", ["V.set_choices_handler(Theirs())", "config.inductor_choices_class = Theirs"])
-def test_handler_of_another_library_after_ours(how: str) -> None:
+def test_handler_of_another_library_after_ours(how: str, after_inductor: Forks) -> None:
     """A handler that is set after ours is asked instead, and nothing breaks."""
     program = f"""
 import diode_lut, torch
@@ -175,6 +171,6 @@ a, b = torch.randn(4, 16, 32), torch.randn(4, 32, 24)
 torch.testing.assert_close(torch.compile(torch.bmm)(a, b), torch.bmm(a, b))
 assert asked == ["bmm"], asked
 """
-    done = run("-c", program)
+    done = after_inductor.run("-c", program)
     assert done.returncode == 0, done.stderr
     assert "diode_lut" not in done.stderr

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from diode_lut.domain.hardware import detect_hardware
+from tests.forks import Forks
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(program: str, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *options, "-c", program], cwd=ROOT, capture_output=True, text=True)
+def in_new_process(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
 
 
 SERVED = """
@@ -31,41 +32,52 @@ assert get_algorithm_selector_cache().preprocessing_fns[-1].__module__.startswit
 """
 
 
+ONCE = """
+from diode_lut.inductor.install import filter_choices
+assert get_algorithm_selector_cache().preprocessing_fns.count(filter_choices) == 1
+"""
+
+
+def test_diode_lut_imported_first() -> None:
+    """The handler is ours in this thread and in new ones; and once only, after diode_lut has been loaded again."""
+    again = f"import importlib; importlib.reload(diode_lut)\n{ONCE}\n{SERVED}"
+    done = in_new_process(f"import diode_lut, torch\n{SERVED}\n{again}")
+    assert done.returncode == 0, done.stderr
+    assert "diode_lut" not in done.stderr
+
+
 @pytest.mark.parametrize(
     "imports",
     [
-        "import diode_lut, torch",
         "import torch, diode_lut",
         "import torch._inductor.config; import diode_lut",
         "from torch._inductor.virtualized import V; V.choices; import diode_lut",
     ],
 )
-def test_every_order_of_imports(imports: str) -> None:
+def test_every_order_of_imports(imports: str, after_torch: Forks) -> None:
     """The handler is ours in this thread and in new ones, whatever was imported or used first."""
-    done = run(f"{imports}\n{SERVED}")
+    done = after_torch.run("-c", f"{imports}\n{SERVED}")
     assert done.returncode == 0, done.stderr
     assert "diode_lut" not in done.stderr
 
 
-def test_reload_changes_nothing() -> None:
-    """Where diode_lut is loaded anew, the hook is still there, and not twice."""
-    once = """
-from diode_lut.inductor.install import filter_choices
-assert get_algorithm_selector_cache().preprocessing_fns.count(filter_choices) == 1
-"""
-    done = run(f"import diode_lut, importlib, torch\n{SERVED}\nimportlib.reload(diode_lut)\n{once}\n{SERVED}")
+def test_reload_changes_nothing(after_inductor: Forks) -> None:
+    """Where diode_lut is loaded again, the hook is still there, and not twice."""
+    again = f"import importlib; importlib.reload(diode_lut)\n{ONCE}\n{SERVED}"
+    done = after_inductor.run("-c", f"import diode_lut, torch\n{SERVED}\n{again}")
     assert done.returncode == 0, done.stderr
     assert "diode_lut" not in done.stderr
 
 
-def test_autoregister_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_autoregister_can_be_switched_off(after_torch: Forks) -> None:
     """With DIODE_LUT_AUTOREGISTER=0 importing diode_lut changes nothing in Inductor."""
-    monkeypatch.setenv("DIODE_LUT_AUTOREGISTER", "0")
-    done = run("import diode_lut, torch._inductor.config as c; assert c.inductor_choices_class is None")
+    program = "import diode_lut, torch._inductor.config as c; assert c.inductor_choices_class is None"
+    done = after_torch.run("-c", program, DIODE_LUT_AUTOREGISTER="0")
     assert done.returncode == 0, done.stderr
 
 
-def test_earlier_handlers_stay_below_ours() -> None:
+@pytest.mark.parametrize("install", ["config.inductor_choices_class = Mine", "V.set_choices_handler(Mine())"])
+def test_earlier_handlers_stay_below_ours(install: str, after_inductor: Forks) -> None:
     """A user's factory, or a handler that is set in this thread, keeps its overrides and its part of the cache key."""
     user = """
 from torch._inductor.choices import InductorChoices
@@ -83,9 +95,8 @@ assert handler.uuid()[-1] == "mine"
 copy = pickle.loads(pickle.dumps(handler))
 assert isinstance(copy, Mine) and type(copy).__name__ == "DiodeChoices" and copy.answer == 42
 """
-    for install in ("config.inductor_choices_class = Mine", "V.set_choices_handler(Mine())"):
-        done = run(f"{user}\n{install}\n{check}")
-        assert done.returncode == 0, done.stderr
+    done = after_inductor.run("-c", f"{user}\n{install}\n{check}")
+    assert done.returncode == 0, done.stderr
 
 
 COMPILE = """
@@ -116,25 +127,27 @@ MOVED_ON = {
 
 @pytest.mark.parametrize("trouble", MOVED_ON)
 def test_inductor_has_moved_on(
-    trouble: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table_file: Callable[..., Path]
+    trouble: str, after_inductor: Forks, tmp_path: Path, table_file: Callable[..., Path]
 ) -> None:
     """Where Inductor is not as it was, or part of diode_lut is missing, compiling goes on, with one warning."""
     row = {"op": "bmm", "configs": [{"template": "cpp_gemm"}]}
     hardware = {**detect_hardware("cpu")._asdict(), "aliases": []}
-    monkeypatch.setenv("DIODE_LUT_TABLES", str(table_file("rows.json", row, hardware=hardware)))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    done = run(f"{INDUCTOR}\n{MOVED_ON[trouble]}\n{COMPILE}")
+    environment = {
+        "DIODE_LUT_TABLES": str(table_file("rows.json", row, hardware=hardware)),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    done = after_inductor.run("-c", f"{INDUCTOR}\n{MOVED_ON[trouble]}\n{COMPILE}", **environment)
     assert done.returncode == 0, done.stderr
     (warning,) = [line for line in done.stderr.splitlines() if "diode_lut" in line]
     assert warning.startswith("diode_lut is off, and Inductor of torch ")
 
 
-def test_factory_stays_itself() -> None:
+def test_factory_stays_itself(after_inductor: Forks) -> None:
     """A copy of the factory is the factory, without a look at any table. So is what its pickle becomes.
 
     The pickle, by which torch 2.11 keys its caches, changes when the answers do.
     """
-    done = run("""
+    program = """
 import copy, pickle, sys, diode_lut, torch._inductor.config
 from diode_lut.inductor.install import FACTORY
 assert copy.deepcopy(FACTORY) is FACTORY
@@ -144,12 +157,14 @@ with diode_lut.config.patch(policy="verify"):
     assert pickle.dumps(FACTORY) != before
 assert pickle.dumps(FACTORY) == before
 assert pickle.loads(before) is FACTORY
-""")
+"""
+    done = after_inductor.run("-c", program)
     assert done.returncode == 0, done.stderr
 
 
-def test_repro_script_names_the_factory() -> None:
+def test_repro_script_names_the_factory(after_torch: Forks) -> None:
     """What Inductor writes into its repro scripts for the hook can be run; torch 2.11 writes the factory's name."""
     named = "from diode_lut.inductor import install as i; assert getattr(i, i.FACTORY.__name__) is i.FACTORY"
-    done = run(f"import diode_lut, torch, torch._inductor.config as c; exec(c.codegen_config()); {named}")
+    program = f"import diode_lut, torch, torch._inductor.config as c; exec(c.codegen_config()); {named}"
+    done = after_torch.run("-c", program)
     assert done.returncode == 0, done.stderr

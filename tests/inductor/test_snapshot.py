@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from importlib import reload
 from pathlib import Path
@@ -28,6 +26,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 import diode_lut
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.kernels.config import ATEN, Config
+from tests.forks import Forks
 from tests.inductor import reloaded
 
 CPP = Config("cpp_gemm")
@@ -209,18 +208,19 @@ def saved_run(**settings: Any) -> Run:
     return run
 
 
-def test_packages_of_a_process_without_the_hook(table: Table) -> None:
+def test_packages_of_a_process_without_the_hook(table: Table, after_inductor: Forks) -> None:
     """What a process saved that did not import diode_lut is not served where tables answer."""
     program = """
-import torch
+import sys, torch
 from torch._dynamo.precompile_context import PrecompileContext
 from tests.inductor.reloaded import product
+torch._dynamo.config.caching_precompile = True
 torch.compile(product)(torch.randn(4, 64, 32), torch.randn(4, 32, 24))
 PrecompileContext.save_to_dynamo_cache()
+assert "diode_lut" not in sys.modules
 """
-    paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": paths, "TORCH_CACHING_PRECOMPILE": "1"}
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    done = after_inductor.run("-c", program)
+    assert done.returncode == 0, done.stderr
     assert list(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"], "dynamo").iterdir())
     diode_lut.config.tables = (table("aten.json", ATEN),)
     with dynamo_config.patch(caching_precompile=True):

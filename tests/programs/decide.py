@@ -16,6 +16,7 @@ from torch._inductor import config as inductor_config
 import diode_lut
 from diode_lut.collect.problems import random_problems
 from diode_lut.runtime.snapshot import Snapshot
+from diode_lut.selection.catalog import find_hardware
 
 H200 = "nvidia-h200"
 KINDS = {"ops": ("mm", "addmm", "bmm"), "dtypes": ("float16", "bfloat16"), "layouts": ("nn", "nt")}
@@ -25,7 +26,8 @@ def main(count: str, tables: str) -> None:
     diode_lut.config.tables = json.loads(tables)
     torch.set_num_threads(2)  # which is part of what a CPU is to a model
     problems = random_problems(int(count), seed=0, log_normal=True, **KINDS)
-    decisions = [diode_lut.select(problem, hardware=H200) for problem in problems]
+    hardware = find_hardware(H200, diode_lut.config.tables)
+    decisions = [diode_lut.select(problem, hardware=hardware) for problem in problems]
     portable = inductor_config.save_config_portable(ignore_private_configs=False)
     report = {
         "decisions": [(each.tier, list(map(str, each.configs[:4])), each.confidence) for each in decisions],

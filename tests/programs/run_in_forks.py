@@ -1,0 +1,60 @@
+"""Runs programs as ``python`` does, each in a fork of this process, which has run ``BEGINNING``: mostly imports.
+
+``python run_in_forks.py BEGINNING``: each line of stdin is a request in JSON. ``arguments`` are those of ``python``:
+``-c PROGRAM``, ``-m MODULE`` or a file, and what follows. ``environment`` and ``cwd`` are those of the program, and
+``stdout`` and ``stderr`` the files that it prints to. Each line of stdout is the exit code of one program, by
+subprocess's rules.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import runpy
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def fork_for_each(requests: Iterable[str]) -> dict[str, Any] | None:
+    """In each fork its request; in this process None, after the last."""
+    for line in requests:
+        if (child := os.fork()) == 0:
+            return dict(json.loads(line))
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+    return None
+
+
+def run(arguments: list[str], environment: dict[str, str], cwd: str, stdout: str, stderr: str) -> None:
+    """Become the process that would run this, and run it."""
+    for number, path in enumerate((os.devnull, stdout, stderr)):
+        os.dup2(os.open(path, os.O_RDWR), number)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 (the other one has read requests that are not for this process)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:0] = environment.get("PYTHONPATH", "").split(os.pathsep)
+    first, *others = arguments
+    if first == "-m":
+        sys.argv = others
+        runpy.run_module(others[0], run_name="__main__", alter_sys=True)
+        return
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    if first == "-c":
+        source, sys.argv, name = others[0], ["-c", *others[1:]], "<string>"
+    else:
+        main.__file__ = name = first
+        sys.argv = arguments
+        source = Path(first).read_text(encoding="utf-8")
+    exec(compile(source, name, "exec", dont_inherit=True), vars(main))
+
+
+if __name__ == "__main__":
+    exec(sys.argv[1], {})
+    gc.freeze()  # what is here already is no program's garbage, so its end need not walk through all of torch
+    if (request := fork_for_each(sys.stdin)) is not None:
+        run(**request)
