@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import ast
+import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tools.guards import GUARDS
-
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tools"))  # as for the tools themselves
+from guards import GUARDS  # noqa: E402
+from source_changes import Instead, Without  # noqa: E402
+
+
+@cache
+def read(path: Path) -> tuple[str, str]:
+    """A file of the repository, and what it means to Python."""
+    source = (ROOT / path).read_text(encoding="utf-8")
+    return source, ast.dump(ast.parse(source))
+
+
+@cache
+def functions(path: str) -> set[str]:
+    return {node.name for node in ast.parse(read(Path(path))[0]).body if isinstance(node, ast.FunctionDef)}
 
 
 @pytest.mark.parametrize("name", GUARDS)
 def test_guard_is_where_the_list_has_it(name: str) -> None:
-    """Its text is in its module once, and without it the module is still Python, and another one."""
+    """What is changed is in its module, and without it the module is still Python, and another one."""
     guard = GUARDS[name]
-    source = (ROOT / guard.module).read_text(encoding="utf-8")
-    assert ast.dump(ast.parse(guard.taken_from(source))) != ast.dump(ast.parse(source))
+    source, meaning = read(guard.path)
+    assert ast.dump(ast.parse(guard.taken_from(source))) != meaning
 
 
 @pytest.mark.parametrize("name", GUARDS)
@@ -25,5 +41,63 @@ def test_its_tests_exist(name: str) -> None:
     """Every test that is to fail without it is a function of the file that it is said to be in."""
     assert GUARDS[name].tests
     for file, _, test in (each.partition("::") for each in GUARDS[name].tests):
-        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-        assert test in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+        assert test in functions(file)
+
+
+MODULE = """
+from os.path import basename as name_of
+LIMIT = 3
+
+def fits(size, strict=False):
+    if strict or size > LIMIT:
+        return False
+    return True
+
+class Box:
+    path = "a/bc"
+
+    @property
+    def size(self):
+        return len(name_of(self.path))
+
+    def put(self, items):
+        self.path = "a/bcd"
+        items.append(self.size)
+        return dict(items=items, empty=False)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "expression", "before", "after"),
+    [
+        ("fits", Instead("lambda *_, **__: True"), "fits(9)", False, True),
+        ("LIMIT", Instead("original * 3"), "fits(9)", False, True),
+        ("name_of", Instead("lambda path: original(path) * 2"), "Box().size", 2, 4),
+        ("Box.size", Instead("property(lambda self: -original.fget(self))"), "Box().size", 2, -2),
+        ("fits", Without("strict"), "[fits(1, True), fits(9)]", [False, False], [True, False]),
+        ("fits", Without("LIMIT"), "[fits(1, True), fits(9)]", [False, False], [False, True]),
+        ("Box.put", Without("path"), "Box().put([])", {"items": [3], "empty": False}, {"items": [2], "empty": False}),
+        ("Box.put", Without("append"), "Box().put([])", {"items": [3], "empty": False}, {"items": [], "empty": False}),
+        ("Box.put", Without("empty"), "Box().put([])", {"items": [3], "empty": False}, {"items": [3]}),
+    ],
+)
+def test_a_change_is_one_of_behaviour(name: str, change: Any, expression: str, before: Any, after: Any) -> None:
+    """A function, a value or an import is replaced; or a function does without one thing, and all else as before."""
+    for source, expected in ((MODULE, before), (change.made_in(MODULE, name), after)):
+        values: dict[str, Any] = {}
+        exec(source, values)
+        assert eval(expression, values) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("gone", Instead("None"), "gone: expected one definition, found 0"),
+        ("Gone.put", Instead("None"), "Gone: expected one definition, found 0"),
+        ("fits", Without("weight"), "fits does nothing about weight"),
+    ],
+)
+def test_what_is_not_there_is_refused(name: str, change: Any, message: str) -> None:
+    """A guard whose code has gone is an error that names it."""
+    with pytest.raises(ValueError, match=message):
+        change.made_in(MODULE, name)

@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from guards import GUARDS, Guard
+from guards import GUARDS
+from source_changes import Guard
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTH = max(map(len, GUARDS))
@@ -34,7 +35,7 @@ def main() -> int:
         parser.error(f"no such guard: {', '.join(unknown)}; --list names them")
     guards = {name: GUARDS[name] for name in options.names or GUARDS}
     if options.list:
-        print("\n".join(f"{name:<{WIDTH}}  {guard.module}" for name, guard in guards.items()))
+        print("\n".join(f"{name:<{WIDTH}}  {guard.module}.{guard.name}" for name, guard in guards.items()))
         return 0
     with tempfile.TemporaryDirectory() as directory:
         return Copy(Path(directory)).try_without(guards)
@@ -66,7 +67,7 @@ class Copy:
         return int(missed > 0)
 
     def _failing_without(self, guard: Guard) -> list[str]:
-        path = self._directory / guard.module
+        path = self._directory / guard.path
         whole = path.read_text(encoding="utf-8")
         path.write_text(guard.taken_from(whole), encoding="utf-8")
         try:
