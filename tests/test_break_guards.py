@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ast
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from guards import GUARDS
+from source_changes import Instead, Without
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tools"))  # as for the tools themselves
-from guards import GUARDS  # noqa: E402
-from source_changes import Instead, Without  # noqa: E402
 
 
 @cache

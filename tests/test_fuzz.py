@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from tools.fuzz_readers import fuzz, readers
+from fuzz_readers import fuzz
+from readers import readers
 
 NAMES = ("table", "check", "dataset", "compact-dataset", "weights", "weights-metadata", "problems", "receipt")
 EXCHANGED = ("inductor-table", "torch-diode-table", "torch-diode-dataset", "inductor-cache", "inductor-mm-log", "t4")

@@ -1,0 +1,249 @@
+"""Everything that reads files, each with good files to begin with, and what is done with a file that was read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgpack
+import zstandard
+from safetensors.numpy import load, save
+
+from diode_lut.collect.problems import read_problems
+from diode_lut.dataset import Dataset, Header, Record, Timing, read_dataset
+from diode_lut.dataset.frames import holds_frames
+from diode_lut.dataset.record import UNFRAMED, header_to_wire, record_to_wire
+from diode_lut.dataset.writer import write_stream
+from diode_lut.domain.errors import DiodeLutError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
+from diode_lut.exchange.content import Facts
+from diode_lut.exchange.formats import FORMATS, read, write_table, write_timings
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.model.head import KEY, metadata_of, read_model_hardware
+from diode_lut.model.header import header_in_words
+from diode_lut.model.weights import read_model, write_model
+from diode_lut.receipt.read import decode_receipt, read_receipt
+from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions
+from diode_lut.receipt.show import as_json as receipt_as_json
+from diode_lut.receipt.show import as_text as receipt_in_words
+from diode_lut.receipt.write import receipt_bytes
+from diode_lut.table import Candidate, Entry, Table, read_hardware, read_table, to_bytes
+from diode_lut.table.check import check_file
+from diode_lut.table.write import as_text
+
+H200 = Hardware("NVIDIA H200", "sm_90", 132, ("H200",))
+GEMM = Config("triton_mm", (128, 64, 32, 8, 3, 4))
+MM = Problem.of("mm", 256, 512, 1024, dtype="float16", layout="nn")
+PROBLEMS = (MM, MM._replace(op="addmm", m=77), MM._replace(op="bmm", b=3))
+RECORDS = [Record(problem, (Timing(ATEN, 1500.0), Timing(GEMM, None, "compile")), "final") for problem in PROBLEMS]
+HEADER = Header(H200, "2.11.0", "3.6.0", "13.0", "580.1", "fuzz", "2026-11-21")
+FACTS = Facts(H200, "mm", "float16", "nn")
+
+
+class Reader(NamedTuple):
+    """What reads a file and uses what it read, and good files to begin with."""
+
+    use: Callable[[Path], object]
+    seeds: list[bytes]
+    wrap: Callable[[bytes], bytes] = bytes
+    """Makes the file of what was changed."""
+
+
+def readers(directory: Path) -> dict[str, Reader]:
+    """Everything that reads files."""
+    table = example_table()
+    stream = directory / "stream"
+    write_stream(stream, HEADER, RECORDS)
+    dataset = read_dataset(stream)
+    return {
+        "table": Reader(use_table, list(table_files(table))),
+        "check": Reader(check_file, list(table_files(table))),
+        "dataset": Reader(use_dataset, list(dataset_files(stream))),
+        "compact-dataset": Reader(use_dataset, [stream.read_bytes()], zstandard.ZstdCompressor().compress),
+        "weights": Reader(use_model, [weights_file(directory)]),
+        "weights-metadata": Reader(use_model, [metadata(weights_file(directory))], with_metadata(directory)),
+        "problems": Reader(read_problems, [problem_file(), receipt_file()]),
+        "receipt": Reader(use_receipt, [receipt_file()]),
+        **{name: Reader(importing(name), list(exchange_files(name, table, dataset))) for name in FORMATS},
+    }
+
+
+def example_table() -> Table:
+    """A few rows of every kind."""
+    rows = [
+        Entry(
+            each.op,
+            each.dtype,
+            each.layout,
+            each.align,
+            None,
+            (each.m,) * 2,
+            (each.n,) * 2,
+            (each.k,) * 2,
+            (Candidate(GEMM, 1063), Candidate(ATEN)),
+            9,
+        )
+        for each in PROBLEMS[:2]
+    ]
+    anything = Entry(None, None, None, None, None, (1, 512), None, None, (Candidate(Config("decompose_k", (4,))),))
+    return Table(H200, [*rows, anything._replace(note="by hand: \u00e9")], {"torch": "2.11.0", "datasets": ["0"]})
+
+
+def table_files(table: Table) -> Iterator[bytes]:
+    """The same table in several forms."""
+    data = to_bytes(table)
+    yield data
+    yield json.dumps(json.loads(data)).encode()
+    yield json.dumps(json.loads(data), indent=2, sort_keys=True).encode()
+
+
+def use_table(path: Path) -> None:
+    """All that is done with tables in a compile, and to show them."""
+    error = None
+    try:
+        read_hardware(path)
+    except DiodeLutError as expected:
+        error = expected
+    table = read_table(path)
+    assert error is None, "the head is worse than the file"
+    for problem in PROBLEMS:
+        entry = table.lookup(problem)
+        if entry is not None:
+            table.line_of(entry)
+    as_text(table)
+    assert read_back(to_bytes(table), path) == table
+
+
+def read_back(data: bytes, beside: Path) -> Table:
+    """The table that is read from what was written."""
+    path = beside.with_suffix(".written")
+    path.write_bytes(data)
+    return read_table(path)
+
+
+def dataset_files(stream: Path) -> Iterator[bytes]:
+    """Our own, plain, compact and of version 1, and torch-diode's, JSON and msgpack."""
+    data = stream.read_bytes()
+    yield data
+    yield b"".join(map(msgpack.packb, (header_to_wire(HEADER, UNFRAMED), *map(record_to_wire, RECORDS))))
+    yield zstandard.ZstdCompressor(write_checksum=True).compress(data)
+    document = torch_diode_document()
+    yield json.dumps(document).encode()
+    yield msgpack.packb(document)
+
+
+def torch_diode_document() -> dict[str, object]:
+    """As torch-diode's collector writes it."""
+    shape = {"B": 1, "M": 64, "N": 32, "K": 16, "M_dtype": "float16", "K_dtype": "float16", "out_dtype": "float16"}
+    solution = {"timed_configs": [{"config": {**GEMM.to_json(), "ALLOW_TF32": True}, "time": 0.125}]}
+    return {"hardware": {"H200": {"operation": {"mm": {"solution": {json.dumps(shape): solution}}}}}}
+
+
+def use_dataset(path: Path) -> None:
+    """All records; of a file with checksums, none that was never written."""
+    framed = holds_frames(path.read_bytes()[:4096])
+    for record in read_dataset(path, hardware=H200):
+        assert record.problem.m > 0
+        assert not framed or record in RECORDS
+
+
+def weights_file(directory: Path) -> bytes:
+    """A model as small as they come."""
+    from tests.model.small import model
+
+    path = directory / "small.mlp.safetensors"
+    write_model(model(), path)
+    return path.read_bytes()
+
+
+def metadata(data: bytes) -> bytes:
+    """All that a model says besides its tensors."""
+    return json.dumps(metadata_of(data, Path())).encode()
+
+
+def with_metadata(directory: Path) -> Callable[[bytes], bytes]:
+    """Makes a whole file of other metadata."""
+    tensors = load(weights_file(directory))
+    return lambda data: save(tensors, {KEY: data.decode(errors="replace")})
+
+
+def use_model(path: Path) -> None:
+    """Its head, its words, and a ranking for each problem."""
+    read_model_hardware(path)
+    header_in_words(path)
+    model = read_model(path)
+    for problem in PROBLEMS:
+        model.rank(problem)
+
+
+def receipt_file() -> bytes:
+    """With a bit of everything."""
+    mm, addmm, bmm = PROBLEMS
+    device = Device(
+        {Source("device", "/t.json", "ab", 3): None},
+        {"/u.json: it is for another device": None},
+        Counter({Hit(mm, "device", "ab", "mm float16", ("aten",)): 3}),
+        Counter({addmm: 2}),
+        {addmm: 1063},
+        Counter({Skip(bmm, "device", "ab", "bmm", str(GEMM), "needs more shared memory"): 1}),
+    )
+    return receipt_bytes(Receipt(1, {Versions("0.1.0", "3.12.3", "2.11.0", "3.6.0"): None}, 12345, {H200: device}))
+
+
+def use_receipt(path: Path) -> None:
+    """Read it, and sum up what it says."""
+    receipt = read_receipt(path)
+    receipt_in_words(receipt)
+    receipt_as_json(receipt)
+    assert decode_receipt(json.loads(receipt_bytes(receipt)), "") == receipt
+
+
+def problem_file() -> bytes:
+    """As collect takes it."""
+    return json.dumps(
+        [
+            {"op": problem.op, "dtype": problem.dtype, "layout": problem.layout, "align": problem.align}
+            | dict(zip("BMNK", problem.sizes, strict=True))
+            for problem in PROBLEMS
+        ]
+    ).encode()
+
+
+def exchange_files(name: str, table: Table, dataset: Dataset) -> Iterator[bytes]:
+    """A file of each format of other tools: what we export, or by hand."""
+    if name == "t4":
+        yield write_timings(name, dataset)
+    elif name == "torch-diode-dataset":
+        yield json.dumps(torch_diode_document()).encode()
+    elif name == "inductor-mm-log":
+        blocks = {"BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_K": 16, "num_stages": 3, "num_warps": 4}
+        triton = {"type": "triton", "time": 0.5, **blocks}
+        yield json.dumps([{"(64, 16, 32)": [triton, {"type": "cublas", "time": 1}], "kernel_type": "mm"}]).encode()
+    elif name == "inductor-cache":
+        operands = "[('cuda', 'torch.float16', 64, 16, 16, 1, 0), ('cuda', 'torch.float16', 16, 32, 32, 1, 0)]"
+        system = {"device": {"name": "NVIDIA H200"}, "version": {"triton": "3.6.0abc", "cuda": "13.0"}}
+        choices = {"mm": 0.5, "triton_mm-cabc": 0.25, "decompose_k_mm_4_split": 1.0}
+        yield json.dumps({"system": system, "cache": {"mm": {operands: {"highest": choices}}}}).encode()
+    else:
+        yield write_table(name, table, PROBLEMS, FACTS)[0]
+
+
+def importing(name: str) -> Callable[[Path], object]:
+    """Reads a file of that format, where the format has it."""
+
+    def use(path: Path) -> object:
+        if name != "inductor-cache":
+            return read(name, path, FACTS)
+        directory = path.with_suffix(".directory")
+        (directory / "cache").mkdir(parents=True, exist_ok=True)
+        (directory / "ab").mkdir(exist_ok=True)
+        (directory / "ab" / "cabc.py").write_bytes(path.read_bytes()[:2000])
+        shutil.copy(path, directory / "cache" / "hash")
+        return read(name, directory, FACTS)
+
+    return use
