@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from diode_lut.domain.hardware import detect_hardware
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.kinds import Kind
 from diode_lut.model.weights import write_model
-from tests.forks import Forks
+from tests.forks import Forks, environment
 from tests.model import small
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "compile_often.py"
@@ -66,8 +68,15 @@ def outcomes(device: str, tmp_path: Path, after_inductor: Forks) -> Callable[...
 
     def run(**settings: Settings) -> dict[str, set[str]]:
         steps = [{"settings": each, "autograd_cache": on} for on in (False, True) for each in settings.values()]
-        cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-        done = after_inductor.run(str(PROGRAM), device, json.dumps(steps), **cache)
+        arguments, cache = (
+            (str(PROGRAM), device, json.dumps(steps)),
+            {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")},
+        )
+        if device == "cpu":
+            done = after_inductor.run(*arguments, **cache)
+        else:
+            command = [sys.executable, *arguments]
+            done = subprocess.run(command, env=environment() | cache, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         reports = json.loads(done.stdout.splitlines()[-1])
         assert all(report["error"] < 1e-3 for report in reports)

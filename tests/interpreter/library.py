@@ -31,11 +31,11 @@ class NoCompilerError(UnavailableError):
 
 def load() -> None:
     """Turn this process's "cuda" into the device, and have Triton interpret; before torch is imported, once for all."""
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton's own functions, such as tl.sum, become interpreted at its import
     if _loaded:
         return
     if "torch" in sys.modules:
         raise RuntimeError("torch is imported already: load the interpreter's device first, in a process of its own")
-    os.environ["TRITON_INTERPRET"] = "1"  # Triton's own functions, such as tl.sum, become interpreted at its import
     _loaded.append(ctypes.CDLL(str(built_library()), mode=ctypes.RTLD_GLOBAL))
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forks import ROOT, environment
 from tests.interpreter.library import NoCompilerError, UnavailableError, built_library
-
-ROOT = Path(__file__).parents[2]
 
 
 def require_interpreter() -> None:
@@ -27,9 +26,3 @@ def require_interpreter() -> None:
 def run_program(*command: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a Python program of this repository that uses the device."""
     return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment(), capture_output=True, text=True)
-
-
-def environment() -> dict[str, str]:
-    """That of a process in which this repository can be imported."""
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path, "TORCHINDUCTOR_COMPILE_THREADS": "1"}

@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.interpreter.process import ROOT, require_interpreter, run_program
+from tests.forks import ROOT, Forks
 
 ROUNDING = {"torch.float16": 2.0**-11, "torch.bfloat16": 2.0**-8, "torch.float32": 2.0**-24}
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
+def found(with_device: Forks) -> dict[str, Any]:
     """What tests/programs/interpret.py found out in a process of its own."""
-    require_interpreter()
-    done = run_program(ROOT / "tests" / "programs" / "interpret.py")
+    done = with_device.run(str(ROOT / "tests" / "programs" / "interpret.py"))
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result

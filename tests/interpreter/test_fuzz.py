@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 
+from tests.forks import Forks
 from tests.interpreter.process import ROOT, require_interpreter, run_program
 
 SEED = 1
@@ -25,10 +26,9 @@ def test_generated_graphs_are_right() -> None:
     assert int(executed) >= 50
 
 
-def test_broken_kernels_are_found() -> None:
+def test_broken_kernels_are_found(with_device: Forks) -> None:
     """Graphs whose rows' kernels leave something unwritten fail, and are not taken for a failure of Inductor's."""
-    require_interpreter()
-    done = run_program(ROOT / "tests" / "programs" / "fuzz_broken_kernels.py", str(SEED), "1", "4")
+    done = with_device.run(str(ROOT / "tests" / "programs" / "fuzz_broken_kernels.py"), str(SEED), "1", "4")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == ["failed"] * 3
 

@@ -37,19 +37,19 @@ def run(arguments: list[str], environment: dict[str, str], cwd: str, stdout: str
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
-    sys.path[:0] = environment.get("PYTHONPATH", "").split(os.pathsep)
     first, *others = arguments
+    own = {"-c": "", "-m": cwd}.get(first, str(Path(first).parent))
+    sys.path[:1] = [own, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     if first == "-m":
         sys.argv = others
         runpy.run_module(others[0], run_name="__main__", alter_sys=True)
         return
     main = sys.modules["__main__"] = ModuleType("__main__")
     if first == "-c":
-        source, sys.argv, name = others[0], ["-c", *others[1:]], "<string>"
+        source, name, sys.argv = others[0], "<string>", ["-c", *others[1:]]
     else:
         main.__file__ = name = first
-        sys.argv = arguments
-        source = Path(first).read_text(encoding="utf-8")
+        source, sys.argv = Path(first).read_text(encoding="utf-8"), arguments
     exec(compile(source, name, "exec", dont_inherit=True), vars(main))
 
 
