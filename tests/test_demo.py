@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import pytest
+import demo_module
 import torch
 
 import diode_lut
 from tests.fake_cuda import Input, fake_cuda, lower
 
-TOOLS = Path(__file__).parent.parent / "tools"
 
-
-@pytest.fixture
-def demo_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(TOOLS)
-    import demo_module
-
-    return demo_module
-
-
-def test_problems_are_what_the_module_asks_on_a_gpu(demo_module: ModuleType, table_file: Callable[..., Path]) -> None:
+def test_problems_are_what_the_module_asks_on_a_gpu(table_file: Callable[..., Path]) -> None:
     """On an H200, a table with a row for each of the demo's problems answers for all GEMMs of its module."""
     module = demo_module.Module("cuda")
     names = [name for name, _ in module.named_parameters()]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import chromium, installed, show
 from selenium.webdriver import ActionChains, Chrome, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -20,7 +21,6 @@ from tests.commands import call
 from tests.report.measured import H200, ROWS, write_dataset
 
 ROOT = Path(__file__).parent.parent.parent
-TOOLS = ROOT / "tools"
 TABLES = ROOT / "tables"
 NOTE = str(ROWS[2]["note"])
 
@@ -41,9 +41,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     """A browser; only where none can be installed may the tests be skipped, which continuous integration may not."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(TOOLS)
-        from browser import chromium, installed
     if not installed():
         (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium: install chromium and chromium-driver")
     with chromium(tmp_path_factory.mktemp("profile")) as started:
@@ -134,9 +131,6 @@ Open = Callable[..., Page]
 @pytest.fixture
 def open_page(browser: Chrome, directory: Path) -> Open:
     """Loads a page in a window of a width, and waits until it is drawn."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(TOOLS)
-        from browser import show
 
     def load(name: str = "page.html", width: int = 1280, scheme: str = "light") -> Page:
         browser.get_log("browser")
