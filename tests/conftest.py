@@ -18,6 +18,7 @@ from diode_lut.domain.errors import TableError
 from diode_lut.io import resources
 from diode_lut.runtime import snapshot
 from diode_lut.table import read_table, write_table
+from tests.forks import Forks, forks_after
 
 NEEDING_TORCH = (
     "collect/test_cluster.py",
@@ -53,6 +54,13 @@ settings.load_profile("tests")
 
 # What a shell starts in the background ignores Ctrl-C, and so would the commands that tests interrupt
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+INDUCTOR = """
+import torch, torch._inductor.compile_fx, torch._inductor.kernel.bmm, torch._inductor.kernel.mm
+import torch._dynamo.backends.inductor, torch._inductor.codegen.cpp_bmm_template
+"""
+"""What programs import that compile."""
 
 
 @pytest.fixture
@@ -99,6 +107,20 @@ def no_tables(shipped: Path) -> Iterator[None]:
     """No shipped tables, and none of the user's."""
     with config.patch(tables=()):
         yield
+
+
+@pytest.fixture(scope="session")
+def after_torch() -> Iterator[Forks]:
+    """Programs in processes of their own, in which torch has been imported, and nothing of Inductor's."""
+    with forks_after("import torch") as forks:
+        yield forks
+
+
+@pytest.fixture(scope="session")
+def after_inductor() -> Iterator[Forks]:
+    """Programs in processes of their own, in which Inductor has been imported, and diode_lut has not."""
+    with forks_after(INDUCTOR) as forks:
+        yield forks
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = ROOT / "tests" / "programs" / "run_in_forks.py"
@@ -26,8 +28,12 @@ class Forks:
     def __init__(self, parent: subprocess.Popen[str], directory: Path) -> None:
         self._parent, self._directory = parent, directory
 
-    def run(self, *arguments: str, cwd: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
-        """What ``python ARGUMENTS`` would do, in this environment but for the given variables."""
+    @contextmanager
+    def started(self, *arguments: str, cwd: Path = ROOT, **variables: str) -> Iterator[Forked]:
+        """What ``python ARGUMENTS`` would be, in this environment but for the given variables; it is killed at the end.
+
+        One at a time.
+        """
         outputs = [self._directory / name for name in ("stdout", "stderr")]
         for output in outputs:
             output.write_text("")
@@ -40,9 +46,37 @@ class Forks:
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
         print(json.dumps(request), file=self._parent.stdin, flush=True)
-        code = self._parent.stdout.readline()
-        assert code, "the process that is to fork has ended"
-        return subprocess.CompletedProcess(arguments, int(code), *(output.read_text() for output in outputs))
+        process = Forked(int(self._parent.stdout.readline()), self._parent.stdout, outputs)
+        try:
+            yield process
+        finally:
+            process.send(signal.SIGKILL)
+            process.wait()
+
+    def run(self, *arguments: str, cwd: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
+        """What becomes of such a process."""
+        with self.started(*arguments, cwd=cwd, **variables) as process:
+            return process.wait()
+
+
+class Forked:
+    """A process that has been started."""
+
+    def __init__(self, pid: int, answers: IO[str], outputs: list[Path]) -> None:
+        self._pid, self._answers, self._outputs = pid, answers, outputs
+        self._code: int | None = None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal, unless its end has been waited for."""
+        if self._code is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, number)
+
+    def wait(self) -> subprocess.CompletedProcess[str]:
+        """Its exit code and what it printed, after its end."""
+        if self._code is None:
+            self._code = int(self._answers.readline())
+        return subprocess.CompletedProcess([], self._code, *(output.read_text() for output in self._outputs))
 
 
 @contextmanager

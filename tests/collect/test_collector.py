@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,8 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.settings import config
-from tests.collect.collection import outcomes, problem_file, started
+from tests.collect.collection import outcomes, problem_file
+from tests.forks import Forked, Forks
 
 BMM = Problem("bmm", "float32", "nt", 2, 2, 32, 32, 32)
 ADDMM = Problem("addmm", "float16", "nt", 16, 1, 32, 32, 32)
@@ -56,10 +56,6 @@ class Run:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(tmp_path_factory.mktemp("collect"))
-
-
-def command(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
-    return started("diode_lut", "collect", "--device", "cpu", *arguments, **options)
 
 
 def configs(outcome: Outcome) -> list[Config]:
@@ -137,36 +133,37 @@ def wait_for_record(path: Path) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_run_leaves_a_dataset(tmp_path: Path, number: signal.Signals) -> None:
-    """A run that is stopped has everything before the problem in hand on disk, and leaves no caches behind."""
+@pytest.fixture
+def running(tmp_path: Path, after_inductor: Forks) -> Iterator[Forked]:
+    """A run that measures MANY, and has written something; its temporary files are in ``tmp``."""
     (temporary := tmp_path / "tmp").mkdir()
-    path = tmp_path / "timings.msgpack"
-    environment = {**os.environ, "TMPDIR": str(temporary)}
-    with command(
-        "--problems", problem_file(tmp_path / "problems.json", MANY), "--out", path, env=environment
-    ) as process:
+    problems, path = problem_file(tmp_path / "problems.json", MANY), tmp_path / "timings.msgpack"
+    options = f"--device cpu --problems {problems} --out {path}"
+    arguments = ("-m", "diode_lut", "collect", *options.split())
+    with after_inductor.started(*arguments, TMPDIR=str(temporary)) as process:
         wait_for_record(path)
-        process.send_signal(number)
-        output, errors = process.communicate()
-    assert process.returncode == 130
-    assert "Traceback" not in errors
-    assert "run the same command again" in errors
-    measured = [record.problem for record in read_dataset(path)]
+        assert list(temporary.glob("diode-lut-*"))
+        yield process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_run_leaves_a_dataset(tmp_path: Path, running: Forked, number: signal.Signals) -> None:
+    """A run that is stopped has everything before the problem in hand on disk, and leaves no caches behind."""
+    running.send(number)
+    done = running.wait()
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+    assert "run the same command again" in done.stderr
+    measured = [record.problem for record in read_dataset(tmp_path / "timings.msgpack")]
     assert measured == MANY[: len(measured)]
     assert 1 <= len(measured) < len(MANY)
-    assert f"{len(measured)} problems measured" in output
-    assert not list(temporary.glob("diode-lut-*"))
+    assert f"{len(measured)} problems measured" in done.stdout
+    assert not list((tmp_path / "tmp").glob("diode-lut-*"))
 
 
-def test_killed_run_leaves_a_dataset(tmp_path: Path) -> None:
+def test_killed_run_leaves_a_dataset(tmp_path: Path, running: Forked) -> None:
     """Even a run that is killed outright has everything before the problem in hand on disk."""
-    path = tmp_path / "timings.msgpack"
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with command(
-        "--problems", problem_file(tmp_path / "problems.json", MANY), "--out", path, env=environment
-    ) as process:
-        wait_for_record(path)
-        process.kill()
-    measured = [record.problem for record in read_dataset(path)]
+    running.send(signal.SIGKILL)
+    assert running.wait().returncode == -signal.SIGKILL
+    measured = [record.problem for record in read_dataset(tmp_path / "timings.msgpack")]
     assert measured == MANY[: len(measured)] != []

@@ -10,12 +10,6 @@ import pytest
 
 import diode_lut
 from tests.fake_cuda import fake_cuda
-from tests.forks import Forks, forks_after
-
-INDUCTOR = """
-import torch, torch._inductor.compile_fx, torch._inductor.kernel.bmm, torch._inductor.kernel.mm
-import torch._dynamo.backends.inductor, torch._inductor.codegen.cpp_bmm_template
-"""
 
 
 @pytest.fixture
@@ -34,17 +28,3 @@ def rows(table_file: Callable[..., Path]) -> Iterator[Callable[..., None]]:
             diode_lut.config.tables = (str(table_file(f"rows{len(diode_lut.config.tables)}.json", *entries, **fields)),)
 
         yield use
-
-
-@pytest.fixture(scope="session")
-def after_torch() -> Iterator[Forks]:
-    """Programs in processes of their own, in which torch has been imported, and nothing of Inductor's."""
-    with forks_after("import torch") as forks:
-        yield forks
-
-
-@pytest.fixture(scope="session")
-def after_inductor() -> Iterator[Forks]:
-    """Programs in processes of their own, in which Inductor has been imported, and diode_lut has not."""
-    with forks_after(INDUCTOR) as forks:
-        yield forks

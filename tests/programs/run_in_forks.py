@@ -13,6 +13,7 @@ import json
 import os
 import runpy
 import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +24,9 @@ def fork_for_each(requests: Iterable[str]) -> dict[str, Any] | None:
     """In each fork its request; in this process None, after the last."""
     for line in requests:
         if (child := os.fork()) == 0:
+            os.setsid()
             return dict(json.loads(line))
+        print(child, flush=True)
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
     return None
@@ -37,6 +40,7 @@ def run(arguments: list[str], environment: dict[str, str], cwd: str, stdout: str
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # TMPDIR may be another one
     first, *others = arguments
     own = {"-c": "", "-m": cwd}.get(first, str(Path(first).parent))
     sys.path[:1] = [own, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
