@@ -9,7 +9,7 @@ this stays so:
   Inductor's own reckoning includes it (test_fused_epilogue_fits_shared_memory);
 - freezing on a GPU: the frozen weight is an input like any other (tests/gpu/test_guards.py::test_freezing);
 - AOTInductor: but for decompose_k, its packages have kernels as all compiled code has (test_aot_inductor);
-- spawned processes, and those in which Inductor compiles whole graphs, import diode_lut anew, and get handlers as
+- spawned processes, and those in which Inductor compiles whole graphs, import diode_lut again, and get handlers as
   "pickled-handler" has it (test_forked_and_spawned_processes, test_subprocess_compile_workers);
 - another library's handler that is set after ours: Inductor asks the last (test_handler_of_another_library_after_ours);
 - CUDA graphs, and backward passes, compiled in autograd's threads (tests/gpu/test_hook.py): see "new-threads".
@@ -31,6 +31,8 @@ RUNTIME, STATISTICS = "tests/test_runtime.py::", "tests/test_statistics.py::"
 TRUE, FALSE, NONE = (Instead(f"lambda *_, **__: {value}") for value in (True, False, None))
 RAISES = Instead("lambda *given: (_ for _ in ()).throw(given[-1] if given else RuntimeError())")
 """Where the last argument is an error, that one."""
+UNREGISTERED = Instead("lambda function: function")
+"""In the place of a decorator."""
 
 
 def parameters(more: str) -> Instead:
@@ -46,7 +48,7 @@ def sizes_checked_as(function: str) -> Instead:
 
 
 BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
-    "diode_lut.inductor.callers": {
+    "diode_lut.inductor.build_choice": {
         "even-k": ("_choice_of", parameters("EVEN_K=True"), HOOK + "test_even_k_is_derived"),
         "accumulator-type": (
             "_choice_of",
@@ -90,7 +92,7 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             Instead("lambda inputs: not V.graph.sizevars.statically_known_gt(inputs.shapes_symbolic()[-1][0], 65535)"),
             KERNELS + "test_batch_over_65535",
         ),
-        "batch-invariance": ("_require_triton", Without("batch_invariant"), KERNELS + "test_batch_invariance"),
+        "batch-invariance": ("is_batch_invariant", FALSE, KERNELS + "test_batch_invariance"),
         "factor-of-zero": ("_require_factors", NONE, HOOK + "test_what_no_row_can_serve_is_left_alone"),
         "factor-that-may-change": (
             "_require_factors",
@@ -108,7 +110,7 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
         "equal-parts-of-k": ("_decompose_k", Without("k_split"), HOOK + "test_unlaunchable_config_gives_way"),
         "aot-inductor": ("_decompose_k", Without("aot_mode"), KERNELS + "test_kernels_that_aot_inductor_cannot_have"),
         "cpp-wrapper": ("_decompose_k", Without("cpp_wrapper"), KERNELS + "test_kernels_that_aot_inductor_cannot_have"),
-        "padded-results": ("returns_its_layout", TRUE, KERNELS + "test_parts_of_k_where_results_are_padded"),
+        "padded-results": ("_returns_its_layout", TRUE, KERNELS + "test_parts_of_k_where_results_are_padded"),
         "bias-of-aten": (
             "_with_fixed_layouts",
             Instead(
@@ -160,10 +162,8 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             KERNELS + "test_rows_for_what_is_aligned",
         ),
     },
-    "diode_lut.inductor.describe": {
+    "diode_lut.inductor.choices": {
         "freezing": ("is_packed_linear", FALSE, CPU + "test_row_decides_frozen_linear"),
-    },
-    "diode_lut.inductor.offers": {
         "freezing-after-something-fused": (
             "realize_inputs",
             Instead("lambda node: node"),
@@ -181,9 +181,8 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "diode_lut.inductor.hook": {
         "failure-in-the-hook": ("leave", RAISES, HOOK + "test_failure_inside_inductor_is_a_warning"),
-        "another-inductor": ("_THEIRS", Instead("_OURS"), INSTALL + "test_inductor_has_moved_on"),
         "addmm-asked-for-again": (
-            "_Product._answered_before",
+            "_Question._answered_before",
             FALSE,
             HOOK + "test_answered_addmm_has_nothing_else_made_for_it",
         ),
@@ -204,8 +203,8 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
         "cache-identity": ("cache_identity", NONE, CACHE + "test_caches_follow_what_the_answers_depend_on"),
         "cache-identity-of-an-earlier-handler": (
-            "DiodeChoices.uuid",
-            Instead("lambda self: (*original(self)[:2], None)"),
+            "uuid_of",
+            NONE,
             HOOK + "test_handler_of_another_library_stays_in_force",
         ),
     },
@@ -256,12 +255,6 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "diode_lut.inductor.install": {
         "failure-in-the-factory": ("_inductors_own", RAISES, INSTALL + "test_inductor_has_moved_on"),
-        "new-threads": (
-            "_install_factory",
-            Without("default"),
-            KERNELS + "test_new_thread",
-            INSTALL + "test_every_order_of_imports",
-        ),
         "earlier-factory": ("_install_factory", Without("previous"), INSTALL + "test_earlier_handlers_stay_below_ours"),
         "earlier-handler": (
             "_take_over_this_thread",
@@ -282,15 +275,25 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             INSTALL + "test_repro_script_names_the_factory",
         ),
     },
-    "diode_lut.runtime.api": {
+    "diode_lut.inductor.versions": {
+        "another-inductor": ("require_same_parameters", NONE, INSTALL + "test_inductor_has_moved_on"),
+        "new-threads": (
+            "set_choices_factory",
+            Without("default"),
+            KERNELS + "test_new_thread",
+            INSTALL + "test_every_order_of_imports",
+        ),
+    },
+    "diode_lut.runtime.snapshot": {
+        "code-in-keys": ("code_digest", NONE, RUNTIME + "test_cache_identity_follows_the_code"),
         "threads-at-once": (
-            "_selector",
+            "selector_for",
             Instead("lambda hardware, settings: _build_selector(hardware, settings.tables, settings.tiers)"),
             RUNTIME + "test_threads_share_one_selector",
         ),
         "fork-while-tables-are-read": (
-            "_free_lock",
-            NONE,
+            "in_forked_children",
+            UNREGISTERED,
             RUNTIME + "test_a_child_forked_while_tables_are_read_reads_them_itself",
         ),
     },
@@ -306,11 +309,13 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             SETTINGS + "test_a_forked_process_keeps_the_blocks_of_its_own_thread",
         ),
     },
-    "diode_lut.receipt.statistics": {
-        "fork-while-counting": ("_begin_anew", NONE, STATISTICS + "test_a_forked_process_counts_its_own"),
-    },
-    "diode_lut.receipt.recorder": {
-        "fork-and-receipt": ("_forget", NONE, "tests/receipt/test_at_exit.py::test_a_child_adds_its_number"),
+    "diode_lut.runtime.recorder": {
+        "fork-while-counting": ("_begin_again", Without("_lock"), STATISTICS + "test_a_forked_process_counts_its_own"),
+        "fork-and-receipt": (
+            "in_forked_children",
+            UNREGISTERED,
+            "tests/runtime/test_at_exit.py::test_a_child_adds_its_number",
+        ),
     },
 }
 """For each module its guards, by names that ``break_guards.py`` takes: what is changed, the change, and tests."""
