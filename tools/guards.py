@@ -310,7 +310,11 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
     },
     "diode_lut.runtime.recorder": {
-        "fork-while-counting": ("_begin_again", Without("_lock"), STATISTICS + "test_a_forked_process_counts_its_own"),
+        "fork-while-counting": (
+            "in_forked_children",
+            UNREGISTERED,
+            STATISTICS + "test_a_forked_process_counts_its_own",
+        ),
         "fork-and-receipt": (
             "in_forked_children",
             UNREGISTERED,
