@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,6 +20,7 @@ from diode_lut.io import resources
 from diode_lut.runtime import snapshot
 from diode_lut.table import read_table, write_table
 from tests.forks import Forks, forks_after
+from tests.startup import sitecustomize
 
 NEEDING_TORCH = (
     "collect/test_cluster.py",
@@ -51,6 +53,9 @@ settings.register_profile(
     "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 settings.load_profile("tests")
+
+STARTUP = [str(Path(sitecustomize.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+os.environ["PYTHONPATH"] = os.pathsep.join(STARTUP)
 
 # What a shell starts in the background ignores Ctrl-C, and so would the commands that tests interrupt
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -15,7 +15,7 @@ FAULTS = ['OSError("no libcudart")', 'ImportError("undefined\\nsymbol")', 'Runti
 
 
 def run(broken: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(broken), str(ROOT)])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(broken), str(ROOT), os.environ["PYTHONPATH"]])}
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=broken, env=environment, capture_output=True, text=True, check=False)
 

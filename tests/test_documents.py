@@ -34,7 +34,7 @@ NOT_RUN = {"README.md": 1, "collecting.md": 5}
 ENVIRONMENT = {
     **os.environ,
     "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-    "PYTHONPATH": str(ROOT),
+    "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]]),
     "USER": "nobody",
 }
 
