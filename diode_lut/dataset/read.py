@@ -66,7 +66,7 @@ def open_stream(path: Path) -> Dataset:
 
 def _stream(path: Path, file: Readable) -> Dataset:
     header, framed = read_header(path, file)
-    return Dataset(path, header, partial(_framed_records if framed else _unframed_records, path))
+    return Dataset(path, header, partial(_framed_records if framed else _unframed_records, path, header))
 
 
 def read_header(path: Path, file: Readable) -> tuple[Header, bool]:
@@ -101,10 +101,14 @@ def _unframed_header(path: Path, pieces: Iterable[bytes]) -> Header:
         raise DatasetError(f"{path}: {error}") from None
 
 
-def _framed_records(path: Path, file: Readable, _skipped: Counter[str], lost: list[Lost]) -> Iterator[Record]:
+def _framed_records(
+    path: Path, header: Header, file: Readable, _skipped: Counter[str], lost: list[Lost]
+) -> Iterator[Record]:
     decoder = RecordDecoder()
     frames = Frames(chunks(path, file), lost)
     for kind, body in frames:
+        if kind == HEADER:
+            _require_header(path, header, header_from_wire(_unpacked(body)))
         if kind == RECORD:
             try:
                 record = decoder.decode(_unpacked(body))
@@ -116,10 +120,18 @@ def _framed_records(path: Path, file: Readable, _skipped: Counter[str], lost: li
         _log.warning("%s: the last record was cut off by a crash: its %d bytes are left out", name, frames.torn)
 
 
-def _unframed_records(path: Path, file: Readable, _skipped: Counter[str], lost: list[Lost]) -> Iterator[Record]:
+def _unframed_records(
+    path: Path, header: Header, file: Readable, _skipped: Counter[str], lost: list[Lost]
+) -> Iterator[Record]:
     stream = Unframed(chunks(path, file), RecordDecoder().decode, lost)
-    stream.header()
+    _require_header(path, header, header_from_wire(stream.header(), UNFRAMED))
     yield from stream.records()
+
+
+def _require_header(path: Path, known: Header, found: Header) -> None:
+    """DatasetError unless the file still has the header that was read before: its records are for that hardware."""
+    if found != known:
+        raise DatasetError(f"{path}: was replaced by another dataset while it was read: run the command again")
 
 
 def _unpacked(body: bytes) -> Any:

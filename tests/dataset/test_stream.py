@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgpack
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -296,3 +297,20 @@ def test_a_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="ends within its header"):
         written(tmp_path / "d")
     assert (tmp_path / "d").read_bytes() == b"\x88\xb1diode_lut is great"
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_a_dataset_that_is_replaced_while_it_is_read(tmp_path: Path, compact: bool) -> None:
+    """Records of another file never come under the header that was read before."""
+    path = tmp_path / "timings.msgpack"
+
+    def write(header: Header) -> None:
+        write_stream(path, header, RECORDS)
+        if compact:
+            path.write_bytes(zstandard.ZstdCompressor().compress(path.read_bytes()))
+
+    write(HEADER)
+    dataset = read_dataset(path)
+    write(HEADER._replace(hardware=Hardware("NVIDIA A100", "sm_80", 108)))
+    with pytest.raises(DatasetError, match="was replaced by another dataset while it was read"):
+        list(dataset)

@@ -7,10 +7,11 @@ from math import prod
 from random import Random
 from typing import Any
 
-from diode_lut.domain.problem import ALIGNS, DTYPES, LAYOUTS, OPS
+from diode_lut.domain.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, OPS
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.kernels.template import PAD
 from diode_lut.kernels.triton_gemm import TritonGemm, accumulator_registers
 from tests.fuzzing.graphs import Graph, all_sizes
 from tests.fuzzing.products import BATCHED, Product
@@ -90,6 +91,8 @@ def _row(random: Random, product: Product) -> Row:
         row["layout"] = random.choice(LAYOUTS)
     if random.random() < 0.1:
         row["align"] = random.choice(ALIGNS)
+    if random.random() < 0.03:
+        row["epilogue"] = random.choice(EPILOGUES)
     for dim in "bmnk":
         if random.random() < 0.25 and (dim != "b" or product.op in ("bmm", "baddbmm")):
             row[dim] = _range(random, max(product.sizes[dim], 1))
@@ -132,12 +135,17 @@ def _config(random: Random, product: Product) -> Config:
     while True:
         config = _tiled(random, template)
         if anything or _likely(config):
-            return config
+            return _padded(random, config) if random.random() < 0.03 else config
 
 
 def _tiled(random: Random, template: str) -> Config:
-    parameters = TEMPLATES[template].parameters
-    return Config(template, tuple(random.choice(parameter.values) for parameter in parameters))
+    """A config with any values of the tunables that each has; what is optional keeps its default."""
+    return Config(template, tuple(random.choice(parameter.values) for parameter in TEMPLATES[template].required))
+
+
+def _padded(random: Random, config: Config) -> Config:
+    """The config with padded operands, which the hook passes over."""
+    return Config.from_json({**config.to_json(), PAD.name: random.choice(PAD.values[1:])})
 
 
 def _likely(config: Config) -> bool:
