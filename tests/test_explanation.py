@@ -66,15 +66,15 @@ def test_rows_are_named_by_their_lines(table_file: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("confidence", "words"),
+    ("confidence", "text"),
     [(0.96, "would answer, with confidence 0.960"), (0.94, "confidence 0.940 is below 0.95, and it is expected to be")],
 )
-def test_the_model_is_asked_where_a_table_answers(confidence: float, words: str) -> None:
+def test_the_model_is_asked_where_a_table_answers(confidence: float, text: str) -> None:
     """Whether or not it is sure enough, what it expects is shown; the decision stays the table's."""
     models = (ModelSource(model(0.1, confidence), H200),)
     tiers = (user(Table(H200, [row((1024, 1024))])), Tier("model", models))
     _, said, *ranking = lines(*tiers)
-    assert words in said
+    assert text in said
     assert ranking[-1] == f"    the first is within 5 % of the best with confidence {confidence:.3f}"
     assert explain(Selector(H200, tiers), MM).decision == Selector(H200, tiers).select(MM)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from diode_lut.dataset import read_dataset
 from diode_lut.distill.candidates import Target, choose, targets_of
-from diode_lut.distill.examples import LOST, Examples, Space, examples_of
+from diode_lut.distill.examples import MAX_LOSS, Examples, Space, examples_of
 from diode_lut.distill.network import answers, masked
 from diode_lut.distill.student import train_student
 from diode_lut.distill.training import Plan
@@ -96,7 +96,7 @@ def _trees(training: Sequence[Target], space: Space) -> dict[str, Score]:
     booster = lightgbm.train({**TREES, **BAGGING}, data, ROUNDS)
 
     def score(test: Examples) -> Tensor:
-        scores = torch.full(test.applies.shape, LOST * 10)
+        scores = torch.full(test.applies.shape, MAX_LOSS * 10)
         scores[test.applies] = torch.tensor(booster.predict(_columns(test, space)), dtype=torch.float32)
         return scores
 

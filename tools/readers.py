@@ -25,7 +25,7 @@ from diode_lut.exchange.content import Facts
 from diode_lut.exchange.formats import FORMATS, read, write_table, write_timings
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.head import KEY, metadata_of, read_model_hardware
-from diode_lut.model.header import header_in_words
+from diode_lut.model.header import header_text
 from diode_lut.model.weights import read_model, write_model
 from diode_lut.receipt.read import decode_receipt, read_receipt
 from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions
@@ -175,7 +175,7 @@ def with_metadata(directory: Path) -> Callable[[bytes], bytes]:
 def use_model(path: Path) -> None:
     """Its head, its words, and a ranking for each problem."""
     read_model_hardware(path)
-    header_in_words(path)
+    header_text(path)
     model = read_model(path)
     for problem in PROBLEMS:
         model.rank(problem)

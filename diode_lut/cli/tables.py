@@ -19,13 +19,13 @@ def show_command(file: Path) -> None:
 
     Equal tables are printed equally, however they are written.
     """
-    from diode_lut.model.header import header_in_words
+    from diode_lut.model.header import header_text
     from diode_lut.table import read_table
     from diode_lut.table.write import as_text
 
     with open_regular(file) as opened:
         is_json = opened.read(64).lstrip().startswith(b"{")
-    say(as_text(read_table(file)) if is_json else header_in_words(file))
+    say(as_text(read_table(file)) if is_json else header_text(file))
 
 
 @click.command("tables")

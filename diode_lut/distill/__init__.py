@@ -1,4 +1,4 @@
-"""Distilling: from datasets to a model. This subpackage needs torch."""
+"""Training of a model from datasets. This package needs torch."""
 
 from __future__ import annotations
 

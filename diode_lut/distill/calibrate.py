@@ -1,10 +1,10 @@
-"""Calibration: how sure a student can be of its first choice.
+"""Calibration of the confidence in a student's first choice.
 
-Whether a choice is good can be told from what its network has made of the problem and the config, and from how far it
-is ahead of the next one: a logistic regression says how much to doubt it. But on problems that the student has learned
-from its choices are better than on others. So those that count are the choices of the teacher's member that has not
-seen the problem, which are about as good as the student's own. In turn, what a doubt means is found on problems that
-had no part in the regression.
+A logistic regression predicts the doubt: the log odds that the choice is not good. Its inputs are the activations of
+both hidden layers for the choice, and the choice's lead over the second. The student's choices on its training problems
+are better than those on new ones. So the labels are from the choices of the teacher's member that was not trained on
+the problem; these are about as good as the student's choices on new problems. The confidence for a doubt is found by
+cross-validation, on problems that the regression was not fitted to.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from torch.nn.functional import binary_cross_entropy_with_logits, pad
 from diode_lut.distill.examples import Examples
 from diode_lut.distill.network import Network, answers, layers_of
 from diode_lut.distill.student import Trained
-from diode_lut.model.ranking import GOOD, MOST_LEAD, Calibration
+from diode_lut.model.ranking import GOOD, MAX_LEAD, Calibration
 
 _STEPS = 100
-"""A calibration has about so many steps."""
+"""Approximate number of steps of a calibration."""
 
 _DIGITS = 4
-"""So many digits of doubts and confidences are kept."""
+"""Digits after the point to which doubts and confidences are rounded."""
 
 _CERTAIN = 1.645
-"""Standard deviations below a share that was found: the true one is above that with a probability of 95 %."""
+"""Standard deviations of a one-sided confidence interval of 95 %."""
 
 _DECAY = 1e-3
-"""How much the squares of the regression's weights count against its loss."""
+"""Weight of the L2 penalty in the regression's loss."""
 
 
 class Regression(NamedTuple):
-    """Doubts, as logarithms of odds: ``weights`` times what is known of the choice, plus ``bias``."""
+    """Doubts, as logarithms of odds: ``weights`` times the inputs for a choice, plus ``bias``."""
 
     weights: Tensor
     bias: Tensor
 
     @classmethod
     def of(cls, known: Tensor, bad: Tensor) -> Regression:
-        """The logistic regression of ``bad``, problems, on what is ``known``, problems x numbers."""
+        """The logistic regression of ``bad`` (problems; 0 or 1) on the inputs ``known`` (problems x inputs)."""
         mean, deviation = known.mean(0), known.std(0).clamp(min=1e-3)
         scaled = (known - mean) / deviation
         weights, bias = torch.zeros(scaled.shape[1], requires_grad=True), torch.zeros(1, requires_grad=True)
@@ -59,12 +59,12 @@ class Regression(NamedTuple):
         return cls(weights, bias - weights @ mean)
 
     def doubts(self, known: Tensor) -> Tensor:
-        """One for each row of what is known."""
+        """The doubt for each row of inputs."""
         return known @ self.weights + self.bias
 
 
 class Calibrated(NamedTuple):
-    """What to make of a student's layers for the doubt, and what doubts mean."""
+    """The weights from a student's layers to the doubt, and the confidences of doubts."""
 
     weights: Tensor
     bias: Tensor
@@ -72,7 +72,7 @@ class Calibrated(NamedTuple):
 
 
 def calibrate(trained: Trained) -> Calibrated:
-    """How sure the student can be, from the problems that it and its teacher have learned from."""
+    """The calibration of a student, from the problems that it and its teacher were trained on."""
     known = _known(trained.student, trained.measured)
     good = trained.teacher.unseen_losses(trained.measured) <= np.log1p(GOOD)
     doubts = torch.empty(len(good))
@@ -85,18 +85,18 @@ def calibrate(trained: Trained) -> Calibrated:
 
 
 def _known(student: Network, examples: Examples) -> Tensor:
-    """Of the first choice on each problem: what both layers make of it, and its lead over the next."""
-    scores = pad(answers(student, examples), (0, 1), value=torch.inf)  # so that there is a next one always
+    """The regression's inputs per problem: both layers for the first choice, and its lead over the second."""
+    scores = pad(answers(student, examples), (0, 1), value=torch.inf)  # so that there is always a second one
     best, order = scores.topk(2, dim=1, largest=False)
-    lead = (best[:, 1:] - best[:, :1]).clamp(max=MOST_LEAD)
+    lead = (best[:, 1:] - best[:, :1]).clamp(max=MAX_LEAD)
     return torch.cat((layers_of(student, examples, order[:, 0]), lead), dim=1)
 
 
 def calibration_of(doubts: np.ndarray, good: np.ndarray, per_lead: float) -> Calibration:
-    """The share of good answers to be sure of among those with no more than each doubt; never rising with it."""
+    """Per doubt: the lower bound of the share of good answers with at most that doubt, made non-increasing."""
     doubts = doubts.round(_DIGITS)
     order = np.argsort(doubts, kind="stable")
-    last = np.flatnonzero(np.diff(doubts[order], append=np.inf))  # of those with the same doubt
+    last = np.flatnonzero(np.diff(doubts[order], append=np.inf))  # the last of those with the same doubt
     shares = _at_least(np.cumsum(good[order])[last], last + 1)
     shares = np.maximum.accumulate(shares[::-1])[::-1]
     steps = np.unique(np.searchsorted(last, np.linspace(0, len(good) - 1, _STEPS).round()))
@@ -105,7 +105,7 @@ def calibration_of(doubts: np.ndarray, good: np.ndarray, per_lead: float) -> Cal
 
 
 def _at_least(good: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """The lower end of Wilson's interval for shares that were found so: of few answers, little is certain."""
-    share, doubt = good / among, _CERTAIN**2 / among
-    bound: np.ndarray = (share + doubt / 2 - np.sqrt(doubt * (share * (1 - share) + doubt / 4))) / (1 + doubt)
+    """The lower end of Wilson's interval for the share ``good`` / ``among``."""
+    share, width = good / among, _CERTAIN**2 / among
+    bound: np.ndarray = (share + width / 2 - np.sqrt(width * (share * (1 - share) + width / 4))) / (1 + width)
     return bound

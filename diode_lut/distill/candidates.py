@@ -1,4 +1,4 @@
-"""The configs that a model chooses from, and what it is to learn about them."""
+"""The configs that a model chooses from, and their times as training targets."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from diode_lut.domain.problem import BATCHED, Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.triton_gemm import GROUP_M
 
-MOST = 80
-"""Candidates of one kind of product, with a batch or without."""
+MAX_CANDIDATES = 80
+"""Maximum number of candidates for problems with a batch, and for those without one."""
 
-_LOST = 0.7
-"""The logarithm of the time that counts for a config that was not timed: twice the best."""
+_MAX_LOSS = 0.7
+"""Cap on log(time / best time), about log(2). A config that was not timed counts with the cap."""
 
 _Matrix = npt.NDArray[np.float64]
 
 
 def choose(targets: Sequence[Target]) -> list[Config]:
-    """The candidates, those that are tiled first, then in the fixed order."""
+    """The candidates: tiled ones first, then the others, each in the order of ``config_order``."""
     chosen = {ATEN}
     for batched in (False, True):
         family = [target for target in targets if (target.problem.op in BATCHED) is batched]
@@ -36,12 +36,12 @@ def choose(targets: Sequence[Target]) -> list[Config]:
 
 
 def _cover(targets: Sequence[Target]) -> list[Config]:
-    """Greedily, the configs that lower the summed time of the best candidate most."""
+    """The configs chosen greedily: each lowers most the summed time of the best candidate per problem."""
     configs = sorted({config for target in targets for config in target.times if _eligible(config)}, key=config_order)
     losses = _losses(targets, configs)
     best = losses[:, configs.index(ATEN)]
     chosen: list[int] = []
-    while len(chosen) < MOST - 1:
+    while len(chosen) < MAX_CANDIDATES - 1:
         with_each = np.minimum(best[:, None], losses)
         number = int(np.expm1(with_each).sum(axis=0).argmin())
         if number in chosen or not (with_each[:, number] < best).any():
@@ -56,19 +56,22 @@ def _eligible(config: Config) -> bool:
 
 
 def _losses(targets: Sequence[Target], configs: Sequence[Config]) -> _Matrix:
-    """A row for each problem: logarithms of times over the best."""
+    """log(time / best time), capped: a row per problem, a column per config."""
     losses = np.full((len(targets), len(configs)), np.inf)
     column = {config: number for number, config in enumerate(configs)}
     for row, target in enumerate(targets):
         for config, time in target.times.items():
             if config in column:
                 losses[row, column[config]] = time - target.best
-    np.minimum(losses, _LOST, out=losses)
+    np.minimum(losses, _MAX_LOSS, out=losses)
     return losses
 
 
 class Target(NamedTuple):
-    """``times`` are logarithms of times over aten's, ``best`` is the least of them; ``failed`` configs have none."""
+    """The measurements of one problem.
+
+    ``times`` are log(time / time of aten) per config; ``best`` is the least of them. ``failed`` configs have no time.
+    """
 
     problem: Problem
     times: dict[Config, float]
@@ -77,7 +80,7 @@ class Target(NamedTuple):
 
 
 def targets_of(records: Iterable[Record]) -> list[Target]:
-    """One for each problem on which aten was timed, in order."""
+    """A target for each problem on which aten was timed, in order."""
     return [target for record in combined(records) if (target := _target(record)) is not None]
 
 

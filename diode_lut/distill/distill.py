@@ -1,4 +1,4 @@
-"""From datasets to a model, with what it is worth on problems that it has not seen."""
+"""From datasets to a model, which is validated on problems that it was not trained on."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.triton_gemm import GROUP_M
 from diode_lut.model.candidates import families
-from diode_lut.model.kinds import FEWEST as FEWEST_OF_A_KIND
-from diode_lut.model.kinds import kinds_of
+from diode_lut.model.kinds import MIN_PROBLEMS, kinds_of
 from diode_lut.model.ranking import Model
 from diode_lut.model.split import TEST, TRAIN, Split, family_name
 
-FEWEST = 60
-"""Problems to train on, at least."""
+MIN_TRAINING_PROBLEMS = 60
+"""Minimum number of training problems."""
 
 DEFAULT = Plan()
 
 
 class Distilled(NamedTuple):
-    """A model; for each group of problems that it has not seen what it is worth there; and how training went."""
+    """A model, its validation per group of problems that it was not trained on, and the histories of training."""
 
     model: Model
     training_problems: int
@@ -46,10 +45,9 @@ def distill(
 ) -> Distilled:
     """Train a model on the problems of the datasets, except those that ``split`` keeps for testing.
 
-    The same datasets, split and plan give the same model, on the same machine, whatever the number of threads.
-    ``report`` is told what is being done.
-    DatasetError is raised if the datasets are from different hardware, ModelError if they hold too few problems, none
-    of a family to be left out, or nothing to choose from but aten.
+    The same datasets, split and plan give the same model on the same machine, with any number of threads. ``report``
+    is called with one line of text per stage. DatasetError is raised if the datasets are from different hardware,
+    ModelError if there are too few problems, if a family to leave out has no problem, or if aten is the only candidate.
     """
     hardware = _common_hardware(datasets)
     groups = _groups(targets_of(chain.from_iterable(datasets)), split)
@@ -57,14 +55,18 @@ def distill(
     kinds = kinds_of(target.problem for target in found)
     training = [target for target in found if any(kind.key == target.problem.kind for kind in kinds)]
     if rare := len(found) - len(training):
-        report(f"{rare} problems are left out: fewer than {FEWEST_OF_A_KIND} of their op, type, layout and alignment")
-    if len(training) < FEWEST:
-        raise ModelError(f"{len(training)} problems to train on: too few (at least {FEWEST}, with aten timed on each)")
+        report(
+            f"{rare} problems are left out: their op, dtype, layout and align have fewer than {MIN_PROBLEMS} problems"
+        )
+    if len(training) < MIN_TRAINING_PROBLEMS:
+        raise ModelError(
+            f"{len(training)} training problems with a time of aten are too few (at least {MIN_TRAINING_PROBLEMS})"
+        )
     candidates = _candidates(training)
     space = Space.of(*families(candidates, architecture(hardware.arch)), hardware.sm_count)
     held_out = groups.get(TEST, [])
     test = examples_of([each.problem for each in held_out], space, held_out) if held_out else None
-    report(f"{len(training)} problems to train on, {len(candidates)} candidates")
+    report(f"{len(training)} training problems, {len(candidates)} candidates")
     trained = train_student(training, test, space, plan, report)
     with one_thread():
         calibrated = calibrate(trained)
@@ -80,14 +82,16 @@ def _common_hardware(datasets: Sequence[Dataset]) -> Hardware:
     for dataset in datasets:
         found = dataset.header.hardware
         if not found.same_device(first):
-            raise DatasetError(f"{dataset.path}: {found}, but {datasets[0].path}: {first} (a model is for one of them)")
+            raise DatasetError(f"{dataset.path}: {found}, but {datasets[0].path}: {first} (a model is for one device)")
     return first
 
 
 def _candidates(training: Sequence[Target]) -> list[Config]:
     candidates = choose(training)
     if candidates == [ATEN]:
-        raise ModelError(f"nothing to choose but aten: no config with group_m={GROUP_M}, or without tiles, was faster")
+        raise ModelError(
+            f"no candidate besides aten: no config with group_m={GROUP_M}, or without tiles, was faster than aten"
+        )
     return candidates
 
 
@@ -97,7 +101,9 @@ def _groups(targets: Sequence[Target], split: Split) -> dict[str, list[Target]]:
         groups[split.group(target.problem)].append(target)
     for name in map(family_name, split.families):
         if name not in groups:
-            raise ModelError(f"{name}: no problem belongs to this family, or all that do belong to one named before")
+            raise ModelError(
+                f"{name}: no problem belongs to this family, or all of its problems belong to families before it"
+            )
     return dict(groups)
 
 

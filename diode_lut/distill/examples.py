@@ -1,4 +1,4 @@
-"""Examples to learn from: measured problems, and drawn ones that a teacher scores."""
+"""Training examples: measured problems, and drawn problems that a teacher scores."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from diode_lut.model.candidates import Candidates, family_of
 from diode_lut.model.features import config_features, problem_features
 from diode_lut.model.kinds import Kind
 
-LOST = 0.5
-"""Logarithm of a time over the best beyond which a config only counts as slow, like one that was not worth timing."""
+MAX_LOSS = 0.5
+"""Cap on losses, which are log(time / best time). A config without a time counts with the cap."""
 
 
 class Space(NamedTuple):
-    """The candidates of both families, padded to the same number: their ``numbers`` among all candidates (families x
-    candidates), and their features that depend on nothing else, ``configs`` (families x candidates x features).
+    """The candidates of both families, padded to the same number.
+
+    ``numbers`` are their indices among all candidates (families x candidates). ``configs`` are their CONFIG_FEATURES
+    (families x candidates x features).
     """
 
     families: tuple[Candidates, Candidates]
@@ -43,8 +45,11 @@ class Space(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """Problems: ``features`` (problems x features), ``family`` (0 without a batch, 1 with one), ``joint`` (problems x
-    candidates x features), ``applies`` (problems x candidates), and ``losses``, logarithms of times over the best.
+    """Problems as tensors, which have a row per problem.
+
+    ``features`` are PROBLEM_FEATURES (problems x features). ``family`` is 0 without a batch, 1 with one. ``joint`` are
+    JOINT_FEATURES (problems x candidates x features). ``applies`` flags the applicable candidates and ``losses`` are
+    log(time / best time), capped at MAX_LOSS (both problems x candidates).
     """
 
     features: Tensor
@@ -54,7 +59,7 @@ class Examples(NamedTuple):
     losses: Tensor
 
     def take(self, rows: Tensor) -> Examples:
-        """Some of the problems."""
+        """The problems with these row numbers."""
         return Examples(*(tensor[rows] for tensor in self))
 
     @property
@@ -86,23 +91,26 @@ def examples_of(problems: Sequence[Problem], space: Space, targets: Sequence[Tar
 
 def _losses(target: Target, configs: Sequence[Config], width: int) -> npt.NDArray[np.float32]:
     losses = [target.times.get(config, np.inf) - target.best for config in configs]
-    return np.minimum([*losses, *[LOST] * (width - len(losses))], LOST).astype(np.float32)
+    return np.minimum([*losses, *[MAX_LOSS] * (width - len(losses))], MAX_LOSS).astype(np.float32)
 
 
 def _padded(columns: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
-    """The same with columns of zeros behind."""
+    """The columns, followed by columns of zeros up to ``width``."""
     return np.pad(columns, ((0, 0), (0, width - columns.shape[1])))
 
 
 _MIXED, _JITTERED = 0.4, 0.4
-"""How often a size is another problem's, and how often it is changed by up to a factor of two."""
+"""Probabilities that a size is taken from another problem, and that it is changed by up to a factor of two."""
 
 _UNIT = 8
+"""Jittered sizes stay multiples of this if they were. Smaller sizes are not jittered."""
+
 _TRIES = 50
+"""Maximum number of draws per drawn problem."""
 
 
 def draw_problems(problems: Sequence[Problem], kinds: Sequence[Kind], count: int, seed: int) -> list[Problem]:
-    """New problems of known kinds, drawn with a mixture of the sizes that problems of their kind have."""
+    """Up to ``count`` new problems of known kinds, whose sizes are mixed from problems of the same kind."""
     draw = random.Random(seed)  # noqa: S311 (no secret)
     known = {kind.key: kind for kind in kinds}
     groups = {key: [problem for problem in problems if problem.kind == key] for key in known}

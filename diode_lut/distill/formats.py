@@ -1,4 +1,4 @@
-"""A training as text and as a picture."""
+"""Validations as text, and training histories as a picture."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from diode_lut.selection.sources import THRESHOLD
 
 
 def as_text(name: str, validation: Validation) -> str:
-    """All figures of one group of problems, the worst predictions, the slow ones and those that failed."""
+    """All figures of one group of problems, and its worst, slow and failed choices."""
     return as_lines(_lines(name, validation))
 
 
 def _lines(name: str, validation: Validation) -> Iterator[str]:
     count = len(validation.choices)
-    yield f"{name}: {count} problems" + (f", and {validation.unknown} unknown to it" if validation.unknown else "")
+    yield f"{name}: {count} problems" + (
+        f", and {validation.unknown} that the model does not know" if validation.unknown else ""
+    )
     if not count:
         return
     yield f"  RMSE of log time: {validation.rmse:.3f}"
@@ -39,13 +41,13 @@ def _lines(name: str, validation: Validation) -> Iterator[str]:
         if part.choices:
             yield f"  {which}: {len(part.choices) / count:.1%} answered, {_figures(part)}"
     yield "  worst:"
-    yield from (f"    {_in_words(choice)}" for choice in validation.worst)
+    yield from (f"    {_choice_text(choice)}" for choice in validation.worst)
     if validation.slow:
         yield f"  more than {SLOW} times as long as aten: {len(validation.slow)}, of which answered:"
-        yield from (f"    {_in_words(choice)}" for choice in validation.answered().slow)
+        yield from (f"    {_choice_text(choice)}" for choice in validation.answered().slow)
     if validation.failed:
         yield f"  failed: {len(validation.failed)}, of which answered: {len(validation.answered().failed)}"
-        yield from (f"    {_in_words(choice)}" for choice in validation.failed)
+        yield from (f"    {_choice_text(choice)}" for choice in validation.failed)
 
 
 def _figures(validation: Validation) -> str:
@@ -57,7 +59,7 @@ def _figures(validation: Validation) -> str:
     )
 
 
-def _in_words(choice: Choice) -> str:
+def _choice_text(choice: Choice) -> str:
     regret, time = f"{choice.tops[0] - 1:.1%}", f"{choice.time:.3f} of aten's time"
     return (
         f"{'failed' if choice.failed else regret} on {choice.problem}: {choice.config}, "
@@ -67,11 +69,11 @@ def _in_words(choice: Choice) -> str:
 
 
 _PANELS = (("loss", "mean loss in training"), ("regret", "mean regret on the test problems"))
-"""Fields of Epoch, and what they are called."""
+"""Fields of Epoch, each with the label of its axis."""
 
 
 def save_history(histories: Mapping[str, list[Epoch]], path: Path, title: str) -> None:
-    """Loss in training and, with a test, regret there by epoch, in a file whose name says the format: ``.png``."""
+    """Draw the loss and, if there is a test, the regret by epoch. The file's suffix is the format, such as ``.png``."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     figure.suptitle(title)
     tested = not all(math.isnan(epoch.regret) for history in histories.values() for epoch in history)

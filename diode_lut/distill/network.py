@@ -1,4 +1,4 @@
-"""The network of ``model.network`` as torch trains it, and what it answers."""
+"""The network of ``model.network`` in torch, for training."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from diode_lut.model.features import Floats
 from diode_lut.model.network import Weights
 
 HIDDEN = 96, 64
-"""Neurons of the two layers."""
+"""Number of neurons of the two hidden layers."""
 
 LEARNED = 16
-"""Features of each candidate that are learned: what its kernel is like beyond what its parameters say."""
+"""Number of learned features per candidate, which describe its kernel beyond its tunables."""
 
 _FIRST_LEARNED = 0.1
-"""Standard deviation of these at first."""
+"""Standard deviation of the learned features before training."""
 
 _AT_ONCE = 512
-"""So many problems are answered at a time."""
+"""Number of problems that are scored at a time."""
 
 
 class Scale(NamedTuple):
-    """Mean and standard deviation of each feature: of problems, configs and joint ones."""
+    """Mean and standard deviation of each feature: of the problem, config and joint features."""
 
     mean: tuple[Tensor, Tensor, Tensor]
     deviation: tuple[Tensor, Tensor, Tensor]
 
     @classmethod
     def of(cls, examples: Examples, configs: Tensor) -> Scale:
-        """What brings these examples to mean 0 and deviation 1; a constant feature stays what it is."""
+        """The scale that brings these examples to mean 0 and deviation 1; constant features keep their deviation."""
         parts = examples.features, configs[examples.family][examples.applies], examples.joint[examples.applies]
         deviations = [part.std(0) for part in parts]
         return cls(
@@ -42,7 +42,7 @@ class Scale(NamedTuple):
         )
 
     def widened(self, count: int) -> Scale:
-        """The same for configs with so many more features, which stay what they are."""
+        """The scale for configs with ``count`` more features, which are not scaled."""
         (problem, config, joint), (of_problem, of_config, of_joint) = self
         return Scale(
             (problem, torch.cat((config, torch.zeros(count))), joint),
@@ -50,7 +50,7 @@ class Scale(NamedTuple):
         )
 
     def apply(self, examples: Examples) -> Examples:
-        """The examples as the network takes them."""
+        """The scaled examples, which are the network's input."""
         return examples._replace(
             features=(examples.features - self.mean[0]) / self.deviation[0],
             joint=(examples.joint - self.mean[2]) / self.deviation[2],
@@ -58,7 +58,7 @@ class Scale(NamedTuple):
 
 
 class Network(nn.Module):
-    """Two hidden layers of rectifiers; the weights to begin with are drawn with a seed."""
+    """Two hidden ReLU layers; the initial weights are drawn with a seed."""
 
     def __init__(self, scale: Scale, space: Space, seed: int) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Network(nn.Module):
             self._draw(*HIDDEN)
 
     def _draw(self, first: int, second: int) -> None:
-        """The weights to begin with."""
+        """Draw the initial weights."""
         self.learned = nn.Parameter(_FIRST_LEARNED * torch.randn(int(self._numbers.max()) + 1, LEARNED))
         of_problem, of_config, of_joint = map(len, self.scale.mean)
         inputs = [of_problem, of_config + LEARNED, of_joint]
@@ -79,13 +79,13 @@ class Network(nn.Module):
         self.second, self.last = nn.Linear(first, second), nn.Linear(second, 1)
 
     def forward(self, examples: Examples) -> Tensor:
-        """Scores, problems x candidates, of examples that the scale was applied to."""
+        """Scores (problems x candidates) of scaled examples."""
         _, second = self.layers(examples)
         scores: Tensor = self.last(second)[..., 0]
         return scores
 
     def layers(self, examples: Examples) -> tuple[Tensor, Tensor]:
-        """What the first and the second layer make of them, each problems x candidates x neurons."""
+        """Activations of the first and the second layer, each problems x candidates x neurons."""
         of_problem, of_config, of_joint = self.parts
         plain, batched = torch.cat((self._configs, self.learned[self._numbers]), dim=2) @ of_config.T
         first = examples.joint @ of_joint.T + torch.where(examples.family[:, None, None] == 1, batched, plain)
@@ -93,7 +93,7 @@ class Network(nn.Module):
         return first, torch.relu(self.second(first))
 
     def weights(self, doubt: Tensor, doubt_bias: Tensor) -> Weights:
-        """What inference needs, with the scaling of features worked in; ``doubt`` is what to make of both layers."""
+        """The weights for inference, with the scaling of features included; ``doubt`` are those of both layers."""
         scale = self.scale.widened(LEARNED)
         scaled = [part / deviation for part, deviation in zip(self.parts, scale.deviation, strict=True)]
         shift = sum(part @ mean for part, mean in zip(scaled, scale.mean, strict=True))
@@ -112,20 +112,20 @@ def _array(tensor: Tensor) -> Floats:
 
 
 def masked(values: Tensor, applies: Tensor, otherwise: float) -> Tensor:
-    """The values of candidates that apply."""
+    """``values`` of the applicable candidates, ``otherwise`` for the others."""
     return torch.where(applies, values, otherwise)
 
 
 @torch.no_grad()
 def answers(network: Network, examples: Examples) -> Tensor:
-    """Scores of all problems, problems x candidates; those of what does not apply are infinite."""
+    """Scores (problems x candidates); infinite for candidates that do not apply."""
     parts = [network(examples.take(rows)) for rows in _parts(examples)]
     return masked(torch.cat(parts), examples.applies, torch.inf)
 
 
 @torch.no_grad()
 def layers_of(network: Network, examples: Examples, choices: Tensor) -> Tensor:
-    """What both layers make of one choice on each problem, problems x neurons."""
+    """Activations of both layers for one choice per problem, problems x neurons."""
     parts = []
     for rows in _parts(examples):
         layers = network.layers(examples.take(rows))
@@ -144,5 +144,5 @@ def losses_of(network: Network, examples: Examples) -> Tensor:
 
 
 def mean_regret(network: Network, examples: Examples) -> float:
-    """How much slower than the best the first choices are, as the geometric mean, minus one."""
+    """Geometric mean of the first choices' times over the best times, minus one."""
     return float(torch.expm1(losses_of(network, examples).mean()))

@@ -1,4 +1,4 @@
-"""The teacher, an ensemble, and the student that learns from it."""
+"""The teacher, which is an ensemble, and the student that learns from it."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ import torch
 from torch import Tensor
 
 from diode_lut.distill.candidates import Target
-from diode_lut.distill.examples import LOST, Examples, Space, draw_problems, examples_of
+from diode_lut.distill.examples import MAX_LOSS, Examples, Space, draw_problems, examples_of
 from diode_lut.distill.network import Network, Scale, answers, losses_of
 from diode_lut.distill.training import Epoch, Plan, Training, one_thread, train
 from diode_lut.model.kinds import kinds_of
 
 MEMBERS = 6
+"""Number of networks in the teacher."""
 
 
 class Teacher(NamedTuple):
-    """Trained networks; ``unseen`` says for each problem which of them has not learned from it."""
+    """Trained networks; ``unseen`` is, per problem, the number of the member that was not trained on it."""
 
     members: tuple[Network, ...]
     unseen: Tensor
 
     def teach(self, examples: Examples) -> Examples:
-        """The examples with the losses that the members expect, on average."""
+        """The examples with the members' mean expected losses."""
         scores = torch.stack([answers(member, examples) for member in self.members]).mean(0)
-        return examples._replace(losses=(scores - scores.amin(1, keepdim=True)).clamp(max=LOST))
+        return examples._replace(losses=(scores - scores.amin(1, keepdim=True)).clamp(max=MAX_LOSS))
 
     def unseen_losses(self, examples: Examples) -> Tensor:
-        """The loss of a first choice on each of the problems learned from, by the member that has not seen it."""
+        """Per training problem: the loss of the first choice of the member that was not trained on it."""
         losses = torch.empty(examples.size)
         for number, member in enumerate(self.members):
             rows = (self.unseen == number).nonzero()[:, 0]
@@ -40,7 +41,7 @@ class Teacher(NamedTuple):
 def train_teacher(
     examples: Examples, test: Examples | None, scale: Scale, space: Space, plan: Plan, at_once: int
 ) -> tuple[Teacher, list[Epoch]]:
-    """The teacher, so many of whose members are trained at a time, and how the first of them came about."""
+    """The teacher, with ``at_once`` members trained at a time, and the history of its first member."""
     generator = torch.Generator().manual_seed(plan.seed)
     unseen = torch.randperm(examples.size, generator=generator) % MEMBERS
     trainings = []
@@ -53,12 +54,13 @@ def train_teacher(
 
 
 _DRAWN = 1
-"""So many problems are drawn for each one measured."""
+"""Number of drawn problems per measured problem."""
 
 
 class Trained(NamedTuple):
-    """A student and its teacher, the problems that both have learned from, with the scale applied, and the history of
-    both: of the teacher, that of its first member.
+    """A student and its teacher, the scaled measured problems that both were trained on, and the histories of both.
+
+    The teacher's history is that of its first member.
     """
 
     student: Network
@@ -74,9 +76,9 @@ def train_student(
     plan: Plan,
     report: Callable[[str], None] = lambda _: None,
 ) -> Trained:
-    """The student of a teacher, both trained on the same problems. ``report`` is told what is being done.
+    """A student and its teacher, trained on the same problems. ``report`` is called with a line of text per stage.
 
-    As many networks are trained at a time as torch has threads; all else is done in one.
+    As many networks are trained at a time as torch has threads; everything else runs in one thread.
     """
     with one_thread() as at_once:
         problems = [target.problem for target in targets]
@@ -88,9 +90,9 @@ def train_student(
         teacher, teaching = train_teacher(measured, test, scale, space, plan, at_once)
         drawn = draw_problems(problems, kinds_of(problems), _DRAWN * len(problems), plan.seed)
         lessons = [measured]
-        if drawn:  # where all sizes that may be drawn were measured, there are none
+        if drawn:  # empty if all sizes that may be drawn were measured
             lessons.append(teacher.teach(scale.apply(examples_of(drawn, space))))
-        report("training its student")
+        report("training the student")
         student = Network(scale, space, plan.seed)
         (learning,) = train([Training(student, lessons, plan, test)], at_once)
         return Trained(student, teacher, measured, {"teacher": teaching, "student": learning})

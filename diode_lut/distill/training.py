@@ -1,4 +1,4 @@
-"""Training a network: the same for the teacher's members and for the student."""
+"""Training of networks: the teacher's members and the student."""
 
 from __future__ import annotations
 
@@ -12,34 +12,36 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diode_lut.distill.examples import LOST, Examples
+from diode_lut.distill.examples import MAX_LOSS, Examples
 from diode_lut.distill.network import Network, masked, mean_regret
 
 _BATCH = 64
 _LEARNING_RATE, _WARM_UP, _WEIGHT_DECAY = 3e-3, 0.15, 0.01
 
 _TOP = 0.15
-"""How fast an error counts for less the further a config is from the best, as a logarithm of time; and"""
+"""Decay length of an error's weight with the config's loss, in units of log time."""
+
 _REST = 0.05
-"""what it counts at least."""
+"""Minimum weight of an error."""
 
 _TEMPERATURE = 0.02
-"""Scores that differ by this are hard to tell apart."""
+"""Softmax temperature, in units of scores."""
 
 _SQUARES = 10.0
-"""How much squared errors of scores count against the regret of the choice."""
+"""Weight of the scores' squared errors, relative to the expected regret of the choice."""
 
 
 class Plan(NamedTuple):
-    """How to train: the same ``seed`` gives the same network; ``epochs`` are passes over the problems."""
+    """How to train: the same ``seed`` gives the same network. ``epochs`` is the number of passes over the problems."""
 
     seed: int = 0
     epochs: int = 100
 
 
 class Training(NamedTuple):
-    """A network and what it is to learn from: ``lessons`` are taken in batches of their own. What its choices are worth
-    on a ``test`` is noted after each pass.
+    """A network and its training examples. A batch has examples of one of the ``lessons``.
+
+    The regret on ``test`` is recorded after each epoch.
     """
 
     network: Network
@@ -49,9 +51,7 @@ class Training(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """What became of the network in one pass: mean loss in training, and mean regret of its choices in the test, NaN
-    without one.
-    """
+    """The mean training loss of one epoch, and the mean regret on the test problems, NaN without a test."""
 
     loss: float
     regret: float
@@ -59,7 +59,7 @@ class Epoch(NamedTuple):
 
 @contextmanager
 def one_thread() -> Iterator[int]:
-    """In here torch has one thread, as sums of many come out otherwise with more; gives how many it had before."""
+    """Let torch use one thread, because sums differ with more; the value is the number of threads before."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -69,16 +69,16 @@ def one_thread() -> Iterator[int]:
 
 
 def train(trainings: Sequence[Training], at_once: int) -> list[list[Epoch]]:
-    """Train networks, so many at a time; what happened to each, epoch by epoch.
+    """Train networks, ``at_once`` at a time; the result has the history of each.
 
-    Each is trained in one thread, which is faster, and makes the same of it whatever the number of threads.
+    Each network is trained in one thread, which is faster, and reproducible with any number of threads.
     """
     ended = Event()
     with ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
             return list(pool.map(lambda training: _train(training, ended), trainings))
         finally:
-            ended.set()  # what is being trained after an error, or Ctrl-C, is not waited for
+            ended.set()  # after an error or Ctrl-C, other networks end after their current epoch
 
 
 def _train(training: Training, ended: Event) -> list[Epoch]:
@@ -109,7 +109,7 @@ def _shuffled(lessons: list[Examples], generator: torch.Generator) -> list[tuple
         for number, lesson in enumerate(lessons)
         for rows in torch.split(torch.randperm(lesson.size, generator=generator), _BATCH)
     ]
-    return [batches[place] for place in torch.randperm(len(batches), generator=generator).tolist()]
+    return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]
 
 
 def _loss(network: Network, examples: Examples) -> Tensor:
@@ -120,8 +120,8 @@ def _loss(network: Network, examples: Examples) -> Tensor:
 
 
 def _squares(scores: Tensor, losses: Tensor, weight: Tensor) -> Tensor:
-    """Mean squared error of scores, whose level on each problem is free; no slow config can be called too slow."""
+    """Mean squared error of scores, up to an offset per problem; a slow config cannot be scored too slow."""
     errors = scores - losses
     errors = errors - (errors * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True)
-    errors = torch.where((losses >= LOST) & (errors > 0), 0.0, errors)
+    errors = torch.where((losses >= MAX_LOSS) & (errors > 0), 0.0, errors)
     return (errors**2 * weight).sum() / weight.sum()

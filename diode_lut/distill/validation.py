@@ -1,4 +1,4 @@
-"""What a model is worth on measured problems: its errors, its first choices, its best of the first few."""
+"""Validation of a model on measured problems: its errors, its first choices, and the best of its first few."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ from diode_lut.model.ranking import GOOD, Model
 from diode_lut.selection.sources import THRESHOLD, Threshold
 
 TOPS = (1, 2, 3, 5, 10)
-"""So many of the first configs are compared with the best."""
+"""Numbers of first configs whose best is compared with the best measured config."""
 
 SLOW = 1.1
-"""First choices that take so many times as long as aten, or longer, are listed."""
+"""First choices are slow if they take more than this many times as long as aten."""
 
 _WORST = 10
+"""Number of worst choices that are listed."""
+
 UNTIMED = math.log(1.5)
-"""The logarithm of the time over aten's that counts for a choice without a time: it was not worth timing, or failed."""
+"""log(time / time of aten) that counts for a choice without a time, which was not timed or failed."""
 
 
 class Choice(NamedTuple):
-    """The first choice on one problem: times over aten's, of the choice, as expected and of the best; how sure it was.
+    """The first choice on one problem, with its confidence.
 
-    ``failed`` says that it does not work there, by what was measured: then its time is one that counts instead.
-    ``tops`` has, for each of TOPS, the time of the best of so many first configs over the best, and ``errors`` the
-    differences of logarithms of expected times from those measured, for the first configs.
+    ``time``, ``expected`` and ``best`` are times over aten's: of the choice as measured and as expected, and of the
+    best config. ``failed`` says that the choice failed when it was measured; then its time follows from UNTIMED.
+    ``tops`` has, per number of TOPS, the time of the best of that many first configs over the best time. ``errors``
+    are log(expected time / measured time) of the first configs.
     """
 
     problem: Problem
@@ -47,12 +50,12 @@ class Choice(NamedTuple):
 
     @property
     def good(self) -> bool:
-        """Whether the choice is as near the best as confidence says."""
+        """Whether the choice is as close to the best as the confidence is about."""
         return self.tops[0] <= 1 + GOOD
 
 
 class Validation(NamedTuple):
-    """The choices on the problems that the model knows, the worst first; ``unknown`` counts the others."""
+    """The choices on the problems that the model knows, worst first; ``unknown`` is the number of other problems."""
 
     choices: tuple[Choice, ...]
     unknown: int
@@ -65,8 +68,8 @@ class Validation(NamedTuple):
 
     @property
     def tops(self) -> dict[int, float]:
-        """Geometric mean of the best time among the first few over the best time, for each of TOPS."""
-        return {top: _mean(each.tops[place] for each in self.choices) for place, top in enumerate(TOPS)}
+        """Per number of TOPS: geometric mean of the best time among that many first configs over the best time."""
+        return {top: _mean(choice.tops[index] for choice in self.choices) for index, top in enumerate(TOPS)}
 
     @property
     def gain(self) -> float:
@@ -75,17 +78,17 @@ class Validation(NamedTuple):
 
     @property
     def best_gain(self) -> float:
-        """Geometric mean of aten's times over the best."""
+        """Geometric mean of aten's times over the best times."""
         return _mean(1 / choice.best for choice in self.choices)
 
     @property
     def slow(self) -> list[Choice]:
-        """The choices that work, and are much slower than aten."""
+        """The choices that work, but are much slower than aten."""
         return [choice for choice in self.choices if choice.time > SLOW and not choice.failed]
 
     @property
     def failed(self) -> list[Choice]:
-        """The choices that do not work: no kernel, or wrong results."""
+        """The choices that failed: no kernel, or wrong results."""
         return [choice for choice in self.choices if choice.failed]
 
     @property
@@ -94,17 +97,17 @@ class Validation(NamedTuple):
         return self.choices[:_WORST]
 
     def sure(self, confidence: float = THRESHOLD.confidence) -> Validation:
-        """The same of those choices only that are at least so sure."""
+        """The validation of those choices that have at least this confidence."""
         return Validation(tuple(choice for choice in self.choices if choice.confidence >= confidence), self.unknown)
 
     def answered(self, threshold: Threshold = THRESHOLD) -> Validation:
-        """The same of those choices only that compiling gets."""
+        """The validation of those choices that reach the threshold, which are those that the hook uses."""
         met = (choice for choice in self.choices if threshold.reached(choice.confidence, choice.expected))
         return Validation(tuple(met), self.unknown)
 
 
 def validate(model: Model, targets: Sequence[Target]) -> Validation:
-    """What the model's rankings are worth on the problems that it knows."""
+    """The validation of the model on the problems that it knows; the others are counted."""
     choices = [choice for target in targets if (choice := _choice(model, target)) is not None]
     choices.sort(key=lambda choice: (not choice.failed, -choice.tops[0], choice.problem))
     return Validation(tuple(choices), len(targets) - len(choices))

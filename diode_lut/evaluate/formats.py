@@ -52,7 +52,7 @@ class AsText:
                 table.add_row(Text(printable(f"  {key}")), *_cells(summary))
         yield table
         yield Text(_legend(evaluation))
-        yield Text(as_lines(["worst:", *(f"  {_in_words(case)}" for case in evaluation.worst)]))
+        yield Text(as_lines(["worst:", *(f"  {_case_text(case)}" for case in evaluation.worst)]))
 
 
 def _cells(summary: Summary) -> list[str]:
@@ -87,7 +87,7 @@ def _legend(evaluation: Evaluation) -> str:
     )
 
 
-def _in_words(case: Case) -> str:
+def _case_text(case: Case) -> str:
     return f"{case.regret:.2%} on {case.problem}: {case.choice} ({case.origin}), best {case.best}"
 
 

@@ -1,4 +1,4 @@
-"""The model: a small network that ranks the candidate configs for problems which no table covers.
+"""The model: a small network that ranks the candidate configs for problems that no table covers.
 
-Only its modules are imported by name, because a table-only selector must not need NumPy.
+This package imports none of its modules, because a selector without models must not need NumPy.
 """

@@ -1,4 +1,4 @@
-"""The configs that a model chooses from, and which of them apply to a problem."""
+"""The configs that a model chooses from, and the check whether a config applies to a problem."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Candidates:
-    """Those of a model for products with a batch, or those for products without.
+    """The candidates of a model for one family of problems: those with a batch, or those without.
 
-    ``numbers`` are their places among all candidates of the model; ``aten`` is that of ``aten`` among ``configs``.
-    Tiles far larger than a problem are no candidates for it, nor what needs more shared memory than there is.
+    ``numbers`` are the indices of ``configs`` among all candidates of the model. ``aten`` is the index of ``aten`` in
+    ``configs``.
     """
 
     def __init__(self, configs: Sequence[Config], numbers: Sequence[int], architecture: Architecture) -> None:
@@ -29,7 +29,7 @@ class Candidates:
         self.aten = self.configs.index(ATEN)
         self.tiling = Tiling(configs, architecture)
         self._architecture = architecture
-        self._least = np.array([config.kernel.least_sizes(config.params) for config in configs], np.int64).T
+        self._least_sizes = np.array([config.kernel.least_sizes(config.params) for config in configs], np.int64).T
         self._tma = np.array([config.kernel.tma for config in configs])
         self._k_splits = np.array([config.k_split for config in configs], np.int64)
         self._block_k = np.array([config.tiles.block_k if config.kernel.tiled else 0 for config in configs], np.int64)
@@ -37,7 +37,7 @@ class Candidates:
         self._fitting: dict[tuple[str, int], Flags] = {}
 
     def _fits(self, op: str, itemsize: int) -> Flags:
-        """Which of them have what they need in shared memory."""
+        """Per candidate: whether its tiles fit into shared memory."""
         limit = self._architecture.shared_memory
         return np.array(
             [
@@ -49,12 +49,12 @@ class Candidates:
         )
 
     def applicable(self, problem: Problem) -> Flags:
-        """Which of them can run, and are not out of all proportion."""
-        kind = problem.op, ITEMSIZES[problem.dtype]
-        if kind not in self._fitting:
-            self._fitting[kind] = self._fits(*kind)
-        fits: Flags = self._fitting[kind] & (problem.k % self._k_splits == 0)
-        for least, size in zip(self._least, (problem.m, problem.n, problem.k), strict=True):
+        """Per candidate: whether it can run on the problem, and its tile is not far larger than the problem."""
+        key = problem.op, ITEMSIZES[problem.dtype]
+        if key not in self._fitting:
+            self._fitting[key] = self._fits(*key)
+        fits: Flags = self._fitting[key] & (problem.k % self._k_splits == 0)
+        for least, size in zip(self._least_sizes, (problem.m, problem.n, problem.k), strict=True):
             fits &= least <= size
         if problem.op != "mm" or problem.k < LONG_K * max(problem.m, problem.n):
             fits &= self._for_any_op
@@ -71,11 +71,11 @@ def families(configs: Sequence[Config], architecture: Architecture) -> tuple[Can
 
 
 def family_of(problem: Problem) -> int:
-    """Which of the two a problem needs."""
+    """The index in ``families`` for the problem: 0 without a batch, 1 with one."""
     return int(problem.op in BATCHED)
 
 
 def _family(configs: Sequence[Config], architecture: Architecture, *, batched: bool) -> Candidates:
-    """Those whose template computes some op with a batch, or without one."""
+    """The configs whose template computes an op with a batch, or an op without one."""
     numbers = [n for n, config in enumerate(configs) if any((op in BATCHED) == batched for op in config.kernel.ops)]
     return Candidates([configs[number] for number in numbers], numbers, architecture)

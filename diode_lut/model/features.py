@@ -1,6 +1,6 @@
-"""What the network sees of a problem and of each candidate config: one definition for training and for inference.
+"""The features of a problem and of each candidate config: one definition for training and for inference.
 
-Sizes enter as logarithms to base 2. Arrays have a row for each feature and a column for each candidate.
+Sizes are features as logarithms to base 2. Arrays have a row per feature and a column per candidate.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from diode_lut.kernels.decompose_k import DECOMPOSE_K
 Floats = npt.NDArray[np.floating[Any]]
 
 VERSION = 4
-"""Of what the network sees and says; the names of features are compared, too."""
+"""Version of the network's inputs and outputs. A weights file has to have this version and the same feature names."""
 
 _LIBRARY_TILES = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
-"""Tiles of the library's own kernels: how well a problem divides into them says how fast it is there."""
+"""M x N tiles of the library's kernels. How well a problem divides into them tells how fast the library is."""
 
-_WHOLE = 64
-"""What most tiles are multiples of."""
+_TILE_MULTIPLE = 64
+"""Size in elements that most tile sizes are multiples of."""
 
-_VECTOR = 16
-"""Bytes that a thread moves at once where rows are aligned to them: of less, the kernels, and the library's, differ."""
+_LOAD_BYTES = 16
+"""Bytes of a thread's widest load. Rows that are aligned to less need narrower loads, and other library kernels."""
 
 PROBLEM_FEATURES = (
     *("log_b", "log_m", "log_n", "log_k", "log_flops", "log_bytes", "log_intensity"),
     *("log_outputs", "log_shorter", "log_longer", "bias", "batched", "float16", "float32", "tf32"),
     *("a_transposed", "b_transposed", "aligned"),
-    *(f"{size}_multiple_of_{_WHOLE}" for size in "mnk"),
+    *(f"{size}_multiple_of_{_TILE_MULTIPLE}" for size in "mnk"),
     *(f"log_{matrix}_vector" for matrix in "abc"),
     *(f"{name}_{m}x{n}" for m, n in _LIBRARY_TILES for name in ("log_waves", "wave_fill", "tile_fill")),
 )
@@ -49,24 +49,24 @@ JOINT_FEATURES = (
     *("wave_fill", "tile_wave_fill", "row_fill", "column_fill", "step_fill", "occupancy", "pipeline_fill", "even_k"),
 )
 
-_LOGARITHMS = 12
-"""So many of the joint features, the first, are logarithms."""
+_LOGARITHM_COUNT = 12
+"""Number of joint features that are logarithms. They are the first ones."""
 
 _OTHER_REGISTERS = 40
-"""Registers of a thread beside the accumulators."""
+"""Estimated registers of a thread besides the accumulators."""
 
 
 def problem_features(problem: Problem, sm_count: int) -> Floats:
-    """PROBLEM_FEATURES, as a column."""
+    """PROBLEM_FEATURES of the problem, as a column."""
     b, m, n, k = problem.sizes
     flops = 2 * b * m * n * k
-    size = ITEMSIZES[problem.dtype] * b * (m * k + k * n + m * n)
-    values: list[float] = [math.log2(value) for value in (b, m, n, k, flops, size, flops / size)]
+    data = ITEMSIZES[problem.dtype] * b * (m * k + k * n + m * n)
+    values: list[float] = [math.log2(value) for value in (b, m, n, k, flops, data, flops / data)]
     values += [math.log2(b * m * n), math.log2(min(m, n)), math.log2(max(m, n))]
     values += [problem.op in ("addmm", "baddbmm"), problem.op in BATCHED]
     values += [problem.dtype == dtype for dtype in ("float16", "float32", "tf32")]
     values += [problem.layout[0] == "t", problem.layout[1] == "t", problem.align == 16]
-    values += [size % _WHOLE == 0 for size in (m, n, k)]
+    values += [size % _TILE_MULTIPLE == 0 for size in (m, n, k)]
     values += [math.log2(vector) for vector in _vectors(problem)]
     for rows, columns in _LIBRARY_TILES:
         tiles = -(-m // rows) * -(-n // columns) * b
@@ -76,31 +76,34 @@ def problem_features(problem: Problem, sm_count: int) -> Floats:
 
 
 def _vectors(problem: Problem) -> tuple[int, int, int]:
-    """Bytes that rows of A, of B and of the product are aligned to, as far as their sizes say, up to 16."""
+    """Alignment in bytes, up to 16, of the rows of A, B and C, as their lengths imply it."""
     itemsize = ITEMSIZES[problem.dtype]
     rows = problem.m if problem.layout[0] == "t" else problem.k, problem.k if problem.layout[1] == "t" else problem.n
-    a, b, c = (math.gcd(size * itemsize, _VECTOR) for size in (*rows, problem.n))
+    a, b, c = (math.gcd(size * itemsize, _LOAD_BYTES) for size in (*rows, problem.n))
     return a, b, c
 
 
 def config_features(configs: Sequence[Config]) -> Floats:
-    """CONFIG_FEATURES of each config."""
+    """CONFIG_FEATURES, a column per config."""
     return np.array([_of_config(config) for config in configs], np.float32).T
 
 
 def _of_config(config: Config) -> list[float]:
     kernel, k_split = config.kernel, math.log2(config.k_split)
-    kinds = [config == ATEN, kernel.tiled, kernel.tma, kernel is DECOMPOSE_K]
+    flags = [config == ATEN, kernel.tiled, kernel.tma, kernel is DECOMPOSE_K]
     if not kernel.tiled:
-        return [*map(float, kinds), *[0.0] * (len(CONFIG_FEATURES) - len(kinds) - 1), k_split]
+        return [*map(float, flags), *[0.0] * (len(CONFIG_FEATURES) - len(flags) - 1), k_split]
     tiles = config.tiles
     tile, warps = tiles.block_m * tiles.block_n, tiles.num_warps
     blocks = [math.log2(size) for size in (tiles.block_m, tiles.block_n, tiles.block_k, tiles.group_m)]
-    return [*map(float, kinds), *blocks, tiles.num_stages, *map(math.log2, (warps, tile, tile / warps)), k_split]
+    return [*map(float, flags), *blocks, tiles.num_stages, *map(math.log2, (warps, tile, tile / warps)), k_split]
 
 
 class Tiling:
-    """The tiled among candidates, which come first, and what of the joint features does not depend on sizes."""
+    """The tiled candidates, and those parts of their joint features that do not depend on the problem's sizes.
+
+    Tiled candidates come first in a list of candidates.
+    """
 
     def __init__(self, configs: Sequence[Config], architecture: Architecture) -> None:
         tiled = [config.tiles for config in configs if config.kernel.tiled]
@@ -115,7 +118,7 @@ class Tiling:
         self.occupancies = {itemsize: self._occupancy(itemsize, architecture) for itemsize in set(ITEMSIZES.values())}
 
     def _occupancy(self, itemsize: int, architecture: Architecture) -> Floats:
-        """How many tiles a multiprocessor works on at once, as far as the config tells; 1 where limits are unknown."""
+        """Estimated tiles that a multiprocessor works on at once, per candidate; 1 if the limits are unknown."""
         limits: list[Floats] = [np.ones(self.count)]
         if (
             architecture.shared_memory is not None
@@ -134,14 +137,14 @@ class Tiling:
         return occupancy
 
     def features(self, problem: Problem, sm_count: int) -> Floats:
-        """JOINT_FEATURES; zero for candidates that are not tiled."""
+        """JOINT_FEATURES, a column per candidate; zeros for candidates that are not tiled."""
         out = np.zeros((len(JOINT_FEATURES), self.candidates), np.float32)
         self.fill(out, problem, sm_count)
         return out
 
-    def fill(self, rows: Floats, problem: Problem, sm_count: int) -> None:
-        """Write JOINT_FEATURES of the tiled candidates into such an array."""
-        out = rows[:, : self.count]
+    def fill(self, features: Floats, problem: Problem, sm_count: int) -> None:
+        """Write JOINT_FEATURES of the tiled candidates into the first columns of ``features``."""
+        out = features[:, : self.count]
         b, m, n, k = problem.sizes
         itemsize = ITEMSIZES[problem.dtype]
         occupancy = self.occupancies[itemsize]
@@ -162,7 +165,7 @@ class Tiling:
         np.multiply(out[5], self.edges * self.block_k * occupancy, out=out[10])
         a_vector, b_vector, _ = _vectors(problem)
         np.add(self.moved[0] * (itemsize / a_vector), self.moved[1] * (itemsize / b_vector), out=out[11])
-        np.log2(out[:_LOGARITHMS], out=out[:_LOGARITHMS])
+        np.log2(out[:_LOGARITHM_COUNT], out=out[:_LOGARITHM_COUNT])
         out[12], out[13] = rounds / whole_rounds, waves / whole_waves
         out[14:17] = parts / whole
         out[17] = occupancy

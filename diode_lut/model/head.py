@@ -1,4 +1,4 @@
-"""The head of a weights file: what it is for, read without NumPy."""
+"""The metadata of a weights file, read without NumPy."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.io.bounded import open_regular
 
 SUFFIX = ".safetensors"
-"""What names of weights files end with."""
+"""Suffix of a weights file's name."""
 
 KEY = "diode_lut"
-"""Of the metadata: everything is in one JSON document."""
+"""Key of the safetensors metadata under which one JSON document holds everything."""
 
-LARGEST = 1_000_000
-"""Bytes that a weights file may have: several times what a sensible network needs."""
+MAX_WEIGHTS_BYTES = 1_000_000
+"""Maximum size of a weights file in bytes: several times what a sensible network needs."""
 
 _LENGTH = 8
-"""Bytes before the header, which say how long it is."""
+"""Bytes before the header, which hold the header's length."""
 
 
 def read_model_hardware(path: Path) -> Hardware:
-    """What the model in a file was trained for; ModelError if it is no weights file."""
+    """The hardware that the model in a file was trained for; ModelError if the file is not a weights file."""
     try:
         return Hardware.from_json(metadata_of(read_bytes(path), path)["hardware"])
     except (ProblemError, KeyError, AttributeError) as error:
@@ -34,27 +34,29 @@ def read_bytes(path: Path) -> bytes:
     """The file's bytes; ModelError if it cannot be read or is too large."""
     try:
         with open_regular(path) as file:
-            data = file.read(LARGEST + 1)
+            data = file.read(MAX_WEIGHTS_BYTES + 1)
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(data) > LARGEST:
-        raise ModelError(f"{path}: its bytes are more than the {LARGEST} that a weights file may have")
+    if len(data) > MAX_WEIGHTS_BYTES:
+        raise ModelError(f"{path}: larger than a weights file may be ({MAX_WEIGHTS_BYTES} bytes)")
     return data
 
 
 def metadata_of(data: bytes, path: Path) -> dict[str, Any]:
-    """What the metadata of a weights file says; ModelError if the bytes do not begin like one of ours."""
+    """The JSON document in the metadata of a weights file; ModelError if ``data`` is not a weights file's content."""
     import orjson
 
     end = _LENGTH + int.from_bytes(data[:_LENGTH], "little")
     if not data.startswith(b"{", _LENGTH):
         raise ModelError(f"{path}: not a safetensors file: it begins with {data[: 2 * _LENGTH]!r}")
     if end > len(data):
-        raise ModelError(f"{path}: cut off: its header has {end - _LENGTH} bytes, the file {len(data)}")
+        raise ModelError(f"{path}: cut off: the header has {end - _LENGTH} bytes, the file {len(data)}")
     try:
         metadata = orjson.loads(orjson.loads(data[_LENGTH:end])["__metadata__"][KEY])
     except (KeyError, TypeError, orjson.JSONDecodeError) as error:
-        raise ModelError(f"{path}: a safetensors file, but no model of diode_lut's: no metadata {KEY!r}") from error
+        raise ModelError(
+            f"{path}: a safetensors file, but not a model of diode_lut: it has no metadata {KEY!r}"
+        ) from error
     if not isinstance(metadata, dict):
         raise ModelError(f"{path}: metadata {KEY!r}: not an object")
     return metadata

@@ -1,7 +1,7 @@
-"""What the header of a safetensors file says: its metadata, and what tensors there are.
+"""The header of a safetensors file as text: its metadata and its tensors.
 
-The file begins with the length of the header, 8 bytes, little-endian, and the header, JSON. Source: the format's
-description in the README of the safetensors library.
+The file begins with the length of the header, 8 bytes, little-endian. The header follows, which is JSON. Source: the
+format's description in the README of the safetensors library.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from diode_lut.domain.printable import as_lines
 from diode_lut.io.bounded import open_regular
 
 MAX_HEADER_BYTES = 4 << 20
-"""Far more than files with a thousand tensors have."""
+"""Maximum size of a header in bytes: far more than a file with a thousand tensors needs."""
 
 
-def header_in_words(path: Path) -> str:
+def header_text(path: Path) -> str:
     """The metadata, sorted by name, then name, type and shape of each tensor; DiodeLutError for another file."""
     with open_regular(path) as file:
         length = int.from_bytes(file.read(8), "little")

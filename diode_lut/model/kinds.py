@@ -1,4 +1,4 @@
-"""What a model knows: the kinds of problems that it was trained on, and the sizes that it saw."""
+"""The kinds of problems that a model was trained on, with the ranges of their sizes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from diode_lut.table import Range, of_kind
 
 _SIZES = ("b", "m", "n", "k")
 
-FEWEST = 4
-"""So many problems of a kind make it known."""
+MIN_PROBLEMS = 4
+"""Minimum number of training problems that make a kind known."""
 
 
 class Kind(NamedTuple):
-    """Problems of one op, dtype, layout and alignment.
+    """Problems of one op, dtype, layout and alignment, with the ranges of sizes that the model knows.
 
-    The ranges hold the sizes of all problems of that dtype that have a batch, or have none, and are of known kinds:
-    what the network learns about sizes it learns from other layouts and alignments, too.
+    All known kinds of one dtype share their ranges, those with a batch and those without one apart, because the
+    network learns about sizes from other ops, layouts and alignments as well.
     """
 
     op: str
@@ -36,7 +36,7 @@ class Kind(NamedTuple):
     def from_json(cls, fields: Mapping[str, Any]) -> Kind:
         """The kind of ``{"op": ..., "m": [low, high], ...}``.
 
-        For anything else ProblemError, KeyError, TypeError or ValueError.
+        Anything else raises ProblemError, KeyError, TypeError or ValueError.
         """
         kind = cls(**{**fields, **{name: _range(name, *fields[name]) for name in _SIZES}})
         Problem.checked(kind.op, kind.dtype, kind.layout, kind.align, 1, 1, 1, 1)
@@ -49,7 +49,7 @@ class Kind(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str, str, int, str]:
-        """The kind of the problems."""
+        """``Problem.kind`` of the problems of this kind."""
         return self.op, self.dtype, self.layout, self.align, self.epilogue
 
     @property
@@ -58,7 +58,7 @@ class Kind(NamedTuple):
         return self.b, self.m, self.n, self.k
 
     def outside(self, problem: Problem) -> str:
-        """The first size of the problem that is out of range, in words; empty if there is none."""
+        """Text about the first size of the problem that is out of range; empty if there is none."""
         for name, size, (low, high) in zip(_SIZES, problem.sizes, self.sizes, strict=True):
             if not low <= size <= high:
                 return f"{name}={size} is outside {low} to {high}"
@@ -67,17 +67,17 @@ class Kind(NamedTuple):
 
 def _range(name: str, low: Any, high: Any) -> Range:
     if not (type(low) is type(high) is int and 1 <= low <= high):
-        raise ProblemError(f"{name}: {low!r} to {high!r} is no range of sizes")
+        raise ProblemError(f"{name}: {low!r} to {high!r} is not a range of sizes")
     return low, high
 
 
 def kinds_of(problems: Iterable[Problem]) -> list[Kind]:
-    """The kinds of which there are enough problems, in order."""
+    """The kinds that have enough problems, sorted."""
     found: defaultdict[tuple[str, str, str, int], list[tuple[int, ...]]] = defaultdict(list)
     for problem in problems:
         if problem.epilogue == NO_EPILOGUE:
             found[problem.op, problem.dtype, problem.layout, problem.align].append(problem.sizes)
-    known = {key: sizes for key, sizes in sorted(found.items()) if len(sizes) >= FEWEST}
+    known = {key: sizes for key, sizes in sorted(found.items()) if len(sizes) >= MIN_PROBLEMS}
     together: defaultdict[tuple[str, bool], list[tuple[int, ...]]] = defaultdict(list)
     for (op, dtype, *_), sizes in known.items():
         together[dtype, op in BATCHED] += sizes
@@ -86,9 +86,9 @@ def kinds_of(problems: Iterable[Problem]) -> list[Kind]:
 
 
 def unknown(kinds: Iterable[Kind], problem: Problem) -> str:
-    """Why the model does not know the problem, as the first field that no kind has, or as a size; empty if it does."""
+    """Why the model was not trained for the problem; empty if it was."""
     found, kind = of_kind(kinds, problem)
     if not found:
         return f"not trained for {kind}"
     reason = found[0].outside(problem)
-    return f"not trained for such sizes: {reason}" if reason else ""
+    return f"not trained for these sizes: {reason}" if reason else ""

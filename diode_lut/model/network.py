@@ -1,6 +1,7 @@
-"""The network: two hidden layers of rectifiers over the features, as arrays.
+"""The network in NumPy: two hidden ReLU layers over the features.
 
-What depends only on the candidates is computed once, what depends only on the problem once for all candidates.
+The part of the first layer that depends only on the candidates is computed once. The part that depends only on the
+problem is computed once per problem.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ from diode_lut.model.features import (
     problem_features,
 )
 
-MOST_HIDDEN = 256
-"""The most neurons of one layer that a weights file may have."""
+MAX_NEURONS = 256
+"""Maximum neurons of a hidden layer in a weights file."""
 
-MOST_WEIGHT = 1000
-"""The largest weight that it may have: with such, nothing overflows."""
+MAX_WEIGHT = 1000
+"""Maximum magnitude of a weight in a weights file. Up to this magnitude nothing overflows."""
 
 
 class Weights(NamedTuple):
-    """Matrices with a row for each output and a column for each input, and biases as columns.
+    """The weights: matrices have a row per output and a column per input, biases are columns.
 
-    The first layer is cut by what its inputs depend on. Scaling of the features is part of the weights. ``learned`` has
-    a row for each feature of configs that was learned, after CONFIG_FEATURES, and a column for each candidate. ``last``
-    makes scores of the second layer, ``doubt`` makes doubts of both.
+    The first layer is split into ``problem``, ``config`` and ``joint``, by what its inputs depend on. Scaling of the
+    features is part of the weights. ``learned`` are the learned features of configs: a row per feature, a column per
+    candidate. They follow CONFIG_FEATURES in the inputs of ``config``. ``last`` maps the second layer to scores,
+    ``doubt`` maps both layers to doubts.
     """
 
     learned: Floats
@@ -48,7 +50,7 @@ class Weights(NamedTuple):
     doubt_bias: Floats
 
     def shapes(self, candidates: int) -> dict[str, tuple[int, int]]:
-        """What the shapes must be, by name, given the sizes of the hidden layers and what was learned of candidates."""
+        """The required shapes by name, given the number of candidates, of neurons and of learned features."""
         first, second, learned = self.second.shape[1], self.second.shape[0], self.learned.shape[0]
         return {
             "learned": (learned, candidates),
@@ -66,7 +68,7 @@ class Weights(NamedTuple):
 
 
 class Scorer:
-    """The network for a fixed list of candidates, computed in single precision, or in another."""
+    """The network for a fixed list of candidates, computed in ``precision``."""
 
     def __init__(
         self, weights: Weights, candidates: Candidates, precision: type[np.floating[Any]] = np.float32
@@ -76,14 +78,15 @@ class Scorer:
         fixed = np.vstack((config_features(candidates.configs), weights.learned[:, candidates.numbers]))
         self._of_configs = self._weights.config @ fixed.astype(precision)
         self._inputs = np.zeros((len(JOINT_FEATURES) + 1, fixed.shape[1]), precision)
-        self._inputs[-1] = 1  # for what is the same for all of them
+        self._inputs[-1] = 1  # times the part that is the same for all candidates
         self._inputs.setflags(write=False)  # many threads may ask at the same time
         self._zeros = np.zeros_like(self._inputs[:1])  # a maximum with an array is faster than with a number
 
     def scores(self, problem: Problem, sm_count: int) -> tuple[Floats, Floats]:
-        """Of each candidate the score, and the doubt whether it is a good choice, should it be the first.
+        """Scores and doubts, one per candidate.
 
-        The difference of two scores is that of the logarithms of their times. Doubts are logarithms of odds.
+        The difference of two scores is the difference of the logarithms of the two expected times. A doubt is the
+        logarithm of the odds that the candidate is not a good choice if it is ranked first.
         """
         weights, inputs = self._weights, self._inputs.copy()
         self._tiling.fill(inputs[:-1], problem, sm_count)

@@ -1,4 +1,4 @@
-"""A model: which configs to expect the best times of, for one problem, and how sure that is."""
+"""A model: it ranks configs for one problem by their expected times, with a confidence in the first."""
 
 from __future__ import annotations
 
@@ -21,33 +21,34 @@ from diode_lut.model.kinds import Kind, unknown
 from diode_lut.model.network import Scorer, Weights
 from diode_lut.model.split import Split
 
-LENGTH = 32
-"""So many configs are ranked at most, which is the most that Inductor is ever given to choose from."""
+MAX_RANKED = 32
+"""Maximum number of configs in a ranking, which is the maximum that Inductor is given to choose from."""
 
 GOOD = 0.05
-"""Confidence is that the first config is slower than the best by no more than this fraction."""
+"""A first config is good if it is slower than the best by at most this fraction; confidence is in that."""
 
-MOST_LEAD = 0.5
-"""The score of a first choice counts as no further ahead than this."""
+MAX_LEAD = 0.5
+"""Cap on the lead of a first choice: how far its score is ahead of the second's."""
 
-_FARTHEST = 10.0
-"""Logarithms of times over that of aten are expected to be no further from 0: so times are finite and not zero."""
+_MAX_LOG_TIME = 10.0
+"""Cap on the magnitude of log(expected time / time of aten), so that times are finite and not zero."""
 
 _DIGITS = 4
-"""Scores that agree in so many digits are equal."""
+"""Digits after the point to which scores are rounded."""
 
-_SETTLED, _CLOSE = 4, 2e-4
-"""The first so many places, the gain, and the confidence, are decided in double precision where numbers are so close.
+_SETTLED_PLACES, _CLOSE = 4, 2e-4
+"""Number of first places whose order has to be certain, and the difference below which two numbers are too close.
 
-In single precision they differ between processors, on which BLAS sums up in other orders, by 1e-5 or less. All
-processes of a job have to come to the same answer.
+Scores are computed again in double precision if the order of the first places, the gain or the confidence depends on
+numbers that are too close. In single precision numbers differ by up to 1e-5 between processors, where BLAS sums in
+other orders. All processes of a job have to come to the same answer.
 """
 
 
 class Ranking(NamedTuple):
-    """Configs, the fastest first, ``aten`` always among them, with the times expected of them, over that of ``aten``.
+    """Configs, the fastest first, with their expected times over that of ``aten``. ``aten`` is always one of them.
 
-    ``confidence``, from 0 to 1, is in the first.
+    ``confidence``, from 0 to 1, is the confidence that the first config is good.
     """
 
     configs: tuple[Config, ...]
@@ -56,10 +57,10 @@ class Ranking(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """What doubts mean: the share of answers that were good, among those with no more doubt.
+    """The confidence for each doubt: the share of good answers among those with at most this doubt.
 
-    ``doubts`` are logarithms of odds, upwards; ``confidences``, downwards, one for each. A doubt is ``per_lead`` less
-    for each unit by which the score of the first choice is ahead of the second's.
+    ``doubts`` are logarithms of odds in ascending order. ``confidences`` has a value per doubt, in descending order.
+    ``per_lead`` is how much the doubt decreases per unit by which the first score is ahead of the second.
     """
 
     per_lead: float
@@ -67,12 +68,12 @@ class Calibration(NamedTuple):
     confidences: tuple[float, ...]
 
     def doubt(self, doubt: float, best: Sequence[float]) -> float:
-        """The doubt in a first choice, of which the network says so much, with the ``best`` scores, its own first."""
-        lead = min(best[1] - best[0], MOST_LEAD) if len(best) > 1 else MOST_LEAD
+        """The network's ``doubt`` in the first choice, less the part for its lead in the ``best`` scores, sorted."""
+        lead = min(best[1] - best[0], MAX_LEAD) if len(best) > 1 else MAX_LEAD
         return doubt - self.per_lead * lead
 
     def confidence(self, doubt: float) -> float:
-        """From 0 to 1; 0 where the doubt is larger than all that were seen."""
+        """The confidence from 0 to 1 for a doubt; 0 if the doubt is larger than all in ``doubts``."""
         place = bisect_left(self.doubts, doubt)
         return self.confidences[place] if place < len(self.confidences) else 0.0
 
@@ -80,9 +81,9 @@ class Calibration(NamedTuple):
 class Model:
     """Ranks the candidates for a problem; read-only.
 
-    ``candidates`` are what it chooses from, ``kinds`` are the problems that it knows, ``calibration`` says how sure it
-    is, ``split`` which problems it was not trained on. ``path`` is the file that it was read from and ``digest`` the
-    SHA-256 of that file's bytes in hexadecimal; both are empty for one in memory.
+    ``candidates`` are the configs that it chooses from. ``kinds`` are the problems that it was trained for.
+    ``calibration`` maps doubts to confidence. ``split`` tells which problems it was not trained on. ``path`` is the
+    weights file and ``digest`` the SHA-256 of its bytes in hexadecimal; a model in memory has neither.
     """
 
     def __init__(
@@ -108,13 +109,13 @@ class Model:
         self.path, self.digest = path, digest
 
     def unknown(self, problem: Problem) -> str:
-        """Why the model has nothing to say about the problem; empty if it has."""
+        """Why the model does not rank for the problem; empty if it does."""
         return unknown(self.kinds, problem)
 
     def rank(self, problem: Problem, hardware: Hardware | None = None, gain: float = inf) -> Ranking | None:
-        """The ranking for a problem on some hardware, by default the model's own; None if the problem is unknown.
+        """The ranking for a problem on ``hardware``, by default the model's own; None for an unknown problem.
 
-        ``gain`` over aten is what will be asked of the first.
+        ``gain`` is the gain over aten, a fraction, that the caller will compare with the first config's.
         """
         kind = self._kinds.get(problem.kind)
         if kind is None or kind.outside(problem):
@@ -126,20 +127,20 @@ class Model:
             scores, doubts = scorer.scores(problem, sm_count)
             scores = np.round(scores - scores[candidates.aten], _DIGITS)
             order = applicable[np.argsort(scores[applicable], kind="stable")]
-            best = scores[order[: _SETTLED + 1]].tolist()
+            best = scores[order[: _SETTLED_PLACES + 1]].tolist()
             doubt = self.calibration.doubt(float(doubts[order[0]]), best)
             if _settled(best, gain, doubt, self.calibration):
                 break
-        numbers = order[:LENGTH].tolist()
+        numbers = order[:MAX_RANKED].tolist()
         if candidates.aten not in numbers:
             numbers[-1] = candidates.aten
-        times = np.exp(scores[numbers].clip(-_FARTHEST, _FARTHEST)).tolist()
+        times = np.exp(scores[numbers].clip(-_MAX_LOG_TIME, _MAX_LOG_TIME)).tolist()
         configs = tuple(map(candidates.configs.__getitem__, numbers))
         return Ranking(configs, tuple(times), self.calibration.confidence(doubt))
 
     @cached_property
     def families(self) -> tuple[Candidates, Candidates]:
-        """The candidates for products without a batch, and those for products with one."""
+        """The candidates for problems without a batch, then those for problems with one."""
         return families(self.candidates, architecture(self.hardware.arch))
 
     @cached_property
@@ -148,7 +149,7 @@ class Model:
 
     @cached_property
     def _scorers(self) -> list[tuple[Scorer, Scorer]]:
-        """Of each family one in single precision, and one in double for where that is too close to call."""
+        """Per family: the network in single precision, and in double precision for scores that are too close."""
         return [(Scorer(self.weights, each), Scorer(self.weights, each, np.float64)) for each in self.families]
 
     def __repr__(self) -> str:
@@ -156,7 +157,7 @@ class Model:
 
 
 def _settled(best: list[float], gain: float, doubt: float, calibration: Calibration) -> bool:
-    """Whether slightly different scores and doubts would lead to the same answer."""
+    """Whether scores and doubts that differ slightly lead to the same answer."""
     apart = all(after - before > _CLOSE for before, after in pairwise(best)) and abs(best[0] + log1p(gain)) > _CLOSE
     close = _CLOSE * (1 + abs(calibration.per_lead))
     return apart and calibration.confidence(doubt - close) == calibration.confidence(doubt + close)

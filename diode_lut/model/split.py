@@ -1,4 +1,4 @@
-"""Which problems a model is tested on: decided by each problem alone, so that it is the same in every dataset."""
+"""The split into training and test problems. It depends on each problem alone, so it is the same in every dataset."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS, Problem
 
 TRAIN, TEST = "train", "test"
-"""The groups that every split has."""
+"""Names of the two groups that every split has."""
 
 Family = tuple[tuple[str, Any], ...]
-"""Fields of a problem with the value that they have, or with the first and last size."""
+"""Conditions on a problem: names of fields, each with its value, or with its least and largest size."""
 
 _KINDS = {"op": OPS, "dtype": DTYPES, "layout": LAYOUTS, "align": tuple(map(str, ALIGNS))}
 
 
 class Split(NamedTuple):
-    """Problems for testing: a share of all, ``test``, drawn by ``seed``, and all that belong to one of ``families``."""
+    """Test problems: a fraction ``test`` of all, drawn with ``seed``, and all problems of the left-out ``families``."""
 
     seed: int
     test: float
     families: tuple[Family, ...] = ()
 
     def group(self, problem: Problem) -> str:
-        """``train``, ``test``, or the left-out family that the problem belongs to."""
+        """The problem's group: ``train``, ``test``, or the name of its left-out family."""
         for family in self.families:
             if belongs(problem, family):
                 return family_name(family)
         return TEST if self.draw(problem) < self.test else TRAIN
 
     def draw(self, problem: Problem) -> float:
-        """A number from 0 to 1 that depends on nothing but the problem and the seed."""
+        """A number from 0 to 1 that depends only on the problem and the seed."""
         digest = hashlib.sha256(f"{self.seed} {problem}".encode()).digest()
         return int.from_bytes(digest[:6], "big") / 2**48
 
@@ -43,12 +43,12 @@ class Split(NamedTuple):
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Split:
-        """The split; ProblemError, KeyError or TypeError for anything else."""
+        """The split of ``to_json``. Anything else raises ProblemError, KeyError or TypeError."""
         return cls(int(fields["seed"]), float(fields["test"]), tuple(map(parse_family, fields["families"])))
 
 
 def belongs(problem: Problem, family: Family) -> bool:
-    """Whether the problem has all the values."""
+    """Whether the problem meets all conditions of the family."""
     return all(
         value[0] <= getattr(problem, name) <= value[1] if isinstance(value, tuple) else getattr(problem, name) == value
         for name, value in family
@@ -56,10 +56,10 @@ def belongs(problem: Problem, family: Family) -> bool:
 
 
 def parse_family(text: str) -> Family:
-    """The family of ``op=mm,layout=nt,m=1:64``; ProblemError if a field or a value is none, or a field is repeated."""
+    """The family of ``op=mm,layout=nt,m=1:64``; ProblemError for an unknown field or value, or a repeated field."""
     family = tuple(_condition(part.strip()) for part in text.split(","))
     if len(dict(family)) < len(family):
-        raise ProblemError(f"{text}: a field is there twice")
+        raise ProblemError(f"{text}: a field is repeated")
     return family
 
 

@@ -1,4 +1,4 @@
-"""Weights files: safetensors, with everything that the weights are worth nothing without in the metadata."""
+"""Weights files: safetensors, whose metadata hold everything else that a model needs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from diode_lut.io.files import write_atomically
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
-from diode_lut.model.head import KEY, LARGEST, metadata_of, read_bytes
+from diode_lut.model.head import KEY, MAX_WEIGHTS_BYTES, metadata_of, read_bytes
 from diode_lut.model.kinds import Kind
-from diode_lut.model.network import MOST_HIDDEN, MOST_WEIGHT, Weights
+from diode_lut.model.network import MAX_NEURONS, MAX_WEIGHT, Weights
 from diode_lut.model.ranking import Calibration, Model
 from diode_lut.model.split import Split
 
@@ -34,13 +34,13 @@ _FEATURES = {
 
 
 def _features(arch: Any) -> dict[str, Any]:
-    """What the weights are for: the features, and the numbers of the architecture that go into them."""
+    """The features that the weights are for, and the architecture's constants that the features depend on."""
     shared_memory = architecture(arch).shared_memory if isinstance(arch, str) else None
     return {**_FEATURES, "constants": {"shared_memory": shared_memory}}
 
 
 def write_model(model: Model, path: Path) -> None:
-    """Write the weights file; the same model gives the same bytes. ModelError if it could not be read again."""
+    """Write the weights file; the same model gives the same bytes. ModelError if the file would not be readable."""
     metadata = {
         "features": _features(model.hardware.arch),
         "hardware": model.hardware._asdict(),
@@ -52,24 +52,24 @@ def write_model(model: Model, path: Path) -> None:
     }
     tensors = {name: np.ascontiguousarray(tensor) for name, tensor in model.weights._asdict().items()}
     data = save(tensors, {KEY: orjson.dumps(metadata).decode()})
-    if len(data) > LARGEST:
-        raise ModelError(f"{path}: {len(data)} bytes would be more than the {LARGEST} that can be read again")
+    if len(data) > MAX_WEIGHTS_BYTES:
+        raise ModelError(f"{path}: {len(data)} bytes are more than a weights file may have ({MAX_WEIGHTS_BYTES})")
     _decoded(data, path)
     write_atomically(path, data)
 
 
 def read_model(path: Path) -> Model:
-    """The model in a file; ModelError if it is not one that these features are right for, or cannot be read."""
+    """The model in a file; ModelError if the file is unreadable or for other features."""
     return _decoded(read_bytes(path), path)
 
 
 def _decoded(data: bytes, path: Path) -> Model:
-    """The model that these bytes are; ModelError names ``path``."""
+    """The model in a weights file's bytes; ModelError names ``path``."""
     metadata = metadata_of(data, path)
     _check_features(metadata, path)
     try:
         tensors = load(data)
-    except (SafetensorError, KeyError) as error:  # a KeyError is of a type that NumPy does not have
+    except (SafetensorError, KeyError) as error:  # KeyError: a dtype that NumPy does not have
         raise ModelError(f"{path}: damaged: {error}") from error
     try:
         return _model(metadata, tensors, path, hashlib.sha256(data).hexdigest())
@@ -82,7 +82,7 @@ def _decoded(data: bytes, path: Path) -> Model:
 def _check_features(metadata: Mapping[str, Any], path: Path) -> None:
     found, hardware = metadata.get("features"), metadata.get("hardware")
     if not isinstance(found, dict):
-        raise ModelError(f"{path}: does not say which features it is for")
+        raise ModelError(f"{path}: the metadata do not say which features it is for")
     for name, expected in _features(hardware.get("arch") if isinstance(hardware, dict) else None).items():
         if found.get(name) != expected:
             difference = (
@@ -111,17 +111,17 @@ def _candidates(rows: Sequence[Mapping[str, Any]]) -> list[Config]:
     if ATEN not in candidates:
         raise ProblemError("candidates: aten is not among them")
     if len(set(candidates)) < len(candidates):
-        raise ProblemError("candidates: one is there twice")
+        raise ProblemError("candidates: a config is repeated")
     tiled = [config.kernel.tiled for config in candidates]
     if tiled != sorted(tiled, reverse=True):
-        raise ProblemError("candidates: tiled ones do not come first")
+        raise ProblemError("candidates: tiled configs do not come first")
     return candidates
 
 
 def _kinds(rows: Sequence[Mapping[str, Any]]) -> list[Kind]:
     kinds = [Kind.from_json(fields) for fields in rows]
     if len({kind.key for kind in kinds}) < len(kinds):
-        raise ProblemError("kinds: one is there twice")
+        raise ProblemError("kinds: a kind is repeated")
     return kinds
 
 
@@ -134,23 +134,23 @@ def _calibration(fields: Mapping[str, Any]) -> Calibration:
         or confidences != sorted(confidences, reverse=True)
         or any(not 0 <= confidence <= 1 for confidence in confidences)
     ):
-        raise ProblemError("calibration: not a confidence, from 1 down to 0, for each of some rising doubts")
+        raise ProblemError("calibration: not ascending doubts, each with a confidence, which descend from 1 to 0")
     return Calibration(per_lead, tuple(doubts), tuple(confidences))
 
 
 def _weights(tensors: Mapping[str, Any], candidates: int, path: Path) -> Weights:
-    """The tensors, or ModelError if one is missing, has another type or shape, or holds what is no weight."""
+    """The tensors; ModelError if one is missing, or has a wrong type, shape or value."""
     if set(tensors) != set(Weights._fields):
         raise ModelError(f"{path}: tensors {sorted(tensors)}, expected {sorted(Weights._fields)}")
     weights = Weights(**{name: tensors[name] for name in Weights._fields})
-    if weights.second.ndim != 2 or max(weights.second.shape) > MOST_HIDDEN:
-        raise ModelError(f"{path}: second: shape {weights.second.shape}, expected two sizes up to {MOST_HIDDEN}")
+    if weights.second.ndim != 2 or max(weights.second.shape) > MAX_NEURONS:
+        raise ModelError(f"{path}: second: shape {weights.second.shape}, expected two sizes up to {MAX_NEURONS}")
     if weights.learned.ndim != 2:
         raise ModelError(f"{path}: learned: shape {weights.learned.shape}, expected two sizes")
     for name, shape in weights.shapes(candidates).items():
         tensor = tensors[name]
         if tensor.dtype != np.float32 or tensor.shape != shape:
             raise ModelError(f"{path}: {name}: {tensor.dtype} {tensor.shape}, expected float32 {shape}")
-        if not (np.abs(tensor) <= MOST_WEIGHT).all():
-            raise ModelError(f"{path}: {name}: holds NaN, or a number beyond {MOST_WEIGHT}")
+        if not (np.abs(tensor) <= MAX_WEIGHT).all():
+            raise ModelError(f"{path}: {name}: holds NaN, or a magnitude above {MAX_WEIGHT}")
     return weights

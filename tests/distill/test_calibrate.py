@@ -1,4 +1,4 @@
-"""Confidence is what can be relied on, not what happened to be found."""
+"""Calibration: confidence is a lower bound of the share of good answers."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tests.model.small import H200
 
 @pytest.mark.parametrize(("good", "among", "expected"), [(19, 20, 0.8040), (60, 60, 0.9569), (950, 1000, 0.9374)])
 def test_the_last_confidence_is_a_lower_bound(good: int, among: int, expected: float) -> None:
-    """Expected is what SciPy has: ``binomtest(good, among).proportion_ci(0.9, "wilson").low``."""
+    """The last confidence equals SciPy's ``binomtest(good, among).proportion_ci(0.9, "wilson").low``."""
     found = calibration_of(np.arange(among, dtype=float), np.arange(among) < good, 0.0)
     assert found.confidences[-1] == pytest.approx(expected, abs=2e-4)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=300))
 def test_confidence_never_rises_with_the_doubt(good: list[bool]) -> None:
-    """Nor is it ever certain."""
+    """Confidence descends with the doubt, and is below 1."""
     found = calibration_of(np.random.default_rng(1).normal(size=len(good)), np.array(good), 0.0)
     assert list(found.doubts) == sorted(found.doubts)
     assert list(found.confidences) == sorted(found.confidences, reverse=True)
@@ -43,7 +43,7 @@ def test_confidence_never_rises_with_the_doubt(good: list[bool]) -> None:
 
 
 def test_those_with_the_same_doubt_count_together() -> None:
-    """Of equal doubts the order says nothing: half of all answers are good, whichever come first."""
+    """Answers with equal doubts are counted together, in any order."""
     good = np.arange(100) < 50
     for doubts in (np.zeros(100), np.linspace(0, 4e-5, 100)):
         assert calibration_of(doubts, good, 0.0).confidence(0.0) == pytest.approx(0.4190, abs=2e-4)
@@ -51,7 +51,7 @@ def test_those_with_the_same_doubt_count_together() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=300), st.randoms())
 def test_the_order_of_answers_does_not_matter(answers: list[tuple[int, bool]], shuffled: random.Random) -> None:
-    """The same doubts and outcomes, in another order, mean the same."""
+    """The same doubts and outcomes in another order give the same calibration."""
     found = []
     for _ in range(2):
         doubts, good = zip(*answers, strict=True)
@@ -62,7 +62,7 @@ def test_the_order_of_answers_does_not_matter(answers: list[tuple[int, bool]], s
 
 
 def test_regression_finds_what_doubts_follow_from() -> None:
-    """Of outcomes drawn with known odds it finds their weights, and what has no influence has none."""
+    """From outcomes drawn with known odds the regression finds the weights, and 0 for an input without influence."""
     draw = torch.Generator().manual_seed(1)
     known = torch.randn(40_000, 3, generator=draw) * torch.tensor([0.1, 1.0, 10.0]) + 5.0
     odds = known @ torch.tensor([8.0, 1.0, 0.0]) - 46.0
@@ -74,7 +74,7 @@ def test_regression_finds_what_doubts_follow_from() -> None:
 
 @pytest.fixture(scope="module")
 def trained() -> Trained:
-    """A student and a teacher of times with so much noise that they err often."""
+    """A student and a teacher that err often, because their times are noisy."""
     draw, targets = random.Random(1), []
     for problem in synthetic.problems(120):
         noisy = {config: synthetic.time(config, problem) * math.exp(draw.gauss(0, 0.04)) for config in CONFIGS}
@@ -86,14 +86,14 @@ def trained() -> Trained:
 
 @pytest.fixture(scope="module")
 def known(trained: Trained) -> torch.Tensor:
-    """Of each problem: both layers for the student's choice, and its lead."""
+    """The regression's inputs: per problem both layers for the student's choice, and its lead."""
     best, order = answers(trained.student, trained.measured).topk(2, dim=1, largest=False)
     return torch.cat((layers_of(trained.student, trained.measured, order[:, 0]), best[:, 1:] - best[:, :1]), dim=1)
 
 
 @pytest.fixture(scope="module")
 def bad(trained: Trained) -> torch.Tensor:
-    """Whether the member that has not seen a problem errs by more than 5 % there."""
+    """Per problem: whether the member that was not trained on it errs by more than 5 %."""
     every = torch.stack([losses_of(member, trained.measured) for member in trained.teacher.members])
     found = every[trained.teacher.unseen, torch.arange(trained.measured.size)] > np.log(1.05)
     assert 10 < found.sum() < len(found) - 10
@@ -102,7 +102,7 @@ def bad(trained: Trained) -> torch.Tensor:
 
 
 def test_doubts_are_those_of_a_regression(trained: Trained, known: torch.Tensor, bad: torch.Tensor) -> None:
-    """Layers, bias and lead come to the odds against a choice like those of the members on what they have not seen."""
+    """A student's doubts are those of a regression on the members' choices for problems they were not trained on."""
     found = calibrate(trained)
     of_layers = (known[:, :-1] @ found.weights + found.bias).tolist()
     leads = known[:, -1].tolist()
@@ -114,7 +114,7 @@ def test_doubts_are_those_of_a_regression(trained: Trained, known: torch.Tensor,
 
 
 def test_what_doubts_mean_is_found_elsewhere(trained: Trained, known: torch.Tensor, bad: torch.Tensor) -> None:
-    """Each problem's doubt comes from a regression on those of which another member has seen nothing."""
+    """The confidences come from doubts that were cross-validated over the members' parts."""
     doubts = torch.empty(len(bad))
     for member in range(len(trained.teacher.members)):
         unseen = trained.teacher.unseen == member

@@ -1,4 +1,4 @@
-"""Distilling a device whose times are simple: what is learned, kept apart, written and said."""
+"""Distilling a synthetic device: what is learned, held out, written and printed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def distilled(dataset_file: Path) -> Distilled:
 
 
 def test_choices_are_good_on_unseen_problems(distilled: Distilled) -> None:
-    """On problems of the test split, first choices are near the best, and nearer than aten alone."""
+    """On problems of the test split, first choices are near the best, and faster than aten."""
     validation = distilled.validations["test"]
     assert len(validation.choices) >= 10
     assert validation.tops[1] < 1.1
@@ -49,7 +49,7 @@ def test_choices_are_good_on_unseen_problems(distilled: Distilled) -> None:
 
 
 def test_expected_times_are_those_measured(distilled: Distilled) -> None:
-    """What the model expects of a config it was trained on is about what it takes, relative to aten."""
+    """On a training problem, the expected times over aten's are close to the measured ones."""
     known = next(problem for problem in problems(120) if SPLIT.group(problem) == "train" and problem.m == 1024)
     ranking = distilled.model.rank(known)
     assert ranking is not None
@@ -58,7 +58,7 @@ def test_expected_times_are_those_measured(distilled: Distilled) -> None:
 
 
 def test_groups_are_kept_apart(distilled: Distilled) -> None:
-    """Problems of the test split and of left-out families are validated, each in their group, and not trained on."""
+    """Problems of the test split and of left-out families are validated per group, and not trained on."""
     names = [SPLIT.group(problem) for problem in problems(120)]
     assert set(distilled.validations) == {"test", "m=4096:4096"}
     assert distilled.training_problems == names.count("train")
@@ -67,7 +67,7 @@ def test_groups_are_kept_apart(distilled: Distilled) -> None:
 
 
 def test_a_seed_gives_one_model(dataset_file: Path, distilled: Distilled, tmp_path: Path) -> None:
-    """Distilling again gives the same file, byte for byte, whatever the number of threads."""
+    """Distilling again gives the same file byte for byte, with another number of threads as well."""
     files = [tmp_path / name for name in ("first.safetensors", "second.safetensors")]
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 2)
@@ -82,7 +82,7 @@ def test_a_seed_gives_one_model(dataset_file: Path, distilled: Distilled, tmp_pa
 
 
 class Threads(TorchFunctionMode):
-    """Notes what this thread calls of torch, and how many threads torch has then."""
+    """Records which torch functions this thread calls, and torch's number of threads at each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Threads(TorchFunctionMode):
 
 
 def test_sums_are_computed_in_one_thread(dataset_file: Path) -> None:
-    """With several, large sums come out otherwise; what only moves numbers may have as many as there are."""
+    """Sums are computed in one thread, because with several they differ; functions that only move data may use more."""
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 2)
     try:
@@ -109,7 +109,7 @@ def test_sums_are_computed_in_one_thread(dataset_file: Path) -> None:
 
 
 def test_what_is_written_is_what_was_distilled(distilled: Distilled, tmp_path: Path) -> None:
-    """The model in the file ranks as the one in memory, with the same confidence."""
+    """The model in the file has the same rankings and confidences as the one in memory."""
     path = tmp_path / "x.safetensors"
     write_model(distilled.model, path)
     found = read_model(path)
@@ -118,14 +118,14 @@ def test_what_is_written_is_what_was_distilled(distilled: Distilled, tmp_path: P
 
 
 def test_too_few_problems(tmp_path: Path) -> None:
-    """A dataset that nothing can be learned from is an error that says how many problems it takes."""
+    """A dataset with too few problems is an error that says how many are needed."""
     dataset = read_dataset(write(tmp_path / "x.msgpack", 12))
-    with pytest.raises(ModelError, match=r"problems to train on: too few \(at least 60"):
+    with pytest.raises(ModelError, match=r"training problems with a time of aten are too few \(at least 60"):
         distill([dataset], SPLIT)
 
 
 def test_what_is_left_out_is_said(dataset_file: Path) -> None:
-    """Problems whose kind is too rare are counted; a family to which none belongs is an error."""
+    """Problems of rare kinds are counted in the report; a family without problems is an error."""
     split, said = Split(SPLIT.seed, SPLIT.test, (parse_family("op=bmm"),)), list[str]()
     with pytest.raises(ModelError, match=r"op=bmm: no problem belongs to this family"):
         distill([read_dataset(dataset_file)], split, Plan(epochs=1))
@@ -135,11 +135,11 @@ def test_what_is_left_out_is_said(dataset_file: Path) -> None:
         dataset.path, dataset.header, lambda *_: chain(dataset, [next(iter(dataset))._replace(problem=rare)])
     )
     distill([more], Split(0, 0.0), Plan(epochs=1), said.append)
-    assert said[0] == "1 problems are left out: fewer than 4 of their op, type, layout and alignment"
+    assert said[0] == "1 problems are left out: their op, dtype, layout and align have fewer than 4 problems"
 
 
 def test_nothing_to_choose_from(dataset_file: Path) -> None:
-    """Without a config that can be a candidate there is no model, and the error says what can be one."""
+    """If aten is the only candidate, that is an error, which says what can be a candidate."""
 
     def grouped(record: Record) -> Record:
         others = {config: config._replace(params=(*config.params[:3], 4, *config.params[4:])) for config in CONFIGS}
@@ -148,12 +148,12 @@ def test_nothing_to_choose_from(dataset_file: Path) -> None:
 
     dataset = read_dataset(dataset_file)
     other = Dataset(dataset.path, dataset.header, lambda *_: map(grouped, dataset))
-    with pytest.raises(ModelError, match=r"nothing to choose but aten: no config with group_m=8, or without tiles"):
+    with pytest.raises(ModelError, match=r"no candidate besides aten: no config with group_m=8, or without tiles"):
         distill([other], SPLIT, PLAN)
 
 
 def test_one_device(dataset_file: Path, tmp_path: Path) -> None:
-    """Datasets of different devices are an error that names both."""
+    """Datasets of two devices are an error that names both."""
     from diode_lut.dataset import DatasetWriter, Header, Record, Timing
 
     with DatasetWriter(tmp_path / "y.msgpack", Header(H200._replace(name="A", arch="sm_80"))) as writer:
@@ -163,7 +163,7 @@ def test_one_device(dataset_file: Path, tmp_path: Path) -> None:
 
 
 def test_command(dataset_file: Path, tmp_path: Path) -> None:
-    """The command writes the model and the picture, and prints what it is worth; evaluate asks only unseen problems."""
+    """The command writes model and picture, and prints the validation; evaluate uses only unseen problems."""
     out, picture = tmp_path / "x.mlp.safetensors", tmp_path / "x.png"
     result = call("distill", dataset_file, "-o", out, "--epochs", 5, "--leave-out", "m=4096", "--picture", picture)
     assert result.exit_code == 0, result.stderr
@@ -182,7 +182,7 @@ def test_command(dataset_file: Path, tmp_path: Path) -> None:
 
 
 def test_command_says_that_records_are_lost(dataset_file: Path, tmp_path: Path) -> None:
-    """A damaged dataset is named at the end, and the exit code is 1; the model is written."""
+    """With a damaged dataset the model is written, the loss is reported, and the exit code is 1."""
     data = bytearray(dataset_file.read_bytes())
     data[-20] ^= 1
     (damaged := tmp_path / "damaged.msgpack").write_bytes(data)
@@ -201,13 +201,13 @@ def test_command_says_that_records_are_lost(dataset_file: Path, tmp_path: Path) 
     ],
 )
 def test_bad_arguments(dataset_file: Path, tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
-    """Wrong usage is found before the work begins."""
+    """Bad arguments are refused before any work is done."""
     result = call("distill", dataset_file, "-o", tmp_path / "x.safetensors", *arguments)
     assert (result.exit_code, message in result.stderr) == (code, True)
 
 
 def test_ctrl_c_ends_it(dataset_file: Path, tmp_path: Path) -> None:
-    """The networks that are being trained are not waited for: here that would take days. Nothing is written."""
+    """Ctrl-C ends training, which would take days here, at once; nothing is written."""
     out = tmp_path / "x.safetensors"
     arguments = ["distill", str(dataset_file), "-o", str(out), "--epochs", "10000000"]
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Problems drawn for the student are new, and such as could have been measured."""
+"""Problems drawn for the student are new and plausible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from diode_lut.model.kinds import kinds_of
 
 
 def measured() -> list[Problem]:
-    """Small and large ones, aligned ones and others, with a batch and without."""
+    """Small and large problems, aligned and not, with a batch and without."""
     source = random.Random(1)
     sizes = [[source.choice((16, 50, 64, 333, 1024, 4096)) for _ in "mnk"] for _ in range(120)]
     plain = [Problem.of("mm", *each, dtype="float16", layout=source.choice(("nn", "nt"))) for each in sizes]
@@ -27,7 +27,7 @@ def data(problem: Problem) -> int:
 
 
 def test_drawn_problems_are_new() -> None:
-    """None was measured, none is drawn twice, and the same seed draws the same."""
+    """Drawn problems differ from the measured ones and from each other, and the same seed draws the same."""
     problems = measured()
     drawn = draw_problems(problems, kinds_of(problems), 300, 7)
     assert len(drawn) == len(set(drawn)) == 300
@@ -37,7 +37,7 @@ def test_drawn_problems_are_new() -> None:
 
 
 def test_drawn_problems_are_plausible() -> None:
-    """They are of known kinds and sizes, as aligned as their sizes make them, and no larger than others are."""
+    """Drawn problems have known kinds and sizes, the alignment of packed operands, and no more bytes than others."""
     problems = measured()
     kinds = {kind.key: kind for kind in kinds_of(problems)}
     assert {key[3] for key in kinds} == {2, 16}
@@ -52,7 +52,7 @@ def test_drawn_problems_are_plausible() -> None:
 
 
 def test_sizes_of_several_problems_are_mixed() -> None:
-    """Some have only sizes that were measured, some others, aligned as the parent's are; no batch was not measured."""
+    """Some drawn problems have only measured sizes, some have new ones; a drawn batch is always a measured one."""
     problems = measured()
     drawn = draw_problems(problems, kinds_of(problems), 300, 7)
     known = {size for problem in problems for size in problem[5:]}

@@ -1,4 +1,4 @@
-"""The network that is trained is the one that answers, which needs no torch."""
+"""The network in torch and the one in NumPy compute the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROBLEMS = [*problems(20), *(BMM._replace(b=b, m=m) for b in (2, 40) for m in (1
 
 
 def test_scores_and_doubts_are_the_same_without_torch() -> None:
-    """Of each candidate, with a batch or without: what NumPy computes is what torch does."""
+    """NumPy's scores and doubts equal torch's, for each candidate, with a batch and without."""
     both = families([*CONFIGS, *(each for each in CANDIDATES if each not in CONFIGS)], architecture("sm_90"))
     space = Space.of(*both, H200.sm_count)
     assert BATCHED in both[1].configs

@@ -1,4 +1,4 @@
-"""What a student learns from."""
+"""The training examples of a student."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.model.small import H200
 
 
 def test_one_layer_swept_densely_is_enough() -> None:
-    """Where no problem can be drawn that was not measured, the student learns from the measurements alone."""
+    """If no new problem can be drawn, the student learns from the measurements alone."""
     problems = [Problem("mm", "bfloat16", "nt", 16, 1, m, 4096, 4096) for m in range(1, 65)]
     assert draw_problems(problems, kinds_of(problems), 10, 0) == []
     targets = []

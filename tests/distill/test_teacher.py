@@ -1,4 +1,4 @@
-"""What calibration rests on: one member of the teacher has learned nothing from a problem."""
+"""The teacher: per problem, one member is not trained on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn.utils import parameters_to_vector
 
 from diode_lut.dataset import read_dataset
 from diode_lut.distill.candidates import choose, targets_of
-from diode_lut.distill.examples import LOST, Examples, Space, examples_of
+from diode_lut.distill.examples import MAX_LOSS, Examples, Space, examples_of
 from diode_lut.distill.network import Scale, answers, losses_of
 from diode_lut.distill.student import MEMBERS, Teacher, train_teacher
 from diode_lut.distill.training import Plan
@@ -32,7 +32,7 @@ def trained(space: Space, examples: Examples) -> Teacher:
 
 
 def test_a_member_learns_nothing_from_what_it_has_not_seen(space_and_examples: tuple[Space, Examples]) -> None:
-    """Other times of the problems that one member has not seen change all members but that one."""
+    """Other times of the problems that one member is not trained on change all other members, but not that one."""
     space, examples = space_and_examples
     teacher = trained(space, examples)
     assert sorted(set(teacher.unseen.tolist())) == list(range(MEMBERS))
@@ -46,17 +46,17 @@ def test_a_member_learns_nothing_from_what_it_has_not_seen(space_and_examples: t
 
 
 def test_a_teacher_expects_what_its_members_do_on_average(space_and_examples: tuple[Space, Examples]) -> None:
-    """As losses: over the best, and up to a limit."""
+    """The teacher's losses are the members' mean scores over the best, capped at MAX_LOSS."""
     space, examples = space_and_examples
     teacher = trained(space, examples)
     scaled = teacher.members[0].scale.apply(examples)
     scores = sum(answers(member, scaled) for member in teacher.members) / MEMBERS
     best = scores.min(1, keepdim=True).values
-    assert torch.allclose(teacher.teach(scaled).losses, torch.clamp(scores - best, max=LOST), atol=1e-5)
+    assert torch.allclose(teacher.teach(scaled).losses, torch.clamp(scores - best, max=MAX_LOSS), atol=1e-5)
 
 
 def test_unseen_losses_are_of_that_member(space_and_examples: tuple[Space, Examples]) -> None:
-    """Each problem's is that of the first choice of the member that has not seen it."""
+    """A problem's unseen loss is that of the first choice of the member that was not trained on it."""
     space, examples = space_and_examples
     teacher = trained(space, examples)
     scaled = teacher.members[0].scale.apply(examples)

@@ -1,4 +1,4 @@
-"""How networks are trained: several at a time, each in one thread."""
+"""Networks are trained several at a time, each in one thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.model.small import H200
 
 
 class Meeting(Network):
-    """Goes on when another one has come as far."""
+    """A network that waits in each forward pass for another one."""
 
     meeting: Barrier
     threads = 0
@@ -29,8 +29,8 @@ class Meeting(Network):
         return super().forward(examples)
 
 
-def test_so_many_networks_are_trained_at_a_time() -> None:
-    """Two that wait for each other come to an end, each in one thread of torch."""
+def test_networks_are_trained_at_the_same_time() -> None:
+    """Two networks that wait for each other are trained to the end, each in one thread of torch."""
     space = Space.of(*families([*CONFIGS, ATEN], architecture(H200.arch)), H200.sm_count)
     examples = examples_of(problems(20), space)
     scale = Scale.of(examples, space.configs)

@@ -1,4 +1,4 @@
-"""What a validation counts, by hand: a model whose first choice is known, and times on its problem."""
+"""Validation of a model whose first choice is known, on hand-made times."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from diode_lut.kernels.config import ATEN
 from tests.model.small import LARGE, MM, SMALL, model
 
 NEARLY = math.log(0.9)
-"""What the model expects of both tiled configs; SMALL comes first."""
+"""log(time / time of aten) that the model expects of both tiled configs; SMALL comes first."""
 
 
 def validated(small: float | None, *, aten: float = 1.0, large: float = 1.0, timed: bool = True) -> Validation:
-    """Times of the first choice (None if it failed), of aten and of the second choice."""
+    """The validation, given the times of the first choice (None if it failed), of aten and of the second choice."""
     first = (Timing(SMALL, small, None if small else "wrong_result"),) if timed else ()
     record = Record(MM, (*first, Timing(ATEN, aten), Timing(LARGE, large)), "final")
     return validate(model(-NEARLY), targets_of([record]))
 
 
 def test_a_choice_that_failed_is_no_slow_one() -> None:
-    """It is counted apart, as neither good nor slow, first among the worst, and said so without a time."""
+    """A failed choice is neither good nor slow, is first among the worst, and is printed without a time."""
     validation = validated(None, large=0.8)
     (choice,) = validation.failed
     assert (choice.config, choice.good, validation.slow, validation.worst) == (SMALL, False, [], (choice,))
@@ -39,7 +39,7 @@ def test_a_choice_that_failed_is_no_slow_one() -> None:
 
 
 def test_failed_choices_are_the_worst() -> None:
-    """They come before those that take longer."""
+    """Failed choices come before slow ones."""
     other = MM._replace(m=2048)
     slow = Record(other, (Timing(SMALL, 9.0), Timing(ATEN, 1.0)), "final")
     wrong = Record(MM, (Timing(SMALL, None, "wrong_result"), Timing(ATEN, 1.0)), "final")
@@ -48,7 +48,7 @@ def test_failed_choices_are_the_worst() -> None:
 
 @pytest.mark.parametrize(("over", "good"), [(0.049, True), (0.051, False), (0.09, False)])
 def test_a_choice_is_good_within_five_per_cent(over: float, good: bool) -> None:
-    """Of the best time, whatever aten's."""
+    """A choice is good if its time is within 5 % of the best time, for any time of aten."""
     (choice,) = validated(1 + over, aten=7.0).choices
     assert (choice.good, choice.best_config) == (good, LARGE)
     assert choice.tops[:2] == (pytest.approx(1 + over), pytest.approx(1.0))
@@ -56,7 +56,7 @@ def test_a_choice_is_good_within_five_per_cent(over: float, good: bool) -> None:
 
 
 def test_a_choice_without_a_time_is_slow() -> None:
-    """It was not worth timing, or failed: it counts as half as long again as aten, and has no error."""
+    """A choice that was not timed or failed counts as 1.5 times as long as aten, and has no error."""
     for validation in (validated(None, timed=False), validated(None)):
         (choice,) = validation.choices
         assert (choice.good, choice.time, choice.tops[0]) == (False, pytest.approx(1.5), pytest.approx(1.5))

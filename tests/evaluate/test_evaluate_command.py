@@ -56,7 +56,7 @@ def dataset(path: Path, hardware: Hardware = H200, problems: int = 4) -> Path:
 
 def lines(text: str) -> dict[str, list[str]]:
     """The cells of each row of the table that is printed, by the row's name."""
-    return {words[0]: words[1:] for line in text.splitlines() if (words := line.split())}
+    return {cells[0]: cells[1:] for line in text.splitlines() if (cells := line.split())}
 
 
 def test_prints_the_figures(tmp_path: Path, table: Path) -> None:

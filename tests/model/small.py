@@ -1,4 +1,4 @@
-"""Models small enough to know what they answer."""
+"""Models that are so small that their answers are known."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = tuple(Kind(*problem[:4], (1, 64), WIDE, WIDE, WIDE) for problem in (MM, 
 def model(
     advantage: float = 0.5, confidence: float = 0.99, candidates: tuple[Config, ...] = CANDIDATES, **fields: object
 ) -> Model:
-    """A model for which a tiled config takes exp(-advantage) of aten's time; it is as sure of that as it is told."""
+    """A model that expects exp(-advantage) of aten's time from tiled configs, with the given confidence."""
     return Model(
         **{
             "hardware": H200,
@@ -44,7 +44,7 @@ def model(
 
 
 def weights(advantage: float, feature: str = "tiled", candidates: int = len(CANDIDATES)) -> Weights:
-    """One neuron that sees whether a config is tiled, or sees nothing else."""
+    """Weights of a network of one neuron, whose only input is one feature of the config."""
     config = np.zeros((1, len(CONFIG_FEATURES) + 1), np.float32)
     config[0, CONFIG_FEATURES.index(feature)] = 1
     one, zero = np.ones((1, 1), np.float32), np.zeros((1, 1), np.float32)

@@ -1,4 +1,4 @@
-"""The features: what they are, and that nothing depends on who else is a candidate."""
+"""The features of problems and candidates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ problems = st.builds(
 
 @given(problem=problems)
 def test_features_are_finite(problem: Problem) -> None:
-    """There is a number for every name, whatever the sizes."""
+    """Each feature is a finite number for all sizes."""
     of_problem = problem_features(problem, 132)
     joint = Tiling(CANDIDATES, SM_90).features(problem, 132)
     assert of_problem.shape == (len(PROBLEM_FEATURES), 1)
@@ -43,7 +43,7 @@ def test_features_are_finite(problem: Problem) -> None:
 
 @given(problem=problems)
 def test_a_candidate_is_described_alone(problem: Problem) -> None:
-    """The column of a candidate is the same in every list of candidates."""
+    """A candidate's column is the same in every list of candidates."""
     together = Tiling([SMALL, LARGE, ATEN], SM_90).features(problem, 132)
     for column, config in enumerate([SMALL, LARGE, ATEN]):
         assert (Tiling([config], SM_90).features(problem, 132)[:, 0] == together[:, column]).all()
@@ -55,7 +55,7 @@ def joint(config: Config, problem: Problem = MM) -> dict[str, float]:
 
 
 def test_tiles_and_waves() -> None:
-    """1000 x 1030 in tiles of 128 x 128 is 8 x 9 tiles, which are less than a wave, and the last ones partly empty."""
+    """1000 x 1030 in tiles of 128 x 128 is 8 x 9 tiles, which are less than one wave; edge tiles are partly empty."""
     found = joint(LARGE, MM._replace(m=1000, n=1030, k=100))
     assert found["log_tiles"] == pytest.approx(math.log2(72))
     assert (found["log_tile_rows"], found["log_steps"]) == (3, 1)
@@ -74,14 +74,14 @@ def test_stages_take_shared_memory() -> None:
 
 
 def test_what_is_not_tiled_has_no_joint_features() -> None:
-    """For aten they are all zero, and its config features say which it is."""
+    """For aten all joint features are zero, and of its config features only ``aten`` is set."""
     assert set(joint(ATEN).values()) == {0}
     column = dict(zip(CONFIG_FEATURES, config_features([ATEN])[:, 0].tolist(), strict=True))
     assert {name for name, value in column.items() if value} == {"aten"}
 
 
 def test_problem_features_by_name() -> None:
-    """Sizes are logarithms; kinds are flags."""
+    """Sizes are features as logarithms; op, dtype and layout are flags."""
     problem = Problem("addmm", "float16", "nt", 16, 1, 64, 96, 1024)
     found = dict(zip(PROBLEM_FEATURES, problem_features(problem, 132)[:, 0].tolist(), strict=True))
     assert (found["log_m"], found["log_k"], found["log_flops"]) == (6, 10, pytest.approx(math.log2(2 * 64 * 96 * 1024)))
@@ -92,20 +92,20 @@ def test_problem_features_by_name() -> None:
 @pytest.mark.parametrize(
     ("dtype", "layout", "expected"),
     [
-        ("float16", "nn", (4, 8, 8)),  # rows of A are K long, those of B and of the product N
+        ("float16", "nn", (4, 8, 8)),  # rows of A are K long, those of B and C are N long
         ("float16", "tn", (16, 8, 8)),
         ("float16", "nt", (4, 4, 8)),
         ("float32", "nt", (8, 8, 16)),
     ],
 )
 def test_vectors_by_layout(dtype: str, layout: str, expected: tuple[int, int, int]) -> None:
-    """A thread can move at once what the rows of a matrix are aligned to, up to 16 bytes."""
+    """A thread loads as many bytes at once as a matrix's rows are aligned to, up to 16."""
     problem = Problem("mm", dtype, layout, 2, 1, 72, 100, 770)
     found = dict(zip(PROBLEM_FEATURES, problem_features(problem, 132)[:, 0].tolist(), strict=True))
     assert tuple(2 ** found[f"log_{matrix}_vector"] for matrix in "abc") == expected
 
 
 def test_loads_of_a_thread() -> None:
-    """128 x 64 of A, 2 bytes at once, and 64 x 128 of B, 16 bytes at once, are 32 and 4 loads for 256 threads."""
+    """128 x 64 of A by 2 bytes, and 64 x 128 of B by 16 bytes, are 32 and 4 loads per thread of 256."""
     assert joint(LARGE, MM._replace(layout="nn", align=2, k=1023))["log_loads"] == pytest.approx(math.log2(36))
     assert joint(LARGE)["log_loads"] == 3

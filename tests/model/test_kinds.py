@@ -1,9 +1,9 @@
-"""What a model knows."""
+"""The kinds of problems that a model knows."""
 
 from __future__ import annotations
 
 from diode_lut.domain.problem import Problem
-from diode_lut.model.kinds import FEWEST, kinds_of, unknown
+from diode_lut.model.kinds import MIN_PROBLEMS, kinds_of, unknown
 
 
 def problems(op: str, layout: str, count: int, m: int, b: int = 1) -> list[Problem]:
@@ -11,23 +11,25 @@ def problems(op: str, layout: str, count: int, m: int, b: int = 1) -> list[Probl
 
 
 def test_a_kind_is_known_by_several_problems() -> None:
-    """Fewer than so many problems of an op, dtype, layout and alignment do not make it known."""
-    kinds = kinds_of([*problems("mm", "nn", FEWEST, 64), *problems("mm", "nt", FEWEST - 1, 64)])
+    """A kind with fewer than MIN_PROBLEMS training problems is unknown."""
+    kinds = kinds_of([*problems("mm", "nn", MIN_PROBLEMS, 64), *problems("mm", "nt", MIN_PROBLEMS - 1, 64)])
     assert [kind.key for kind in kinds] == [("mm", "float16", "nn", 16, "none")]
     assert unknown(kinds, problems("mm", "nt", 1, 64)[0]) == "not trained for op=mm dtype=float16 layout=nt"
     assert unknown(kinds, problems("mm", "nn", 1, 64)[0]) == ""
 
 
 def test_sizes_are_those_of_all_layouts() -> None:
-    """What was seen of sizes in one layout or op counts for the others, but a batch is a matter of its own."""
-    few = problems("mm", "nn", FEWEST, 64)
-    kinds = kinds_of([*few, *problems("addmm", "nt", FEWEST, 4096), *problems("bmm", "nn", FEWEST, 9000, b=7)])
+    """Kinds of one dtype share their ranges of sizes, those with a batch and those without one apart."""
+    few = problems("mm", "nn", MIN_PROBLEMS, 64)
+    kinds = kinds_of(
+        [*few, *problems("addmm", "nt", MIN_PROBLEMS, 4096), *problems("bmm", "nn", MIN_PROBLEMS, 9000, b=7)]
+    )
     assert unknown(kinds, few[0]._replace(m=4096)) == ""
-    assert unknown(kinds, few[0]._replace(m=9000)) == "not trained for such sizes: m=9000 is outside 64 to 4099"
+    assert unknown(kinds, few[0]._replace(m=9000)) == "not trained for these sizes: m=9000 is outside 64 to 4099"
     assert unknown(kinds, problems("bmm", "nn", 1, 9000, b=7)[0]) == ""
 
 
 def test_sizes_of_what_is_not_learned_are_not_known() -> None:
-    """Problems of a kind that stays unknown say nothing about sizes: they are not trained on."""
-    kinds = kinds_of([*problems("mm", "nn", FEWEST, 64), *problems("mm", "tt", FEWEST - 1, 100_000)])
-    assert [kind.m for kind in kinds] == [(64, 63 + FEWEST)]
+    """Problems of an unknown kind do not widen the ranges of sizes, because they are not trained on."""
+    kinds = kinds_of([*problems("mm", "nn", MIN_PROBLEMS, 64), *problems("mm", "tt", MIN_PROBLEMS - 1, 100_000)])
+    assert [kind.m for kind in kinds] == [(64, 63 + MIN_PROBLEMS)]

@@ -1,4 +1,4 @@
-"""What a model answers."""
+"""The rankings of a model."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.model.network import MOST_WEIGHT, Weights
-from diode_lut.model.ranking import LENGTH, Calibration
+from diode_lut.model.network import MAX_WEIGHT, Weights
+from diode_lut.model.ranking import MAX_RANKED, Calibration
 from tests.model.small import BATCHED, BMM, CUT, KINDS, LARGE, MM, SMALL, model, weights
 
 
 def test_fastest_comes_first_with_its_time_over_atens() -> None:
-    """Configs are ranked by the time expected, which is relative to aten's; equals keep the candidates' order."""
+    """Configs are ranked by their expected time over aten's; equal ones stay in the candidates' order."""
     ranking = model(advantage=0.5).rank(MM)
     assert ranking is not None
     assert ranking.configs == (SMALL, LARGE, ATEN)
@@ -22,11 +22,11 @@ def test_fastest_comes_first_with_its_time_over_atens() -> None:
     assert ranking.confidence == 0.99
 
 
-@pytest.mark.parametrize("weight", [-MOST_WEIGHT, MOST_WEIGHT])
+@pytest.mark.parametrize("weight", [-MAX_WEIGHT, MAX_WEIGHT])
 def test_expected_times_are_finite(weight: float) -> None:
-    """The largest weights that a file may have make no time zero or infinite, and no confidence out of nothing."""
-    huge = Weights(*(np.full_like(tensor, MOST_WEIGHT) for tensor in weights(0.5)))
-    huge = huge._replace(last=np.full_like(huge.last, weight), doubt=np.full_like(huge.doubt, MOST_WEIGHT))
+    """With the largest allowed weights, expected times are neither zero nor infinite, and the confidence is 0."""
+    huge = Weights(*(np.full_like(tensor, MAX_WEIGHT) for tensor in weights(0.5)))
+    huge = huge._replace(last=np.full_like(huge.last, weight), doubt=np.full_like(huge.doubt, MAX_WEIGHT))
     with np.errstate(all="raise"):
         ranking = model(weights=huge).rank(MM)
     assert ranking is not None
@@ -35,7 +35,7 @@ def test_expected_times_are_finite(weight: float) -> None:
 
 
 def test_what_was_learned_of_a_candidate_is_its_own() -> None:
-    """Learned features belong to one candidate, wherever it is among those of its family."""
+    """Learned features belong to one candidate, at any index in its family."""
     candidates = (BATCHED, SMALL, LARGE, ATEN)
     learned = np.array([[each == LARGE for each in candidates]], np.float32)
     blind = weights(0.5, candidates=len(candidates))
@@ -48,21 +48,21 @@ def test_what_was_learned_of_a_candidate_is_its_own() -> None:
 
 
 def test_aten_can_win() -> None:
-    """Where tiles are expected to be slower, aten is first."""
+    """Aten is first if tiled configs are expected to be slower."""
     ranking = model(advantage=-0.5).rank(MM)
     assert ranking is not None
     assert ranking.configs[0] == ATEN
 
 
-def test_products_with_a_batch_have_candidates_of_their_own() -> None:
-    """Templates for a batch are only for those, the others never."""
+def test_problems_with_a_batch_have_candidates_of_their_own() -> None:
+    """A ranking for a bmm has only configs whose templates compute a bmm."""
     ranking = model().rank(BMM)
     assert ranking is not None
     assert ranking.configs == (BATCHED, ATEN)
 
 
 def test_only_candidates_that_fit_are_ranked() -> None:
-    """Tiles twice as large as the problem are left out, and K is cut only where it is long and divides."""
+    """Tiles twice as large as the problem are left out, and K is split only if it is long and divisible."""
     small = model().rank(MM._replace(m=64, k=16 * 128 * 8))
     assert small is not None
     assert set(small.configs) == {SMALL, CUT, ATEN}
@@ -84,14 +84,14 @@ def test_no_single_step_without_tensor_cores() -> None:
     "huge", [Config("triton_mm", (256, 128, 128, 8, 5, 8)), Config("triton_mm_persistent_tma", (128, 256, 64, 8, 4, 8))]
 )
 def test_tiles_need_shared_memory(huge: Config) -> None:
-    """What cannot be launched, because its stages, or with TMA its result besides, do not fit, is not ranked."""
+    """A config is not ranked if its stages, and with TMA its result as well, do not fit into shared memory."""
     ranking = model(candidates=(huge, BATCHED, ATEN)).rank(MM)
     assert ranking is not None
     assert ranking.configs == (ATEN,)
 
 
 def test_tma_is_for_aligned_rows() -> None:
-    """Tensor descriptors are taken for rows aligned to 16 bytes, and for enough of them."""
+    """TMA configs are ranked only for rows that are aligned to 16 bytes, and only for enough rows."""
     tma = Config("triton_mm_persistent_tma", (64, 64, 64, 8, 3, 4))
     kinds = [kind._replace(align=align) for kind in KINDS for align in (2, 16)]
     asked = model(candidates=(tma, ATEN), kinds=kinds)
@@ -102,14 +102,14 @@ def test_tma_is_for_aligned_rows() -> None:
 
 
 def test_long_rankings_end_with_aten() -> None:
-    """No more than Inductor is ever given are ranked, and aten is one of them."""
+    """A ranking has at most MAX_RANKED configs, and aten is one of them."""
     blocks = (16, 32, 64, 128)
     many = tuple(Config("triton_mm", (m, n, 32, 8, 3, 4)) for m in blocks for n in blocks)
     more = tuple(config._replace(params=(*config.params[:4], 4, 4)) for config in many)
     again = tuple(config._replace(params=(*config.params[:4], 5, 4)) for config in many)
     ranking = model(candidates=(*many, *more, *again, ATEN)).rank(MM)
     assert ranking is not None
-    assert len(ranking.configs) == LENGTH
+    assert len(ranking.configs) == MAX_RANKED
     assert ranking.configs[-1] == ATEN
 
 
@@ -120,11 +120,11 @@ def test_long_rankings_end_with_aten() -> None:
         ({"dtype": "float32"}, "not trained for op=mm dtype=float32"),
         ({"layout": "tn"}, "not trained for op=mm dtype=bfloat16 layout=tn"),
         ({"align": 2}, "not trained for op=mm dtype=bfloat16 layout=nt align=2"),
-        ({"m": 70_000}, "not trained for such sizes: m=70000 is outside 1 to 65536"),
+        ({"m": 70_000}, "not trained for these sizes: m=70000 is outside 1 to 65536"),
     ],
 )
 def test_unknown_problems_are_not_ranked(changes: dict[str, object], reason: str) -> None:
-    """What the model has not seen the like of, it says nothing about, and says why."""
+    """Problems that the model was not trained for have no ranking, but a reason."""
     problem = MM._replace(**changes)  # type: ignore[arg-type]
     assert model().rank(problem) is None
     assert model().unknown(problem) == reason
@@ -138,7 +138,7 @@ def test_waves_are_those_of_the_hardware_asked_about() -> None:
 
 
 def blurred(learned: tuple[float, ...]) -> Weights:
-    """Scores differ by 2.5e-4 for each unit learned, and so do doubts: too little for single precision."""
+    """Weights with which scores and doubts differ by 2.5e-4 per learned unit: too little for single precision."""
     plain = weights(0.0, candidates=len(learned))
     config = np.zeros_like(plain.config)
     config[0, -1] = 2.5e-5
@@ -154,14 +154,14 @@ def blurred(learned: tuple[float, ...]) -> Weights:
 
 
 def test_close_scores_are_told_apart() -> None:
-    """Where single precision cannot say which of two is faster, double does."""
+    """Scores that are too close in single precision are ordered in double precision."""
     ranking = model(candidates=(SMALL, LARGE, ATEN), weights=blurred((0, 1, -9999))).rank(MM)
     assert ranking is not None
     assert ranking.configs == (LARGE, SMALL, ATEN)
 
 
-def test_a_gain_is_told_from_what_is_demanded() -> None:
-    """A time close to what will be asked of it is computed in double precision."""
+def test_a_gain_close_to_the_threshold() -> None:
+    """A gain that is close to the caller's threshold is computed in double precision."""
     atens = -math.log(1.15) / 2.5e-4
     calibration = Calibration(0.0, (1.0,), (0.9,))
     asked = model(candidates=(SMALL, ATEN), weights=blurred((1, atens)), calibration=calibration)
@@ -171,7 +171,7 @@ def test_a_gain_is_told_from_what_is_demanded() -> None:
 
 
 def test_confidences_are_told_apart() -> None:
-    """So is a doubt that is close to a step of the calibration."""
+    """A doubt that is close to a step of the calibration is computed in double precision."""
     calibration = Calibration(0.0, (0.0, 1.0), (0.9, 0.8))
     ranking = model(candidates=(SMALL, ATEN), weights=blurred((1, -9999)), calibration=calibration).rank(MM)
     assert ranking is not None
@@ -179,8 +179,8 @@ def test_confidences_are_told_apart() -> None:
 
 
 def test_confidence_grows_with_the_lead() -> None:
-    """How far the first choice is ahead of the next, up to a limit, takes from the doubt in it."""
-    # SMALL and LARGE are equally fast: no lead; with one of them only, it leads aten by what it is faster
+    """The further the first choice is ahead of the second, up to a cap, the smaller is the doubt in it."""
+    # SMALL and LARGE are equally fast: no lead. One of them alone has a lead of ``advantage`` over aten.
     calibration = Calibration(10.0, (-5.0, -2.0, 0.0), (0.9, 0.8, 0.7))
     for advantage, candidates, confidence in (
         (0.2, (SMALL, LARGE, ATEN), 0.7),
@@ -195,6 +195,6 @@ def test_confidence_grows_with_the_lead() -> None:
 
 
 def test_calibration_steps_down() -> None:
-    """A doubt counts as the next larger one that was seen; beyond all of them there is no confidence."""
+    """A doubt counts as the next larger one of the calibration; above the largest the confidence is 0."""
     calibration = Calibration(0.0, (-3.0, -2.0), (1.0, 0.9))
     assert [calibration.confidence(doubt) for doubt in (-4, -3, -2.5, -2, -1)] == [1.0, 1.0, 0.9, 0.9, 0.0]

@@ -1,4 +1,4 @@
-"""Which problems are for testing."""
+"""The split into training and test problems."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PROBLEMS = [MM._replace(m=m) for m in range(1, 2001)]
 
 
 def test_share_is_kept() -> None:
-    """About the share asked for is for testing."""
+    """About the given fraction of the problems is in the test group."""
     groups = [Split(0, 0.2).group(problem) for problem in PROBLEMS]
     assert set(groups) == {TRAIN, TEST}
     assert groups.count(TEST) / len(groups) == pytest.approx(0.2, abs=0.04)
 
 
 def test_each_problem_is_drawn_alone() -> None:
-    """A seed always draws the same problems, whatever others there are; another seed draws others."""
+    """A seed always draws the same problems, in every dataset; another seed draws others."""
     first = Split(0, 0.2)
     assert [first.group(problem) for problem in PROBLEMS] == [Split(0, 0.2).group(problem) for problem in PROBLEMS]
     assert [first.draw(problem) for problem in PROBLEMS[:5]] != [
@@ -31,7 +31,7 @@ def test_each_problem_is_drawn_alone() -> None:
 
 
 def test_families_are_left_out_as_a_whole() -> None:
-    """Whatever belongs to a family is in the group called so, drawn or not."""
+    """Every problem of a left-out family is in the group with the family's name, drawn or not."""
     family = parse_family("layout=nt,m=1:64")
     split = Split(0, 0.2, (family,))
     for problem in PROBLEMS:
@@ -47,7 +47,7 @@ families = st.lists(
 
 @given(text=families)
 def test_split_survives_json(text: str) -> None:
-    """What a weights file says about its split is the split."""
+    """A split that is written as JSON and read again is the same."""
     split = Split(3, 0.1, (parse_family(text),))
     assert Split.from_json(split.to_json()) == split
 
@@ -62,7 +62,7 @@ def test_bad_families(text: str) -> None:
 
 
 def test_belonging() -> None:
-    """Sizes are ranges with both ends included; one number means itself."""
+    """A condition on a size is a range with both ends included, or one number."""
     problem = Problem("mm", "float16", "tn", 2, 1, 64, 7, 9)
     assert belongs(problem, parse_family("op=mm,layout=tn,align=2,m=1:64,n=7"))
     assert not belongs(problem, parse_family("m=1:63"))

@@ -1,4 +1,4 @@
-"""The model as the last tier: when it answers, what the decision says, and what the hook's caches learn of it."""
+"""The model as the last tier: when it answers, what the decision says, and how digests depend on it."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def selector(confidence: float = 0.99, hardware: Hardware = H200) -> Selector:
 
 @pytest.fixture
 def shipped_model(shipped: Path) -> Path:
-    """A model shipped for the H200, and nothing else."""
+    """The only shipped file: a model for the H200."""
     path = shipped / "nvidia-h200.mlp.safetensors"
     write_model(model(), path)
     return path
 
 
 def test_a_sure_model_answers() -> None:
-    """With enough confidence the ranking is the answer, best first, and aten is in it."""
+    """With enough confidence the model's ranking is the answer."""
     decision = selector(0.96).select(MM)
     assert (decision.tier, decision.configs) == ("model", (SMALL, LARGE, ATEN))
     assert (decision.entry, decision.confidence) == (None, 0.96)
@@ -50,7 +50,7 @@ def test_a_sure_model_answers() -> None:
 
 
 def test_an_unsure_model_abstains() -> None:
-    """Below both thresholds Inductor decides, and the step says how sure the model was, and what it expected."""
+    """Below both thresholds the model abstains, and the step says its confidence and the expected gain."""
     decision = selector(0.94).select(MM, Threshold(gain=0.7))
     assert (decision.tier, decision.configs, decision.confidence) == ("abstain", (), None)
     expected = "expected to be 1.649 times as fast as aten, not 1.7"
@@ -59,7 +59,7 @@ def test_an_unsure_model_abstains() -> None:
 
 
 def test_a_gain_makes_up_for_doubt() -> None:
-    """However unsure, the model answers where it expects such a gain over aten; a first choice of aten is no gain."""
+    """With little confidence the model answers if it expects enough gain over aten; aten itself has no gain."""
     assert selector(0.1).select(MM, Threshold(gain=0.6)).tier == "model"
     aten_first = Selector(H200, [Tier("model", (ModelSource(model(-0.5, confidence=0.1), H200),))])
     assert aten_first.select(MM, Threshold(gain=0.0)).configs[0] == ATEN
@@ -67,13 +67,13 @@ def test_a_gain_makes_up_for_doubt() -> None:
 
 
 def test_an_unknown_problem_is_a_step() -> None:
-    """What the model was not trained for it does not guess."""
+    """For a problem that the model was not trained for, the step says so."""
     decision = selector().select(FLOAT32)
     assert decision.steps[0] == "model: model for NVIDIA H200: not trained for op=mm dtype=float32"
 
 
 def test_explain_shows_the_ranking_in_any_case() -> None:
-    """The expected gains and the confidence are shown, whether or not the model answers."""
+    """Explain shows the expected gains and the confidence, whether the model answers or abstains."""
     for confidence in (0.94, 0.96):
         lines = selector(confidence).select(MM).explain().splitlines()
         assert "    triton_mm 64x32x64 g8 s4 w4 (1.649 times as fast as aten, expected)" in lines
@@ -81,7 +81,7 @@ def test_explain_shows_the_ranking_in_any_case() -> None:
 
 
 def test_another_devices_model_says_so() -> None:
-    """On hardware that it was not trained for, explain names what it was trained for, whether or not it answers."""
+    """On other hardware, explain names the hardware that the model was trained for, with and without an answer."""
     name = "model: model for NVIDIA H200, trained for NVIDIA H200 (sm_90, 132 SMs)"
     asked = selector(hardware=A100)
     assert asked.select(MM).steps[-1].startswith(f"{name}, answers")
@@ -89,7 +89,7 @@ def test_another_devices_model_says_so() -> None:
 
 
 def test_digest_depends_on_the_model(tmp_path: Path) -> None:
-    """Another model, or none, is another digest."""
+    """Another model, or no model, gives another digest."""
     digests = set()
     for advantage in (0.5, 0.6):
         path = tmp_path / "x.mlp.safetensors"
@@ -99,7 +99,7 @@ def test_digest_depends_on_the_model(tmp_path: Path) -> None:
 
 
 def test_digest_depends_on_the_sm_count() -> None:
-    """Models rank by it, on a CPU by its threads; tables do not."""
+    """A model's ranking depends on the SM count, on a CPU on the threads; a table's answer does not."""
     devices = [H200, H200._replace(sm_count=66)]
     assert len({selector(hardware=device).digest for device in devices}) == 2
     assert len({Selector(device, ()).digest for device in devices}) == 1
@@ -107,7 +107,7 @@ def test_digest_depends_on_the_sm_count() -> None:
 
 
 def test_names_without_a_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the working directory has been removed, files have their whole paths, and answers are what they were."""
+    """In a working directory that has been removed, explain shows absolute paths."""
     write_model(model(confidence=0.1), path := tmp_path / "x.mlp.safetensors")
     asked = Selector(H200, [Tier("model", (ModelSource(read_model(path), H200),))])
     (gone := tmp_path / "gone").mkdir()
@@ -117,7 +117,7 @@ def test_names_without_a_working_directory(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_shipped_models_are_for_their_device_and_its_architecture(shipped_model: Path) -> None:
-    """They are listed, found by name, and asked on the same architecture with the same SM count only."""
+    """Shipped models are listed, found by name, and asked only on their architecture with the same SM count."""
     assert [(file.name, file.hardware) for file in find_tables(())] == [("nvidia-h200.mlp", H200)]
     assert find_path("nvidia-h200.mlp") == shipped_model
     for hardware, count in ((H200, 1), (H200._replace(name="NVIDIA H100"), 1), (A100, 0)):
@@ -126,7 +126,7 @@ def test_shipped_models_are_for_their_device_and_its_architecture(shipped_model:
 
 
 def test_own_models_come_first_on_any_hardware(shipped_model: Path, tmp_path: Path) -> None:
-    """A model that the user registers is used whatever it was trained for, before the shipped ones."""
+    """A model that the user registers is asked on any hardware, before the shipped ones."""
     mine = tmp_path / "mine.safetensors"
     write_model(model(), mine)
     with diode_lut.config.patch(tables=()):
@@ -138,7 +138,7 @@ def test_own_models_come_first_on_any_hardware(shipped_model: Path, tmp_path: Pa
 
 
 def test_tables_come_before_models(shipped_model: Path, table_file: Callable[..., Path]) -> None:
-    """Where a table covers the problem, no model is asked, not even the user's own."""
+    """If a table covers the problem, no model answers, not even the user's own."""
     table_file("tables/nvidia-h200.json", {"op": "mm", "configs": [{"template": "aten"}]})
     for mine in (), (str(shipped_model),):
         with diode_lut.config.patch(tables=mine):
@@ -147,7 +147,7 @@ def test_tables_come_before_models(shipped_model: Path, table_file: Callable[...
 
 
 def test_a_bad_model_costs_itself_and_a_warning(shipped_model: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """At run time a file that cannot be used leaves the tables; registering it is an error."""
+    """A damaged model is left out with a warning; registering it is an error."""
     shipped_model.write_bytes(shipped_model.read_bytes()[:-4])
     *_, tier = tiers_for(H200, ())
     assert tier.sources == ()
@@ -160,7 +160,7 @@ def test_a_bad_model_costs_itself_and_a_warning(shipped_model: Path, caplog: pyt
 def test_an_own_model_that_vanishes(
     shipped_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that somebody removes after its name was looked up costs only itself."""
+    """A model that is removed after its name was looked up is left out; other models are asked."""
     mine = shipped_model.parent.parent / "mine.safetensors"
     mine.touch()
     find = catalog.find_path
@@ -185,7 +185,7 @@ def test_models_cost_only_themselves_where_their_libraries_are_broken(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Tables answer without them, each model is left out with a warning, and a command that needs it says why."""
+    """Tables answer without these libraries, each model is left out with a warning, and commands say why."""
     table_file("tables/nvidia-h200.json", {"op": "mm", "configs": [{"template": "aten"}]})
     mine = shipped_model.parent.parent / "mine.safetensors"
     mine.write_bytes(shipped_model.read_bytes())
@@ -204,7 +204,7 @@ def test_models_cost_only_themselves_where_their_libraries_are_broken(
 
 
 def test_tables_command_lists_models_that_can_be_used(shipped_model: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One that is cut off, or made for other features, is a warning instead of a line."""
+    """A model that is cut off, or made for other features, is a warning instead of a line."""
     good = shipped_model.read_bytes()
     metadata = metadata_of(good, shipped_model)
     metadata["features"]["version"] += 1
@@ -214,12 +214,12 @@ def test_tables_command_lists_models_that_can_be_used(shipped_model: Path, caplo
         assert call("tables").stdout == ""
         shipped_model.write_bytes(good)
     why = ("damaged: ", "features.version: expected ")
-    assert all(map(str.startswith, caplog.messages, [f"model left out: {shipped_model}: {words}" for words in why]))
+    assert all(map(str.startswith, caplog.messages, [f"model left out: {shipped_model}: {prefix}" for prefix in why]))
     assert len(caplog.messages) == len(why)
 
 
 def test_threshold_is_a_setting(shipped_model: Path) -> None:
-    """The settings decide how sure the model must be, or what gain it must expect, and are part of the caches' keys."""
+    """The settings for confidence and gain decide whether the model answers, and are part of the caches' keys."""
     pytest.importorskip("torch")
     with diode_lut.config.patch(tables=(), confidence_threshold=0.999, gain_threshold=math.inf):
         assert diode_lut.select(MM, hardware=H200).tier == "abstain"
@@ -230,13 +230,13 @@ def test_threshold_is_a_setting(shipped_model: Path) -> None:
 
 
 def test_models_are_of_use_everywhere(shipped_model: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A user's model for other hardware is no mistake."""
+    """A user's model for other hardware causes no warning."""
     catalog.warn_of_useless([str(shipped_model)], [A100])
     assert caplog.messages == []
 
 
 def test_explain_command(shipped_model: Path) -> None:
-    """The command exits with 0 where the model answers, and shows what it expects."""
+    """The command exits with 0 if the model answers, and shows the expected gains."""
     result = call("explain", "mm", 1024, 1024, 1024, "--layout", "nt", "--hardware", "nvidia-h200.mlp")
     assert result.exit_code == 0
     assert "answers, with confidence 0.990" in result.stdout
@@ -244,7 +244,7 @@ def test_explain_command(shipped_model: Path) -> None:
 
 
 def test_explain_command_asks_a_model_file(shipped: Path, tmp_path: Path) -> None:
-    """``--table`` takes a model as well, also for other hardware; a bad one is an error."""
+    """``--table`` takes a model for any hardware as well; a damaged one is an error."""
     path = tmp_path / "x.safetensors"
     write_model(model(), path)
     arguments = ("explain", "mm", 1024, 1024, 1024, "--layout", "nt", "--hardware", "x", "--table", path)

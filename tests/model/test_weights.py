@@ -1,4 +1,4 @@
-"""Weights files: what they keep, and what is refused."""
+"""Weights files: writing, reading, and what is refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load, save
 
 from diode_lut.domain.errors import ModelError
-from diode_lut.model.head import KEY, LARGEST, metadata_of, read_model_hardware
+from diode_lut.model.head import KEY, MAX_WEIGHTS_BYTES, metadata_of, read_model_hardware
 from diode_lut.model.split import Split, parse_family
 from diode_lut.model.weights import read_model, write_model
 from tests.model.small import H200, MM, model
@@ -20,14 +20,14 @@ from tests.model.small import H200, MM, model
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A sound weights file."""
+    """A valid weights file."""
     path = tmp_path / "x.mlp.safetensors"
     write_model(model(split=Split(3, 0.1, (parse_family("op=mm,m=1:64"),)), provenance={"seed": 3}), path)
     return path
 
 
 def test_everything_is_read_as_it_was_written(path: Path) -> None:
-    """A model answers the same after writing and reading, and still says where it comes from."""
+    """A model that is written and read again has the same rankings and provenance."""
     written, found = model(), read_model(path)
     assert found.rank(MM) == written.rank(MM)
     assert (found.hardware, found.candidates, found.kinds) == (H200, written.candidates, written.kinds)
@@ -37,7 +37,7 @@ def test_everything_is_read_as_it_was_written(path: Path) -> None:
 
 
 def test_same_model_same_bytes(path: Path, tmp_path: Path) -> None:
-    """Writing what was read gives the same file."""
+    """Writing a model that was read gives the same file."""
     again = tmp_path / "again.safetensors"
     write_model(read_model(path), again)
     assert again.read_bytes() == path.read_bytes()
@@ -54,14 +54,20 @@ def altered(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: data[:100], "cut off: its header has"),
+        (lambda data: data[:100], "cut off: the header has"),
         (lambda data: data[:-4], "damaged: "),
         (lambda data: b"", "not a safetensors file: it begins with b''"),
         (lambda data: b"PK\x03\x04" + data, "not a safetensors file: it begins with b'PK"),
-        (lambda data: data + bytes(LARGEST), f"more than the {LARGEST} that a weights file may have"),
-        (lambda data: save({"a": np.zeros(1)}), "a safetensors file, but no model of diode_lut's"),
+        (
+            lambda data: data + bytes(MAX_WEIGHTS_BYTES),
+            f"larger than a weights file may be ({MAX_WEIGHTS_BYTES} bytes)",
+        ),
+        (
+            lambda data: save({"a": np.zeros(1)}),
+            "a safetensors file, but not a model of diode_lut: it has no metadata 'diode_lut'",
+        ),
         (lambda data: save({"a": np.zeros(1)}, {KEY: "[]"}), "metadata 'diode_lut': not an object"),
-        (lambda data: save({"a": np.zeros(1)}, {KEY: "{}"}), "does not say which features it is for"),
+        (lambda data: save({"a": np.zeros(1)}, {KEY: "{}"}), "the metadata do not say which features it is for"),
     ],
 )
 def test_files_that_are_no_models(path: Path, change: Callable[[bytes], bytes], message: str) -> None:
@@ -75,20 +81,20 @@ def test_files_that_are_no_models(path: Path, change: Callable[[bytes], bytes], 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf, 1001])
 def test_weights_are_numbers(path: Path, value: float) -> None:
-    """One NaN among the weights, or one that is out of all proportion, is enough to refuse the file."""
+    """A file with one NaN or one huge number among the weights is refused."""
     data = path.read_bytes()
     tensors = load(data)
     tensors["joint"][0, 3] = value
     path.write_bytes(save(tensors, {KEY: json.dumps(metadata_of(data, path))}))
-    with pytest.raises(ModelError, match="joint: holds NaN, or a number beyond 1000"):
+    with pytest.raises(ModelError, match="joint: holds NaN, or a magnitude above 1000"):
         read_model(path)
 
 
 def test_a_model_that_could_not_be_read_is_not_written(path: Path) -> None:
-    """Weights that are out of all proportion are an error when they are to be written, and the old file stays."""
+    """Writing a model with huge weights is an error, and the old file stays."""
     before, weights = path.read_bytes(), read_model(path).weights
     wrong = model(weights=weights._replace(joint=np.full_like(weights.joint, 1001)))
-    with pytest.raises(ModelError, match="joint: holds NaN, or a number beyond 1000"):
+    with pytest.raises(ModelError, match="joint: holds NaN, or a magnitude above 1000"):
         write_model(wrong, path)
     assert path.read_bytes() == before
 
@@ -105,7 +111,7 @@ def test_a_model_that_could_not_be_read_is_not_written(path: Path) -> None:
     ],
 )
 def test_shapes_and_types_are_checked(path: Path, name: str, tensor: np.ndarray, message: str) -> None:
-    """Tensors that do not go with the features or the candidates are refused before anything is computed with them."""
+    """Tensors whose type or shape does not match the features and candidates are refused."""
     data = path.read_bytes()
     path.write_bytes(save({**load(data), name: tensor}, {KEY: json.dumps(metadata_of(data, path))}))
     with pytest.raises(ModelError, match=message):
@@ -138,17 +144,23 @@ def test_types_that_numpy_does_not_have(path: Path, kind: str) -> None:
         (lambda fields: fields["kinds"][0].update(dtype={}), "metadata: dtype: {} is not one of float16"),
         (lambda fields: fields["kinds"][0].update(m=""), "metadata is incomplete or damaged: TypeError"),
         (lambda fields: fields["candidates"][0].update(block_m=96), "metadata: block_m: 96 is not allowed"),
-        (lambda fields: fields["kinds"][0].update(m=[100, 1]), "metadata: m: 100 to 1 is no range of sizes"),
-        (lambda fields: fields["kinds"][0].update(m="19"), "metadata: m: '1' to '9' is no range of sizes"),
-        (lambda fields: fields["kinds"].append(fields["kinds"][0]), "metadata: kinds: one is there twice"),
+        (lambda fields: fields["kinds"][0].update(m=[100, 1]), "metadata: m: 100 to 1 is not a range of sizes"),
+        (lambda fields: fields["kinds"][0].update(m="19"), "metadata: m: '1' to '9' is not a range of sizes"),
+        (lambda fields: fields["kinds"].append(fields["kinds"][0]), "metadata: kinds: a kind is repeated"),
         (lambda fields: fields["candidates"].pop(3), "metadata: candidates: aten is not among them"),
-        (lambda fields: fields["candidates"].append(fields["candidates"][3]), "candidates: one is there twice"),
-        (lambda fields: fields["candidates"].reverse(), "metadata: candidates: tiled ones do not come first"),
-        (lambda fields: fields["calibration"]["doubts"].append(1), "calibration: not a confidence, from 1 down to 0"),
-        (lambda fields: fields["calibration"].update(confidences=[7]), "calibration: not a confidence, from 1 down"),
+        (lambda fields: fields["candidates"].append(fields["candidates"][3]), "candidates: a config is repeated"),
+        (lambda fields: fields["candidates"].reverse(), "metadata: candidates: tiled configs do not come first"),
+        (
+            lambda fields: fields["calibration"]["doubts"].append(1),
+            "calibration: not ascending doubts, each with a confidence",
+        ),
+        (
+            lambda fields: fields["calibration"].update(confidences=[7]),
+            "calibration: not ascending doubts, each with a confidence",
+        ),
         (
             lambda fields: fields["calibration"].update(doubts=[0, 1], confidences=[0.8, 0.9]),
-            "calibration: not a confidence, from 1 down",
+            "calibration: not ascending doubts, each with a confidence",
         ),
         (lambda fields: fields["calibration"].update(doubts="0", confidences="1"), "incomplete or damaged: TypeError"),
         (lambda fields: fields["calibration"].update(per_lead="inf"), "incomplete or damaged: TypeError"),
@@ -156,7 +168,7 @@ def test_types_that_numpy_does_not_have(path: Path, kind: str) -> None:
     ],
 )
 def test_metadata_is_checked(path: Path, change: Callable[[dict[str, Any]], None], message: str) -> None:
-    """Other features, or metadata that is not what it should be, are an error that says which."""
+    """Other features or invalid metadata are an error that names the field."""
     altered(path, change)
     with pytest.raises(ModelError) as caught:
         read_model(path)
@@ -164,6 +176,6 @@ def test_metadata_is_checked(path: Path, change: Callable[[dict[str, Any]], None
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    """A file that is not there is an error, not an OSError."""
+    """A missing file is a ModelError, not an OSError."""
     with pytest.raises(ModelError, match="cannot be read: No such file"):
         read_model(tmp_path / "none.safetensors")
