@@ -1,4 +1,4 @@
-"""What doctor finds, and when it says that something is wrong."""
+"""The findings of doctor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def cpu_table(table_file: Write, monkeypatch: pytest.MonkeyPatch, no_tables: None) -> Write:
-    """Writes tables for this machine's CPU, which is all that it has."""
+    """Writes tables for this machine's CPU; the machine has no GPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     found = diode_lut.get_detected_hardware()
@@ -37,7 +37,7 @@ def cpu_table(table_file: Write, monkeypatch: pytest.MonkeyPatch, no_tables: Non
 
 
 def findings(tables: list[Path | str]) -> tuple[int, dict[str, list[str]]]:
-    """The exit code, and what was found in each state."""
+    """The exit code, and the findings by state."""
     with diode_lut.config.patch(tables=tables):
         result = call("doctor")
     found: dict[str, list[str]] = {"ok": [], "note": [], "wrong": [], "to": []}
@@ -48,7 +48,7 @@ def findings(tables: list[Path | str]) -> tuple[int, dict[str, list[str]]]:
 
 
 def test_all_is_well(cpu_table: Write) -> None:
-    """With a table for this machine nothing is wrong: it says the versions, the hook, the caches, device and table."""
+    """With a table for this machine nothing is wrong; versions, hook, caches, device and table are listed."""
     path = cpu_table("mine.json", ROW)
     code, found = findings([path])
     assert (code, found["wrong"], found["to"]) == (0, [], [])
@@ -59,8 +59,8 @@ def test_all_is_well(cpu_table: Write) -> None:
     assert f"answers: user: {path}, 1 rows" in found["ok"]
 
 
-def test_nobody_answers(cpu_table: Write) -> None:
-    """Without any table for this machine, it says why each tier is empty, and how to make a table."""
+def test_no_table_for_this_machine(cpu_table: Write) -> None:
+    """Without a table for this machine, doctor says why each tier is empty, and how to make a table."""
     code, found = findings([])
     (text,) = found["wrong"]
     assert code == 1
@@ -74,7 +74,7 @@ def test_nobody_answers(cpu_table: Write) -> None:
 
 
 def test_tables_of_no_use(cpu_table: Write, table_file: Write) -> None:
-    """Own tables that are missing, for other hardware or with bad rows are wrong, each with what to do."""
+    """The user's tables that are missing, for other hardware or with bad rows are wrong, with a remedy each."""
     partly, other = cpu_table("partly.json", ROW, BAD), table_file("h200.json", ROW)
     code, found = findings([partly, "missing.json", other])
     assert code == 1
@@ -88,17 +88,17 @@ def test_tables_of_no_use(cpu_table: Write, table_file: Write) -> None:
 
 @pytest.mark.parametrize("name", ["h200.json", "h200.mlp.safetensors"])
 def test_a_damaged_shipped_file(cpu_table: Write, shipped: Path, name: str) -> None:
-    """One that is cut off is wrong, with what to do, even if others answer."""
+    """A shipped file that is cut off is wrong, with a remedy, even if other tables answer."""
     (shipped / name).write_bytes((ROOT / "tables" / f"nvidia-{name}").read_bytes()[:-1000])
     mine = cpu_table("mine.json", ROW)
     code, found = findings([mine])
     (text,) = found["wrong"]
     assert (code, text.startswith(f"tables: {shipped / name}:")) == (1, True)
-    assert found["to"] == ["do: restore it, by installing diode_lut again, or remove it"]
+    assert found["to"] == ["do: install diode_lut again to restore it, or remove it"]
 
 
 def test_a_bad_model_of_ones_own(cpu_table: Write, tmp_path: Path) -> None:
-    """It is wrong, and what to do is a command that says what is wrong with it, or nothing once it is good."""
+    """A damaged model of the user's is wrong; the remedy is a command that says what is wrong with it."""
     path = tmp_path / "mine.mlp.safetensors"
     write_model(model(), path)
     good = path.read_bytes()
@@ -113,7 +113,7 @@ def test_a_bad_model_of_ones_own(cpu_table: Write, tmp_path: Path) -> None:
 
 
 def test_a_model_without_its_libraries(cpu_table: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What to do is to install them."""
+    """If a model's libraries cannot be imported, the remedy is to install them."""
     path = tmp_path / "mine.mlp.safetensors"
     write_model(model(), path)
     monkeypatch.delitem(sys.modules, "diode_lut.model.weights")
@@ -125,30 +125,30 @@ def test_a_model_without_its_libraries(cpu_table: Write, tmp_path: Path, monkeyp
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions are others on Windows")
 def test_a_shipped_table_that_others_can_write(cpu_table: Write, shipped: Path) -> None:
-    """It is left out, which is wrong, with what to do."""
+    """A shipped table that others can write is left out, which is wrong, with a remedy."""
     shipped.chmod(0o755)
     path = cpu_table(f"{shipped.name}/cpu.json", ROW)
     path.chmod(0o666)
     code, found = findings([cpu_table("mine.json", ROW)])
     assert (code, found["wrong"]) == (1, [f"tables: left out: {path} can be written by others (chmod go-w)"])
-    assert found["to"] == ["do: see to its owner and permissions, or name it in DIODE_LUT_TABLES"]
+    assert found["to"] == ["do: correct its owner and permissions, or name it in DIODE_LUT_TABLES"]
 
 
 def test_settings_and_where_they_come_from(cpu_table: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What differs from the defaults is noted; a variable that has no effect is wrong."""
+    """A setting that differs from its default is a note; a variable that has no effect is wrong."""
     monkeypatch.setenv("DIODE_LUT_TOP_K", "3")
     monkeypatch.setenv("DIODE_LUT_POLICY", "fast")
     monkeypatch.setenv("DIODE_LUT_TABEL", "mine.json")
     code, found = findings([cpu_table("mine.json", ROW)])
     assert code == 1
-    assert "settings: top_k=3, by DIODE_LUT_TOP_K (default: 1)" in found["note"]
+    assert "settings: top_k=3, set by DIODE_LUT_TOP_K (default: 1)" in found["note"]
     refused, misspelt = found["wrong"]
     assert misspelt.startswith("settings: DIODE_LUT_TABEL: there is no such setting (known: DIODE_LUT_POLICY, ")
     assert refused == "settings: DIODE_LUT_POLICY: 'fast' is not allowed (allowed: pick, verify, off)"
 
 
 def test_another_handler_in_our_place(cpu_table: Write) -> None:
-    """A handler that another library set after ours is named."""
+    """A choices handler that another library set after the hook is named."""
     ours = V.choices
     V.set_choices_handler(InductorChoices())
     try:
@@ -159,14 +159,14 @@ def test_another_handler_in_our_place(cpu_table: Write) -> None:
 
 
 def test_hook_switched_off(cpu_table: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With DIODE_LUT_AUTOREGISTER=0 it says so."""
+    """The hook is wrong if DIODE_LUT_AUTOREGISTER=0 switches it off."""
     monkeypatch.setenv("DIODE_LUT_AUTOREGISTER", "0")
     code, found = findings([cpu_table("mine.json", ROW)])
-    assert (code, found["wrong"]) == (1, ["hook: is off by DIODE_LUT_AUTOREGISTER"])
+    assert (code, found["wrong"]) == (1, ["hook: is switched off by DIODE_LUT_AUTOREGISTER"])
 
 
 def test_on_an_h200() -> None:
-    """The shipped table and model answer there; that nobody answers for its CPU is no fault."""
+    """On an H200 the shipped table and model answer; that nothing answers for its CPU is not wrong."""
     with fake_cuda():
         code, found = findings([])
     assert code == 0
@@ -176,7 +176,7 @@ def test_on_an_h200() -> None:
 
 
 def test_another_devices_model() -> None:
-    """That it answers is as the user wants it; the finding says for what it was trained."""
+    """A user's model for another device is ok; the finding names the hardware that it was trained for."""
     code, found = findings(["nvidia-h200.mlp"])
     assert code == 0
     (answers,) = (text for text in found["ok"] if text.startswith("answers: model: "))
@@ -184,7 +184,7 @@ def test_another_devices_model() -> None:
 
 
 def test_without_torch(tmp_path: Path) -> None:
-    """It says that torch is missing and what works nevertheless, and exits with 1."""
+    """Without torch, doctor says so and what works without it, and exits with 1."""
     program = "import sys; sys.modules['torch'] = None; from diode_lut.cli import main; main(['doctor'])"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "")

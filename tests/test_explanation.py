@@ -1,4 +1,4 @@
-"""What explain says beyond the decision: the rows that come next, and the models."""
+"""What explain shows besides the decision: the rows that come next, and the model's ranking."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def user(table: Table) -> Tier:
 
 
 def lines(*tiers: Tier) -> list[str]:
-    """What is said after the row that answers and its only config."""
+    """The lines after the row that answers and its only config."""
     return str(explain(Selector(H200, tiers), MM)).splitlines()[3:]
 
 
 def test_other_rows_come_in_the_order_in_which_they_would_answer() -> None:
-    """Of the same table those that cover more, with how many that is; then those of tables that are asked later."""
+    """Less specific rows of the same table come first, with the problems that they cover; then later tables' rows."""
     mine = Table(H200, [row(None), row((1024, 1024)), row((1, 1024), config=FAST)])
     others = Table(H200, [row((1024, 1100))])
     name, more = "table for NVIDIA H200", "as many problems as the row that answers"
@@ -43,21 +43,21 @@ def test_other_rows_come_in_the_order_in_which_they_would_answer() -> None:
 
 
 def test_rows_that_contradict_each_other_are_named_as_such() -> None:
-    """Neither covers fewer problems."""
+    """Rows that are equally specific are shown as contradicting each other."""
     table = Table(H200, [row((1024, 1025)), row((1024, 1024), (1024, 1025))])
     (line,) = lines(user(table))
     assert "contradicts it" in line
 
 
 def test_the_only_row_has_no_runner_up() -> None:
-    """Rows that do not cover the problem are not meant."""
+    """Rows that do not cover the problem are not runners-up."""
     assert lines(user(Table(H200, [row((1024, 1024)), row((1, 8))]))) == [
         "  runner-up: none, for no other row covers it"
     ]
 
 
 def test_rows_are_named_by_their_lines(table_file: Callable[..., Path]) -> None:
-    """The runner-up can be found in its file."""
+    """The runner-up is named by its file and line."""
     aten = {"template": "aten"}
     path = table_file("mine.json", {"op": "mm", "m": [1024, 1024], "configs": [aten]}, {"op": "mm", "configs": [aten]})
     numbers = [number for number, text in enumerate(path.read_text().splitlines(), 1) if text.startswith('{"op"')]
@@ -70,7 +70,7 @@ def test_rows_are_named_by_their_lines(table_file: Callable[..., Path]) -> None:
     [(0.96, "would answer, with confidence 0.960"), (0.94, "confidence 0.940 is below 0.95, and it is expected to be")],
 )
 def test_the_model_is_asked_where_a_table_answers(confidence: float, text: str) -> None:
-    """Whether or not it is sure enough, what it expects is shown; the decision stays the table's."""
+    """The model's ranking is shown, above the threshold and below; the decision is the table's."""
     models = (ModelSource(model(0.1, confidence), H200),)
     tiers = (user(Table(H200, [row((1024, 1024))])), Tier("model", models))
     _, said, *ranking = lines(*tiers)
@@ -80,13 +80,13 @@ def test_the_model_is_asked_where_a_table_answers(confidence: float, text: str) 
 
 
 def test_why_there_is_no_model() -> None:
-    """The reasons for which none is asked are shown, too."""
+    """If no model is asked, the reasons are shown."""
     assert lines(user(Table(H200, [row((1024, 1024))])), Tier("model", (), ("no model is for it",)))[1:] == [
         "  model: no model is for it"
     ]
 
 
-def test_without_a_table_it_is_the_decision_alone() -> None:
-    """Then the models have been asked already."""
+def test_without_a_table_the_explanation_is_the_decision() -> None:
+    """Without a table's answer, the explanation is the decision's alone, which has the models' answers."""
     selector = Selector(H200, (Tier("model", (ModelSource(model(confidence=0.96), H200),)),))
     assert str(explain(selector, MM)) == selector.select(MM).explain()

@@ -37,7 +37,7 @@ CASES = [
     ("diff mine.json text.json", 2, "error: text.json:1:1: not JSON"),
     ("diff mine.json model.bin", 2, "error: model.bin: a model, not a table"),
     ("diff mine.json mine.json --dataset mine.json", 1, "error: mine.json: a table, not a dataset"),
-    ("distill d.msgpack -o x.json", 2, "x.json: the name of a model ends with .safetensors"),
+    ("distill d.msgpack -o x.json", 2, "x.json: the name of a model must end with .safetensors"),
     (LEAVE_OUT, 2, "'m=9:1': not a condition such as op=mm, layout=nt"),
     ("distill d.msgpack -o x.safetensors --picture nodir/x.png", 2, "nodir: no such directory to write the picture to"),
     ("distill d.msgpack -o x.safetensors --test nan", 2, "--test: not a number from 0 to 0.9"),

@@ -1,4 +1,4 @@
-"""``distill``: a model from datasets."""
+"""The command ``distill``: a model from datasets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.argument("inputs", metavar="DATASET...", nargs=-1, required=True, type=_FILE)
 @click.option("-o", "--output", metavar="OUT", required=True, type=_FILE, help="The weights file to write.")
 @click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="The same seed, the same model."
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=0,
+    show_default=True,
+    help="Seed of training: the same seed gives the same model.",
 )
 @click.option(
     "--epochs",
@@ -32,7 +36,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     type=click.IntRange(min=1),
     default=100,
     show_default=True,
-    help="Go over the problems so often: fewer take less time.",
+    help="Number of passes over the problems; fewer take less time.",
 )
 @click.option(
     "--test",
@@ -40,16 +44,18 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     type=click.FloatRange(0, 0.9),
     default=0.2,
     show_default=True,
-    help="Keep so many of the problems for testing.",
+    help="Fraction of the problems that is kept for testing.",
 )
 @click.option(
     "--leave-out",
     "families",
     metavar="FAMILY",
     multiple=True,
-    help="Keep these for testing, too: for example op=mm,layout=nt,m=1:64. Can be given several times.",
+    help="Keep all of these for testing as well: op=mm,layout=nt,m=1:64. Can be given several times.",
 )
-@click.option("--picture", metavar="FILE", type=_FILE, help="Draw how training went: a .png, .svg or .pdf file.")
+@click.option(
+    "--picture", metavar="FILE", type=_FILE, help="Draw loss and regret by epoch in this .png, .svg or .pdf file."
+)
 def distill_command(
     inputs: tuple[Path, ...],
     output: Path,
@@ -59,14 +65,14 @@ def distill_command(
     families: tuple[str, ...],
     picture: Path | None,
 ) -> None:
-    """Train a model, which answers for problems that no table covers, and validate it on problems it has not seen.
+    """Train a model, which answers for problems that no table covers, and validate it on unseen problems.
 
-    On two CPU cores it takes a quarter of an hour for 10,000 products. Timings of both stages are used.
+    Training takes a quarter of an hour for 10,000 problems on two CPU cores. Timings of both stages are used.
     """
     if not output.parent.is_dir():
         raise click.UsageError(f"{output.parent}: no such directory to write the model to")
     if output.suffix != SUFFIX:
-        raise click.UsageError(f"{output}: the name of a model ends with {SUFFIX}")
+        raise click.UsageError(f"{output}: the name of a model must end with {SUFFIX}")
     if not test >= 0:  # NaN is in every range
         raise click.UsageError("--test: not a number from 0 to 0.9")
     require_writable(output)

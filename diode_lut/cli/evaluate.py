@@ -1,4 +1,4 @@
-"""``evaluate``: what a table's answers cost, on measured problems."""
+"""The command ``evaluate``: a table's or a model's choices, compared with the best on measured problems."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _WIDTH = 120
-"""Columns where the output is no terminal."""
+"""Width of the output in columns if it is not a terminal."""
 
 
 @click.command("evaluate")
@@ -32,25 +32,23 @@ _WIDTH = 120
     "model_file",
     metavar="FILE",
     type=_FILE,
-    help="Evaluate this model, not a table, on the problems that it was not trained on.",
+    help="Evaluate this model instead of a table, on the problems that it was not trained on.",
 )
 @click.option(
     "--all",
     "everything",
     is_flag=True,
-    help="With --model: on all problems, for datasets that it was not trained on at all.",
+    help="With --model: use all problems, for datasets that the model was not trained on at all.",
 )
 @click.option(
     "--against",
     metavar="CONFIG",
     default="aten",
     show_default=True,
-    help="What gains are over: a config, written as explain writes it.",
+    help="The baseline of gains: a config, written as explain writes it.",
 )
-@click.option("--json", "json_file", metavar="FILE", type=_FILE, help="Write all figures there, too.")
-@click.option(
-    "--picture", metavar="FILE", type=_FILE, help="Draw the regrets and gains there: a .png, .svg or .pdf file."
-)
+@click.option("--json", "json_file", metavar="FILE", type=_FILE, help="Write the figures to this file as well.")
+@click.option("--picture", metavar="FILE", type=_FILE, help="Draw regrets and gains in this .png, .svg or .pdf file.")
 def evaluate_command(
     files: tuple[Path, ...],
     model_file: Path | None,
@@ -59,10 +57,10 @@ def evaluate_command(
     json_file: Path | None,
     picture: Path | None,
 ) -> None:
-    """Show what the first choices of a table, or of a model, cost on the problems of datasets.
+    """Show the gain and regret of a table's or a model's first choices, on the problems of datasets.
 
-    They are compared with aten and with the best config that was measured for each problem. Where a model is less sure
-    than DIODE_LUT_CONFIDENCE_THRESHOLD says, and expects less gain than DIODE_LUT_GAIN_THRESHOLD, that is a miss.
+    Choices are compared with aten and with the best config measured for each problem. A miss counts as aten. If a model
+    stays below DIODE_LUT_CONFIDENCE_THRESHOLD and DIODE_LUT_GAIN_THRESHOLD, that is a miss.
     """
     from rich.console import Console
 
@@ -77,7 +75,7 @@ def evaluate_command(
     if not inputs:
         raise click.UsageError("Missing argument 'DATASET...'.")
     if everything and model_file is None:
-        raise click.UsageError("--all goes with --model only: a table is always evaluated on all problems.")
+        raise click.UsageError("--all needs --model: a table is always evaluated on all problems.")
     chooser = open_table(chooser_file) if model_file is None else open_model(chooser_file)
     datasets = read_datasets_for(chooser, inputs)
     if picture is not None:
@@ -106,7 +104,10 @@ def _source(chooser: Table | Model) -> Source:
 
 
 def _measured(chooser: Table | Model, everything: bool, records: Iterable[Record]) -> Iterable[Record]:
-    """What counts: for a model the times of both stages, as it can choose any config, on problems it has not seen."""
+    """The records to evaluate on.
+
+    For a model these are the unseen problems, with the times of both stages, because it can choose any config.
+    """
     from diode_lut.dataset.pack import combined
     from diode_lut.table import Table
 
@@ -116,9 +117,9 @@ def _measured(chooser: Table | Model, everything: bool, records: Iterable[Record
 
 
 def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
-    """Those of problems that the model was not trained on; it is said how many others there are.
+    """The records of problems that the model was not trained on; the number of other problems is printed.
 
-    DatasetError in the end if there are others only.
+    DatasetError is raised at the end if there are only other problems.
     """
     from diode_lut.domain.errors import DatasetError
     from diode_lut.model.split import TRAIN
@@ -131,13 +132,16 @@ def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
             unseen += 1
             yield record
     if left_out and not unseen:
-        raise DatasetError("all problems are such as the model was trained on: --all includes them")
+        raise DatasetError("the model may have been trained on all of these problems: --all includes them")
     if left_out:
-        say(f"{len(left_out)} problems are such as the model was trained on: --all includes them", err=True)
+        say(
+            f"left out: {len(left_out)} problems that the model may have been trained on (--all includes them)",
+            err=True,
+        )
 
 
 def check_picture(path: Path) -> None:
-    """Before the work is done: SettingError if it could not be drawn, UsageError or OSError if not written."""
+    """Check before any work that a picture can be drawn and written; SettingError, UsageError or OSError if not."""
     if not path.parent.is_dir():
         raise click.UsageError(f"{path.parent}: no such directory to write the picture to")
     require_writable(path)
@@ -147,7 +151,7 @@ def check_picture(path: Path) -> None:
         raise SettingError("--picture needs matplotlib: pip install diode-lut[report]") from error
     formats = Figure().canvas.get_supported_filetypes()
     if path.suffix.lstrip(".") not in formats:
-        raise SettingError(f"--picture: {path.name}: its name must end with one of .{', .'.join(sorted(formats))}")
+        raise SettingError(f"--picture: {path.name}: the name must end with one of .{', .'.join(sorted(formats))}")
 
 
 def _write_json(path: Path, evaluation: Evaluation, chooser: Table | Model, datasets: Sequence[Dataset]) -> None:

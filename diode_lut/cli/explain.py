@@ -1,4 +1,4 @@
-"""``explain`` and ``doctor``."""
+"""The commands ``explain`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ _SIZE = click.IntRange(1, MAX_SIZE)
 @click.argument("m", type=_SIZE)
 @click.argument("n", type=_SIZE)
 @click.argument("k", type=_SIZE)
-@click.option("--batch", type=_SIZE, default=1, show_default=True, help="Products in a bmm or baddbmm.")
-@click.option("--dtype", type=click.Choice(DTYPES), default="bfloat16", show_default=True, help="Type of the inputs.")
+@click.option("--batch", type=_SIZE, default=1, show_default=True, help="GEMMs in a bmm or baddbmm.")
+@click.option("--dtype", type=click.Choice(DTYPES), default="bfloat16", show_default=True, help="Type of A and B.")
 @click.option(
     "--layout",
     type=click.Choice(LAYOUTS),
     default="nn",
     show_default=True,
-    help="Of A and B: n is row-major, t column-major. A linear layer is nt.",
+    help="Of A and B: n is row-major, t is column-major. A linear layer is nt.",
 )
 @click.option(
     "--align",
     type=click.Choice([str(align) for align in ALIGNS]),
-    help="16 if every row of A and B starts on a 16-byte boundary, else 2.  [default: as packed matrices have it]",
+    help="16 if every row of A and B starts on a 16-byte boundary, else 2.  [default: that of packed matrices]",
+)
+@click.option(
+    "--hardware", metavar="NAME", help="Name of a table or of its GPU.  [default: the device of this machine]"
 )
 @click.option(
     "--epilogue",
@@ -41,7 +44,6 @@ _SIZE = click.IntRange(1, MAX_SIZE)
     show_default=True,
     help="Class of the pointwise work that is fused behind the GEMM. The hook asks for none.",
 )
-@click.option("--hardware", metavar="NAME", help="A table's name or its GPU's.  [default: the device of this machine]")
 @click.option(
     "--table",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -63,10 +65,10 @@ def explain_command(
     hardware: str | None,
     table: Path | None,
 ) -> None:
-    """Show which configs the product of an M x K and a K x N matrix gets, and from which row of which table.
+    """Show which configs the GEMM of an M x K and a K x N matrix gets, and from which row of which table.
 
-    Also which rows would have answered next, and why they do not, and what the model expects. Exits with 1 if nobody
-    answers.
+    It also shows which rows would answer next, why they do not answer, and what the model expects. It exits with 1 if
+    neither a table nor a model answers.
     """
     from diode_lut.runtime import api
     from diode_lut.selection.catalog import is_model, open_model
@@ -90,13 +92,13 @@ def explain_command(
 @click.command("doctor")
 @click.pass_context
 def doctor_command(ctx: click.Context) -> None:
-    """Look at PyTorch, the hook, its caches, the settings, the devices, and the tables that match them or do not.
+    """Check PyTorch, the hook, Inductor's caches, the settings, the devices, and the tables and models for them.
 
-    Prints what was found, and what to do about it; exits with 1 if something is wrong. Nothing is compiled.
+    It prints its findings and what to do about them. It exits with 1 if something is wrong. Nothing is compiled.
     """
     from diode_lut.doctor import examine
 
-    logging.getLogger("diode_lut").addHandler(logging.NullHandler())  # the findings say it all
+    logging.getLogger("diode_lut").addHandler(logging.NullHandler())  # the findings have what the log would have
     found = False
     for finding in examine():
         say(printable(f"{finding.state:5}  {finding.topic}: {finding.text}"))

@@ -1,4 +1,4 @@
-"""``report`` and ``receipt``."""
+"""The commands ``report`` and ``receipt``."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--link-base",
     metavar="URL",
-    help="Where the table's directory can be seen, for the links to its lines: "
+    help="URL of the table's directory, for links to the table's lines: "
     "https://github.com/OWNER/NAME/blob/main/tables.  [default: relative to OUT]",
 )
 def report_command(table_file: Path, inputs: tuple[Path, ...], output: Path, link_base: str | None) -> None:
-    """Write a page that shows what a table covers, which template wins where, and what that gains over aten.
+    """Write a page that shows what a table covers, which template wins where, and the gain over aten.
 
-    With datasets it also shows each measured problem, and how far from the best config its answer is. The page needs
-    no network.
+    With datasets the page also shows each measured problem and the regret of its answer. The page needs no network.
     """
     from diode_lut.cli.inputs import end_with_losses, read_datasets_for
     from diode_lut.io.files import write_atomically
@@ -70,7 +69,7 @@ def _evaluation(table: Table, datasets: list[Dataset]) -> Evaluation:
 
 
 def _link(table_file: Path, output: Path, base: str | None) -> str:
-    """The URL of the table's file, as seen from the page."""
+    """The URL of the table's file, for links on the page."""
     if base is not None:
         return f"{base.rstrip('/')}/{quote(table_file.name)}"
     return quote(Path(os.path.relpath(table_file.resolve(), output.resolve().parent)).as_posix())
@@ -82,7 +81,7 @@ _FORMATS = {"text": "diode_lut.receipt.show:as_text", "json": "diode_lut.receipt
 @click.command("receipt")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
-    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write them all as one receipt there."
+    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write the sum as one receipt to this file."
 )
 @click.option(
     "--format",
@@ -90,13 +89,14 @@ _FORMATS = {"text": "diode_lut.receipt.show:as_text", "json": "diode_lut.receipt
     type=click.Choice(list(_FORMATS)),
     default="text",
     show_default=True,
-    help="A report for people, or figures and all misses for programs.",
+    help="A report for people, or JSON with the figures and all misses.",
 )
 def receipt_command(files: tuple[Path, ...], output: Path | None, form: str) -> None:
-    """Sum up what programs asked that ran with DIODE_LUT_RECEIPT=FILE.
+    """Sum up receipts, which programs write that run with DIODE_LUT_RECEIPT=FILE.
 
-    For each kind of hardware: who answered how many calls, and the misses, by the time they may have cost: that of a
-    roofline, less what the model expects, or typical tables save. `collect --problems` takes receipts as they are.
+    Per hardware it shows how many calls each table and model answered, and the misses, sorted by the time that they may
+    have cost. That is the share of a roofline time that the model expects to save, or a typical share. `collect
+    --problems` reads receipts.
     """
     from diode_lut.io.files import write_atomically
     from diode_lut.receipt.read import read_receipt

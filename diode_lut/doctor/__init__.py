@@ -1,4 +1,4 @@
-"""Whether diode_lut can be of use on this machine, as it is set up."""
+"""Checks whether diode_lut works on this machine with its settings."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from diode_lut.doctor.checks import Finding, devices, hook, settings, software
 __all__ = ["Finding", "examine"]
 
 _CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (software, hook, settings, devices)
-"""What is looked at, in this order."""
+"""The checks, in the order in which they are run."""
 
 
 def examine() -> Iterator[Finding]:
-    """Everything that was found, good and bad."""
+    """All findings, good and bad."""
     for check in _CHECKS:
         yield from check()

@@ -1,4 +1,4 @@
-"""What doctor looks at, and what it found."""
+"""The checks of ``doctor``, and their findings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from diode_lut.settings import Settings, autoregister, config, faults_in_environ
 
 
 class Finding(NamedTuple):
-    """``state`` is ``ok``, ``note`` for what may be meant so, or ``wrong``; then ``remedy`` says what to do."""
+    """``state`` is ``ok``, ``note`` for what may be intended, or ``wrong``; then ``remedy`` says what to do."""
 
     topic: str
     state: str
@@ -37,26 +37,26 @@ class Finding(NamedTuple):
 
 
 def fine(topic: str, text: str) -> Finding:
-    """It is as it should be."""
+    """A finding that is as it should be."""
     return Finding(topic, "ok", text)
 
 
 def note(topic: str, text: str) -> Finding:
-    """It is worth knowing."""
+    """A finding that may be intended."""
     return Finding(topic, "note", text)
 
 
 def wrong(topic: str, text: str, remedy: str) -> Finding:
-    """It keeps tables from being used, or may."""
+    """A finding that keeps tables from being used, or may do so."""
     return Finding(topic, "wrong", text, remedy)
 
 
 def software() -> Iterator[Finding]:
-    """PyTorch and Triton."""
+    """Check PyTorch and Triton."""
     try:
         import torch
     except BROKEN_IMPORT as error:
-        remedy = "pip install diode-lut[torch]; tables can be read, checked, edited and built without"
+        remedy = "pip install diode-lut[torch]; tables can be read, checked, edited and built without it"
         yield wrong("torch", f"cannot be imported ({error}), so there is nothing to hook into", remedy)
         return
     version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
@@ -64,7 +64,7 @@ def software() -> Iterator[Finding]:
         yield fine("torch", torch.__version__)
     else:
         known = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
-        yield wrong("torch", f"{torch.__version__} is none that the hook was made for", f"install torch {known}")
+        yield wrong("torch", f"{torch.__version__} is not supported by the hook", f"install torch {known}")
     yield _triton(needed=torch.cuda.is_available())
 
 
@@ -75,16 +75,16 @@ def _triton(*, needed: bool) -> Finding:
         except BROKEN_IMPORT as error:
             return wrong("triton", f"cannot be imported ({error})", "install it again, or remove it")
     if needed:
-        return wrong("triton", "is not installed, so no Triton kernel can be made", "pip install triton")
-    return note("triton", "is not installed; on a CPU it is not needed")
+        return wrong("triton", "is not installed, so Triton kernels cannot be compiled", "pip install triton")
+    return note("triton", "is not installed; it is not needed on a CPU")
 
 
 def hook() -> Iterator[Finding]:
-    """Whether Inductor asks us, and whom else."""
+    """Check whether Inductor asks the hook, and the keys of Inductor's caches."""
     if sys.modules.get("torch") is None:  # software() has tried
         return
     if not autoregister():
-        yield wrong("hook", "is off by DIODE_LUT_AUTOREGISTER", "unset DIODE_LUT_AUTOREGISTER")
+        yield wrong("hook", "is switched off by DIODE_LUT_AUTOREGISTER", "unset DIODE_LUT_AUTOREGISTER")
         return
 
     try:
@@ -95,13 +95,15 @@ def hook() -> Iterator[Finding]:
         yield wrong("hook", f"Inductor cannot be imported ({error})", "install torch and triton again")
         return
     if missing:
-        yield wrong("hook", "; ".join(missing), "see the warnings above: this Inductor has no place for the hook")
+        yield wrong(
+            "hook", "; ".join(missing), "see the warnings above: the hook could not be installed in this Inductor"
+        )
         return
     below = health.below()
     yield fine("hook", "is installed, and first in line" + (f", before {below}" if below else ""))
     fault = health.cache_fault()
     if fault:
-        remedy = "set TORCHINDUCTOR_FORCE_DISABLE_CACHES=1, and report it with the version of torch"
+        remedy = "set TORCHINDUCTOR_FORCE_DISABLE_CACHES=1, and report this with the version of torch"
         yield wrong("caches", fault, remedy)
     else:
         yield fine("caches", "the keys of Inductor's caches change with the answers, and only then")
@@ -111,17 +113,17 @@ _LIBRARIES = "pip install --force-reinstall numpy safetensors"
 
 
 def settings() -> Iterator[Finding]:
-    """What differs from the defaults, and variables that have no effect."""
+    """Check for settings that differ from the defaults, and for variables that have no effect."""
     for fault in faults_in_environment():
         yield wrong("settings", fault, "correct the variable, or unset it")
     defaults = vars(Settings({}))
     for name, value in vars(Settings()).items():
         if value != defaults[name]:
-            yield note("settings", f"{name}={value!r}, by DIODE_LUT_{name.upper()} (default: {defaults[name]!r})")
+            yield note("settings", f"{name}={value!r}, set by DIODE_LUT_{name.upper()} (default: {defaults[name]!r})")
 
 
 def devices() -> Iterator[Finding]:
-    """What this machine computes on, and the tables and models that answer there."""
+    """Check the devices of this machine, and the tables and models for them."""
     if sys.modules.get("torch") is None:  # software() has tried
         return
     found = list(dict.fromkeys(detect_hardware(name) for name in local_devices()))
@@ -146,34 +148,36 @@ def _answering(hardware: Hardware, main: Hardware) -> Iterator[Finding]:
 
 
 def _unusable(found: list[Hardware]) -> Iterator[Finding]:
-    """Files that answer on no device of this machine, or not with all that is in them."""
+    """Files that are for no device of this machine, or that cannot be used in full."""
     for name in config.tables:
         yield from _own(name)
     yield from _shipped()
     for reason in distrusted():
-        yield wrong("tables", f"left out: {reason}", "see to its owner and permissions, or name it in DIODE_LUT_TABLES")
+        yield wrong(
+            "tables", f"left out: {reason}", "correct its owner and permissions, or name it in DIODE_LUT_TABLES"
+        )
     for file in find_tables(config.tables):
         for_this_machine = any(file.hardware.same_arch(hardware) for hardware in found)
         if not for_this_machine and (file.shipped or not is_model(file.path)):
             text = f"{shown(file.path)} is for {file.hardware}, which this machine does not have"
-            remedy = "take it out of DIODE_LUT_TABLES, or measure for this machine"
+            remedy = "remove it from DIODE_LUT_TABLES, or measure on this machine"
             yield note("tables", text) if file.shipped else wrong("tables", text, remedy)
 
 
 def _own(name: str) -> Iterator[Finding]:
-    """What is wrong with one of the user's own files."""
+    """Findings on one of the user's own files."""
     yield from _faults(name, f"python -m diode_lut check {name}", "correct DIODE_LUT_TABLES")
 
 
 def _shipped() -> Iterator[Finding]:
-    """What is wrong with the shipped files, for whatever hardware they are."""
-    remedy = "restore it, by installing diode_lut again, or remove it"
+    """Findings on the shipped files, for all hardware."""
+    remedy = "install diode_lut again to restore it, or remove it"
     for path in shipped_paths():
         yield from _faults(path, remedy, remedy)
 
 
 def _faults(name: str, if_bad: str, if_unreadable: str) -> Iterator[Finding]:
-    """What is wrong with a table or model, with the remedy."""
+    """Findings on a table or model: ``if_unreadable`` is the remedy for an OSError, ``if_bad`` for other errors."""
     try:
         path = find_path(name)
         if is_model(path):

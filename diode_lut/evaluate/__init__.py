@@ -1,4 +1,4 @@
-"""Evaluating: what a selector's choices cost, on problems where many configs were timed."""
+"""Evaluation of a table or a model: the times of its choices against the best, on measured problems."""
 
 from __future__ import annotations
 

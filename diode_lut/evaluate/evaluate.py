@@ -1,4 +1,4 @@
-"""From a source and timings to an Evaluation."""
+"""Makes an Evaluation from a source and timings."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from diode_lut.selection.sources import THRESHOLD, Source, Threshold
 def evaluate(
     source: Source, records: Iterable[Record], against: str = str(ATEN), threshold: Threshold = THRESHOLD
 ) -> Evaluation:
-    """The cost of the source's first config, as compiling gets it, on every problem of the records.
+    """Evaluate the source's first config on every problem of the records.
 
-    Timings are combined as ``build`` combines them. A miss counts as ``aten``, which is what Inductor then takes.
-    ``against`` names the baseline as ``str(config)`` does. DatasetError is raised if nothing was measured
-    successfully, or the baseline on no problem.
+    Timings are combined as ``build`` combines them. A miss counts as ``aten``, which Inductor uses then. ``against`` is
+    the baseline of gains, written like ``str(config)``. DatasetError is raised if no timing was successful, or if the
+    baseline was measured on no problem.
     """
     measurements = measurements_of(records)
     baseline = next((config for config in measurements.configs if str(config) == against), None)
     if baseline is None:
-        raise DatasetError(f"{against!r} was measured on none of the problems: nothing to compare with")
+        raise DatasetError(f"{against!r} was measured on none of the problems, so there is nothing to compare with")
     cases = [
         _case(source, threshold, problem, number, measurements, baseline)
         for number, problem in enumerate(measurements.problems)

@@ -1,4 +1,4 @@
-"""What a selector's answers cost on problems where many configs were timed."""
+"""The result of an evaluation: the times of a source's choices against the best, on measured problems."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
 
 MISS = "miss"
-"""The origin of a choice that no source made."""
+"""The origin of a case that no row or model matched; its choice is ``aten``."""
 
 Outcome = Literal["measured", "not measured", "failed"]
-"""What the timings say about a choice on its problem: a time, nothing, or that it does not work there."""
+"""What the timings have for a choice on its problem: a time, nothing, or a failure."""
 
 SLOWER = 0.03
-"""A choice that is slower than the baseline by more than this fraction is counted."""
+"""A choice counts as slower than the baseline if it is slower by more than this fraction."""
 
 WORST = 10
-"""So many problems with the largest regret are named."""
+"""Number of problems with the largest regret that are listed."""
 
 
 class Case(NamedTuple):
-    """One problem: the ``choice`` for it, what that comes from (``origin``: a Source's, or MISS), and its times.
+    """One problem, the ``choice`` for it, and the measured times in nanoseconds.
 
-    ``ns`` are nanoseconds of the choice, None unless ``outcome`` is ``measured``; ``best`` is the fastest config
-    measured, ``baseline_ns`` what the choice is compared with, None where that was not measured.
+    ``origin`` is ``Source.origin`` of the answer, or MISS. ``ns`` is the time of the choice, None unless ``outcome`` is
+    ``measured``. ``best`` is the fastest config measured. ``baseline_ns`` is the time of the baseline, None if that was
+    not measured.
     """
 
     problem: Problem
@@ -41,29 +42,29 @@ class Case(NamedTuple):
 
     @property
     def regret(self) -> float:
-        """Time of the choice over the best time, minus one; only where the choice was measured."""
+        """Time of the choice over the best time, minus one; the choice must have been measured."""
         assert self.ns is not None
         return self.ns / self.best_ns - 1
 
     @property
     def gain(self) -> float | None:
-        """Time of the baseline over that of the choice; None where one of them was not measured."""
+        """Time of the baseline over that of the choice; None if either was not measured."""
         return self.baseline_ns / self.ns if self.baseline_ns is not None and self.ns is not None else None
 
     @property
     def best_gain(self) -> float | None:
-        """What ``gain`` would be with the best config."""
+        """Time of the baseline over that of the best config; None if ``gain`` is."""
         return self.baseline_ns / self.best_ns if self.baseline_ns is not None and self.ns is not None else None
 
 
 class Summary(NamedTuple):
-    """Figures of some cases; fractions and factors, None where there is nothing to take them of.
+    """Figures of some cases. Fractions and factors are None if no case has one.
 
-    ``coverage`` is the share of problems that are no misses. ``not_measured`` and ``failed`` count choices without a
-    time; the other figures leave those out. ``gain`` and ``best_gain`` are geometric means over the same problems,
-    those where the baseline was measured too. ``regret`` is one, too. ``within_2`` and ``within_5`` are shares of
-    problems with a regret of at most so many hundredths, ``slower`` counts those slower than the baseline by over
-    SLOWER.
+    ``coverage`` is the fraction of problems that are not misses. ``not_measured`` and ``failed`` count the choices
+    without a time, which the figures after them leave out. ``gain`` and ``best_gain`` are geometric means over the
+    problems whose baseline was measured. ``regret`` is the geometric mean of the choices' times over the best times,
+    minus one; ``worst_regret`` is the largest regret. ``within_2`` and ``within_5`` are the fractions of problems with
+    a regret of at most 2 % and 5 %. ``slower`` counts choices slower than the baseline by more than SLOWER.
     """
 
     problems: int
@@ -80,9 +81,9 @@ class Summary(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """``cases``, one for each problem on which anything succeeded, sorted; ``unsolved`` counts the other problems.
+    """``cases`` has one per problem on which any config succeeded, sorted; ``unsolved`` counts the other problems.
 
-    ``against`` is the baseline.
+    ``against`` is the baseline of gains.
     """
 
     cases: Sequence[Case]
@@ -96,7 +97,7 @@ class Evaluation(NamedTuple):
 
     @property
     def groups(self) -> dict[str, dict[str, Summary]]:
-        """The figures by op, by dtype and by who answered."""
+        """The figures by op, by dtype and by the origin of the choice."""
         keys: dict[str, Callable[[Case], str]] = {
             "op": lambda case: case.problem.op,
             "dtype": lambda case: case.problem.dtype,
@@ -106,7 +107,7 @@ class Evaluation(NamedTuple):
 
     @property
     def worst(self) -> list[Case]:
-        """The cases with the largest regret, that first."""
+        """The cases with the largest regret, largest first."""
         measured = (case for case in self.cases if case.ns is not None)
         return sorted(measured, key=lambda case: (-case.regret, case.problem))[:WORST]
 
@@ -135,7 +136,7 @@ def _summary(cases: Sequence[Case]) -> Summary:
 
 
 def geometric_mean(factors: Iterable[float]) -> float | None:
-    """None where there are no factors, which must be positive."""
+    """The geometric mean of positive factors; None if there are none."""
     logarithms = list(map(math.log, factors))
     return math.exp(fmean(logarithms)) if logarithms else None
 

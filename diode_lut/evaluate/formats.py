@@ -1,4 +1,4 @@
-"""An evaluation as text, as JSON and as a picture."""
+"""An evaluation as text, as JSON or as a picture."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ def _factor(factor: float | None) -> str:
 
 
 def _legend(evaluation: Evaluation) -> str:
-    unsolved = f" Problems on which nothing succeeded, left out: {evaluation.unsolved}." if evaluation.unsolved else ""
+    unsolved = f" Left out: {evaluation.unsolved} problems on which nothing succeeded." if evaluation.unsolved else ""
     return (
-        f"gain: of the choices over {evaluation.against}; of best: the same of the best configs measured; regret: "
-        f"against those; slower: by over {SLOWER:.0%} than {evaluation.against}. A miss counts as aten.{unsolved}"
+        f"gain: of the choices over {evaluation.against}; of best: gain of the best configs measured; regret: against "
+        f"the best; slower: than {evaluation.against} by over {SLOWER:.0%}. A miss counts as aten.{unsolved}"
     )
 
 
@@ -92,10 +92,11 @@ def _case_text(case: Case) -> str:
 
 
 _DIGITS = 6
+"""Digits after the point of fractions and factors."""
 
 
 def as_json(evaluation: Evaluation) -> dict[str, Any]:
-    """All figures, and the worst problems; fractions and factors with six digits, times in nanoseconds."""
+    """All figures and the worst problems. Fractions and factors have six digits, times are in nanoseconds."""
     return {
         "against": str(evaluation.against),
         "unsolved": evaluation.unsolved,
@@ -126,11 +127,11 @@ def _worst(case: Case) -> dict[str, Any]:
 
 
 _COLOURS = ("#0072b2", "#e69f00", "#999999", "#cc79a7")
-"""Of the sources: told apart by colour-blind people, too."""
+"""Colours of the origins, which colour-blind people can tell apart."""
 
 
 def save_picture(evaluation: Evaluation, path: Path, title: str) -> None:
-    """Two panels, regret and gain by size, in a file whose name says the format, for example ``.png``."""
+    """Draw two panels, regret and gain by size. The file's suffix is the format, such as ``.png``."""
     figure = Figure(figsize=(12, 4.5), layout="constrained")
     figure.suptitle(title)
     regret, gain = figure.subplots(1, 2)
@@ -141,13 +142,15 @@ def save_picture(evaluation: Evaluation, path: Path, title: str) -> None:
 
 
 def _draw_regret(axes: Axes, cases: list[Case]) -> None:
-    """The share of problems with at most a regret, one line for each who answered."""
+    """Draw the share of problems with at most a given regret, a line per origin."""
     for (source, chosen), colour in zip(_by_source(cases).items(), _COLOURS, strict=False):
         regrets = np.sort([case.regret for case in chosen])
         shares = np.arange(1, len(regrets) + 1) / len(regrets)
         axes.step([0, *regrets], [0, *shares], where="post", color=colour, label=f"{source} ({len(chosen)})")
     axes.set(
-        xlabel="regret against the best config measured", ylabel="share of problems with at most that", ylim=(0, 1)
+        xlabel="regret against the best config measured",
+        ylabel="share of problems with at most that regret",
+        ylim=(0, 1),
     )
     axes.xaxis.set_major_formatter(PercentFormatter(1))
     axes.yaxis.set_major_formatter(PercentFormatter(1))
@@ -155,7 +158,7 @@ def _draw_regret(axes: Axes, cases: list[Case]) -> None:
 
 
 def _draw_gain(axes: Axes, cases: list[Case], against: str) -> None:
-    """A point for each problem: its size, and how many times as fast as the baseline the choice is."""
+    """Draw a point per problem: the gain over the baseline by the size of the problem."""
     for (source, chosen), colour in zip(_by_source(cases).items(), _COLOURS, strict=False):
         points = [(_operations(case.problem), case.gain) for case in chosen if case.gain is not None]
         if points:

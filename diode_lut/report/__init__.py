@@ -1,4 +1,4 @@
-"""A report: one page that shows a table, and what it is worth on measured problems, to people who would rather look."""
+"""The report: one HTML page with charts of a table, and of its choices on measured problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report's page shows, as JSON."""
+"""The data of a report's page, as JSON objects."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _ORDER = (OPS, DTYPES, LAYOUTS)
 
 
 class Kind(NamedTuple):
-    """op, dtype and layout; None means any, as in a row."""
+    """Op, dtype and layout; None means any, as in a row."""
 
     op: str | None
     dtype: str | None
     layout: str | None
 
     def covers(self, other: Kind) -> bool:
-        """Whether all problems of the other kind are of this one, too."""
+        """Whether all problems of the other kind are of this kind as well."""
         return all(mine in (None, its) for mine, its in zip(self, other, strict=True))
 
 
@@ -34,32 +34,33 @@ def kind_of(of: Entry | Problem) -> Kind:
 
 
 def kinds_of(entries: Iterable[Entry], problems: Iterable[Problem]) -> list[Kind]:
-    """The kinds to tell apart, sorted: those of problems, and those of rows that cover none of the other kinds."""
+    """The kinds that get a panel, sorted: all kinds of problems and rows, without kinds that cover another one."""
     found = {*map(kind_of, entries), *map(kind_of, problems)}
     kinds = [kind for kind in found if not any(kind != other and kind.covers(other) for other in found)]
     return sorted(kinds, key=_order)
 
 
 def _order(kind: Kind) -> list[int]:
-    """As the names are listed in ``problem.py``, any last."""
+    """The sort key: names as they are ordered in ``problem.py``, any last."""
     pairs = zip(kind, _ORDER, strict=True)
     return [len(names) if name is None else names.index(name) for name, names in pairs]
 
 
 _DIGITS = 6
+"""Digits after the point of gains and regrets."""
 
 Plain = dict[str, Any]
-"""An object as JSON has it."""
+"""A JSON object."""
 
 
 def as_data(
     table: Table, evaluation: Evaluation | None = None, *, link: str = "", datasets: Sequence[str] = ()
 ) -> Plain:
-    """The table's head, its rows and the problems of the evaluation; ``link`` is where its file can be seen.
+    """The table's name and provenance, its rows, and the problems of the evaluation.
 
-    Rows are in the order in which they are drawn, the least specific first; a problem has the number of the row that
-    answers it, None for a miss. ``kinds`` are numbers in the list of that name. Gains are factors, regrets fractions,
-    with six digits, None where they were not measured.
+    ``link`` is the URL of the table's file. Rows are in drawing order, the least specific first. ``row`` of a problem
+    is the index of the row that answers it, None for a miss. ``kinds`` of rows and problems are indices into the list
+    ``kinds``. Gains are factors and regrets are fractions, with six digits; they are None if not measured.
     """
     cases = evaluation.cases if evaluation else ()
     kinds = kinds_of(table.entries, (case.problem for case in cases))
@@ -80,14 +81,14 @@ def as_data(
         "rows": [_row(entry, lines[entry], kinds, answered[entry]) for entry in entries],
         "problems": [
             _problem(case, numbers[entry] if entry else None, kinds)
-            for entry, those in answered.items()
-            for case in those
+            for entry, its_cases in answered.items()
+            for case in its_cases
         ],
     }
 
 
 def _by_entry(table: Table, cases: Iterable[Case]) -> Mapping[Entry | None, list[Case]]:
-    """The cases that each row answers; those of None are misses."""
+    """The cases by the row that answers them; misses are at None."""
     answered: dict[Entry | None, list[Case]] = defaultdict(list)
     for case in cases:
         answered[None if case.origin == MISS else table.lookup(case.problem)].append(case)
@@ -128,7 +129,7 @@ def _problem(case: Case, row: int | None, kinds: Sequence[Kind]) -> Plain:
 
 
 def _gain(candidate: Candidate) -> float | None:
-    """Over aten; that has none in a table, as it is 1."""
+    """The gain over aten; 1 for aten itself, whose gain is not in tables."""
     if candidate.gain_permille is None:
         return 1.0 if candidate.config == ATEN else None
     return candidate.gain_permille / 1000

@@ -1,7 +1,7 @@
-"""The page: one HTML file that needs nothing else. vl-convert-python is needed, the optional extra ``report``.
+"""The page: one self-contained HTML file. Making it needs vl-convert-python, from the optional extra ``report``.
 
-What comes from the table is data: JSON that the program of the page reads and shows as text. The page's policy lets
-only its own two scripts run, and nothing be fetched.
+The table's content is JSON data, which the page's program shows as text. The page's Content-Security-Policy allows only
+its own two scripts, and no request.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ import vl_convert
 
 _ASSETS = Path(__file__).parent / "assets"
 
-_PROGRAM = ("words", "filters", "colours", "view", "coverage", "charts", "details", "rows", "main")
-"""The parts of the page's program, in their order."""
+_SCRIPTS = ("words", "filters", "colours", "view", "coverage", "charts", "details", "rows", "main")
+"""Names of the files of the page's program, in loading order."""
 
 
 def as_page(data: Mapping[str, Any]) -> str:
-    """The HTML of the page that shows what ``as_data`` gave."""
-    program = "\n".join(_asset(f"{name}.js") for name in _PROGRAM)
+    """The HTML of the page for the result of ``as_data``."""
+    program = "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
     return Template(_asset("page.html")).substitute(
         title=escape(str(data["name"])),
         hashes=" ".join(f"'sha256-{_digest(script)}'" for script in (_library(), program)),
         style=_asset("style.css"),
-        data=orjson.dumps(data).decode().replace("<", r"\u003c"),  # no note ends the script that holds it
+        data=orjson.dumps(data).decode().replace("<", r"\u003c"),  # so that no note can end the script element
         library=_library(),
         program=program,
     )
@@ -39,7 +39,7 @@ def as_page(data: Mapping[str, Any]) -> str:
 
 @cache
 def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed, as the global name ``vegaEmbed``."""
+    """The JavaScript of Vega, Vega-Lite and Vega-Embed, with the global name ``vegaEmbed``."""
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return bundle
 

@@ -176,7 +176,9 @@ def test_command(dataset_file: Path, tmp_path: Path) -> None:
     assert evaluated.exit_code == 0, evaluated.stderr
     unseen = sum(SPLIT.group(problem) != "train" for problem in problems(120))
     assert evaluated.stdout.splitlines()[1].split()[:2] == ["all", str(unseen)]
-    assert evaluated.stderr == f"{120 - unseen} problems are such as the model was trained on: --all includes them\n"
+    assert evaluated.stderr == (
+        f"left out: {120 - unseen} problems that the model may have been trained on (--all includes them)\n"
+    )
     everything = call("evaluate", "--model", out, "--all", dataset_file)
     assert everything.stdout.splitlines()[1].split()[:2] == ["all", "120"]
 
@@ -195,7 +197,7 @@ def test_command_says_that_records_are_lost(dataset_file: Path, tmp_path: Path) 
     ("arguments", "code", "message"),
     [
         (["--leave-out", "m=x"], 2, "not a condition such as"),
-        (["--picture", "x.nothing"], 2, "its name must end with one of"),
+        (["--picture", "x.nothing"], 2, "the name must end with one of"),
         (["--picture", "/proc/x.png"], 2, "error: /proc/x.png: "),
         (["-o", "/proc/x.safetensors"], 2, "error: /proc/x.safetensors: "),
     ],

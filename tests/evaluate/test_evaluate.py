@@ -1,4 +1,4 @@
-"""What evaluating finds, checked by hand and against plain sums."""
+"""Evaluations, checked against hand-made figures and plain sums."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def record(m: int, times: dict[Config, float | None], stage: str = "final") -> R
 
 
 def evaluated(choice: Config | None, *records: Record, against: str = "aten") -> Evaluation:
-    """What a table gets that has the same answer for every problem."""
+    """The evaluation of a table that has the same answer for every problem, or no row."""
     sizes = (1, 1000)
     rows = [] if choice is None else [Entry(None, None, None, None, None, sizes, None, None, (Candidate(choice),))]
     return evaluate(TableSource(Table(H200, rows)), records, against)
@@ -50,7 +50,7 @@ many = st.dictionaries(st.integers(1, 50), measured, min_size=1, max_size=20).fi
 def test_figures_are_those_of_plain_sums(
     problems: dict[int, dict[Config, float | None]], choice: Config | None
 ) -> None:
-    """Means, shares and counts agree with their definitions, and nothing is dropped."""
+    """Means, shares and counts agree with their definitions, and no problem is dropped."""
     figures = evaluated(choice, *(record(m, times) for m, times in problems.items())).summary
     taken = choice or ATEN
     solved = [times for times in problems.values() if any(times.values())]
@@ -76,7 +76,7 @@ def test_figures_are_those_of_plain_sums(
 
 
 def test_a_built_table_keeps_its_promise(tmp_path: Path) -> None:
-    """On the timings that it was built from a table covers everything, within 2 %, and is never slower than aten."""
+    """On the timings that it was built from, a table covers all problems within 2 %, and is never slower than aten."""
     records = [record(m, {A: 100.0 + m % 7, B: 103.0, ATEN: 90.0 + m}) for m in range(1, 40)]
     (tmp_path / "d").touch()
     table = build([Dataset(tmp_path / "d", Header(H200), lambda *_: iter(records))]).table
@@ -85,8 +85,8 @@ def test_a_built_table_keeps_its_promise(tmp_path: Path) -> None:
     assert figures.not_measured == figures.failed == 0
 
 
-def test_says_who_answered() -> None:
-    """A table's answer comes from an exact row, a range or nobody, and a miss counts as aten."""
+def test_origins_of_choices() -> None:
+    """A choice is from an exact row, from a row for ranges, or a miss, which counts as aten."""
     rows = [
         Entry("mm", "float16", "nn", 16, None, m, (8, 8), (8, 8), (Candidate(config),))
         for m, config in (((1, 9), A), ((5, 5), B))
@@ -100,7 +100,7 @@ def test_says_who_answered() -> None:
 
 
 def test_a_choice_without_a_time_is_counted_apart() -> None:
-    """A choice that failed, or was not measured, is in no mean but in a count of its own."""
+    """A choice that failed or was not measured is left out of means, and has a count of its own."""
     evaluation = evaluated(A, record(1, {A: None, ATEN: 1.0}), record(2, {ATEN: 1.0}), record(3, {A: 1.0, ATEN: 2.0}))
     assert [case.outcome for case in evaluation.cases] == ["failed", "not measured", "measured"]
     figures = evaluation.summary
@@ -109,26 +109,26 @@ def test_a_choice_without_a_time_is_counted_apart() -> None:
 
 
 def test_final_timings_decide() -> None:
-    """Where there are final timings, others of the problem are not compared with."""
+    """If a problem has final timings, its other timings are ignored."""
     evaluation = evaluated(A, record(1, {A: 9.0, B: 1.0}, "sweep"), record(1, {A: 2.0, ATEN: 4.0}))
     assert (evaluation.summary.gain, evaluation.summary.regret) == (2, 0)
 
 
 def test_problems_without_any_success_are_counted() -> None:
-    """A problem on which nothing succeeded is no case."""
+    """A problem on which nothing succeeded is counted, and is not a case."""
     evaluation = evaluated(A, record(1, {A: None}), record(2, {A: 1.0, ATEN: 1.0}))
     assert (len(evaluation.cases), evaluation.unsolved) == (1, 1)
 
 
 def test_another_baseline_can_be_named() -> None:
-    """Gains are over the config that is named as it is written."""
+    """Gains are over the baseline, which is named like ``str(config)``."""
     assert evaluated(A, record(1, {A: 1.0, B: 3.0, ATEN: 9.0}), against=str(B)).summary.gain == pytest.approx(3)
     with pytest.raises(DatasetError, match="'triton' was measured on none of the problems"):
         evaluated(A, record(1, {A: 1.0}), against="triton")
 
 
 def test_groups_are_by_op_dtype_and_source() -> None:
-    """Each group has its own figures, which add up to all problems."""
+    """Each group has its own figures."""
     other = Record(problem(1)._replace(op="bmm", dtype="bfloat16"), (Timing(ATEN, 2.0), Timing(A, 1.0)))
     groups = evaluated(A, other, record(1, {A: 4.0, ATEN: 4.0})).groups
     assert {name: {key: each.gain for key, each in group.items()} for name, group in groups.items()} == {
@@ -139,14 +139,14 @@ def test_groups_are_by_op_dtype_and_source() -> None:
 
 
 def test_nothing_measured_is_an_error() -> None:
-    """Without one successful timing there is nothing to say."""
+    """Records without a successful timing are an error."""
     for records in ([], [record(1, {A: None})]):
         with pytest.raises(DatasetError, match="no usable timing"):
             evaluated(A, *records)
 
 
 def test_json_has_the_ten_worst() -> None:
-    """The worst problems are named with choice and best config, the largest regret first."""
+    """JSON lists the ten worst problems with choice and best config, the largest regret first."""
     records = [record(m, {A: 100.0 + m, B: 100.0, ATEN: 200.0}) for m in range(1, 20)]
     worst = as_json(evaluated(A, *records))["worst"]
     assert [each["regret"] for each in worst] == [m / 100 for m in range(19, 9, -1)]

@@ -1,4 +1,4 @@
-"""The evaluate command: a table and datasets in, figures out."""
+"""The command evaluate."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ evaluate = partial(call, "evaluate")
 
 @pytest.fixture
 def table(table_file: Callable[..., Path]) -> Path:
-    """A range and an exact row."""
+    """A table with a row for a range and an exact row."""
     return table_file("t.json", *ROWS)
 
 
 def dataset(path: Path, hardware: Hardware = H200, problems: int = 4) -> Path:
-    """For m from 1: A takes 100 ns, B 110, aten 121."""
+    """Write a dataset for m from 1: A takes 100 ns, B 110 ns, aten 121 ns."""
     with DatasetWriter(path, Header(hardware)) as writer:
         for m in range(1, problems + 1):
             timings = (Timing(A, 100.0), Timing(B, 110.0), Timing(ATEN, 121.0))
@@ -55,12 +55,12 @@ def dataset(path: Path, hardware: Hardware = H200, problems: int = 4) -> Path:
 
 
 def lines(text: str) -> dict[str, list[str]]:
-    """The cells of each row of the table that is printed, by the row's name."""
+    """The cells of the printed table, by the name of their row."""
     return {cells[0]: cells[1:] for line in text.splitlines() if (cells := line.split())}
 
 
 def test_prints_the_figures(tmp_path: Path, table: Path) -> None:
-    """Figures of all problems and of each group are printed, then the worst problems."""
+    """The command prints the figures of all problems and of each group, then the worst problems."""
     result = evaluate(table, dataset(tmp_path / "d"))
     assert (result.exit_code, result.stderr) == (0, "")
     rows = lines(result.stdout)
@@ -73,13 +73,13 @@ def test_prints_the_figures(tmp_path: Path, table: Path) -> None:
 
 
 def test_reads_compact_datasets_and_several(tmp_path: Path, table: Path) -> None:
-    """Datasets are taken together, compact ones too."""
+    """Several datasets are combined, packed ones as well."""
     call("pack", dataset(tmp_path / "d", problems=5), "-o", tmp_path / "c")
     assert lines(evaluate(table, tmp_path / "c", dataset(tmp_path / "e")).stdout)["all"][0] == "5"
 
 
 def test_writes_json(tmp_path: Path, table: Path) -> None:
-    """The file has all figures, and what they were taken from."""
+    """The JSON file has all figures, and the digests of the table and datasets."""
     assert evaluate(table, dataset(tmp_path / "d"), "--json", tmp_path / "e.json").exit_code == 0
     document = json.loads((tmp_path / "e.json").read_text())
     assert document["hardware"] == "NVIDIA H200 (sm_90, 132 SMs)"
@@ -92,7 +92,7 @@ def test_writes_json(tmp_path: Path, table: Path) -> None:
 
 
 def test_draws_a_picture(tmp_path: Path, table: Path) -> None:
-    """The picture has the format that its name says."""
+    """The picture has the format of its suffix."""
     pytest.importorskip("matplotlib")
     for name, magic in (("e.png", b"\x89PNG"), ("e.svg", b"<?xml")):
         result = evaluate(table, dataset(tmp_path / "d"), "--picture", tmp_path / name)
@@ -101,7 +101,7 @@ def test_draws_a_picture(tmp_path: Path, table: Path) -> None:
 
 
 def test_a_picture_that_cannot_be_drawn_is_2(tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown format, or matplotlib missing, is said before anything is done."""
+    """An unknown format or a missing matplotlib is an error before any work is done."""
     pytest.importorskip("matplotlib")
     result = evaluate(table, dataset(tmp_path / "d"), "--picture", tmp_path / "e.doc")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -113,14 +113,14 @@ def test_a_picture_that_cannot_be_drawn_is_2(tmp_path: Path, table: Path, monkey
 
 
 def test_against_another_config(tmp_path: Path, table: Path) -> None:
-    """--against takes a config as explain writes it; one that nobody measured is an error."""
+    """--against takes a config as explain writes it; one that was not measured is an error."""
     result = evaluate(table, dataset(tmp_path / "d"), "--against", str(B))
     assert lines(result.stdout)["range"][2] == "1.100"
     assert evaluate(table, tmp_path / "d", "--against", "cublas").exit_code == 1
 
 
 def test_a_choice_of_a_model_that_failed_is_counted(tmp_path: Path) -> None:
-    """A config with wrong results in the final stage is no choice that was not measured, whatever its sweep said."""
+    """A choice with wrong results in the final stage is counted as failed, even if it has a time in the sweep."""
     write_model(small.model(), tmp_path / "m.safetensors")
     with DatasetWriter(tmp_path / "d", Header(H200)) as writer:
         writer.append(Record(small.MM, (Timing(small.SMALL, 50.0), Timing(ATEN, 100.0)), "sweep"))
@@ -129,26 +129,26 @@ def test_a_choice_of_a_model_that_failed_is_counted(tmp_path: Path) -> None:
     assert lines(result.stdout)["all"][-3:] == ["0", "1", "0"], "slower, failed, not measured"
 
 
-def test_a_model_is_not_evaluated_on_what_it_has_learned(tmp_path: Path) -> None:
-    """Where no problem was held out that is said, and how to evaluate it all the same."""
+def test_a_model_is_not_evaluated_on_its_training_problems(tmp_path: Path) -> None:
+    """If no problem was held out, that is an error, which names the option to use all problems."""
     model = tmp_path / "m.safetensors"
     write_model(small.model(split=Split(0, 0.0)), model)
     result = evaluate("--model", model, dataset(tmp_path / "d"))
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "all problems are such as the model was trained on: --all includes them" in result.stderr
+    assert "the model may have been trained on all of these problems: --all includes them" in result.stderr
     assert evaluate("--all", "--model", model, tmp_path / "d").exit_code == 0
     assert "no usable timing" in evaluate("--model", model, dataset(tmp_path / "e", problems=0)).stderr
 
 
 def test_another_gpu_is_refused(tmp_path: Path, table: Path) -> None:
-    """A dataset of other hardware than the table's is an error with both."""
+    """A dataset of other hardware than the table's is an error that names both."""
     result = evaluate(table, dataset(tmp_path / "d", Hardware("NVIDIA H100", "sm_90", 132)))
     assert (result.exit_code, result.stdout) == (1, "")
     assert all(word in result.stderr for word in ("NVIDIA H100", "NVIDIA H200", str(tmp_path / "d"), str(table)))
 
 
 def test_what_cannot_be_read_is_2(tmp_path: Path, table: Path) -> None:
-    """A missing table or dataset is exit code 2, one line."""
+    """A missing table or dataset is an error of one line, with exit code 2."""
     for files in ((tmp_path / "gone", dataset(tmp_path / "d")), (table, tmp_path / "gone")):
         result = evaluate(*files)
         assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)

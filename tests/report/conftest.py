@@ -12,11 +12,11 @@ from tests.report.measured import H200, ROWS, write_dataset
 
 @pytest.fixture
 def table(table_file: Callable[..., Path]) -> Path:
-    """The rows, in a table of their own."""
+    """A table with ROWS."""
     return table_file("mine.json", *ROWS)
 
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    """The problems: two that the range answers, one that the open row does, a miss, and the exact one."""
+    """PROBLEMS as a dataset: two for the range, one for the open row, a miss, and one for the exact row."""
     return write_dataset(tmp_path / "timings.msgpack", H200)

@@ -39,7 +39,7 @@ ROWS = (
         "note": "</script><img src=x onerror=document.title='hacked'><b>bold</b>",
     },
 )
-"""A range, an exact row, and one that is open."""
+"""A row for ranges, an exact row, and a row for any dtype and size."""
 
 PROBLEMS = (
     (Problem("mm", "float16", "nn", 16, 1, 64, 64, 64), 100.0, 110.0, 130.0),
@@ -48,11 +48,11 @@ PROBLEMS = (
     (Problem("bmm", "float16", "nn", 16, 8, 64, 64, 64), 100.0, 100.0, 100.0),
     (Problem("addmm", "bfloat16", "nt", 16, 1, 1024, 4096, 1024), 200.0, 100.0, 150.0),
 )
-"""With the nanoseconds of A, B and aten."""
+"""Problems, each with the times of A, B and aten in nanoseconds."""
 
 
 def write_dataset(path: Path, hardware: Hardware) -> Path:
-    """The problems, measured on the hardware."""
+    """Write PROBLEMS as a dataset of the hardware."""
     with DatasetWriter(path, Header(hardware)) as writer:
         for problem, *times in PROBLEMS:
             timings = tuple(map(Timing, (A, B, ATEN), times))

@@ -1,4 +1,4 @@
-"""What the page shows."""
+"""The data of the page."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def evaluation(opened: Table, dataset: Path) -> Evaluation:
 
 
 def by_op(data: dict[str, Any]) -> dict[str, Any]:
-    """The rows; the only one without a dtype is called open."""
+    """The rows by op; the only row without a dtype has the key ``open``."""
     return {"open" if row["note"] else row["key"].split()[0]: row for row in data["rows"]}
 
 
 def test_rows_are_as_the_table_has_them(opened: Table) -> None:
-    """Without timings, gains are the table's, and aten's is 1; rows come least specific first, with their lines."""
+    """Without timings, gains are the table's, and aten's is 1; rows are sorted, least specific first."""
     data = as_data(opened, link="tables/mine.json")
     assert [row["key"].split()[0] for row in data["rows"]] == ["mm", "mm", "addmm"]
     rows = by_op(data)
@@ -47,7 +47,7 @@ def test_rows_are_as_the_table_has_them(opened: Table) -> None:
 
 
 def test_open_rows_are_in_all_panels_that_they_cover(opened: Table, evaluation: Evaluation) -> None:
-    """The row for any type of mm nn is in the panel of mm float16 nn, and has none of its own."""
+    """The row for mm nn of any dtype is in the panel of mm float16 nn, and has no panel of its own."""
     data = as_data(opened, evaluation)
     assert [" ".join(kind.values()) for kind in data["kinds"]] == [
         "mm float16 nn",
@@ -66,7 +66,7 @@ def test_rows_have_what_was_measured(opened: Table, evaluation: Evaluation) -> N
 
 
 def test_problems_know_their_row(opened: Table, evaluation: Evaluation) -> None:
-    """A problem has the row that answers it; a miss has none, and counts as aten."""
+    """A problem has the index of the row that answers it; a miss has None, and counts as aten."""
     data = as_data(opened, evaluation)
     answers = {problem["name"]: problem for problem in data["problems"]}
     assert len(answers) == 5

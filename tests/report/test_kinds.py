@@ -1,4 +1,4 @@
-"""The kinds of problems that a page has panels for."""
+"""The kinds of problems that have a panel on the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def row(op: str | None, dtype: str | None, layout: str | None) -> Entry:
 
 
 def test_open_rows_belong_to_the_kinds_that_they_cover() -> None:
-    """A row that leaves something open makes a kind of its own only if it covers no other; they are sorted."""
+    """A row with a field left out has a kind of its own only if it covers no other kind; kinds are sorted."""
     rows = [row("bmm", None, None), row("mm", None, "nn"), row("mm", "float16", "nn"), row("mm", "float32", "nt")]
     problems = [Problem("mm", "bfloat16", "nn", 16, 1, 1, 1, 1)]
     assert kinds_of(rows, problems) == [
@@ -25,6 +25,6 @@ def test_open_rows_belong_to_the_kinds_that_they_cover() -> None:
 
 
 def test_a_row_for_everything() -> None:
-    """A table with nothing but such a row has one kind; one without rows has none."""
+    """A table whose only row is for everything has one kind; a table without rows has none."""
     assert kinds_of([row(None, None, None)], []) == [Kind(None, None, None)]
     assert kinds_of([], []) == []

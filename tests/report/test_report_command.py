@@ -1,4 +1,4 @@
-"""The report command: a table and datasets in, a page out."""
+"""The command report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ report = partial(call, "report")
 
 
 def test_writes_one_page(tmp_path: Path, table: Path, dataset: Path) -> None:
-    """The page has all that it needs in it, and its policy forbids everything else; what was done is one line."""
+    """The page is self-contained, its policy forbids requests, and the command prints one line."""
     page = tmp_path / "r.html"
     result = report(table, dataset, "-o", page)
     text = page.read_text()
@@ -30,7 +30,7 @@ def test_writes_one_page(tmp_path: Path, table: Path, dataset: Path) -> None:
 
 
 def test_notes_are_data(tmp_path: Path, table: Path) -> None:
-    """A note that looks like the end of a script ends none: there are as many scripts as the page has itself."""
+    """A note that looks like the end of a script does not end one."""
     report(table, "-o", tmp_path / "r.html")
     text = (tmp_path / "r.html").read_text()
     assert text.count("</script>") == 3
@@ -38,14 +38,14 @@ def test_notes_are_data(tmp_path: Path, table: Path) -> None:
 
 
 def test_the_title_is_text(tmp_path: Path, table: Path) -> None:
-    """A table may be called whatever a file can."""
+    """HTML in the name of a table is escaped in the title."""
     odd = table.rename(tmp_path / "<b>&amp;.json")
     report(odd, "-o", tmp_path / "r.html")
     assert "<title>&lt;b&gt;&amp;amp;.json</title>" in (tmp_path / "r.html").read_text()
 
 
 def test_links_lead_to_the_table(tmp_path: Path, table: Path) -> None:
-    """Links are relative to the page, or below what --link-base says."""
+    """Links are relative to the page, or below the URL of --link-base."""
     (tmp_path / "out").mkdir()
     page = tmp_path / "out" / "r.html"
     report(table.rename(tmp_path / "my table.json"), "-o", page)
@@ -55,7 +55,7 @@ def test_links_lead_to_the_table(tmp_path: Path, table: Path) -> None:
 
 
 def test_invalid_rows_are_counted(tmp_path: Path, table: Path) -> None:
-    """The page says how many rows of the file it lacks."""
+    """The page has the number of invalid rows, which are left out."""
     table.write_text(table.read_text().replace('"addmm"', '"addmn"'))
     result = report(table, "-o", tmp_path / "r.html")
     assert result.exit_code == 0
@@ -63,7 +63,7 @@ def test_invalid_rows_are_counted(tmp_path: Path, table: Path) -> None:
 
 
 def test_another_gpu_is_refused(tmp_path: Path, table: Path) -> None:
-    """A dataset of other hardware than the table's is an error with both, and nothing is written."""
+    """A dataset of other hardware than the table's is an error that names both, and nothing is written."""
     other = write_dataset(tmp_path / "d", Hardware("NVIDIA H100", "sm_90", 132))
     result = report(table, other, "-o", tmp_path / "r.html")
     assert (result.exit_code, result.stdout, (tmp_path / "r.html").exists()) == (1, "", False)
@@ -71,7 +71,7 @@ def test_another_gpu_is_refused(tmp_path: Path, table: Path) -> None:
 
 
 def test_what_is_no_table_or_dataset_is_1(tmp_path: Path, table: Path) -> None:
-    """A file that is something else is named, in one line."""
+    """A file that is not a table or a dataset is an error of one line that names it."""
     (tmp_path / "bad").write_text("no")
     for files in ((tmp_path / "bad",), (table, tmp_path / "bad")):
         result = report(*files, "-o", tmp_path / "r.html")
@@ -89,7 +89,7 @@ def test_what_cannot_be_read_or_written_is_2(tmp_path: Path, table: Path, datase
 
 
 def test_without_the_library_is_2(tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is to be installed is said."""
+    """A missing library is an error that says what to install."""
     for name in ("vl_convert", "diode_lut.report.page", "diode_lut.report"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "vl_convert", None)
