@@ -35,14 +35,14 @@ _SIZE = click.IntRange(1, MAX_SIZE)
     help="16 if every row of A and B starts on a 16-byte boundary, else 2.  [default: that of packed matrices]",
 )
 @click.option(
-    "--hardware", metavar="NAME", help="Name of a table or of its GPU.  [default: the device of this machine]"
-)
-@click.option(
     "--epilogue",
     type=click.Choice(tuple(EPILOGUES)),
     default=NO_EPILOGUE,
     show_default=True,
     help="Class of the pointwise work that is fused behind the GEMM. The hook asks for none.",
+)
+@click.option(
+    "--hardware", metavar="NAME", help="Name of a table or of its GPU.  [default: the device of this machine]"
 )
 @click.option(
     "--table",

@@ -27,10 +27,10 @@ _STEPS = 100
 _DIGITS = 4
 """Digits after the point to which doubts and confidences are rounded."""
 
-_CERTAIN = 1.645
+_Z_SCORE = 1.645
 """Standard deviations of a one-sided confidence interval of 95 %."""
 
-_DECAY = 1e-3
+_L2_WEIGHT = 1e-3
 """Weight of the L2 penalty in the regression's loss."""
 
 
@@ -41,16 +41,16 @@ class Regression(NamedTuple):
     bias: Tensor
 
     @classmethod
-    def of(cls, known: Tensor, bad: Tensor) -> Regression:
-        """The logistic regression of ``bad`` (problems; 0 or 1) on the inputs ``known`` (problems x inputs)."""
-        mean, deviation = known.mean(0), known.std(0).clamp(min=1e-3)
-        scaled = (known - mean) / deviation
+    def of(cls, inputs: Tensor, bad: Tensor) -> Regression:
+        """The logistic regression of ``bad`` (problems; 0 or 1) on the inputs ``inputs`` (problems x inputs)."""
+        mean, deviation = inputs.mean(0), inputs.std(0).clamp(min=1e-3)
+        scaled = (inputs - mean) / deviation
         weights, bias = torch.zeros(scaled.shape[1], requires_grad=True), torch.zeros(1, requires_grad=True)
         optimizer = torch.optim.LBFGS((weights, bias), max_iter=200, line_search_fn="strong_wolfe")
 
         def loss() -> Tensor:
             optimizer.zero_grad()
-            loss = binary_cross_entropy_with_logits(scaled @ weights + bias, bad) + _DECAY * weights.square().sum()
+            loss = binary_cross_entropy_with_logits(scaled @ weights + bias, bad) + _L2_WEIGHT * weights.square().sum()
             loss.backward()  # type: ignore[no-untyped-call]
             return loss
 
@@ -58,9 +58,9 @@ class Regression(NamedTuple):
         weights, bias = weights.detach() / deviation, bias.detach()
         return cls(weights, bias - weights @ mean)
 
-    def doubts(self, known: Tensor) -> Tensor:
+    def doubts(self, inputs: Tensor) -> Tensor:
         """The doubt for each row of inputs."""
-        return known @ self.weights + self.bias
+        return inputs @ self.weights + self.bias
 
 
 class Calibrated(NamedTuple):
@@ -73,18 +73,18 @@ class Calibrated(NamedTuple):
 
 def calibrate(trained: Trained) -> Calibrated:
     """The calibration of a student, from the problems that it and its teacher were trained on."""
-    known = _known(trained.student, trained.measured)
+    inputs = _inputs(trained.student, trained.measured)
     good = trained.teacher.unseen_losses(trained.measured) <= np.log1p(GOOD)
     doubts = torch.empty(len(good))
     for part in range(len(trained.teacher.members)):
-        out = trained.teacher.unseen == part
-        doubts[out] = Regression.of(known[~out], (~good[~out]).float()).doubts(known[out])
-    weights, bias = Regression.of(known, (~good).float())
+        held_out = trained.teacher.unseen == part
+        doubts[held_out] = Regression.of(inputs[~held_out], (~good[~held_out]).float()).doubts(inputs[held_out])
+    weights, bias = Regression.of(inputs, (~good).float())
     calibration = calibration_of(doubts.numpy(), good.numpy(), -float(weights[-1]))
     return Calibrated(weights[:-1], bias, calibration)
 
 
-def _known(student: Network, examples: Examples) -> Tensor:
+def _inputs(student: Network, examples: Examples) -> Tensor:
     """The regression's inputs per problem: both layers for the first choice, and its lead over the second."""
     scores = pad(answers(student, examples), (0, 1), value=torch.inf)  # so that there is always a second one
     best, order = scores.topk(2, dim=1, largest=False)
@@ -97,15 +97,15 @@ def calibration_of(doubts: np.ndarray, good: np.ndarray, per_lead: float) -> Cal
     doubts = doubts.round(_DIGITS)
     order = np.argsort(doubts, kind="stable")
     last = np.flatnonzero(np.diff(doubts[order], append=np.inf))  # the last of those with the same doubt
-    shares = _at_least(np.cumsum(good[order])[last], last + 1)
+    shares = _lower_bounds(np.cumsum(good[order])[last], last + 1)
     shares = np.maximum.accumulate(shares[::-1])[::-1]
     steps = np.unique(np.searchsorted(last, np.linspace(0, len(good) - 1, _STEPS).round()))
     confidences = shares[steps].round(_DIGITS)
     return Calibration(per_lead, tuple(doubts[order][last[steps]].tolist()), tuple(confidences.tolist()))
 
 
-def _at_least(good: np.ndarray, among: np.ndarray) -> np.ndarray:
+def _lower_bounds(good: np.ndarray, among: np.ndarray) -> np.ndarray:
     """The lower end of Wilson's interval for the share ``good`` / ``among``."""
-    share, width = good / among, _CERTAIN**2 / among
+    share, width = good / among, _Z_SCORE**2 / among
     bound: np.ndarray = (share + width / 2 - np.sqrt(width * (share * (1 - share) + width / 4))) / (1 + width)
     return bound

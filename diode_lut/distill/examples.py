@@ -99,13 +99,13 @@ def _padded(columns: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
     return np.pad(columns, ((0, 0), (0, width - columns.shape[1])))
 
 
-_MIXED, _JITTERED = 0.4, 0.4
+_MIX_PROBABILITY, _JITTER_PROBABILITY = 0.4, 0.4
 """Probabilities that a size is taken from another problem, and that it is changed by up to a factor of two."""
 
-_UNIT = 8
+_SIZE_MULTIPLE = 8
 """Jittered sizes stay multiples of this if they were. Smaller sizes are not jittered."""
 
-_TRIES = 50
+_MAX_DRAWS = 50
 """Maximum number of draws per drawn problem."""
 
 
@@ -118,7 +118,7 @@ def draw_problems(problems: Sequence[Problem], kinds: Sequence[Kind], count: int
     parents = [problem for group in groups.values() for problem in group]
     taken = set(problems)
     drawn: list[Problem] = []
-    for _ in range(_TRIES * count):
+    for _ in range(_MAX_DRAWS * count):
         if len(drawn) == count:
             break
         parent = draw.choice(parents)
@@ -134,11 +134,11 @@ def _child(draw: random.Random, parent: Problem, group: Sequence[Problem]) -> Pr
     sizes = []
     for place, size in enumerate(parent.sizes):
         chance = draw.random()
-        if chance < _MIXED:
+        if chance < _MIX_PROBABILITY:
             sizes.append(draw.choice(group).sizes[place])
-        elif chance < _MIXED + _JITTERED and size >= _UNIT and place > 0:
+        elif chance < _MIX_PROBABILITY + _JITTER_PROBABILITY and size >= _SIZE_MULTIPLE and place > 0:
             jittered = round(size * 2 ** draw.uniform(-1, 1))
-            sizes.append(-(-jittered // _UNIT) * _UNIT if size % _UNIT == 0 else jittered)
+            sizes.append(-(-jittered // _SIZE_MULTIPLE) * _SIZE_MULTIPLE if size % _SIZE_MULTIPLE == 0 else jittered)
         else:
             sizes.append(size)
     b, m, n, k = sizes

@@ -18,10 +18,10 @@ HIDDEN = 96, 64
 LEARNED = 16
 """Number of learned features per candidate, which describe its kernel beyond its tunables."""
 
-_FIRST_LEARNED = 0.1
+_INITIAL_DEVIATION = 0.1
 """Standard deviation of the learned features before training."""
 
-_AT_ONCE = 512
+_CHUNK = 512
 """Number of problems that are scored at a time."""
 
 
@@ -70,7 +70,7 @@ class Network(nn.Module):
 
     def _draw(self, first: int, second: int) -> None:
         """Draw the initial weights."""
-        self.learned = nn.Parameter(_FIRST_LEARNED * torch.randn(int(self._numbers.max()) + 1, LEARNED))
+        self.learned = nn.Parameter(_INITIAL_DEVIATION * torch.randn(int(self._numbers.max()) + 1, LEARNED))
         of_problem, of_config, of_joint = map(len, self.scale.mean)
         inputs = [of_problem, of_config + LEARNED, of_joint]
         whole = nn.Linear(sum(inputs), first)
@@ -134,7 +134,7 @@ def layers_of(network: Network, examples: Examples, choices: Tensor) -> Tensor:
 
 
 def _parts(examples: Examples) -> Sequence[Tensor]:
-    return torch.split(torch.arange(examples.size), _AT_ONCE)
+    return torch.split(torch.arange(examples.size), _CHUNK)
 
 
 def losses_of(network: Network, examples: Examples) -> Tensor:

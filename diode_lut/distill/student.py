@@ -53,7 +53,7 @@ def train_teacher(
     return Teacher(tuple(training.network for training in trainings), unseen), history
 
 
-_DRAWN = 1
+_DRAWN_PER_MEASURED = 1
 """Number of drawn problems per measured problem."""
 
 
@@ -88,7 +88,7 @@ def train_student(
         test = None if test is None else scale.apply(test)
         report(f"training the teacher: {MEMBERS} networks")
         teacher, teaching = train_teacher(measured, test, scale, space, plan, at_once)
-        drawn = draw_problems(problems, kinds_of(problems), _DRAWN * len(problems), plan.seed)
+        drawn = draw_problems(problems, kinds_of(problems), _DRAWN_PER_MEASURED * len(problems), plan.seed)
         lessons = [measured]
         if drawn:  # empty if all sizes that may be drawn were measured
             lessons.append(teacher.teach(scale.apply(examples_of(drawn, space))))

@@ -18,16 +18,16 @@ from diode_lut.distill.network import Network, masked, mean_regret
 _BATCH = 64
 _LEARNING_RATE, _WARM_UP, _WEIGHT_DECAY = 3e-3, 0.15, 0.01
 
-_TOP = 0.15
+_DECAY_LENGTH = 0.15
 """Decay length of an error's weight with the config's loss, in units of log time."""
 
-_REST = 0.05
+_MIN_WEIGHT = 0.05
 """Minimum weight of an error."""
 
 _TEMPERATURE = 0.02
 """Softmax temperature, in units of scores."""
 
-_SQUARES = 10.0
+_SQUARES_WEIGHT = 10.0
 """Weight of the scores' squared errors, relative to the expected regret of the choice."""
 
 
@@ -114,9 +114,9 @@ def _shuffled(lessons: list[Examples], generator: torch.Generator) -> list[tuple
 
 def _loss(network: Network, examples: Examples) -> Tensor:
     scores: Tensor = network(examples)
-    weight = (torch.exp(-examples.losses / _TOP) + _REST) * examples.applies
+    weight = (torch.exp(-examples.losses / _DECAY_LENGTH) + _MIN_WEIGHT) * examples.applies
     choice = torch.softmax(masked(-scores / _TEMPERATURE, examples.applies, -torch.inf), dim=1)
-    return _SQUARES * _squares(scores, examples.losses, weight) + (choice * examples.losses).sum(1).mean()
+    return _SQUARES_WEIGHT * _squares(scores, examples.losses, weight) + (choice * examples.losses).sum(1).mean()
 
 
 def _squares(scores: Tensor, losses: Tensor, weight: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ TOPS = (1, 2, 3, 5, 10)
 SLOW = 1.1
 """First choices are slow if they take more than this many times as long as aten."""
 
-_WORST = 10
+_WORST_COUNT = 10
 """Number of worst choices that are listed."""
 
 UNTIMED = math.log(1.5)
@@ -94,7 +94,7 @@ class Validation(NamedTuple):
     @property
     def worst(self) -> tuple[Choice, ...]:
         """The choices that failed, then those with the largest regret."""
-        return self.choices[:_WORST]
+        return self.choices[:_WORST_COUNT]
 
     def sure(self, confidence: float = THRESHOLD.confidence) -> Validation:
         """The validation of those choices that have at least this confidence."""

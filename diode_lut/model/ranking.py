@@ -36,12 +36,15 @@ _MAX_LOG_TIME = 10.0
 _DIGITS = 4
 """Digits after the point to which scores are rounded."""
 
-_SETTLED_PLACES, _CLOSE = 4, 2e-4
-"""Number of first places whose order has to be certain, and the difference below which two numbers are too close.
+_SETTLED_PLACES = 4
+"""Number of first places whose order must be the same on all processors."""
+
+_CLOSE = 2e-4
+"""Difference of two scores or doubts that is too small for single precision.
 
 Scores are computed again in double precision if the order of the first places, the gain or the confidence depends on
-numbers that are too close. In single precision numbers differ by up to 1e-5 between processors, where BLAS sums in
-other orders. All processes of a job have to come to the same answer.
+such a difference. In single precision, scores differ by up to 1e-5 between processors, because BLAS sums in another
+order. All processes of a job must have the same answer.
 """
 
 

@@ -27,7 +27,7 @@ NOTE = str(ROWS[2]["note"])
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With the table ``mine.json``, and three pages: ``bare.html``, ``page.html`` with timings, and the H200's."""
+    """A directory with ``mine.json`` and three pages: ``bare.html``, ``page.html`` with timings, and ``h200.html``."""
     made = tmp_path_factory.mktemp("report")
     write_table(Table(H200, map(decode_entry, ROWS)), made / "mine.json")
     timings = write_dataset(made / "timings.msgpack", H200)
@@ -54,7 +54,7 @@ class Page:
         self.browser = browser
 
     def settle(self) -> Page:
-        """Wait until all is drawn."""
+        """Wait until all charts are drawn."""
         drawn = "return document.querySelector('main').ariaBusy === 'false'"
         WebDriverWait(self.browser, 20, poll_frequency=0.02).until(lambda browser: browser.execute_script(drawn))
         return self
@@ -69,13 +69,13 @@ class Page:
         return self.browser.execute_script(script, *arguments)
 
     def figures(self) -> dict[str, str]:
-        """What stands above the plots, by name."""
+        """The figures above the charts, by name."""
         script = """return [...document.querySelectorAll('#figures div')].map(
             (figure) => [...figure.children].map((part) => part.textContent))"""
         return dict(self.run(script))
 
     def rows(self) -> list[str]:
-        """What the rows in the list cover."""
+        """The keys of the rows in the list."""
         return list(self.run("return [...document.querySelectorAll('#rows .key')].map((key) => key.textContent)"))
 
     def fill(self, name: str, value: str) -> None:
@@ -84,17 +84,17 @@ class Page:
         self.settle()
 
     def reset(self) -> None:
-        """Show all again."""
+        """Reset the filters."""
         self.one("#all").click()
         self.settle()
 
     def choose(self, value: str) -> None:
-        """Choose how coverage is drawn."""
+        """Choose the colour or the panels of coverage."""
         self.one(f"#options [value={value}]").click()
         self.settle()
 
     def shapes(self, chart: str, kind: str) -> list[WebElement]:
-        """What is drawn of a kind, ``rect`` or ``symbol``."""
+        """The shapes of a chart, of the kind ``rect`` or ``symbol``."""
         return self.all(f"#{chart} .mark-{kind}.role-mark path")
 
     def point_at(self, shape: WebElement) -> ActionChains:
@@ -105,11 +105,11 @@ class Page:
         return actions
 
     def details(self) -> str:
-        """What is said of the row under the pointer."""
+        """The text about the row under the pointer."""
         return self.one("#details").text
 
     def fits(self, width: int) -> bool:
-        """Whether nothing is wider than the window, or hidden beside it."""
+        """Whether everything is within the width of the window."""
         script = """return [document.scrollingElement.scrollWidth, ...[...document.querySelectorAll(
             'main svg, main table, main form, main p')].map((element) => element.getBoundingClientRect().right)]"""
         return max(self.run(script)) <= width
@@ -121,7 +121,7 @@ class Page:
         return float(self.run(script))
 
     def complaints(self) -> list[str]:
-        """What is in the console."""
+        """The messages in the console."""
         return [entry["message"] for entry in self.browser.get_log("browser")]
 
 
@@ -143,7 +143,7 @@ def open_page(browser: Chrome, directory: Path) -> Open:
 @pytest.mark.parametrize("name", ["page.html", "bare.html"])
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_it_opens_and_fits(open_page: Open, name: str, width: int, scheme: str) -> None:
-    """Nothing is in the console and nothing fetched, all charts are drawn, and nothing is wider than the window."""
+    """The page opens without messages and requests, all charts are drawn, and it fits into the window."""
     page = open_page(name, width, scheme)
     page.choose("regret")
     page.choose("k")
@@ -157,7 +157,7 @@ def test_it_opens_and_fits(open_page: Open, name: str, width: int, scheme: str) 
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_the_shipped_table(open_page: Open, width: int) -> None:
-    """The page of the H200's table opens without complaint and fits; all measured problems are covered and served."""
+    """The page of the H200's table opens without messages and fits; all problems are covered, with low regret."""
     page = open_page("h200.html", width)
     assert page.complaints() == []
     assert page.fits(width)
@@ -167,7 +167,7 @@ def test_the_shipped_table(open_page: Open, width: int) -> None:
 
 
 def test_figures_are_those_of_evaluate(open_page: Open) -> None:
-    """Over all problems the page says what evaluate says."""
+    """The page's figures over all problems are those of evaluate."""
     gain = math.prod([1.3, 1.1, 1.0, 1.0, 1.5]) ** (1 / 5)
     possible = math.prod([1.3, 1.21, 1.0, 1.0, 1.5]) ** (1 / 5)
     assert open_page().figures() == {
@@ -182,7 +182,7 @@ def test_figures_are_those_of_evaluate(open_page: Open) -> None:
 
 
 def test_filters(open_page: Open) -> None:
-    """Each leaves what it should, in figures, list and plots; what a row leaves open passes any; all come back."""
+    """Filters apply to figures, list and charts; a field that a row leaves out matches all; a reset shows all rows."""
     page = open_page()
     for chosen, rows, problems in (
         ({"op": "addmm"}, 1, 1),
@@ -206,7 +206,7 @@ def test_filters(open_page: Open) -> None:
 
 
 def test_hovering_shows_the_row(open_page: Open, directory: Path) -> None:
-    """The row under the pointer is shown with all that is known, and with a link to its line; a click keeps it."""
+    """The row under the pointer is shown with its figures and a link to its line; a click keeps it."""
     page = open_page()
     smaller = min(page.shapes("coverage", "rect"), key=lambda shape: shape.rect["width"])
     page.point_at(smaller)
@@ -230,7 +230,7 @@ def test_hovering_shows_the_row(open_page: Open, directory: Path) -> None:
 
 
 def test_the_smaller_row_lies_on_top(open_page: Open) -> None:
-    """What is open reaches the edges of the panel, and beside the smaller row the pointer is on it."""
+    """A row for any size fills the panel, and smaller rows lie on top of it."""
     page = open_page()
     shapes = sorted(page.shapes("coverage", "rect"), key=lambda shape: -shape.rect["width"])
     panel = page.all("#coverage .mark-group.role-scope .background")[0]
@@ -243,7 +243,7 @@ def test_the_smaller_row_lies_on_top(open_page: Open) -> None:
 
 
 def test_exact_rows_and_misses_are_points(open_page: Open) -> None:
-    """In coverage, an exact row is a point and so is a problem that no row covers; the latter says so."""
+    """In coverage, an exact row is a point, and so is a miss, which is labelled as such."""
     page = open_page()
     said = []
     for shape in page.shapes("coverage", "symbol"):
@@ -255,7 +255,7 @@ def test_exact_rows_and_misses_are_points(open_page: Open) -> None:
 
 
 def test_regret_shows_problems(open_page: Open) -> None:
-    """Coloured by regret, coverage has a point for each problem, which says what it gets and what would be best."""
+    """Coloured by regret, coverage has a point per problem, with its choice and the best config."""
     page = open_page()
     page.choose("regret")
     said = []
@@ -270,7 +270,7 @@ def test_regret_shows_problems(open_page: Open) -> None:
 
 
 def test_panels_for_each_k(open_page: Open) -> None:
-    """A row is in the panels of all K that it covers; a filter of K leaves only its panels."""
+    """A row is in the panels of all K that it covers; a filter on K shows only panels in its range."""
     page = open_page("bare.html")
     page.choose("k")
     assert len(page.shapes("coverage", "rect")) == 6 + 3
@@ -290,7 +290,7 @@ def test_a_bar_leads_to_its_part(open_page: Open) -> None:
 
 
 def test_notes_are_shown_as_text(open_page: Open) -> None:
-    """A note with HTML in it is shown letter by letter, in the list and with the row, and nothing of it runs."""
+    """HTML in a note is shown as text, in the list and in the details, and is not executed."""
     page = open_page()
     page.one("#rows td:has(.note) .key").click()
     assert NOTE in [fact.text for fact in page.all("#details dd")]
@@ -300,7 +300,7 @@ def test_notes_are_shown_as_text(open_page: Open) -> None:
 
 
 def test_it_works_without_a_mouse(open_page: Open) -> None:
-    """With keys alone, one can filter, sort, and see a row, on a phone's width as well."""
+    """The keyboard is enough to filter, and to open and close a row, in a phone's width."""
     page = open_page(width=390)
     page.one("[name=op]").send_keys("addmm")
     page.settle()
@@ -313,7 +313,7 @@ def test_it_works_without_a_mouse(open_page: Open) -> None:
 
 
 def test_sorting(open_page: Open) -> None:
-    """The list is in the order of the file, or by regret or gain."""
+    """The list can be sorted by regret, and by line again."""
     page = open_page()
     in_file = page.rows()
     page.one("#order").send_keys("regret")
