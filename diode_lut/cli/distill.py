@@ -28,7 +28,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     type=click.IntRange(0, 2**32 - 1),
     default=0,
     show_default=True,
-    help="Seed of training: the same seed gives the same model.",
+    help="Seed of the split and of training: the same seed gives the same model.",
 )
 @click.option(
     "--epochs",

@@ -95,8 +95,8 @@ def receipt_command(files: tuple[Path, ...], output: Path | None, form: str) -> 
     """Sum up receipts, which programs write that run with DIODE_LUT_RECEIPT=FILE.
 
     Per hardware it shows how many calls each table and model answered, and the misses, sorted by the time that they may
-    have cost. That is the share of a roofline time that the model expects to save, or a typical share. `collect
-    --problems` reads receipts.
+    have cost. That is the share of a roofline time that the model expects to save, or a typical share. Receipts can be
+    given to `collect --problems`.
     """
     from diode_lut.io.files import write_atomically
     from diode_lut.receipt.read import read_receipt
