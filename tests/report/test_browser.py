@@ -40,7 +40,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    """A browser; only where none can be installed may the tests be skipped, which continuous integration may not."""
+    """Chromium; without it the tests are skipped, but fail in continuous integration."""
     if not installed():
         (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium: install chromium and chromium-driver")
     with chromium(tmp_path_factory.mktemp("profile")) as started:
@@ -130,7 +130,7 @@ Open = Callable[..., Page]
 
 @pytest.fixture
 def open_page(browser: Chrome, directory: Path) -> Open:
-    """Loads a page in a window of a width, and waits until it is drawn."""
+    """A function that loads a page in a window and waits until it is drawn."""
 
     def load(name: str = "page.html", width: int = 1280, scheme: str = "light") -> Page:
         browser.get_log("browser")
