@@ -29,8 +29,8 @@ NO_EPILOGUE = "none"
 EPILOGUES = {
     NO_EPILOGUE: "no pointwise work follows",
     "light": "work that costs next to nothing, such as relu, a scale or a cast",
-    "heavy": "work with transcendental functions, such as gelu or silu",
-    "tensor": "work that reads another M x N tensor, such as a residual",
+    "medium": "one exponential function, such as in silu or gelu with erf, or another M x N tensor, such as a residual",
+    "heavy": "more than that, such as gelu with tanh, the derivative of gelu, or dropout",
 }
 """The classes of pointwise work that may be fused behind a GEMM, and what each means."""
 

@@ -72,8 +72,8 @@ def test_new_fields_are_unknown_to_version_1(table_file: TableFile, fields: dict
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"epilogue": "relu"}, '.epilogue: "relu" is not allowed (allowed: none, light, heavy, tensor)'),
-        ({"epilogue": None}, ".epilogue: null is not allowed (allowed: none, light, heavy, tensor)"),
+        ({"epilogue": "relu"}, '.epilogue: "relu" is not allowed (allowed: none, light, medium, heavy)'),
+        ({"epilogue": None}, ".epilogue: null is not allowed (allowed: none, light, medium, heavy)"),
         ({"aten_ns": 5000}, ".aten_ns: 5000 is not an object"),
         ({"aten_ns": {"ns": 5000, "m": 64, "n": 64}}, ".aten_ns.k: is missing (required: ns, m, n, k)"),
         ({"aten_ns": {"ns": 0, "m": 64, "n": 64, "k": 64}}, ".aten_ns.ns: 0 is not an integer from 1 to 1000000000000"),
@@ -174,5 +174,5 @@ def test_the_row_of_an_epilogue_answers_before_that_of_any(table_file: TableFile
     rows = [{**exact, "configs": configs[0]}, {**exact, "epilogue": "light", "configs": configs[1]}]
     table = read_table(table_file("two.json", *rows))
     one, light = sorted(table.entries, key=lambda entry: entry.epilogue == "light")
-    problems = [Problem("mm", "float16", "nn", 16, 1, 64, 64, 64, name) for name in ("none", "light", "tensor")]
+    problems = [Problem("mm", "float16", "nn", 16, 1, 64, 64, 64, name) for name in ("none", "light", "medium")]
     assert [table.lookup(problem) for problem in problems] == [one, light, one]
