@@ -115,6 +115,7 @@ _SETTINGS: dict[str, tuple[_Kind, Any]] = {
     "gain_threshold": (_GAIN, GAIN),
     "tables": (_NAMES, ()),
     "tiers": (_TIERS, TIERS),
+    "epilogues": (_FLAG, True),
     "strict": (_FLAG, False),
     "receipt": (_PATH, None),
 }
@@ -163,6 +164,8 @@ class Settings:
     """
     tiers: tuple[str, ...]
     """Who may answer, of TIERS and in their order."""
+    epilogues: bool
+    """Whether tables and models decide, for what follows a matmul, if it is fused and with which kernel."""
     strict: bool
     """Whether a miss is an error, MissError, instead of being left to Inductor."""
     receipt: str | None

@@ -162,12 +162,13 @@ def test_cache_identity_follows_what_can_answer(cpu: Hardware, table_file: Write
         {"fallback_to_autotune": False},
         {"confidence_threshold": 0.5},
         {"gain_threshold": 0.5},
+        {"epilogues": False},
         {"tables": (mine,)},
         {"tables": (edited,)},
     ):
         with diode_lut.config.patch(**values):
             identities.add(Snapshot().identity)
-    assert len(identities) == 9
+    assert len(identities) == 10
     with diode_lut.config.patch(tables=(other,)):
         assert Snapshot().identity == plain
     assert pickle.loads(pickle.dumps(plain)) == plain

@@ -48,7 +48,7 @@ def answer(decision: Decision, build: Build) -> list[ChoiceCaller] | None:
     that is a MissError under the setting ``strict``.
     """
     now = snapshot()
-    built = dict(islice(_runnable(decision, build), now.settings.top_k))
+    built = dict(islice(runnable(decision, build), now.settings.top_k))
     now.record(decision, tuple(built))
     if (now.settings.policy == "verify") if built else _only_aten(decision, now.settings):
         with suppress(CannotRun):
@@ -63,7 +63,8 @@ def _only_aten(decision: Decision, settings: Settings) -> bool:
     return not decision.configs and not settings.fallback_to_autotune and autotuning()
 
 
-def _runnable(decision: Decision, build: Build) -> Iterator[tuple[Config, ChoiceCaller]]:
+def runnable(decision: Decision, build: Build) -> Iterator[tuple[Config, ChoiceCaller]]:
+    """The configs of a decision that can run, best first, with their choices; those that cannot are recorded."""
     for candidate in decision.configs:
         try:
             if candidate.pad != 1:

@@ -53,14 +53,19 @@ _TRITON = {
 }
 
 
-def build_choice(config: Config, inputs: MMKernelInputs, op: str) -> ir.ChoiceCaller:
-    """The Triton or decompose_k choice of ``config`` for this matmul; CannotRun where it cannot run or must not."""
+def build_choice(
+    config: Config, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None = None
+) -> ir.ChoiceCaller:
+    """The Triton or decompose_k choice of ``config`` for this matmul; CannotRun where it cannot run or must not.
+
+    A Triton kernel writes its result in ``layout``, by default without gaps.
+    """
     if op not in UIDS[config.template] or config.template not in (*_TRITON, DECOMPOSE_K.name):
         raise CannotRun(f"{config.template} is not for {op} on this device")
     _require_triton(inputs, op)
     if config.kernel is DECOMPOSE_K:
         return _decompose_k(config, inputs)
-    return _triton(config, _TRITON[config.template], inputs, op)
+    return _triton(config, _TRITON[config.template], inputs, op, layout)
 
 
 def _require_triton(inputs: MMKernelInputs, op: str) -> None:
@@ -93,7 +98,9 @@ def _batch_fits_grid(inputs: MMKernelInputs) -> bool:
     return bool(V.graph.sizevars.statically_known_true(batch <= _MAX_GRID_Y))
 
 
-def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> ir.ChoiceCaller:
+def _triton(
+    config: Config, template: Any, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None
+) -> ir.ChoiceCaller:
     tiles, device = config.tiles, architecture(detect_hardware(inputs.device()).arch)
     _require_tunables(config, device)
     limit = registers(tiles, device)
@@ -124,7 +131,7 @@ def _triton(config: Config, template: Any, inputs: MMKernelInputs, op: str) -> i
             template,
             params,
             heuristic.get_extra_kwargs(inputs, op),
-            inputs.output_layout(flexible=False),
+            layout or inputs.output_layout(flexible=False),
             heuristic.adjust_kernel_inputs(inputs, op),
         )
     if isinstance(choice, TritonTemplateCaller):

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from weakref import ref
 
 from torch._inductor.choices import InductorChoices
 from torch._inductor.ir import ChoiceCaller
+from torch._inductor.select_algorithm import ExternKernelCaller, TritonTemplateCaller
 from torch._inductor.utils import use_aten_gemm_kernels
+from torch._inductor.virtualized import V
 
 from diode_lut.domain.errors import MissError
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import CannotRun, answer, autotuning, in_force
 from diode_lut.inductor.build_choice import build_choice
+from diode_lut.inductor.choices import config_of
+from diode_lut.inductor.fusion import may_be_followed, with_epilogues
 from diode_lut.inductor.names import UIDS
 from diode_lut.inductor.problems import problem_of
 from diode_lut.inductor.snapshot import snapshot
@@ -100,8 +106,27 @@ class _Question:
         problem = problem_of(self.inputs, self.op)
         decision = None if problem is None else snapshot().decide(problem, self.inputs.device())
         choices = None if decision is None else answer(decision, self._build)
+        if problem is not None:
+            choices = self._with_epilogues(problem, choices)
         if self.op == "addmm":
             _answered.inputs = [ref(node) for node in self.inputs.mat1mat2()] if choices else []
+        return choices
+
+    def _with_epilogues(self, problem: Problem, choices: Choices | None) -> Choices | None:
+        """The choice that leaves the kernel to the scheduler, where pointwise work may be fused and one choice is left.
+
+        Where Inductor benchmarks, it does so with the epilogues.
+        """
+        settings = snapshot().settings
+        if not settings.epilogues or settings.policy != "pick" or settings.top_k != 1:
+            return choices
+        if (choices is None and autotuning()) or not may_be_followed(V.graph.current_node):
+            return choices
+        choices = choices or self.ask_base(self.templates)
+        if len(choices) == 1 and isinstance(choices[0], (ExternKernelCaller, TritonTemplateCaller)):
+            with suppress(CannotRun):
+                aten = choices[0] if config_of(choices[0]) == ATEN else self._aten()
+                return [with_epilogues(choices[0], aten, problem, self.inputs)]
         return choices
 
     def _first_question(self) -> bool:

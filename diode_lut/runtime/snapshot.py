@@ -52,7 +52,7 @@ class Snapshot:
         _warn_of_useless(self.settings.tables, devices)
         cpu, *gpus = (self._selector(hardware).digest for hardware in devices)
         recorder.devices_seen(devices)
-        names = ("policy", "default_mode", "top_k", "fallback_to_autotune", "strict")
+        names = ("policy", "default_mode", "top_k", "fallback_to_autotune", "strict", "epilogues")
         settings = (*(getattr(self.settings, name) for name in names), *Threshold.of(self.settings))
         # Where GPUs are alike, their number does not matter; where they differ, a graph may be for any of them.
         return (__version__, code_digest(), *settings, cpu, *(gpus if len(set(gpus)) > 1 else gpus[:1]))
@@ -60,11 +60,20 @@ class Snapshot:
     def decide(self, problem: Problem, device: str | torch.device) -> Decision:
         """The decision for one problem on one of torch's devices, which is recorded."""
         start = time.perf_counter()
-        decision = self._selector(self._hardware(device)).select(problem, Threshold.of(self.settings))
+        decision = self.consider(problem, device)
         recorder.decided(decision, time.perf_counter() - start)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s", decision.explain())
         return decision
+
+    def consider(self, problem: Problem, device: str | torch.device) -> Decision:
+        """The decision for a problem that may not come about, which is not recorded."""
+        return self._selector(self._hardware(device)).select(problem, Threshold.of(self.settings))
+
+    def record_fusion(self, decision: Decision, served: Config) -> None:
+        """Record a decision that was considered for an epilogue, now that the epilogue is known."""
+        recorder.decided(decision, 0.0)
+        recorder.served(decision, (served,))
 
     def record(self, decision: Decision, served: tuple[Config, ...]) -> None:
         """Record which of the decision's configs Inductor gets; with none, MissError under the setting ``strict``."""

@@ -1,0 +1,233 @@
+"""Epilogues: a matmul whose kernel is chosen by Inductor's scheduler, which alone knows what pointwise work is fused.
+
+In default mode, the library leaves the pointwise work behind a matmul to a second kernel, and a Triton kernel fuses it.
+Which is faster depends on that work, so tables have rows for each class of epilogue. The lowering does not know yet
+what will fuse. So Inductor gets one choice, which becomes a buffer with several kernels: the one for the matmul alone,
+and for each class of epilogue the one that a table or model names for it. When the scheduler asks whether to fuse, the
+class of the work at hand decides. Nothing is benchmarked, and only what is taken gets compiled. A matmul behind which
+nothing is fused runs what it would have run alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import torch
+from torch._inductor.ir import Buffer, ChoiceCaller, FlexibleLayout, InputBuffer, Layout, MultiTemplateBuffer, TensorBox
+from torch._inductor.kernel_inputs import MMKernelInputs
+from torch._inductor.scheduler import BaseSchedulerNode, FusionResult, Scheduler
+from torch._inductor.select_algorithm import TritonTemplateCaller
+from torch._inductor.virtualized import V
+from torch.utils._ordered_set import OrderedSet
+
+from diode_lut.domain.problem import EPILOGUES, NO_EPILOGUE, Problem
+from diode_lut.inductor.answer import Build, runnable
+from diode_lut.inductor.build_choice import build_choice
+from diode_lut.inductor.choices import config_of
+from diode_lut.inductor.snapshot import snapshot
+from diode_lut.inductor.switch import leave
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.selection.selector import Decision
+
+_COSTS = {
+    **dict.fromkeys(("exp", "exp2", "expm1", "sigmoid", "log", "log1p", "log2", "log10", "erf", "sin", "cos"), 1.0),
+    **dict.fromkeys(("tanh", "pow", "asinh", "acosh", "atanh", "sinh", "cosh", "tan", "asin", "acos", "atan"), 2.5),
+    **dict.fromkeys(("erfc", "erfinv", "lgamma", "digamma", "i0", "i1", "rand", "randn", "randint64"), 4.0),
+}
+"""The costs of pointwise ops in a Triton kernel, in reads of a tensor of the result's size; others cost nothing.
+
+By the times of 13 epilogues behind 26 GEMMs on an H200.
+"""
+
+_MAX_MEDIUM = 2.0
+"""Maximum cost of an epilogue of the class ``medium``."""
+
+_LIKE_VIEWS = (torch.ops.aten._unsafe_view.default, torch.ops.aten.reshape.default)
+"""Ops that are views, although their schemas do not say so."""
+
+
+class Alternative(NamedTuple):
+    """What a class of epilogue gets: the decision, the config that can run, and the kernel; None if none is fused."""
+
+    decision: Decision
+    config: Config
+    kernel: TritonTemplateCaller | None
+
+
+def may_be_followed(node: torch.fx.Node | None) -> bool:
+    """Whether pointwise work follows this node of Inductor's graph, directly or behind views."""
+    waiting, seen = [node] if node is not None else [], set[torch.fx.Node]()
+    while waiting:
+        for user in waiting.pop().users:
+            target = user.target
+            if user in seen or not isinstance(target, torch._ops.OpOverload):
+                continue
+            seen.add(user)
+            if torch.Tag.pointwise in target.tags or target is torch.ops.prims.convert_element_type.default:
+                return True
+            if target.is_view or target in _LIKE_VIEWS:
+                waiting.append(user)
+    return False
+
+
+class Alternatives(NamedTuple):
+    """What a matmul gets instead, per class of epilogue, and the layouts that it takes its inputs to have.
+
+    Inputs whose layouts are not decided yet are in ``assumed``. The library takes any layout, so it is not for a kernel
+    that may never run to decide on them.
+    """
+
+    by_class: dict[str, Alternative]
+    assumed: list[tuple[Any, Layout]]
+
+
+def with_epilogues(plain: ChoiceCaller, aten: ChoiceCaller, problem: Problem, inputs: MMKernelInputs) -> ChoiceCaller:
+    """The choice that leaves the kernel to the scheduler; ``plain``, if that is as good with any epilogue.
+
+    ``plain`` is what the matmul gets alone: ``aten``, the library's choice, or a Triton kernel.
+    """
+    assumed: list[tuple[Any, Layout]] = []
+    nodes = [_with_a_layout(node, assumed) for node in inputs.nodes()]
+    fixed = MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype)
+    layout = copy.copy(plain.layout).as_fixed()
+    build = partial(build_choice, inputs=fixed, op=problem.op, layout=layout)
+    own = config_of(plain)
+    device = plain.layout.device
+    by_class = dict(
+        _alternatives(
+            problem, device, lambda config: plain if config == own else aten if config == ATEN else build(config)
+        )
+    )
+    if all(alternative.config == own for alternative in by_class.values()):
+        return plain
+    _take_part_in_scheduling()
+    return _Deferred(plain, aten, Alternatives(by_class, assumed))
+
+
+def _with_a_layout(node: Any, assumed: list[tuple[Any, Layout]]) -> Any:
+    """The input; where its layout is open, a buffer of that name with the layout that is likely."""
+    layout = node.get_layout()
+    if not isinstance(layout, FlexibleLayout):
+        return node
+    likely = copy.copy(layout).as_fixed()
+    assumed.append((node, likely))
+    return TensorBox.create(InputBuffer(name=node.get_name(), layout=likely))
+
+
+def _alternatives(problem: Problem, device: torch.device, build: Build) -> Iterator[tuple[str, Alternative]]:
+    now = snapshot()
+    for name in EPILOGUES:
+        if name == NO_EPILOGUE:
+            continue
+        decision = now.consider(problem._replace(epilogue=name), device)
+        for config, choice in runnable(decision, build):
+            yield name, Alternative(decision, config, choice if isinstance(choice, TritonTemplateCaller) else None)
+            break
+
+
+class _Deferred(ChoiceCaller):
+    """The one choice that Inductor gets, which it does not compare with anything."""
+
+    def __init__(self, plain: ChoiceCaller, aten: ChoiceCaller, alternatives: Alternatives) -> None:
+        super().__init__(plain.name, plain.input_nodes, plain.layout, plain.description)
+        self.annotations = plain.annotations
+        self._parts = plain, aten, alternatives
+
+    def output_node(self) -> TensorBox:
+        return TensorBox.create(_Buffer(*self._parts))
+
+
+class _Buffer(MultiTemplateBuffer):
+    """The result of a matmul whose kernel is not chosen yet.
+
+    Its layout is that of the choice for the matmul alone, so that later ops can still decide on it where that choice
+    lets them. A kernel that writes or reads other layouts than there are in the end is not taken.
+    """
+
+    def __init__(self, plain: ChoiceCaller, aten: ChoiceCaller, alternatives: Alternatives) -> None:
+        own = plain if isinstance(plain, TritonTemplateCaller) else None
+        kernels = [each.kernel for each in alternatives.by_class.values() if each.kernel is not None]
+        times: dict[ChoiceCaller, float] = dict.fromkeys((*kernels, aten), 1.0) | {plain: 0.0}
+        super().__init__(plain.layout, plain.input_nodes, lambda *_: times, list(times), OrderedSet())
+        self._own = own
+        self._snapshot = snapshot()
+        self._alternatives = alternatives
+        self._recorded: set[str] = set()
+
+    def decide_layout(self) -> None:
+        """As it is decided for the library's kernels."""
+        if isinstance(self.layout, FlexibleLayout):
+            self.freeze_layout()
+
+    def fuses(self, followers: Sequence[BaseSchedulerNode]) -> bool:
+        """Whether to fuse all of ``followers``; if so, the kernel for that is taken."""
+        name = epilogue_of(self, followers)
+        alternative = self._alternatives.by_class.get(name)
+        kernel = self._own if alternative is None else alternative.kernel
+        if kernel is not None and not self._has_layouts_of(kernel):
+            kernel = None
+        if alternative is not None and name not in self._recorded:
+            self._recorded.add(name)
+            self._snapshot.record_fusion(alternative.decision, alternative.config if kernel is not None else ATEN)
+        if kernel is not None:
+            self.finalize_as_triton_caller(kernel)
+        return kernel is not None
+
+    def _has_layouts_of(self, kernel: TritonTemplateCaller) -> bool:
+        return _same(self.get_layout(), kernel.layout) and all(
+            _same(node.get_layout(), layout) for node, layout in self._alternatives.assumed
+        )
+
+
+def _same(one: Layout, other: Layout) -> bool:
+    return one.size == other.size and one.stride == other.stride and one.offset == other.offset
+
+
+def epilogue_of(buffer: Buffer, nodes: Sequence[BaseSchedulerNode]) -> str:
+    """The class of the epilogue that these nodes are together, behind the matmul that writes ``buffer``."""
+    ops: Counter[str] = Counter()
+    for node in nodes:
+        ops.update(node._body.op_counts)  # type: ignore[attr-defined]
+    inside = {buffer.get_name(), *(name for node in nodes for name in node.get_buffer_names())}
+    elements = V.graph.sizevars.optimization_hint(buffer.get_numel())
+    tensors = {
+        dep.name
+        for node in nodes
+        for dep in node.read_writes.reads
+        if dep.name not in inside and V.graph.sizevars.optimization_hint(dep.get_numel()) >= elements
+    }
+    cost = len(tensors) + sum(_COSTS.get(op, 0.0) * count for op, count in ops.items())
+    return "light" if cost == 0 else "medium" if cost <= _MAX_MEDIUM else "heavy"
+
+
+@cache
+def _take_part_in_scheduling() -> None:
+    """Have the scheduler ask about buffers of ours, from the first of them on."""
+    theirs = Scheduler.speedup_by_fusion
+
+    def speedup_by_fusion(self: Scheduler, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> FusionResult:
+        try:
+            ours = _fuses(node1, node2)
+        except Exception as error:
+            leave("an epilogue", error)
+            ours = False
+        return theirs(self, node1, node2) if ours is None else FusionResult.fuse(ours)
+
+    Scheduler.speedup_by_fusion = speedup_by_fusion  # type: ignore[method-assign]
+
+
+def _fuses(node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool | None:
+    """Whether to fuse a matmul of ours with what comes before or behind it; None if neither node is one."""
+    buffer = next((node.get_template_node() for node in (node1, node2) if node.is_template()), None)
+    if not isinstance(buffer, _Buffer):
+        return None
+    if node2.is_template() or node2.is_foreach() or node2.is_reduction():
+        return False
+    followers = [node for node in (*node1.get_nodes(), *node2.get_nodes()) if node.node is not buffer]
+    if any(getattr(dep, "mode", None) == "atomic_add" for node in followers for dep in node.read_writes.writes):
+        return False
+    return buffer.fuses(followers)

@@ -1,0 +1,180 @@
+"""Epilogues on a CUDA device that is not there: which kernel a matmul gets, by the pointwise work that is fused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor import config as inductor_config
+from torch.nn import functional
+
+import diode_lut
+from diode_lut.runtime import recorder
+from tests.fake_cuda import Input, Lowered, compile_triton, lower
+from tests.inductor.test_hook import ATEN, Rows, blocks, triton
+
+pytestmark = pytest.mark.usefixtures("h200")
+
+SMALL, LARGE = triton("triton_mm", 64, 64, 32), triton("triton_mm", 64, 128, 32)
+LINEAR = [Input((512, 1024)), Input((2048, 1024)), Input((2048,)), Input((512, 2048))]
+
+Function = Callable[..., Any]
+
+
+def linear(x: Any, w: Any, b: Any) -> Any:
+    return functional.linear(x, w, b)
+
+
+def gelu_tanh(x: Any) -> Any:
+    return functional.gelu(x, approximate="tanh")
+
+
+EPILOGUES: dict[str, tuple[str, Function]] = {
+    "relu": ("light", lambda x, w, b, r: linear(x, w, b).relu()),
+    "scale": ("light", lambda x, w, b, r: linear(x, w, b) * 0.5),
+    "cast": ("light", lambda x, w, b, r: linear(x, w, b).float()),
+    "row": ("light", lambda x, w, b, r: linear(x, w, b) * b),
+    "silu": ("medium", lambda x, w, b, r: functional.silu(linear(x, w, b))),
+    "gelu": ("medium", lambda x, w, b, r: functional.gelu(linear(x, w, b))),
+    "residual": ("medium", lambda x, w, b, r: linear(x, w, b) + r),
+    "gate": ("medium", lambda x, w, b, r: functional.silu(linear(x, w, b)) * r),
+    "gelu with tanh": ("heavy", lambda x, w, b, r: gelu_tanh(linear(x, w, b))),
+    "gelu and residual": ("heavy", lambda x, w, b, r: gelu_tanh(linear(x, w, b)) + r),
+    "gelu's derivative": ("heavy", lambda x, w, b, r: torch.ops.aten.gelu_backward(linear(x, w, b), r)),
+}
+"""Epilogues that are fused, and the class of each."""
+
+UNFUSED: dict[str, Function] = {
+    "nothing": lambda x, w, b, r: linear(x, w, b),
+    "a reduction": lambda x, w, b, r: linear(x, w, b).softmax(-1),
+    "relu and a reduction": lambda x, w, b, r: linear(x, w, b).relu().sum(0),
+    "a norm of the sum with a residual": lambda x, w, b, r: functional.layer_norm(linear(x, w, b) + r, (2048,)),
+    "another matmul": lambda x, w, b, r: linear(x, w, b) @ w,
+}
+"""What follows a matmul without being fused into its kernel."""
+
+
+def by_class(**configs: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each of these classes of epilogues; ``any`` is a row that has none."""
+    return [
+        {"op": "addmm", **({} if name == "any" else {"epilogue": name}), "configs": [config]}
+        for name, config in configs.items()
+    ]
+
+
+def tiles(lowered: Lowered) -> list[list[int]]:
+    return [blocks(source) for source in lowered.triton_templates]
+
+
+@pytest.mark.parametrize(("name", "function"), EPILOGUES.values(), ids=EPILOGUES)
+def test_the_row_of_the_epilogue_decides(tmp_path: Path, rows: Rows, name: str, function: Function) -> None:
+    """A kernel that only the row of the epilogue names is taken, with the epilogue in it."""
+    rows(*by_class(any=ATEN, **{name: SMALL}))
+    lowered = lower(function, *LINEAR)
+    assert tiles(lowered) == [[64, 64, 32, 8]]
+    assert not lowered.extern
+    (kernel,) = lowered.triton_kernels
+    compile_triton(kernel, tmp_path)
+
+
+@pytest.mark.parametrize(("name", "function"), EPILOGUES.values(), ids=EPILOGUES)
+def test_rows_of_other_epilogues_do_not_decide(rows: Rows, name: str, function: Function) -> None:
+    """Where only other classes have a kernel, the library is used, and the code is that without such rows."""
+    rows(*by_class(**{"any": ATEN, "light": SMALL, "medium": SMALL, "heavy": SMALL, name: ATEN}))
+    lowered = lower(function, *LINEAR)
+    with diode_lut.config.patch(epilogues=False):
+        without = lower(function, *LINEAR)
+    assert not lowered.triton_templates
+    assert lowered.code == without.code
+
+
+@pytest.mark.parametrize("plain", [ATEN, LARGE], ids=["aten", "triton"])
+@pytest.mark.parametrize("function", UNFUSED.values(), ids=UNFUSED)
+def test_what_is_not_fused_is_as_it_would_have_been(rows: Rows, plain: dict[str, Any], function: Function) -> None:
+    """Where nothing is fused, the code is that without rows for epilogues."""
+    rows(*by_class(none=plain, light=SMALL, medium=SMALL, heavy=SMALL))
+    lowered = lower(function, *LINEAR)
+    rows(*by_class(none=plain))
+    without = lower(function, *LINEAR)
+    assert lowered.code == without.code
+
+
+def test_a_kernel_that_is_slower_when_fused_is_not_fused(rows: Rows) -> None:
+    """Where a Triton kernel is best for the matmul alone, but not with its epilogue, that gets a kernel of its own."""
+    rows(*by_class(any=LARGE, heavy=ATEN))
+    lowered = lower(EPILOGUES["gelu with tanh"][1], *LINEAR)
+    assert tiles(lowered) == [[64, 128, 32, 8]]
+    assert len(lowered.triton_kernels) == 2
+
+
+def test_each_matmul_gets_its_own(rows: Rows) -> None:
+    """Two layers with different epilogues get the kernel of each."""
+    rows(*by_class(any=ATEN, light=SMALL), {"op": "mm", "epilogue": "medium", "configs": [LARGE]})
+
+    def layers(x: Any, w: Any, b: Any, r: Any) -> Any:
+        return functional.silu(linear(x, w, b).relu() @ w)
+
+    assert tiles(lower(layers, *LINEAR)) == [[64, 64, 32, 8], [64, 128, 32, 8]]
+
+
+def test_a_miss_alone_may_be_fused(rows: Rows) -> None:
+    """A matmul for which there is no row runs the library's kernel alone, and the kernel of a row with an epilogue."""
+    rows(*by_class(light=SMALL))
+    assert tiles(lower(EPILOGUES["relu"][1], *LINEAR)) == [[64, 64, 32, 8]]
+    assert not lower(UNFUSED["nothing"], *LINEAR).triton_templates
+
+
+def test_a_padded_result(rows: Rows) -> None:
+    """Where Inductor pads the rows of the result of the library's kernel, the fused kernel writes that layout too."""
+    rows({"op": "mm", "configs": [ATEN]}, {"op": "mm", "epilogue": "light", "configs": [SMALL]})
+    operands = [Input((512, 1024)), Input((1024, 2050))]
+
+    def both(a: Any, b: Any) -> Any:
+        product = a @ b
+        return product, product.relu()
+
+    fused = lower(both, *operands)
+    assert tiles(fused) == [[64, 64, 32, 8]]
+    with diode_lut.config.patch(epilogues=False):
+        library = lower(both, *operands)
+    assert library.extern == ["mm"]
+    assert [lowered.code.count("(2112, 1)") for lowered in (fused, library)] == [2, 2]
+
+
+@pytest.mark.parametrize("setting", [{"policy": "verify"}, {"top_k": 2}, {"epilogues": False}], ids=str)
+def test_settings_that_leave_it_to_the_matmul_alone(rows: Rows, setting: dict[str, Any]) -> None:
+    """With ``epilogues=False``, and where Inductor benchmarks, the row for no epilogue decides."""
+    rows(*by_class(any=ATEN, light=SMALL))
+    with diode_lut.config.patch(**setting):
+        assert not lower(EPILOGUES["relu"][1], *LINEAR).triton_templates
+
+
+def test_max_autotune(rows: Rows) -> None:
+    """Rows decide about epilogues under max-autotune as well, without a benchmark."""
+    rows(*by_class(any=ATEN, light=SMALL))
+    with inductor_config.patch(max_autotune=True):
+        assert tiles(lower(EPILOGUES["relu"][1], *LINEAR)) == [[64, 64, 32, 8]]
+        assert not lower(EPILOGUES["gelu"][1], *LINEAR).triton_templates
+
+
+def test_dynamic_sizes(rows: Rows) -> None:
+    """The class of an epilogue is the same where a size may change."""
+    rows(*by_class(any=ATEN, medium=SMALL))
+    dynamic = [LINEAR[0]._replace(dynamic=[0]), *LINEAR[1:3]]
+    lowered = lower(lambda x, w, b: functional.silu(linear(x, w, b)), *dynamic)
+    assert tiles(lowered) == [[64, 64, 32, 8]]
+    assert not lower(lambda x, w, b: linear(x, w, b).relu(), *dynamic).triton_templates
+
+
+def test_what_was_fused_is_counted(rows: Rows) -> None:
+    """Decisions for an epilogue are counted when the epilogue is known, once for each matmul."""
+    rows(*by_class(any=ATEN, light=SMALL, heavy=SMALL))
+    with recorder.counting() as counts:
+        lower(EPILOGUES["relu"][1], *LINEAR)
+    assert counts.hits["user"] == 2
+    with recorder.counting() as counts:
+        lower(UNFUSED["nothing"], *LINEAR)
+    assert counts.hits["user"] == 1
