@@ -48,6 +48,11 @@ def draw_graph_rows(random: Random, graph: Graph) -> list[Row]:
     sizes = all_sizes(graph.sizes, graph.made)
     ops = [op for op in ("mm", "addmm", "bmm", "baddbmm") if random.random() < 0.95]
     rows: list[Row] = [{"op": op, "configs": _graph_configs(random, op, sizes)} for op in ops]
+    if random.random() < 0.6:  # other kernels where something is fused
+        classes = [name for name in EPILOGUES if random.random() < 0.5]
+        rows += [
+            {"op": op, "epilogue": name, "configs": _graph_configs(random, op, sizes)} for op in ops for name in classes
+        ]
     if random.random() < 0.5:  # a narrower row, which comes before
         dim = random.choice("mnk")
         low = random.choice([1, 16, 64])
@@ -92,7 +97,7 @@ def _row(random: Random, product: Product) -> Row:
     if random.random() < 0.1:
         row["align"] = random.choice(ALIGNS)
     if random.random() < 0.03:
-        row["epilogue"] = random.choice(EPILOGUES)
+        row["epilogue"] = random.choice(tuple(EPILOGUES))
     for dim in "bmnk":
         if random.random() < 0.25 and (dim != "b" or product.op in ("bmm", "baddbmm")):
             row[dim] = _range(random, max(product.sizes[dim], 1))
