@@ -44,7 +44,7 @@ def entries_of(measurements: Measurements, previous: Table | None, epsilon: floa
 
 def _plain_kind(problem: Problem) -> tuple[object, ...]:
     """The kind of the GEMM without an epilogue. Its rows hold for any epilogue where no other was measured."""
-    return problem._replace(epilogue=NO_EPILOGUE).kind
+    return problem.alone.kind
 
 
 def _costs(measurements: Measurements, allowed: _Times, previous: Table | None, noise: float) -> _Times:

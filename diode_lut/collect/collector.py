@@ -70,10 +70,8 @@ def collect(
 
 def _tasks(stage: str, problems: Sequence[Problem], dataset: Dataset) -> list[Task]:
     if stage != "final":
-        return [Task(problem) for problem in problems]
-    wanted = set(problems)
-    records = (record for record in _records(dataset, "sweep") if record.problem in wanted)
-    return final_tasks(records, dataset.header.hardware.sm_count)
+        return [Task(problem) for problem in dict.fromkeys(problem.alone for problem in problems)]
+    return final_tasks(_records(dataset, "sweep"), problems, dataset.header.hardware.sm_count)
 
 
 def _require_fit(table: Table, setup: Setup) -> None:

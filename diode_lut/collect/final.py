@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from diode_lut.collect.gemm import Bench, Times, make_operands, matmul_precision
+from diode_lut.collect.gemm import (
+    EPILOGUES,
+    Bench,
+    Times,
+    make_operands,
+    make_tensors,
+    matmul_precision,
+    with_epilogue,
+)
 from diode_lut.collect.search_space import other_groups
 from diode_lut.collect.sweep import Launch, aten_launch
 from diode_lut.collect.tasks import Outcome, Task
 from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.errors import CollectError
-from diode_lut.domain.problem import Problem
+from diode_lut.domain.problem import NO_EPILOGUE, Problem
 from diode_lut.inductor.names import failure_reason
+from diode_lut.inductor.program import Program, make_program
 from diode_lut.inductor.standalone import Kernel, Lowering, Subgraph, lowering
 from diode_lut.kernels.config import ATEN, Config
 
@@ -50,32 +59,61 @@ _TOLERANCE = {"float16": 0.02, "bfloat16": 0.12, "tf32": 0.02, "float32": 1e-4}
 """By dtype: largest error of an element over the square root of K, for normally distributed matrices."""
 
 
-def finalists(records: Iterable[Record], sm_count: int) -> list[Task]:
-    """The tasks of this stage, one for each problem of the sweep's ``records``.
+_Ranking = list[tuple[Config, float]]
+"""Configs of a problem with their times over the best time, fastest first."""
+
+_CLOSE_FUSED = {"light": 1.15, "medium": 1.3, "heavy": 1.6}
+"""By class of epilogue: the largest time of a finalist over that of the best kernel, both in the sweep without one."""
+
+_MAX_FUSED = 6
+"""Most finalists of a problem with an epilogue, besides aten."""
+
+
+def finalists(records: Iterable[Record], problems: Iterable[Problem], sm_count: int) -> list[Task]:
+    """The tasks of this stage, one for each of ``problems`` that the sweep's ``records`` have, without its epilogue.
 
     Its configs are ``aten``, the problem's best, and those of the configs that serve it which serve most problems of
-    the same op, dtype and layout, so that few rows can serve many problems.
+    the same op, dtype and layout, so that few rows can serve many problems. With an epilogue, its configs are ``aten``
+    and the best of each size of tiles and number of warps, by which the cost of an epilogue differs.
     """
+    wanted: dict[Problem, list[Problem]] = defaultdict(list)
+    for problem in problems:
+        wanted[problem.alone].append(problem)
     kinds: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
     for record in records:
-        kinds[record.problem.op, record.problem.dtype, record.problem.layout].append(record)
-    return [task for kind in kinds.values() for task in _finalists(kind, sm_count)]
+        if record.problem in wanted:
+            kinds[record.problem.op, record.problem.dtype, record.problem.layout].append(record)
+    return [task for kind in kinds.values() for task in _finalists(kind, wanted, sm_count)]
 
 
-def _finalists(records: list[Record], sm_count: int) -> Iterator[Task]:
+def _finalists(records: list[Record], wanted: Mapping[Problem, list[Problem]], sm_count: int) -> Iterator[Task]:
     ranked = {record.problem: _ranked(record) for record in records}
     served = Counter(config for ranking in ranked.values() for config, factor in ranking if factor <= _SERVING_FACTOR)
     for problem, ranking in ranked.items():
-        align = problem.align
-        best = [config for config, factor in ranking if factor <= _CLOSE_FACTOR[align]][: _MAX_BEST[align]]
-        serving = [config for config, factor in ranking if factor <= _SERVING_FACTOR and config not in best]
-        serving.sort(key=lambda config: -served[config])
-        groups = other_groups(problem, best[0], sm_count)
-        chosen = dict.fromkeys([ATEN, *best, *serving[:_MAX_SHARED], *groups])
-        yield Task(problem, tuple(chosen))
+        for each in wanted[problem]:
+            chosen = _alone(problem, ranking, served, sm_count) if each == problem else _fused(each, ranking)
+            yield Task(each, tuple(dict.fromkeys([ATEN, *chosen])))
 
 
-def _ranked(record: Record) -> list[tuple[Config, float]]:
+def _alone(problem: Problem, ranking: _Ranking, served: Mapping[Config, int], sm_count: int) -> list[Config]:
+    align = problem.align
+    best = [config for config, factor in ranking if factor <= _CLOSE_FACTOR[align]][: _MAX_BEST[align]]
+    serving = [config for config, factor in ranking if factor <= _SERVING_FACTOR and config not in best]
+    serving.sort(key=lambda config: -served[config])
+    return [*best, *serving[:_MAX_SHARED], *other_groups(problem, best[0], sm_count)]
+
+
+def _fused(problem: Problem, ranking: _Ranking) -> list[Config]:
+    kernels = [pair for pair in ranking if pair[0].kernel.tiled]
+    best: dict[tuple[int, int, int], Config] = {}
+    for config, factor in kernels:
+        if factor <= _CLOSE_FUSED[problem.epilogue] * kernels[0][1]:
+            tiles = config.tiles
+            best.setdefault((tiles.block_m, tiles.block_n, tiles.num_warps), config)
+    return list(best.values())[:_MAX_FUSED]
+
+
+def _ranked(record: Record) -> _Ranking:
     """Configs with their times over the best time, fastest first."""
     times = sorted((timing.ns, timing.config) for timing in record.timings if timing.ns is not None)
     return [(config, ns / times[0][0]) for ns, config in times]
@@ -102,42 +140,58 @@ class _Prepared(NamedTuple):
     """A task and its kernels, which are compiled in the background."""
 
     task: Task
-    kernels: dict[Config, Kernel | Subgraph]
+    kernels: dict[Config, Kernel | Subgraph | Program]
 
 
 def _prepare(task: Task, lowered: Lowering) -> _Prepared:
-    failed = {timing.config for timing in task.failed}
-    shapes = make_operands(task.problem, "meta")
-    kernels: dict[Config, Kernel | Subgraph] = {}
+    problem, failed = task.problem, {timing.config for timing in task.failed}
+    tensors = (*make_operands(problem, "meta"), *make_tensors(problem, "meta"))
+    kernels: dict[Config, Kernel | Subgraph | Program] = {}
     for config in task.configs:
-        if config == ATEN or config in failed:
+        if config in failed:
             continue
-        kernel = lowered.for_problem(task.problem, config, shapes)
+        kernel = _make(problem, config, tensors, lowered)
         if kernel is not None:
             kernel.compile()
             kernels[config] = kernel
     return _Prepared(task, kernels)
 
 
+def _make(
+    problem: Problem, config: Config, tensors: tuple[torch.Tensor, ...], lowered: Lowering
+) -> Kernel | Subgraph | Program | None:
+    """What runs the config, None if nothing can; and for ``aten`` without an epilogue, which needs no kernel."""
+    if problem.epilogue != NO_EPILOGUE:
+        return make_program(with_epilogue(problem), tensors, lowered.device, config)
+    return None if config == ATEN else lowered.for_problem(problem, config, tensors)
+
+
 def _measure(prepared: _Prepared, device: str, watch: Watch, bench: Bench) -> Outcome:
     problem = prepared.task.problem
     try:
-        timings = _timings(prepared, make_operands(problem, device), watch, bench)
+        timings = _timings(prepared, watch, bench, make_operands(problem, device), make_tensors(problem, device))
     except (CollectError, RuntimeError) as error:  # such as too little memory
         torch.cuda.empty_cache()
         return Outcome(problem, "skipped", reason=str(error).splitlines()[0])
     return Outcome(problem, "measured", Record(problem, timings, "final"))
 
 
-def _timings(prepared: _Prepared, operands: tuple[torch.Tensor, ...], watch: Watch, bench: Bench) -> tuple[Timing, ...]:
+def _timings(
+    prepared: _Prepared,
+    watch: Watch,
+    bench: Bench,
+    operands: tuple[torch.Tensor, ...],
+    tensors: tuple[torch.Tensor, ...],
+) -> tuple[Timing, ...]:
     problem = prepared.task.problem
-    check = Check(problem, operands)
-    launches: dict[Config, Launch] = {ATEN: aten_launch(problem, operands, check.out)}
+    check = Check(problem, operands, tensors)
+    alone = problem.epilogue == NO_EPILOGUE
+    launches: dict[Config, Launch] = {ATEN: aten_launch(problem, operands, check.out)} if alone else {}
     failures: list[Timing] = []
     for config, kernel in prepared.kernels.items():
         reason = kernel.load()
         if reason is None:
-            launch = kernel.bind(problem, operands, check.out)
+            launch = kernel.bind(problem, (*operands, *tensors), check.out)
             reason = _failure(problem, config, launch, check, watch)
             launches |= {} if reason else {config: launch}
         if reason is not None:
@@ -159,14 +213,22 @@ def _failure(problem: Problem, config: Config, launch: Launch, check: Check, wat
 class Check:
     """Compares each element of a kernel's result with that of float64."""
 
-    def __init__(self, problem: Problem, operands: tuple[torch.Tensor, ...]) -> None:
+    def __init__(
+        self, problem: Problem, operands: tuple[torch.Tensor, ...], tensors: tuple[torch.Tensor, ...] = ()
+    ) -> None:
         a = operands[-2]
         self.out = torch.empty((*a.shape[:-1], problem.n), dtype=a.dtype, device=a.device)
-        self._limit = _TOLERANCE[problem.dtype] * math.sqrt(problem.k)
-        self._reference = getattr(torch, problem.op)(*(each.double() for each in operands)).to(_REFERENCE[a.dtype])
+        growth = 1.0 if problem.epilogue == NO_EPILOGUE else EPILOGUES[problem.epilogue].factor
+        self._limit = growth * _TOLERANCE[problem.dtype] * math.sqrt(problem.k)
+        exact = with_epilogue(problem)(*(each.double() for each in (*operands, *tensors)))
+        self._reference = exact.to(_REFERENCE[a.dtype])
 
     def passes(self, launch: Callable[[], object]) -> bool:
-        """Whether one launch computes the right result; elements that it does not write are NaN and never pass."""
+        """Whether one launch computes the right result; elements that it does not write are NaN and never pass.
+
+        That holds for results in ``out``, and nearly always for those in new memory.
+        """
+        torch.full_like(self.out, torch.nan)  # the allocator hands out this memory next
         self.out.fill_(torch.nan)
         result = launch()
         error = (result if isinstance(result, torch.Tensor) else self.out) - self._reference

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from diode_lut.domain.errors import CollectError
-from diode_lut.domain.problem import BATCHED, ITEMSIZES, Problem, contiguous_align
+from diode_lut.domain.problem import BATCHED, ITEMSIZES, NO_EPILOGUE, Problem, contiguous_align
 from diode_lut.inductor.problems import TORCH_DTYPES
 
 
@@ -34,6 +34,58 @@ def make_gemm(problem: Problem, device: str) -> Gemm:
         *bias, a, b = operands
         return Gemm(_Linear(b, *bias).eval(), (a,), frozen=True)
     return Gemm(getattr(torch, problem.op), operands, frozen=False)
+
+
+class Epilogue(NamedTuple):
+    """The epilogue that stands for a class: ``function`` of the GEMM's result and of ``tensors`` more of its shape.
+
+    The best config for it is, for the other epilogues of the class, on average within 1.3 % of the best; measured on an
+    H200 with 13 epilogues behind 26 GEMMs. Errors of the result grow at most ``factor`` times.
+    """
+
+    function: Callable[..., torch.Tensor]
+    tensors: int
+    factor: float
+
+
+def _scaled_sum(c: torch.Tensor, scale: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+    return c * scale + residual
+
+
+def _gelu_derivative(c: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten.gelu_backward(c, x)  # type: ignore[no-any-return]
+
+
+EPILOGUES = {
+    "light": Epilogue(torch.relu, 0, 1.0),
+    "medium": Epilogue(_scaled_sum, 2, 8.0),
+    "heavy": Epilogue(_gelu_derivative, 1, 2.0),
+}
+"""What is measured for each class of epilogues."""
+
+
+def with_epilogue(problem: Problem) -> Callable[..., torch.Tensor]:
+    """The problem as a function of its operands and of ``make_tensors``."""
+    gemm = getattr(torch, problem.op)
+    if problem.epilogue == NO_EPILOGUE:
+        return gemm  # type: ignore[no-any-return]
+    epilogue = EPILOGUES[problem.epilogue]
+
+    def function(*tensors: torch.Tensor) -> torch.Tensor:
+        operands = len(tensors) - epilogue.tensors
+        result: torch.Tensor = epilogue.function(gemm(*tensors[:operands]), *tensors[operands:])
+        return result
+
+    return function
+
+
+def make_tensors(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
+    """What the problem's epilogue reads besides the result: normally distributed tensors of its shape."""
+    if problem.epilogue == NO_EPILOGUE:
+        return ()
+    shape = (*((problem.b,) if problem.op in BATCHED else ()), problem.m, problem.n)
+    count = EPILOGUES[problem.epilogue].tensors
+    return tuple(torch.randn(shape, dtype=TORCH_DTYPES[problem.dtype], device=device) for _ in range(count))
 
 
 def make_operands(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:

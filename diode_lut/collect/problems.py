@@ -12,7 +12,7 @@ import orjson
 
 from diode_lut.domain.errors import CollectError, ProblemError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import BATCHED, ITEMSIZES, Problem
+from diode_lut.domain.problem import BATCHED, ITEMSIZES, NO_EPILOGUE, Problem
 from diode_lut.io.bounded import has_more_values, read_at_most
 from diode_lut.receipt.loss import losses
 from diode_lut.receipt.read import decode_receipt
@@ -28,8 +28,9 @@ _KEYS = ("op", "dtype", "layout", "B", "M", "N", "K")
 def read_problems(path: Path, find_hardware: Callable[[], Hardware] | None = None) -> list[Problem]:
     """The problems of a JSON list of ``{"op", "B", "M", "N", "K", "dtype", "layout"}``, each once, in file order.
 
-    ``align`` may be given too; without it the operands are packed. Other keys are ignored. CollectError, with file,
-    index and key, if the file is not such a list or one of its problems cannot exist.
+    ``align`` and ``epilogue`` may be given too; without them the operands are packed and nothing follows the GEMM.
+    Other keys are ignored. CollectError, with file, index and key, if the file is not such a list or one of its
+    problems cannot exist.
 
     The file may be a receipt: then these are its misses, those that lost most time first; with ``find_hardware``, only
     the misses on devices of the same architecture and SM count as the hardware that it returns. ReceiptError if the
@@ -73,6 +74,7 @@ def _problem(fields: Any, where: str) -> Problem:
             layout=fields["layout"],
             b=fields["B"],
             align=fields.get("align"),
+            epilogue=fields.get("epilogue", NO_EPILOGUE),
         )
     except ProblemError as error:
         raise CollectError(f"{where}.{error}") from error

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from diode_lut.collect.tasks import Outcome, Task
     from diode_lut.collect.watch import Watch
     from diode_lut.dataset import Record, Timing
+    from diode_lut.domain.problem import Problem
 
 METHODS = {"autotune": ("autotune",), "sweep": ("sweep", "final")}
 """The stages of each method, in order: all problems go through one stage before any goes through the next."""
@@ -29,9 +30,9 @@ FINALISTS = "diode_lut.collect.final:finalists"
 """The function that makes the tasks of stage ``final`` from the records of stage ``sweep``."""
 
 
-def final_tasks(records: Iterable[Record], sm_count: int) -> list[Task]:
+def final_tasks(records: Iterable[Record], problems: Sequence[Problem], sm_count: int) -> list[Task]:
     """The tasks of stage ``final``, from the records of stage ``sweep`` on a device of ``sm_count`` SMs."""
-    tasks: list[Task] = resolve_name(FINALISTS)(records, sm_count)
+    tasks: list[Task] = resolve_name(FINALISTS)(records, problems, sm_count)
     return tasks
 
 

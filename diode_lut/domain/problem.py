@@ -114,6 +114,11 @@ class Problem(NamedTuple):
         return self.op, self.dtype, self.layout, self.align, self.epilogue
 
     @property
+    def alone(self) -> Problem:
+        """The GEMM without an epilogue."""
+        return self if self.epilogue == NO_EPILOGUE else self._replace(epilogue=NO_EPILOGUE)
+
+    @property
     def sizes(self) -> tuple[int, int, int, int]:
         """b, m, n and k."""
         return self.b, self.m, self.n, self.k

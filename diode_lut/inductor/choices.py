@@ -6,6 +6,7 @@ frozen weights becomes a "packed linear" of MKL or oneDNN.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch._inductor.codegen.cpp_bmm_template import CppBmmTemplate
@@ -17,6 +18,7 @@ from torch._inductor.select_algorithm import ExternKernelCaller, realize_inputs
 
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.problem import Problem
+from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.names import KWARGS, TEMPLATE_OF_UID, UIDS
 from diode_lut.inductor.problems import problem_of
 from diode_lut.kernels.config import ATEN, Config
@@ -91,3 +93,21 @@ def _linear_problem(aten: ChoiceCaller) -> Problem | None:
 def aten_of(choices: list[ChoiceCaller]) -> ChoiceCaller | None:
     """The choice that calls a library, as PyTorch does without Inductor: cuBLAS, MKL, oneDNN."""
     return next((choice for choice in choices if config_of(choice) == ATEN), None)
+
+
+def offered(templates: Sequence[Any], name: str, op: str) -> list[Any]:
+    """Those of Inductor's ``templates`` that are our template ``name`` for an op."""
+    uids = UIDS[name].get(op, ())
+    return [template for template in templates if template.uid in uids]
+
+
+def library_choice(templates: Sequence[Any], op: str, ask: Callable[[list[Any]], list[ChoiceCaller]]) -> ChoiceCaller:
+    """The library's choice for an op, or CannotRun; ``ask`` makes the choices of some of Inductor's ``templates``.
+
+    Of addmm's two choices it is the one that keeps the bias a vector, for cuBLASLt's bias epilogue.
+    """
+    library = offered(templates, "aten", op)
+    choices = ask(library) if library else []
+    if not choices:
+        raise CannotRun("Inductor does not offer the library here")
+    return next((choice for choice in choices if choice.name == "bias_addmm"), choices[0])

@@ -18,9 +18,8 @@ from diode_lut.domain.errors import MissError
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import CannotRun, answer, autotuning, in_force
 from diode_lut.inductor.build_choice import build_choice
-from diode_lut.inductor.choices import config_of
+from diode_lut.inductor.choices import config_of, library_choice, offered
 from diode_lut.inductor.fusion import may_be_followed, with_epilogues
-from diode_lut.inductor.names import UIDS
 from diode_lut.inductor.problems import problem_of
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import cache_identity, is_off, leave
@@ -53,8 +52,8 @@ class DiodeChoices(InductorChoices):
     ) -> Choices:
         """The choices for one matmul: those of a table or model that answers, else those of the base class."""
 
-        def ask_base(offered: list[Any]) -> Choices:
-            return super(DiodeChoices, self).get_template_configs(kernel_inputs, offered, op_name, kwarg_overrides)
+        def ask_base(some: list[Any]) -> Choices:
+            return super(DiodeChoices, self).get_template_configs(kernel_inputs, some, op_name, kwarg_overrides)
 
         try:
             choices = _Question(kernel_inputs, templates, op_name, ask_base).choices() if in_force() else None
@@ -134,12 +133,10 @@ class _Question:
 
         It is decided when aten is offered, or, where aten is not among the backends, when Triton is.
         """
-        return bool(self._offered("aten") or (not use_aten_gemm_kernels() and self._offered("triton_mm")))
-
-    def _offered(self, template: str) -> list[Any]:
-        """Those of the question's templates that are our ``template``."""
-        uids = UIDS[template].get(self.op, ())
-        return [offered for offered in self.templates if offered.uid in uids]
+        return bool(
+            offered(self.templates, "aten", self.op)
+            or (not use_aten_gemm_kernels() and offered(self.templates, "triton_mm", self.op))
+        )
 
     def _answered_before(self) -> bool:
         nodes = self.inputs.mat1mat2()
@@ -150,9 +147,4 @@ class _Question:
         return self._aten() if config == ATEN else build_choice(config, self.inputs, self.op)
 
     def _aten(self) -> ChoiceCaller:
-        """Aten's choice; of addmm's two, the one that keeps the bias a vector, for cuBLASLt's bias epilogue."""
-        offered = self._offered("aten")
-        choices = self.ask_base(offered) if offered else []
-        if not choices:
-            raise CannotRun("Inductor does not offer the library here")
-        return next((choice for choice in choices if choice.name == "bias_addmm"), choices[0])
+        return library_choice(self.templates, self.op, self.ask_base)

@@ -221,7 +221,7 @@ class Lowering:
 
     def __init__(self, graph: GraphLowering, env: ShapeEnv, device: torch.device) -> None:
         self._graph = graph
-        self._device = device
+        self.device = device
         self._symbols = [
             _symbol(env, hint, most) for hint, most in zip(_HINTS, (MAX_BATCH, *[_MAX_STEPS] * 3), strict=True)
         ]
@@ -257,7 +257,7 @@ class Lowering:
 
     def _node(self, dtype: torch.dtype, size: Sequence[Any], stride: Sequence[Any]) -> Any:
         name = f"arg{len(self._graph.graph_inputs)}"
-        layout = ir.FixedLayout(self._device, dtype, list(size), list(stride))
+        layout = ir.FixedLayout(self.device, dtype, list(size), list(stride))
         node = ir.TensorBox.create(ir.InputBuffer(name=name, layout=layout))
         self._graph.graph_inputs[name] = node
         return realize_inputs(node)  # type: ignore[no-untyped-call]

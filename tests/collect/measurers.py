@@ -43,12 +43,10 @@ sweep = partial(measure, stage="sweep")
 final = partial(measure, stage="final")
 
 
-def finalists(records: Iterable[Record], sm_count: int) -> list[Task]:
-    """The config with the best time, for each record."""
-    return [
-        Task(record.problem, (min(record.timings, key=lambda timing: timing.ns or math.inf).config,))
-        for record in records
-    ]
+def finalists(records: Iterable[Record], problems: Iterable[Problem], sm_count: int) -> list[Task]:
+    """The config with the best time without an epilogue, for each problem."""
+    best = {record.problem: min(record.timings, key=lambda timing: timing.ns or math.inf).config for record in records}
+    return [Task(problem, (best[problem.alone],)) for problem in problems if problem.alone in best]
 
 
 def _measure(task: Task, device: str, watch: Watch, stage: str, begun: int) -> Outcome:

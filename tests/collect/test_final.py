@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from diode_lut.collect.final import finalists
 from diode_lut.collect.tasks import Task
 from diode_lut.dataset import Record, Timing
@@ -22,24 +24,29 @@ def record(m: int, n: int = 64, **times: float | None) -> Record:
     return Record(Problem.of("mm", m, n, 64, dtype="float16", layout="nn"), tuple(timings), "sweep")
 
 
+def tasks_of(records: Sequence[Record], problems: Sequence[Problem] = ()) -> list[Task]:
+    """The finalists on 132 SMs, by default of the problems that were swept."""
+    return finalists(records, problems or [record.problem for record in records], 132)
+
+
 def test_the_best_and_aten() -> None:
     """Configs near the best are in, those far from it and failures are not, aten always is."""
-    (task,) = finalists([record(64, aten=200, s2=100, s3=105, s4=150, s5=None)], 132)
+    (task,) = tasks_of([record(64, aten=200, s2=100, s3=105, s4=150, s5=None)])
     assert task == Task(record(64).problem, (ATEN, config(2), config(3)))
 
 
 def test_aten_alone_where_nothing_comes_near() -> None:
     """Where aten is far ahead, nothing is timed against it."""
-    (task,) = finalists([record(64, aten=100, s2=120, s3=130)], 132)
+    (task,) = tasks_of([record(64, aten=100, s2=120, s3=130)])
     assert task.configs == (ATEN,)
 
 
 def test_more_where_rows_are_not_aligned() -> None:
     """There the sweep says less about the kernels that users will run."""
     times = {"aten": 200, "s1": 100, "s2": 105, "s3": 110, "s4": 115, "s5": 120, "s6": 125, "s7": 135}
-    (task,) = finalists([record(64, n=61, **times)], 132)
+    (task,) = tasks_of([record(64, n=61, **times)])
     assert task.configs == (ATEN, *map(config, range(1, 7)))
-    (task,) = finalists([record(64, **times)], 132)
+    (task,) = tasks_of([record(64, **times)])
     assert task.configs == (ATEN, *map(config, range(1, 4)))
 
 
@@ -47,7 +54,40 @@ def test_what_serves_many_problems_is_in() -> None:
     """Of configs equally near, those that serve more problems are timed."""
     others = [record(m, aten=200, s1=100, s2=100, s3=100, s4=100, s8=100.5) for m in range(65, 70)]
     crowded = record(64, aten=200, s1=100, s2=100, s3=100, s4=100, s5=101, s6=101, s7=101, s8=102)
-    tasks = {task.problem: task for task in finalists([crowded, *others], 132)}
+    tasks = {task.problem: task for task in tasks_of([crowded, *others])}
     assert config(8) in tasks[crowded.problem].configs
-    alone = finalists([crowded], 132)[0].configs
+    alone = tasks_of([crowded])[0].configs
     assert config(8) not in alone
+
+
+def fused(epilogue: str, **times: float) -> tuple[Config, ...]:
+    """The finalists of a problem with an epilogue, by the times of its sweep; ``w8`` is a config with eight warps."""
+    timings = [
+        Timing(ATEN if name == "aten" else _tiled(int(name[1:]), 8 if name[0] == "w" else 4), ns)
+        for name, ns in times.items()
+    ]
+    swept = Record(record(64).problem, tuple(timings), "sweep")
+    problem = swept.problem._replace(epilogue=epilogue)
+    (task,) = tasks_of([swept], [problem])
+    assert task.problem == problem
+    return task.configs
+
+
+def _tiled(block: int, warps: int) -> Config:
+    return Config("triton_mm", (block, 64, 64, 8, 3, warps))
+
+
+def test_kernels_that_an_epilogue_may_prefer() -> None:
+    """Behind a GEMM with an epilogue, more kernels come near the best, however much faster aten is alone."""
+    times = {"aten": 50, "s32": 100, "s64": 112, "s128": 125, "w128": 150, "s16": 170}
+    assert fused("light", **times) == (ATEN, _tiled(32, 4), _tiled(64, 4))
+    assert fused("medium", **times) == (ATEN, _tiled(32, 4), _tiled(64, 4), _tiled(128, 4))
+    assert fused("heavy", **times) == (ATEN, _tiled(32, 4), _tiled(64, 4), _tiled(128, 4), _tiled(128, 8))
+
+
+def test_one_kernel_of_each_tile_with_an_epilogue() -> None:
+    """Configs that differ in their loop over K alone pay the same for an epilogue, so the best of them is timed."""
+    swept = record(64, aten=200, s2=100, s3=101, s4=102)
+    problem = swept.problem._replace(epilogue="light")
+    assert tasks_of([swept], [problem]) == [Task(problem, (ATEN, config(2)))]
+    assert {task.problem for task in tasks_of([swept], [problem, swept.problem])} == {problem, swept.problem}

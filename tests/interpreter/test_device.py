@@ -40,6 +40,15 @@ def test_templates_of_rows_are_executed(found: dict[str, Any], template: str) ->
     assert error < 4 * ROUNDING["torch.bfloat16"]
 
 
+@pytest.mark.parametrize("epilogue", ["light", "medium", "heavy"])
+@pytest.mark.parametrize("op", ["mm", "addmm", "bmm", "baddbmm"])
+def test_what_is_measured_of_epilogues_is_right(found: dict[str, Any], epilogue: str, op: str) -> None:
+    """A GEMM with an epilogue is timed as one Triton kernel, or as the library's and one for the epilogue."""
+    for error, kernels in found["programs"][f"{epilogue} {op}"].values():
+        assert error < 4 * ROUNDING["torch.bfloat16"]
+        assert kernels == 1
+
+
 def test_other_kernels_are_right(found: dict[str, Any]) -> None:
     """Reductions, scans, views and functions of libdevice give what float64 gives, to within some roundings."""
     assert found["reductions"] < 32 * ROUNDING["torch.float32"]

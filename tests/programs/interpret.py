@@ -26,6 +26,7 @@ def main() -> dict[str, Any]:
         "templates": {name: template(name) for name in ("triton_mm", "triton_mm_persistent_tma", "triton_bmm")},
         "reductions": reductions(),
         "dynamic": dynamic(),
+        "programs": {f"{name} {op}": programs(name, op) for name in ("light", "medium", "heavy") for op in OPS},
     }
     found["overruns"] = [freed_overruns()]
     for name, change in WRONG.items():
@@ -91,6 +92,33 @@ def template(name: str) -> list[Any]:
             result, codes = run_and_get_code(compiled, a.to("cuda"), b.to("cuda"))
     (error,) = errors([result], [(a.double() @ b.double()).relu()])
     return [error, "triton_heuristics.template(" in "".join(codes)]
+
+
+OPS = ("mm", "addmm", "bmm", "baddbmm")
+
+
+def programs(epilogue: str, op: str) -> dict[str, Any]:
+    """Of a GEMM with an epilogue, as the collector measures it: the error and the number of kernels per config."""
+    import torch
+
+    from diode_lut.collect.gemm import make_operands, make_tensors, with_epilogue
+    from diode_lut.domain.problem import Problem
+    from diode_lut.inductor.program import make_program
+    from diode_lut.kernels.config import ATEN, Config
+
+    batch = 3 if op in ("bmm", "baddbmm") else 1
+    problem = Problem.of(op, 64, 72, 48, b=batch, dtype="bfloat16", layout="nt", epilogue=epilogue)
+    tensors = [*make_operands(problem, "cpu"), *make_tensors(problem, "cpu")]
+    found = {}
+    for config in (ATEN, Config("triton_bmm" if batch > 1 else "triton_mm", tuple(BLOCKS.values()))):
+        program = make_program(with_epilogue(problem), tensors, torch.device("cuda", 0), config)
+        assert program is not None
+        program.compile()
+        assert program.load() is None
+        result = program.bind(problem, [each.to("cuda") for each in tensors], torch.empty(0))()
+        (error,) = errors([result], [with_epilogue(problem)(*(each.double() for each in tensors))])
+        found[config.template] = [error, program.code.count("async_compile.triton(")]
+    return found
 
 
 def reductions() -> float:
