@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from diode_lut.dataset import Record, Timing
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.problem import NO_EPILOGUE, Problem
 from diode_lut.inductor.names import failure_reason
-from diode_lut.inductor.program import Program, make_program
+from diode_lut.inductor.program import Program, generate
 from diode_lut.inductor.standalone import Kernel, Lowering, Subgraph, lowering
 from diode_lut.kernels.config import ATEN, Config
 
@@ -145,12 +146,12 @@ class _Prepared(NamedTuple):
 
 def _prepare(task: Task, lowered: Lowering) -> _Prepared:
     problem, failed = task.problem, {timing.config for timing in task.failed}
-    tensors = (*make_operands(problem, "meta"), *make_tensors(problem, "meta"))
+    shapes = make_operands(problem, "meta")
     kernels: dict[Config, Kernel | Subgraph | Program] = {}
     for config in task.configs:
         if config in failed:
             continue
-        kernel = _make(problem, config, tensors, lowered)
+        kernel = _make(problem, config, shapes, lowered)
         if kernel is not None:
             kernel.compile()
             kernels[config] = kernel
@@ -158,12 +159,19 @@ def _prepare(task: Task, lowered: Lowering) -> _Prepared:
 
 
 def _make(
-    problem: Problem, config: Config, tensors: tuple[torch.Tensor, ...], lowered: Lowering
+    problem: Problem, config: Config, shapes: tuple[torch.Tensor, ...], lowered: Lowering
 ) -> Kernel | Subgraph | Program | None:
     """What runs the config, None if nothing can; and for ``aten`` without an epilogue, which needs no kernel."""
     if problem.epilogue != NO_EPILOGUE:
-        return make_program(with_epilogue(problem), tensors, lowered.device, config)
-    return None if config == ATEN else lowered.for_problem(problem, config, tensors)
+        return Program(partial(generate_program, problem, lowered.device, config))
+    return None if config == ATEN else lowered.for_problem(problem, config, shapes)
+
+
+def generate_program(problem: Problem, device: torch.device, config: Config) -> str:
+    """Inductor's code for a problem with its epilogue; runs in any process."""
+    tensors = (*make_operands(problem, "meta"), *make_tensors(problem, "meta"))
+    with matmul_precision(problem.dtype):
+        return generate(with_epilogue(problem), tensors, device, config)
 
 
 def _measure(prepared: _Prepared, device: str, watch: Watch, bench: Bench) -> Outcome:

@@ -9,6 +9,8 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.choices import InductorChoices
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.debug import DebugContext
@@ -36,15 +38,20 @@ _LOADING = 16
 
 
 class Program:
-    """What Inductor generates for a function of tensors, to be compiled, loaded, and bound to tensors."""
+    """A function of tensors, for which Inductor's code is to be generated, compiled, loaded, and bound to tensors.
 
-    def __init__(self, code: str) -> None:
-        self.code = code
+    ``generate`` returns the code, as ``generate`` of this module does; it is pickled.
+    """
+
+    def __init__(self, generate: Callable[[], str]) -> None:
+        self._generate = generate
         self._loading: Future[Any] | None = None
 
     def compile(self) -> None:
-        """Start compiling, in Inductor's pool of processes if it has one."""
-        self._loading = _pool().submit(PyCodeCache.load, self.code)
+        """Start generating and compiling, in Inductor's pool of processes if it has one."""
+        pooled = AsyncCompile.use_process_pool()  # type: ignore[no-untyped-call]
+        code = AsyncCompile.process_pool().submit(self._generate) if pooled else _done(self._generate)
+        self._loading = _loaders().submit(lambda: PyCodeCache.load(code.result()))
 
     def load(self) -> str | None:
         """Wait until it is compiled and put it on the device; if that fails, the reason of dataset.REASONS."""
@@ -52,6 +59,7 @@ class Program:
         try:
             self._loading.result(timeout=COMPILE_LIMIT_S)
         except Exception as error:
+            log.debug("no program", exc_info=True)
             return failure_reason(error, "compile")
         return None
 
@@ -63,21 +71,28 @@ class Program:
         return lambda: call(list(operands))[0]
 
 
-def make_program(
-    function: Callable[..., torch.Tensor], operands: Sequence[torch.Tensor], device: torch.device, config: Config
-) -> Program | None:
-    """``function`` of tensors like ``operands``, with ``config`` for its matmul. None if that cannot be made."""
+def _done(function: Callable[[], str]) -> Future[str]:
+    future: Future[str] = Future()
     try:
-        return Program(_generate(function, operands, device, config))
+        future.set_result(function())
     except Exception as error:
         let_pass(error)
-        log.debug("%s: Inductor cannot make it", config, exc_info=True)
-        return None
+        future.set_exception(error)
+    return future
 
 
-def _generate(
+@cache
+def _loaders() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_LOADING, thread_name_prefix="diode_lut load")
+
+
+def generate(
     function: Callable[..., torch.Tensor], operands: Sequence[torch.Tensor], device: torch.device, config: Config
 ) -> str:
+    """Inductor's code for ``function`` of tensors like ``operands`` on a device, with ``config`` for its matmul.
+
+    CannotRun if the config cannot run it.
+    """
     env = ShapeEnv()
     mode = FakeTensorMode(shape_env=env)
     with mode:
@@ -86,6 +101,7 @@ def _generate(
     view_to_reshape(traced)  # type: ignore[no-untyped-call]
     graph = GraphLowering(traced, example_inputs=inputs, shape_env=env)
     with (
+        inductor_config.patch(compile_threads=1),  # a process of Inductor's pool must not start one of its own
         V.set_graph_handler(graph),
         V.set_fake_mode(mode),
         V.set_debug_handler(DebugContext()),
@@ -115,8 +131,3 @@ class _Forced(InductorChoices):
         return [
             library_choice(templates, op_name, lambda offered: ask(kernel_inputs, offered, op_name, kwarg_overrides))
         ]
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_LOADING, thread_name_prefix="diode_lut load")

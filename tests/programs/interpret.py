@@ -101,9 +101,10 @@ def programs(epilogue: str, op: str) -> dict[str, Any]:
     """Of a GEMM with an epilogue, as the collector measures it: the error and the number of kernels per config."""
     import torch
 
+    from diode_lut.collect.final import generate_program
     from diode_lut.collect.gemm import make_operands, make_tensors, with_epilogue
     from diode_lut.domain.problem import Problem
-    from diode_lut.inductor.program import make_program
+    from diode_lut.inductor.program import Program
     from diode_lut.kernels.config import ATEN, Config
 
     batch = 3 if op in ("bmm", "baddbmm") else 1
@@ -111,13 +112,13 @@ def programs(epilogue: str, op: str) -> dict[str, Any]:
     tensors = [*make_operands(problem, "cpu"), *make_tensors(problem, "cpu")]
     found = {}
     for config in (ATEN, Config("triton_bmm" if batch > 1 else "triton_mm", tuple(BLOCKS.values()))):
-        program = make_program(with_epilogue(problem), tensors, torch.device("cuda", 0), config)
-        assert program is not None
+        code = generate_program(problem, torch.device("cuda", 0), config)
+        program = Program(lambda code=code: code)
         program.compile()
         assert program.load() is None
         result = program.bind(problem, [each.to("cuda") for each in tensors], torch.empty(0))()
         (error,) = errors([result], [with_epilogue(problem)(*(each.double() for each in tensors))])
-        found[config.template] = [error, program.code.count("async_compile.triton(")]
+        found[config.template] = [error, code.count("async_compile.triton(")]
     return found
 
 
