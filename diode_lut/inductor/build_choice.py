@@ -15,12 +15,11 @@ from torch._inductor import ir
 from torch._inductor.choices import InductorChoices
 from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.ir import get_symbolic_inputs
-from torch._inductor.kernel import bmm
-from torch._inductor.kernel.mm import decompose_k_subgraph_template, mm_template, persistent_tma_mm_template
+from torch._inductor.kernel.mm import decompose_k_subgraph_template
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.lowering import expand
-from torch._inductor.select_algorithm import TritonTemplateCaller
+from torch._inductor.select_algorithm import TritonTemplate, TritonTemplateCaller
 from torch._inductor.template_heuristics.params import DictKernelTemplateParams
 from torch._inductor.template_heuristics.registry import get_template_heuristic
 from torch._inductor.template_heuristics.triton import GemmConfig
@@ -46,12 +45,6 @@ _DESCRIPTOR_BYTES = 16
 _SUBGRAPH_SETTINGS = {"max_autotune": False, "max_autotune_gemm": False, "max_autotune_gemm_backends": "ATEN"}
 """The settings with which Inductor lowers a choice that is a graph of its own."""
 
-_TRITON = {
-    "triton_mm": mm_template,
-    "triton_bmm": bmm.bmm_template,
-    "triton_mm_persistent_tma": persistent_tma_mm_template,
-}
-
 
 def build_choice(
     config: Config, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None = None
@@ -60,12 +53,18 @@ def build_choice(
 
     A Triton kernel writes its result in ``layout``, by default without gaps.
     """
-    if op not in UIDS[config.template] or config.template not in (*_TRITON, DECOMPOSE_K.name):
+    if op not in UIDS[config.template] or not (config.kernel.tiled or config.kernel is DECOMPOSE_K):
         raise CannotRun(f"{config.template} is not for {op} on this device")
     _require_triton(inputs, op)
     if config.kernel is DECOMPOSE_K:
         return _decompose_k(config, inputs)
-    return _triton(config, _TRITON[config.template], inputs, op, layout)
+    return _triton(config, _template(config, op), inputs, op, layout)
+
+
+def _template(config: Config, op: str) -> TritonTemplate:
+    """Inductor's Triton template for the op. Importing ``torch._inductor.lowering`` registers all of them."""
+    uid, *_ = UIDS[config.template][op]
+    return TritonTemplate.all_templates[uid.removeprefix("triton::")]
 
 
 def _require_triton(inputs: MMKernelInputs, op: str) -> None:
@@ -99,7 +98,7 @@ def _batch_fits_grid(inputs: MMKernelInputs) -> bool:
 
 
 def _triton(
-    config: Config, template: Any, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None
+    config: Config, template: TritonTemplate, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None
 ) -> ir.ChoiceCaller:
     tiles, device = config.tiles, architecture(detect_hardware(inputs.device()).arch)
     _require_tunables(config, device)
@@ -109,7 +108,7 @@ def _triton(
     inputs = _with_fixed_layouts(inputs, op)
     if not indexes_in_64_bits() and not _fits_32_bits(inputs):
         raise CannotRun("a matrix has more elements than this template can index")
-    if template is persistent_tma_mm_template and not _tma_legal(inputs):
+    if config.kernel.tma and not _tma_legal(inputs):
         raise CannotRun("tensor descriptors cannot describe these matrices")
     heuristic: Any = copy.copy(get_template_heuristic(template.uid, str(inputs.device_type), op))
     heuristic.should_scale_configs = False

@@ -1,4 +1,4 @@
-"""All templates. A new one is a module beside this one, a line here, and its uid in ``inductor/templates.py``."""
+"""All templates. A new one is a module beside this one, a line here, and its names in ``inductor/names.py``."""
 
 from __future__ import annotations
 

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._inductor.lowering import lowerings
+from torch._inductor.select_algorithm import TritonTemplate
 from triton.runtime.errors import OutOfResources
 
 from diode_lut.dataset import REASONS
-from diode_lut.inductor.names import failure_reason
+from diode_lut.inductor.names import KWARGS, UIDS, failure_reason
+from diode_lut.kernels.registry import TEMPLATES
 
 SHARED_MEMORY = OutOfResources(327680, 232448, "shared memory")
 TENSOR_MEMORY = OutOfResources(1024, 512, "tensor memory")
@@ -31,3 +34,19 @@ def test_reason_is_what_the_error_says_else_the_stage(error: Exception, stage: s
     """An error that names a cause gives that cause, any other the stage in which it came; all are dataset reasons."""
     assert failure_reason(error, stage) == reason
     assert reason in REASONS
+
+
+def test_inductor_has_each_triton_template_under_its_uid() -> None:
+    """Once Inductor can lower a matmul, it has a template for each uid that we name for a Triton template."""
+    assert lowerings
+    uids = {template.uid for template in TritonTemplate.all_templates.values()}
+    named = {UIDS[template.name][op][0] for template in TEMPLATES.values() if template.tiled for op in template.ops}
+    assert named <= uids
+
+
+def test_each_template_has_its_names_in_inductor() -> None:
+    """Uids and keyword arguments are named for each template; uids only for ops that it computes."""
+    assert UIDS.keys() == KWARGS.keys() == TEMPLATES.keys()
+    for name, template in TEMPLATES.items():
+        assert UIDS[name].keys() <= set(template.ops)
+        assert KWARGS[name].keys() <= set(template.names)
