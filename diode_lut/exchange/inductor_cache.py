@@ -20,18 +20,18 @@ from diode_lut.domain.errors import ExchangeError, ProblemError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import OPS, Operand, Problem, problem_of
 from diode_lut.exchange.content import Facts, Skipped, Timings, counting, known_hardware, literal, read_json
-from diode_lut.inductor.names import TEMPLATE_OF_UID, UIDS
+from diode_lut.inductor.names import KWARGS, TEMPLATE_OF_UID, UIDS
 from diode_lut.io.bounded import read_at_most
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
-from diode_lut.kernels.registry import TEMPLATES
 
 _KERNEL_BYTES = 4 << 20
 _BENCHMARKER = "Inductor's cache"
 _OPERANDS = re.compile(r"(\[.*\])(:benchmark_policy=\w+)?")
 _TRITON = re.compile(r"triton_(\w+)-(\w{1,200})")
 _SPLIT = re.compile(r"decompose_k_mm_(\d+)_split\b")
-_TUNABLE = re.compile(r"'?(BLOCK_M|BLOCK_N|BLOCK_K|GROUP_M|num_stages|num_warps)'?[:=] ?(\d+)")
+_ARGUMENT = re.compile(r"'?\b(\w+)'?[:=] ?(\d+)")
+"""An argument of a template or of Triton's compiler: ``'BLOCK_M': 64`` or ``num_warps=4`` in the head of a kernel."""
 
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
@@ -115,8 +115,8 @@ class _Reader:
         if not file.is_file():
             raise ProblemError("kernels whose source is not in the directory any more")
         head = read_at_most(file, _KERNEL_BYTES).decode().partition("\ndef ")[0]
-        values = {name.lower(): int(value) for name, value in _TUNABLE.findall(head)}
-        tunables = {name: values.get(name) for name in TEMPLATES[template].names}
+        values = {name: int(value) for name, value in _ARGUMENT.findall(head)}
+        tunables = {name: values.get(kwarg) for name, kwarg in KWARGS[template].items()}
         return Config.from_json({"template": template, **tunables})
 
 

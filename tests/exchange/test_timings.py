@@ -144,6 +144,24 @@ def test_inductors_cache_gives_the_faster_of_the_librarys_two_ways(tmp_path: Pat
     assert (content.records, skipped) == ([Record(problem, (Timing(ATEN, 500_000),))], {})
 
 
+def test_inductors_cache_gives_all_tunables_of_a_kernel(tmp_path: Path) -> None:
+    """Those of AMD GPUs are among the arguments of Triton's compiler, in the head of the kernel's source."""
+    operands = repr(
+        [("cuda", "torch.bfloat16", *numbers) for numbers in ((256, 512, 512, 1, 0), (512, 300, 300, 1, 0))]
+    )
+    system = {"device": {"name": "NVIDIA H200"}, "version": {"triton": "3.6.0", "cuda": "13.0"}}
+    document = {"system": system, "cache": {"mm": {operands: {"highest": {"triton_mm-ckey": 0.5}}}}}
+    blocks = "{'BLOCK_M': 64, 'BLOCK_N': 32, 'BLOCK_K': 16, 'GROUP_M': 8, 'BLOCK': 1}"
+    meta = "{'matrix_instr_nonkdim': 32, 'waves_per_eu': 2, 'kpack': 2}"
+    head = f"num_stages=3,\nnum_warps=4,\ntriton_meta={meta},\ninductor_meta={{'config_args': {blocks}}},\n"
+    for name, text in (("cache/x", json.dumps(document)), ("ke/ckey.py", f"{head}\ndef triton_mm():\n BLOCK_M = 1")):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    content, skipped = taken("inductor-cache", tmp_path)
+    config = Config("triton_mm", (*A.params, 1, 32, 2, 2))
+    assert (content.records, skipped) == ([Record(MM, (Timing(config, 500_000),))], {})
+
+
 @pytest.mark.parametrize("name", ["t4", "inductor-mm-log"])
 @pytest.mark.parametrize("document", [{"results": 1}, [{"(1, 2)": [{"type": "cublas", "time": 1}]}], "x"])
 def test_another_document_is_an_error(tmp_path: Path, name: str, document: Any) -> None:
