@@ -23,6 +23,16 @@ from diode_lut.kernels.config import Config
 Range = tuple[int, int]
 """Sizes from the first to the second, both included."""
 
+TEMPLATES_OF_VERSION_1 = (
+    "aten",
+    "triton_mm",
+    "triton_bmm",
+    "triton_mm_persistent_tma",
+    "decompose_k",
+    "cpp_gemm",
+)
+"""Version 1 of the table format is frozen: templates that come later, and optional tunables, are not part of it."""
+
 KIND_FIELDS = ("op", "dtype", "layout", "align", "epilogue")
 KEY_FIELDS = (*KIND_FIELDS, *SIZE_FIELDS)
 """What selects problems, in the order in which rows are sorted. Left out, a field matches anything."""
@@ -146,7 +156,9 @@ class Entry(NamedTuple):
     @property
     def least_version(self) -> int:
         """The lowest version of the table format that can hold the entry."""
-        extended = any(config.has_optional_tunables for config in self.configs)
+        extended = any(
+            config.has_optional_tunables or config.template not in TEMPLATES_OF_VERSION_1 for config in self.configs
+        )
         return 2 if self.epilogue is not None or self.aten_ns is not None or extended else 1
 
     def to_json(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.template import Parameter, Template
 from diode_lut.table.canonical import SCHEMA_VERSION
-from diode_lut.table.entry import KIND_FIELDS, Baseline, Candidate, Entry
+from diode_lut.table.entry import KIND_FIELDS, TEMPLATES_OF_VERSION_1, Baseline, Candidate, Entry
 from diode_lut.table.header import whole
 from diode_lut.table.position import Fault, shown
 from diode_lut.table.schema import first_broken_rule
@@ -26,16 +26,6 @@ MAX_CONFIGS = 4096
 MAX_GAIN_PERMILLE = 2**31 - 1
 MAX_ATEN_NS = 10**12
 """Longest time of a baseline in nanoseconds: 1,000 s."""
-
-_TEMPLATES_OF_VERSION_1 = (
-    "aten",
-    "triton_mm",
-    "triton_bmm",
-    "triton_mm_persistent_tma",
-    "decompose_k",
-    "cpp_gemm",
-)
-"""Version 1 is frozen: templates that come later, and optional tunables, are not part of it."""
 
 _SIZE = Annotated[int, Meta(ge=1, le=MAX_SIZE)]
 _GAIN = Annotated[int, Meta(ge=0, le=MAX_GAIN_PERMILLE)]
@@ -101,7 +91,7 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    1: Format.of({name: _config(TEMPLATES[name], TEMPLATES[name].required) for name in _TEMPLATES_OF_VERSION_1}, {}),
+    1: Format.of({name: _config(TEMPLATES[name], TEMPLATES[name].required) for name in TEMPLATES_OF_VERSION_1}, {}),
     2: Format.of(
         {name: _config(template, template.parameters) for name, template in TEMPLATES.items()},
         {"epilogue": Literal[tuple(EPILOGUES)], "aten_ns": _BASELINE},
