@@ -33,17 +33,20 @@ class Candidates:
         self._tma = np.array([config.kernel.tma for config in configs])
         self._k_splits = np.array([config.k_split for config in configs], np.int64)
         self._block_k = np.array([config.tiles.block_k if config.kernel.tiled else 0 for config in configs], np.int64)
-        self._for_any_op = self._k_splits == 1
+        self._whole_k = self._k_splits == 1
         self._fitting: dict[tuple[str, int], Flags] = {}
 
     def _fits(self, op: str, itemsize: int) -> Flags:
-        """Per candidate: whether its tiles fit into shared memory."""
+        """Per candidate: whether its template computes the op, and its tiles fit into shared memory."""
         limit = self._architecture.shared_memory
         return np.array(
             [
-                limit is None
-                or not isinstance(config.kernel, TritonGemm)
-                or config.kernel.shared_memory(config.tiles, op, itemsize) <= limit
+                op in config.kernel.ops
+                and (
+                    limit is None
+                    or not isinstance(config.kernel, TritonGemm)
+                    or config.kernel.shared_memory(config.tiles, op, itemsize) <= limit
+                )
                 for config in self.configs
             ]
         )
@@ -56,8 +59,8 @@ class Candidates:
         fits: Flags = self._fitting[key] & (problem.k % self._k_splits == 0)
         for least, size in zip(self._least_sizes, (problem.m, problem.n, problem.k), strict=True):
             fits &= least <= size
-        if problem.op != "mm" or problem.k < LONG_K * max(problem.m, problem.n):
-            fits &= self._for_any_op
+        if problem.k < LONG_K * max(problem.m, problem.n):
+            fits &= self._whole_k
         if problem.dtype == WITHOUT_TENSOR_CORES:
             fits &= self._block_k < problem.k
         if problem.align != 16 or problem.m < TMA_ROWS:
