@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -49,15 +49,25 @@ def candidates(problem: Problem, hardware: Hardware, search_space: str = "defaul
     """``aten`` and all configs of the search space that may be the fastest on the problem.
 
     ``exhaustive`` holds all that the templates' ``search`` gives. ``default`` holds of these the configs that earlier
-    sweeps on the same architecture found to matter, or all of them where none would be left or there was no sweep.
+    sweeps on the same architecture found to matter, or all of them where none would be left or there was no sweep. Of
+    a template that came after these sweeps it holds all configs.
     Configs that the device cannot launch are included.
     """
     found = list(_exhaustive(problem, hardware))
     kernels = [config for config in found if config.kernel.tiled]
     if search_space == "default" and hardware.arch in _default_search_space():
-        known = _default_search_space()[hardware.arch]
-        kernels = [config for config in kernels if not known.isdisjoint(_equivalents(problem, config))] or kernels
+        kernels = in_default_search_space(problem, kernels, _default_search_space()[hardware.arch]) or kernels
     return [ATEN, *kernels, *(config for config in found if not config.kernel.tiled and config != ATEN)]
+
+
+def in_default_search_space(problem: Problem, kernels: Iterable[Config], known: frozenset[Config]) -> list[Config]:
+    """Those of the ``kernels`` that are ``known`` to matter, and all of templates of which none is known."""
+    swept = {config.template for config in known}
+    return [
+        config
+        for config in kernels
+        if config.template not in swept or not known.isdisjoint(_equivalents(problem, config))
+    ]
 
 
 def _exhaustive(problem: Problem, hardware: Hardware) -> Iterator[Config]:
@@ -72,7 +82,7 @@ def _equivalents(problem: Problem, config: Config) -> Iterator[Config]:
     yield config
     if ITEMSIZES[problem.dtype] == _WIDE_BYTES:
         tiles = config.tiles
-        yield Config(config.template, tuple(tiles._replace(block_k=2 * tiles.block_k)))
+        yield config.with_tiles(tiles._replace(block_k=2 * tiles.block_k))
 
 
 def other_groups(problem: Problem, config: Config, sm_count: int) -> list[Config]:
@@ -87,4 +97,4 @@ def other_groups(problem: Problem, config: Config, sm_count: int) -> list[Config
     if rows * columns * problem.b <= sm_count:
         return []
     groups = [group for group in OTHER_GROUPS if group < rows]
-    return [Config(config.template, tuple(tiles._replace(group_m=group))) for group in groups]
+    return [config.with_tiles(tiles._replace(group_m=group)) for group in groups]

@@ -20,6 +20,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.standalone import Kernel, Lowering, Specialization, lowering, shares_kernels
 from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.decompose_k import DECOMPOSE_K
 
 _SLOW_NS = 1_000_000
 _SLOW_FACTOR = 2.0
@@ -121,7 +122,7 @@ def _launch(
     """A launch of the config; or the reason of its failure; or None if it cannot compute this problem."""
     if config == ATEN:
         return aten_launch(problem, operands, out)
-    if config.k_split > 1:
+    if config.kernel is DECOMPOSE_K:
         return partial(_decomposed, config.k_split, *operands)
     kernel = kernels.get(problem, config)
     return kernel.bind(problem, operands, out) if isinstance(kernel, Kernel) else kernel

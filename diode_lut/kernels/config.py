@@ -76,6 +76,10 @@ class Config(NamedTuple):
         """The required tunables by name; only for a tiled template."""
         return Tiles.of(self.params)
 
+    def with_tiles(self, tiles: Tiles) -> Config:
+        """The same config with other tiles; only for a tiled template."""
+        return Config(self.template, (*tiles, *self.params[len(tiles) :]))
+
     @property
     def k_split(self) -> int:
         """Into how many parts K is cut; 1 for most templates."""

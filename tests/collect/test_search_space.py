@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.collect.search_space import candidates, other_groups, read_default_search_space
+from diode_lut.collect.search_space import (
+    candidates,
+    in_default_search_space,
+    other_groups,
+    read_default_search_space,
+)
 from diode_lut.dataset import read_dataset
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS, Problem
@@ -97,6 +102,17 @@ def test_wide_types_share_the_default_search_space() -> None:
     assert found - known
 
 
+def test_default_search_space_has_all_of_a_template_that_was_not_swept() -> None:
+    """Where earlier sweeps chose no config of a template, all its configs are tried; of others only the chosen ones."""
+    each = problem("mm", 4096, 4096, 4096)
+    kernels = [config for config in candidates(each, H200, "exhaustive") if config.kernel.tiled]
+    chosen = next(config for config in kernels if config.template == "triton_mm")
+    found = in_default_search_space(each, kernels, frozenset([chosen]))
+    others = [config for config in kernels if config.template == "triton_mm_persistent_tma"]
+    assert others
+    assert found == [chosen, *others]
+
+
 def test_default_search_space_comes_from_the_shipped_sweep() -> None:
     """The list is what the tool chooses from the shipped timings."""
     (path,) = DATASETS.glob("nvidia-h200-models*")
@@ -121,7 +137,7 @@ def test_choice_leaves_each_problem_good_ones(problems: list[dict[Config, float]
 
 
 def test_other_groups_where_order_matters() -> None:
-    """Another group_m is tried where more tiles than run at once are in more rows than it has."""
+    """Another group_m is tried where more tiles than run at once are in more rows than it has; the rest stays."""
     config = Config("triton_mm", (128, 128, 64, GROUP_M, 3, 8))
     large = problem("mm", 8192, 8192, 512)
     others = other_groups(large, config, H200.sm_count)
@@ -130,3 +146,5 @@ def test_other_groups_where_order_matters() -> None:
     assert other_groups(problem("mm", 512, 512, 512), config, H200.sm_count) == []
     assert other_groups(problem("mm", 128, 65536, 512), config, H200.sm_count) == []
     assert other_groups(large, ATEN, H200.sm_count) == []
+    padded = config._replace(params=(*config.params, 16))
+    assert {each.params[-1] for each in other_groups(large, padded, H200.sm_count)} == {16}
