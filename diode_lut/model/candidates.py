@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from diode_lut.domain.problem import BATCHED, ITEMSIZES, WITHOUT_TENSOR_CORES, Problem
+from diode_lut.domain.problem import BATCHED, WITHOUT_TENSOR_CORES, Problem
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.decompose_k import LONG_K
-from diode_lut.kernels.triton_gemm import TMA_ROWS, TritonGemm
+from diode_lut.kernels.triton_gemm import TMA_ROWS
 from diode_lut.model.features import Tiling
 
 Flags = npt.NDArray[np.bool_]
+
+
+class _AnySizes(NamedTuple):
+    """All problems of an op and a dtype."""
+
+    op: str
+    dtype: str
+    align: None = None
+    k: None = None
 
 
 class Candidates:
@@ -34,29 +44,26 @@ class Candidates:
         self._k_splits = np.array([config.k_split for config in configs], np.int64)
         self._block_k = np.array([config.tiles.block_k if config.kernel.tiled else 0 for config in configs], np.int64)
         self._whole_k = self._k_splits == 1
-        self._fitting: dict[tuple[str, int], Flags] = {}
+        self._launchable: dict[_AnySizes, Flags] = {}
 
-    def _fits(self, op: str, itemsize: int) -> Flags:
-        """Per candidate: whether its template computes the op, and its tiles fit into shared memory."""
-        limit = self._architecture.shared_memory
+    def _can_launch(self, problems: _AnySizes) -> Flags:
+        """Per candidate: whether the architecture can launch it, whatever the sizes."""
+        architecture = self._architecture
         return np.array(
             [
-                op in config.kernel.ops
-                and (
-                    limit is None
-                    or not isinstance(config.kernel, TritonGemm)
-                    or config.kernel.shared_memory(config.tiles, op, itemsize) <= limit
-                )
+                problems.op in config.kernel.ops
+                and config.kernel.runs_on(architecture)
+                and not any(config.kernel.complaints(config.params, problems, architecture))
                 for config in self.configs
             ]
         )
 
     def applicable(self, problem: Problem) -> Flags:
         """Per candidate: whether it can run on the problem, and its tile is not far larger than the problem."""
-        key = problem.op, ITEMSIZES[problem.dtype]
-        if key not in self._fitting:
-            self._fitting[key] = self._fits(*key)
-        fits: Flags = self._fitting[key] & (problem.k % self._k_splits == 0)
+        problems = _AnySizes(problem.op, problem.dtype)
+        if problems not in self._launchable:
+            self._launchable[problems] = self._can_launch(problems)
+        fits: Flags = self._launchable[problems] & (problem.k % self._k_splits == 0)
         for least, size in zip(self._least_sizes, (problem.m, problem.n, problem.k), strict=True):
             fits &= least <= size
         if problem.k < LONG_K * max(problem.m, problem.n):

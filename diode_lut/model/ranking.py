@@ -81,6 +81,18 @@ class Calibration(NamedTuple):
         return self.confidences[place] if place < len(self.confidences) else 0.0
 
 
+class _Scorers(NamedTuple):
+    """The candidates of one family, and the network in single precision; in double where scores are too close."""
+
+    candidates: Candidates
+    single: Scorer
+    double: Scorer
+
+    @classmethod
+    def of(cls, weights: Weights, candidates: Candidates) -> _Scorers:
+        return cls(candidates, Scorer(weights, candidates), Scorer(weights, candidates, np.float64))
+
+
 class Model:
     """Ranks the candidates for a problem; read-only.
 
@@ -110,6 +122,7 @@ class Model:
         self.split = split
         self.provenance = provenance or {}
         self.path, self.digest = path, digest
+        self._scorers: dict[str, tuple[_Scorers, _Scorers]] = {}
 
     def unknown(self, problem: Problem) -> str:
         """Why the model does not rank for the problem; empty if it does."""
@@ -118,16 +131,17 @@ class Model:
     def rank(self, problem: Problem, hardware: Hardware | None = None, gain: float = inf) -> Ranking | None:
         """The ranking for a problem on ``hardware``, by default the model's own; None for an unknown problem.
 
+        Configs that the hardware's architecture cannot launch are left out.
         ``gain`` is the gain over aten, a fraction, that the caller will compare with the first config's.
         """
         kind = self._kinds.get(problem.kind)
         if kind is None or kind.outside(problem):
             return None
-        family, sm_count = family_of(problem), (hardware or self.hardware).sm_count
-        candidates = self.families[family]
+        hardware = hardware or self.hardware
+        candidates, *scorers = self._scorers_for(hardware.arch)[family_of(problem)]
         applicable = np.flatnonzero(candidates.applicable(problem))
-        for scorer in self._scorers[family]:
-            scores, doubts = scorer.scores(problem, sm_count)
+        for scorer in scorers:
+            scores, doubts = scorer.scores(problem, hardware.sm_count)
             scores = np.round(scores - scores[candidates.aten], _DIGITS)
             order = applicable[np.argsort(scores[applicable], kind="stable")]
             best = scores[order[: _SETTLED_PLACES + 1]].tolist()
@@ -142,18 +156,15 @@ class Model:
         return Ranking(configs, tuple(times), self.calibration.confidence(doubt))
 
     @cached_property
-    def families(self) -> tuple[Candidates, Candidates]:
-        """The candidates for problems without a batch, then those for problems with one."""
-        return families(self.candidates, architecture(self.hardware.arch))
-
-    @cached_property
     def _kinds(self) -> dict[tuple[str, str, str, int, str], Kind]:
         return {kind.key: kind for kind in self.kinds}
 
-    @cached_property
-    def _scorers(self) -> list[tuple[Scorer, Scorer]]:
-        """Per family: the network in single precision, and in double precision for scores that are too close."""
-        return [(Scorer(self.weights, each), Scorer(self.weights, each, np.float64)) for each in self.families]
+    def _scorers_for(self, arch: str) -> tuple[_Scorers, _Scorers]:
+        """What ranks on an architecture: for problems without a batch, then for problems with one."""
+        if arch not in self._scorers:
+            without, with_batch = families(self.candidates, architecture(arch))
+            self._scorers[arch] = _Scorers.of(self.weights, without), _Scorers.of(self.weights, with_batch)
+        return self._scorers[arch]
 
     def __repr__(self) -> str:
         return f"<Model for {self.hardware}: {len(self.candidates)} candidates, {self.path or 'in memory'}>"

@@ -223,12 +223,12 @@ class ModelSource:
 
     @property
     def identity(self) -> str:
-        """The weights and the SM count by which they rank, on a CPU the number of threads.
+        """The weights, and the architecture and SM count for which they rank; on a CPU the number of threads.
 
         Compiled code keeps the number of threads that it was made for, or takes the process's, and Inductor's keys
         have neither under all of its settings.
         """
-        return f"{self.model.digest} {self.hardware.sm_count}"
+        return f"{self.model.digest} {self.hardware.arch} {self.hardware.sm_count}"
 
     def ask(self, problem: Problem, threshold: Threshold) -> Answer | None:
         """The ranking; without configs if it does not reach the threshold."""

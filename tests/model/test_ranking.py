@@ -7,10 +7,13 @@ import math
 import numpy as np
 import pytest
 
+from diode_lut.domain.hardware import Hardware
+from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
+from diode_lut.model.candidates import Candidates
 from diode_lut.model.network import MAX_WEIGHT, Weights
 from diode_lut.model.ranking import MAX_RANKED, Calibration
-from tests.model.small import BATCHED, BMM, CUT, KINDS, LARGE, MM, SMALL, model, weights
+from tests.model.small import BATCHED, BMM, CANDIDATES, CUT, KINDS, LARGE, MM, SMALL, model, weights
 
 
 def test_fastest_comes_first_with_its_time_over_atens() -> None:
@@ -132,9 +135,20 @@ def test_unknown_problems_are_not_ranked(changes: dict[str, object], reason: str
 
 def test_waves_are_those_of_the_hardware_asked_about() -> None:
     """The features use the SM count of the device that will run the kernel."""
-    tiling = model().families[0].tiling
+    tiling = Candidates(CANDIDATES, range(len(CANDIDATES)), architecture("sm_90")).tiling
     few, many = (tiling.features(MM, sm_count) for sm_count in (66, 132))
     assert few[4, : tiling.count] == pytest.approx(many[4, : tiling.count] + 1, abs=1e-5)
+
+
+def test_configs_that_the_asked_architecture_cannot_launch_are_left_out() -> None:
+    """A model for one architecture ranks on another without its TMA kernels, and those with too much shared memory."""
+    tma = Config("triton_mm_persistent_tma", SMALL.params)
+    ranks = model(candidates=(tma, LARGE, SMALL, ATEN), weights=weights(0.5, candidates=4)).rank
+    own, other = ranks(MM), ranks(MM, Hardware("NVIDIA L40S", "sm_89", 142))
+    assert own is not None
+    assert other is not None
+    assert own.configs == (tma, LARGE, SMALL, ATEN)
+    assert other.configs == (SMALL, ATEN)
 
 
 def blurred(learned: tuple[float, ...]) -> Weights:
