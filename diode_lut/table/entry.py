@@ -31,7 +31,9 @@ TEMPLATES_OF_VERSION_1 = (
     "decompose_k",
     "cpp_gemm",
 )
-"""Version 1 of the table format is frozen: templates that come later, and optional tunables, are not part of it."""
+OPS_OF_VERSION_1 = ("mm", "addmm", "bmm", "baddbmm")
+DTYPES_OF_VERSION_1 = ("float16", "bfloat16", "float32", "tf32")
+"""Version 1 of the table format is frozen: what comes later, and optional tunables, are not part of it."""
 
 KIND_FIELDS = ("op", "dtype", "layout", "align", "epilogue")
 KEY_FIELDS = (*KIND_FIELDS, *SIZE_FIELDS)
@@ -156,10 +158,15 @@ class Entry(NamedTuple):
     @property
     def least_version(self) -> int:
         """The lowest version of the table format that can hold the entry."""
-        extended = any(
-            config.has_optional_tunables or config.template not in TEMPLATES_OF_VERSION_1 for config in self.configs
+        key = (
+            self.op in (None, *OPS_OF_VERSION_1)
+            and self.dtype in (None, *DTYPES_OF_VERSION_1)
+            and self.epilogue is None
         )
-        return 2 if self.epilogue is not None or self.aten_ns is not None or extended else 1
+        configs = all(
+            config.template in TEMPLATES_OF_VERSION_1 and not config.has_optional_tunables for config in self.configs
+        )
+        return 1 if key and configs and self.aten_ns is None else 2
 
     def to_json(self) -> dict[str, Any]:
         """The entry as a table file has it, fields in canonical order, those that are None left out."""

@@ -15,7 +15,15 @@ from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.template import Parameter, Template
 from diode_lut.table.canonical import SCHEMA_VERSION
-from diode_lut.table.entry import KIND_FIELDS, TEMPLATES_OF_VERSION_1, Baseline, Candidate, Entry
+from diode_lut.table.entry import (
+    DTYPES_OF_VERSION_1,
+    KIND_FIELDS,
+    OPS_OF_VERSION_1,
+    TEMPLATES_OF_VERSION_1,
+    Baseline,
+    Candidate,
+    Entry,
+)
 from diode_lut.table.header import whole
 from diode_lut.table.position import Fault, shown
 from diode_lut.table.schema import first_broken_rule
@@ -73,7 +81,7 @@ class Format(NamedTuple):
 
     @classmethod
     def of(cls, configs: dict[str, type[Struct]], more: dict[str, Any]) -> Format:
-        """The format with these configs, and with these fields besides those that all versions have."""
+        """The format with these configs; ``more`` has the fields in which it differs from the others."""
         union: Any = Union[tuple(configs.values())]  # noqa: UP007
         fields = {
             "op": Literal[OPS],
@@ -91,7 +99,10 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    1: Format.of({name: _config(TEMPLATES[name], TEMPLATES[name].required) for name in TEMPLATES_OF_VERSION_1}, {}),
+    1: Format.of(
+        {name: _config(TEMPLATES[name], TEMPLATES[name].required) for name in TEMPLATES_OF_VERSION_1},
+        {"op": Literal[OPS_OF_VERSION_1], "dtype": Literal[DTYPES_OF_VERSION_1]},
+    ),
     2: Format.of(
         {name: _config(template, template.parameters) for name, template in TEMPLATES.items()},
         {"epilogue": Literal[tuple(EPILOGUES)], "aten_ns": _BASELINE},

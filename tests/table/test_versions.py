@@ -18,6 +18,8 @@ from diode_lut.kernels.config import ATEN, Config
 from diode_lut.merge.merge import merge
 from diode_lut.table import Candidate, Entry, Table, read_table, to_bytes
 from diode_lut.table.edit import set_row
+from diode_lut.table.entry import DTYPES_OF_VERSION_1, OPS_OF_VERSION_1, TEMPLATES_OF_VERSION_1
+from diode_lut.table.schema import table_validator
 
 TableFile = Callable[..., Path]
 
@@ -35,6 +37,7 @@ def _of_version_1(entry: Entry) -> Entry:
         candidate._replace(config=Config(candidate.config.template, candidate.config.params[: len(required)]))
         for candidate in entry.candidates
         for required in [candidate.config.kernel.required]
+        if candidate.config.template in TEMPLATES_OF_VERSION_1
     ]
     distinct = {candidate.config: candidate for candidate in plain}
     return entry._replace(candidates=tuple(distinct.values()), epilogue=None, aten_ns=None)
@@ -46,7 +49,8 @@ def test_a_table_of_version_1_is_read_written_and_upgraded(
 ) -> None:
     """It is written byte for byte as it was, and in version 2 all of its rows are the same."""
     drawn = data.draw(draw_from.tables)
-    old = Table(drawn.hardware, map(_of_version_1, drawn.entries), drawn.provenance, version=1)
+    rows = [entry for entry in map(_of_version_1, drawn.entries) if entry.candidates and entry.least_version == 1]
+    old = Table(drawn.hardware, rows, drawn.provenance, version=1)
     path = tmp_path_factory.getbasetemp() / "version-1.json"
     path.write_bytes(to_bytes(old))
     table = read_table(path)
@@ -56,6 +60,14 @@ def test_a_table_of_version_1_is_read_written_and_upgraded(
     assert (upgraded.errors, upgraded.version, upgraded.entries) == ((), 2, table.entries)
     assert upgraded.schema == "../schemas/table.v2.schema.json"
     assert upgraded == table
+
+
+def test_version_1_has_the_ops_types_and_templates_of_its_schema() -> None:
+    """What is later added to the registries does not become part of version 1."""
+    definitions: Any = table_validator(1).schema["$defs"]
+    row = definitions["entry"]["properties"]
+    assert (tuple(row["op"]["enum"]), tuple(row["dtype"]["enum"])) == (OPS_OF_VERSION_1, DTYPES_OF_VERSION_1)
+    assert tuple(definitions["config"]["properties"]["template"]["enum"]) == TEMPLATES_OF_VERSION_1
 
 
 @pytest.mark.parametrize("fields", NEW_FIELDS)
