@@ -5,7 +5,8 @@ Only the heads of the files are read until a table is wanted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,6 +30,26 @@ _MISSING = "no such file"
 _DANGLING = "is a symbolic link that leads to no file"
 _ROWS_NAMED = 10
 """So many bad rows of a file are named one by one in the log."""
+
+
+class _Tables(NamedTuple):
+    """What tables are in a tier: those whose hardware fits the device's; and the reason if there are none.
+
+    ``fits`` gets the table's hardware and the device's, ``reason_if_none`` is formatted with the device's.
+    """
+
+    fits: Callable[[Hardware, Hardware], bool]
+    reason_if_none: str
+
+
+_USER = _Tables(Hardware.same_arch, "no table of the user's own")
+_SHIPPED_TABLES = {
+    "device": _Tables(Hardware.same_device, "no shipped table is for {0}"),
+    "same_arch": _Tables(
+        Hardware.same_arch, "no shipped table is for another device with {0.arch} and {0.sm_count} SMs"
+    ),
+}
+"""The tiers of shipped tables, by name. A table is in the first tier that it fits."""
 
 
 class TableFile(NamedTuple):
@@ -129,22 +150,16 @@ def tiers_for(hardware: Hardware, user_tables: Sequence[str], allowed: Collectio
     those for the same architecture. What cannot be used is left out with one warning, a table for other hardware
     without. Of a tier that is not among the ``allowed`` nothing is opened.
     """
-    mine = [name for name in user_tables if not _names_model(name)]
-    models = [name for name in user_tables if _names_model(name)]
-    usable = [file for file in _shipped_files() if file.hardware.same_arch(hardware)]
-    same = [file for file in usable if file.hardware.same_device(hardware)]
-    others = [file for file in usable if file not in same]
-    tables_and_reasons = (
-        (mine, "no table of the user's own"),
-        (_paths(same), f"no shipped table is for {hardware}"),
-        (_paths(others), f"no shipped table is for another device with {hardware.arch} and {hardware.sm_count} SMs"),
-    )
-    tiers = [
-        _tier(name, hardware, tables, reason) if name in allowed else _switched_off(name)
-        for name, (tables, reason) in zip(TIERS[:-1], tables_and_reasons, strict=True)
-    ]
-    *_, last = TIERS
-    return (*tiers, _model_tier(last, hardware, models) if last in allowed else _switched_off(last))
+    left = _shipped_files()
+    openers: dict[str, Callable[[], Tier]] = {
+        "user": partial(_tier, "user", hardware, [name for name in user_tables if not _names_model(name)], _USER),
+        "model": partial(_model_tier, "model", hardware, [name for name in user_tables if _names_model(name)]),
+    }
+    for name, tables in _SHIPPED_TABLES.items():
+        fitting = [file for file in left if tables.fits(file.hardware, hardware)]
+        left = [file for file in left if file not in fitting]
+        openers[name] = partial(_tier, name, hardware, list(_paths(fitting)), tables)
+    return tuple(openers[name]() if name in allowed else _switched_off(name) for name in TIERS)
 
 
 def _switched_off(name: str) -> Tier:
@@ -186,24 +201,24 @@ def warn_of_useless(user_tables: Iterable[str], devices: Sequence[Hardware]) -> 
             warn_once(f"{file.path}: is for {file.hardware}, so it is of no use on {', '.join(map(str, devices))}")
 
 
-def _tier(name: str, hardware: Hardware, tables: Iterable[str], reason_if_none: str) -> Tier:
-    opened = [_open_for(hardware, table) for table in tables]
+def _tier(name: str, hardware: Hardware, paths: Iterable[str], tables: _Tables) -> Tier:
+    opened = [_open_for(hardware, path, tables.fits) for path in paths]
     left_out = [str(found) for found in opened if isinstance(found, TableError)]
     return Tier(
         name,
         tuple(TableSource(found) for found in opened if isinstance(found, Table)),
-        tuple(f"left out: {reason}" for reason in left_out) if opened else (reason_if_none,),
+        tuple(f"left out: {reason}" for reason in left_out) if opened else (tables.reason_if_none.format(hardware),),
     )
 
 
-def _open_for(hardware: Hardware, name_or_path: str) -> Table | TableError:
+def _open_for(hardware: Hardware, name_or_path: str, fits: Callable[[Hardware, Hardware], bool]) -> Table | TableError:
     """The table, or why it cannot answer for ``hardware``."""
     try:
         path = find_path(name_or_path)
         found = read_hardware(path)
-        table = open_table(path) if found.same_arch(hardware) else None
+        table = open_table(path) if fits(found, hardware) else None
         # The second check: the file may have been replaced in between by a table for other hardware.
-        if table is not None and table.hardware.same_arch(hardware):
+        if table is not None and fits(table.hardware, hardware):
             return table
         return TableError(f"it is for {found}, not for {hardware}", path=path, where="hardware")
     except TableError as error:
