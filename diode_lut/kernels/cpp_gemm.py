@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diode_lut.domain.problem import OPS
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.template import Template
 
@@ -18,4 +17,6 @@ class CppGemm(Template):
         return not architecture.gpu
 
 
-CPP_GEMM = CppGemm("cpp_gemm", OPS, about="Inductor's C++ template, on CPUs. It has nothing to choose.")
+CPP_GEMM = CppGemm(
+    "cpp_gemm", ("mm", "addmm", "bmm", "baddbmm"), about="Inductor's C++ template, on CPUs. It has nothing to choose."
+)

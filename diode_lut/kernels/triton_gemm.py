@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from diode_lut.domain.problem import BATCHED, ITEMSIZES, ROW_BYTES, WITHOUT_TENSOR_CORES, Problem
+from diode_lut.domain.problem import ITEMSIZES, ROW_BYTES, WITHOUT_TENSOR_CORES, Problem
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.template import PAD, Complaint, Covered, Parameter, Params, Template
 
@@ -243,7 +243,7 @@ def _warps(area: int) -> tuple[int, ...]:
 _ABOUT = "A Triton kernel that computes C in tiles, and loads its operands with pointers."
 
 TRITON_MM = TritonGemm("triton_mm", ("mm", "addmm"), PARAMETERS, _ABOUT)
-TRITON_BMM = TritonGemm("triton_bmm", BATCHED, PARAMETERS, _ABOUT)
+TRITON_BMM = TritonGemm("triton_bmm", ("bmm", "baddbmm"), PARAMETERS, _ABOUT)
 TRITON_MM_PERSISTENT_TMA = PersistentTma(
     "triton_mm_persistent_tma",
     ("mm", "addmm"),
