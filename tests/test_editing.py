@@ -133,6 +133,16 @@ class TestSet:
         assert "aten (1.000)" in result.output
         assert call("query", path, "length(entries)").output == "1\n"
 
+    def test_a_batch_that_is_left_out_leaves_the_alignment_open(self, table_file: Write) -> None:
+        """A row for a bmm with any batch is not for one problem, so that it has no align unless one is given."""
+        path = table_file("mine.json", {**EXACT, "configs": [ATEN]})
+        key = ("bmm", "--m", "64", "--n", "3", "--k", "3", "--dtype", "bfloat16", "--layout", "nt")
+        for batch, align in (((), None), (("--b", "1"), 2)):
+            assert call("set", path, *key, *batch, "--config", "aten", "--note", "x").exit_code == 0
+            (row,) = json.loads(call("query", path, "entries[?note]").output)
+            assert row.get("align") == align
+            assert call("unset", path, *key, *batch).exit_code == 0
+
     def test_ranges_and_any(self, table_file: Write) -> None:
         """Sizes may be ranges, the op any; what is left out is not in the row, and narrower rows are named."""
         path = table_file("mine.json", {**EXACT, "configs": [ATEN]})

@@ -13,7 +13,7 @@ import click
 from diode_lut.cli.output import say
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.printable import as_json, as_lines, printable
-from diode_lut.domain.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, OPS, SIZE_FIELDS, contiguous_align
+from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, EPILOGUES, LAYOUTS, OPS, SIZE_FIELDS, contiguous_align
 from diode_lut.kernels.config import Config
 
 if TYPE_CHECKING:
@@ -108,7 +108,8 @@ def _key(op: str, align: str | None, **fields: Any) -> dict[str, Any]:
     """The key as a table file has it."""
     key = {name: value for name, value in {"op": op, **fields}.items() if value not in (None, _ANY)}
     if align is None:
-        return {**key, **_packed_align(**{"op": _ANY, "b": [1, 1], **key})}
+        batch = {} if op in BATCHED else {"b": [1, 1]}
+        return {**key, **_packed_align(**{"op": _ANY, **batch, **key})}
     return key if align == _ANY else {**key, "align": int(align)}
 
 
