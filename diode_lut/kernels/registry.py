@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diode_lut.domain.errors import ProblemError
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.cpp_gemm import CPP_GEMM
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
@@ -17,8 +18,11 @@ TEMPLATES: dict[str, Template] = {
 
 
 def pointer_gemm(op: str) -> str:
-    """The name of Inductor's plain Triton template for an op, which other tools do not name."""
-    return next(each.name for each in (TRITON_MM, TRITON_BMM) if op in each.ops)
+    """The name of Inductor's plain Triton template, which other tools do not name; ProblemError if the op has none."""
+    for template in (TRITON_MM, TRITON_BMM):
+        if op in template.ops:
+            return template.name
+    raise ProblemError(f"{op}, for which there is no plain Triton template")
 
 
 def templates_for(architecture: Architecture) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.problem import OPS
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.registry import TEMPLATES, pointer_gemm, templates_for
@@ -33,6 +36,8 @@ def test_unknown_capabilities_are_those_of_cuda() -> None:
 
 
 def test_each_op_has_a_plain_triton_template() -> None:
-    """That is the one which other tools mean when they name none."""
+    """That is the one which other tools mean when they name none; another op is an error."""
     assert {pointer_gemm(op) for op in OPS} == {"triton_mm", "triton_bmm"}
     assert all(op in TEMPLATES[pointer_gemm(op)].ops for op in OPS)
+    with pytest.raises(ProblemError, match="conv, for which there is no plain Triton template"):
+        pointer_gemm("conv")
