@@ -142,7 +142,8 @@ def running(tmp_path: Path, after_inductor: Forks) -> Iterator[Forked]:
     arguments = ("-m", "diode_lut", "collect", *options.split())
     with after_inductor.started(*arguments, TMPDIR=str(temporary)) as process:
         wait_for_record(path)
-        assert list(temporary.glob("diode-lut-*"))
+        while not list(temporary.glob("diode-lut-*")):  # each problem has its own, and is still to come
+            time.sleep(0.01)
         yield process
 
 
