@@ -19,8 +19,7 @@ import pytest
 
 import diode_lut
 from diode_lut.cli import COMMANDS
-from diode_lut.collect.setup import find_setup
-from diode_lut.collect.stages import METHODS
+from diode_lut.collect.setup import METHODS, find_setup
 from diode_lut.dataset import DatasetWriter, Record, Timing
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN

@@ -15,8 +15,8 @@ import zstandard
 
 from diode_lut.dataset import DatasetWriter, read_dataset
 from diode_lut.domain.errors import DatasetError, DiodeLutError, ExchangeError, TableError
+from diode_lut.exchange import read
 from diode_lut.exchange.content import Facts
-from diode_lut.exchange.formats import read
 from diode_lut.kernels.triton_gemm import TRITON_MM
 from diode_lut.table import read_table
 from diode_lut.table.check import check_file

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from diode_lut.dataset import read_dataset
-from diode_lut.distill.candidates import Target, choose, targets_of
 from diode_lut.distill.examples import MAX_LOSS, Examples, Space, examples_of
 from diode_lut.distill.network import answers, masked
 from diode_lut.distill.student import train_student
+from diode_lut.distill.targets import Target, choose, targets_of
 from diode_lut.distill.training import Plan
 from diode_lut.distill.validation import UNTIMED
 from diode_lut.kernels.architecture import architecture

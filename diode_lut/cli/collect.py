@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from diode_lut.cli.inputs import end_with_losses, require_inductor
 from diode_lut.cli.output import say
-from diode_lut.collect.stages import METHODS
+from diode_lut.collect.setup import METHODS
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.domain.printable import printable

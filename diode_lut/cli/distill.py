@@ -12,7 +12,7 @@ from diode_lut.cli.inputs import end_with_losses, require_torch
 from diode_lut.cli.output import say
 from diode_lut.domain.printable import printable
 from diode_lut.io.files import require_writable
-from diode_lut.model.head import SUFFIX
+from diode_lut.model.header import SUFFIX
 
 if TYPE_CHECKING:
     from diode_lut.distill import Distilled

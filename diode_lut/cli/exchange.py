@@ -13,7 +13,7 @@ from diode_lut.cli.output import say
 from diode_lut.domain.errors import ExchangeError
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS
-from diode_lut.exchange.formats import FORMATS
+from diode_lut.exchange import FORMATS
 from diode_lut.io.files import write_atomically
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def import_command(
 
     Timings become a dataset, from which the build command makes a table.
     """
+    from diode_lut.exchange import read
     from diode_lut.exchange.content import Facts
-    from diode_lut.exchange.formats import read
 
     facts = Facts(hardware_of(hardware) if hardware is not None else None, op, dtype, layout)
     content, skipped = read(name, path, facts)
@@ -83,8 +83,8 @@ def export_command(
 
     Other tools have no ranges, so a table's answers for single problems are exported.
     """
+    from diode_lut.exchange import write_timings
     from diode_lut.exchange.content import Facts
-    from diode_lut.exchange.formats import write_timings
 
     skipped: Counter[str] = Counter()
     datasets: list[Dataset] = []
@@ -126,8 +126,8 @@ def _save_table(table: Table, output: Path) -> str:
 
 def _table_bytes(name: str, path: Path, problems: Path | None, facts: Facts) -> tuple[bytes, Counter[str]]:
     from diode_lut.collect.problems import read_problems
+    from diode_lut.exchange import write_table
     from diode_lut.exchange.content import exact_problems
-    from diode_lut.exchange.formats import write_table
 
     table = read_whole_table(path, "correct it first")
     left_out: Counter[str] = Counter()

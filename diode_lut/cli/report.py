@@ -59,7 +59,6 @@ def report_command(table_file: Path, inputs: tuple[Path, ...], output: Path, lin
 
 
 def _evaluation(table: Table, datasets: list[Dataset]) -> Evaluation:
-
     from diode_lut.evaluate import evaluate
     from diode_lut.selection.sources import TableSource
 
@@ -75,7 +74,7 @@ def _link(table_file: Path, output: Path, base: str | None) -> str:
     return quote(Path(os.path.relpath(table_file.resolve(), output.resolve().parent)).as_posix())
 
 
-_FORMATS = {"text": "diode_lut.receipt.show:as_text", "json": "diode_lut.receipt.show:as_json"}
+_FORMATS = {"text": "diode_lut.receipt.summary:as_text", "json": "diode_lut.receipt.summary:as_json"}
 
 
 @click.command("receipt")
@@ -99,9 +98,8 @@ def receipt_command(files: tuple[Path, ...], output: Path | None, form: str) -> 
     given to `collect --problems`.
     """
     from diode_lut.io.files import write_atomically
-    from diode_lut.receipt.read import read_receipt
+    from diode_lut.receipt.file import read_receipt, receipt_bytes
     from diode_lut.receipt.receipt import merge_receipts
-    from diode_lut.receipt.write import receipt_bytes
 
     merged = merge_receipts(map(read_receipt, files))
     if output is not None:

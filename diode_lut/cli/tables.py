@@ -1,13 +1,14 @@
-"""``show``, ``tables`` and ``fmt``."""
+"""``check``, ``show``, ``tables`` and ``fmt``."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from diode_lut.cli.output import exit_code, say
-from diode_lut.domain.errors import TableError
+from diode_lut.cli.output import REPORTERS, exit_code, progress_bars, say
+from diode_lut.domain.errors import ModelError, TableError
 from diode_lut.domain.printable import printable
 from diode_lut.io.bounded import open_regular
 
@@ -74,3 +75,73 @@ def _format(file: Path, check: bool, upgrade: bool) -> int:
     if not check:
         write_table(wanted, file)
     return int(check)
+
+
+@click.command("check")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--compile",
+    "compiling",
+    is_flag=True,
+    help="Compile every config for the table's architecture as well, with Triton, without a GPU. What Triton has "
+    "compiled it remembers.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(list(REPORTERS)),
+    default="text",
+    show_default=True,
+    help="Lines for people, a JSON list, or annotations for GitHub Actions.",
+)
+@click.pass_context
+def check_command(ctx: click.Context, files: tuple[Path, ...], compiling: bool, form: str) -> None:
+    """Find everything that is wrong with tables, and whether models can be used.
+
+    That is what the schema says, rows that contradict each other or can never answer, configs that the architecture
+    cannot launch, and any form but that of fmt. Prints one line for each problem, as FILE:LINE:COLUMN: PATH: what was
+    found and what is allowed. Of a model the first problem is found. A note says what was not looked for, because it
+    would take too long; it does not change the exit code.
+    """
+    errors = [error for file in files for error in _check(file, compiling)]
+    for line in REPORTERS[form](errors):
+        say(line)
+    notes = sum(error.note for error in errors)
+    counts = [_count(len(files), "file"), _count(len(errors) - notes, "problem")]
+    say(", ".join([*counts, *([_count(notes, "note")] if notes else [])]), err=True)
+    ctx.exit(max(map(exit_code, errors), default=0))
+
+
+def _check(file: Path, compiling: bool) -> list[TableError]:
+    from diode_lut.selection.catalog import is_model
+    from diode_lut.table.check import check_file
+
+    if is_model(file):
+        return _check_model(file)
+    return [*check_file(file), *(_compile(file) if compiling else ())]
+
+
+def _check_model(file: Path) -> list[TableError]:
+    """What is wrong with a model, in the form in which it is said of tables."""
+    from diode_lut.selection.catalog import open_model
+
+    try:
+        open_model(file)
+    except ModelError as error:
+        found = TableError(str(error).removeprefix(printable(f"{file}: ")), path=file)
+        found.__cause__ = error.__cause__
+        return [found]
+    return []
+
+
+def _compile(file: Path) -> list[TableError]:
+    """What Triton says about the configs of a table; nothing if the file is none, which is said elsewhere."""
+    from diode_lut.compilation import check_compiling
+
+    with progress_bars() as progress, suppress(TableError):
+        return check_compiling(file, lambda done, total: progress.track(done, file.name, total))
+    return []
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

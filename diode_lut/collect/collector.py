@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from diode_lut.collect.executor import Executor, open_executor
-from diode_lut.collect.setup import Setup
-from diode_lut.collect.stages import METHODS, final_tasks
+from diode_lut.collect.setup import METHODS, Setup, final_tasks
 from diode_lut.collect.tasks import Outcome, Task, make_shards
 from diode_lut.collect.watch import signals_held
 from diode_lut.dataset import Dataset, DatasetWriter, Record, read_dataset

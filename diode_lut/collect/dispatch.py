@@ -19,8 +19,7 @@ import distributed
 from distributed import Client, Future, KilledWorker, Worker, get_worker
 from distributed.utils import sync
 
-from diode_lut.collect.setup import Setup, difference, find_setup
-from diode_lut.collect.stages import MEASURERS, measure_tasks
+from diode_lut.collect.setup import MEASURERS, Setup, difference, find_setup, measure_tasks
 from diode_lut.collect.tasks import Backlog, Family, Outcome, Shard, Task
 from diode_lut.collect.watch import Loss, Watch
 from diode_lut.dataset import Timing

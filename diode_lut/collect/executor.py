@@ -11,8 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from typing import Protocol
 
-from diode_lut.collect.setup import Setup, find_setup
-from diode_lut.collect.stages import MEASURERS, measure_tasks
+from diode_lut.collect.setup import MEASURERS, Setup, find_setup, measure_tasks
 from diode_lut.collect.tasks import Outcome, Shard
 from diode_lut.collect.watch import Loss, Watch
 from diode_lut.domain.errors import CollectError, DeviceLostError

@@ -1,15 +1,28 @@
-"""The setup of a measurement: hardware, software and method, which are the same for a whole dataset."""
+"""The setup of a measurement: hardware, software, and the method with its stages.
+
+It is the same for a whole dataset. Nothing is imported for a stage before it is measured, so the command line can list
+the methods without torch.
+"""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
-from typing import NamedTuple
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, NamedTuple
 
 from diode_lut.dataset import Header
 from diode_lut.domain.errors import HardwareError
 from diode_lut.domain.hardware import detect_hardware
+
+if TYPE_CHECKING:
+    from diode_lut.collect.tasks import Outcome, Task
+    from diode_lut.collect.watch import Watch
+    from diode_lut.dataset import Record, Timing
+    from diode_lut.domain.problem import Problem
+
 
 _FIRST_YEAR = 2026
 """The year of the first release: an earlier date is wrong."""
@@ -84,3 +97,41 @@ def _driver_version() -> str:
     query = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
     answer = subprocess.run(query, capture_output=True, text=True, check=False)  # noqa: S603 - a fixed program
     return answer.stdout.strip().splitlines()[0] if answer.returncode == 0 else ""
+
+
+METHODS = {"autotune": ("autotune",), "sweep": ("sweep", "final")}
+"""The stages of each method, in order: all problems go through one stage before any goes through the next."""
+
+MEASURERS = {
+    "autotune": "diode_lut.collect.autotune:measure",
+    "sweep": "diode_lut.collect.sweep:measure",
+    "final": "diode_lut.collect.final:measure",
+}
+"""The Measurer of each stage."""
+
+FINALISTS = "diode_lut.collect.final:finalists"
+"""The function that makes the tasks of stage ``final`` from the records of stage ``sweep``."""
+
+
+def final_tasks(records: Iterable[Record], problems: Sequence[Problem], sm_count: int) -> list[Task]:
+    """The tasks of stage ``final``, from the records of stage ``sweep`` on a device of ``sm_count`` SMs."""
+    tasks: list[Task] = resolve_name(FINALISTS)(records, problems, sm_count)
+    return tasks
+
+
+def measure_tasks(tasks: Sequence[Task], measurer: str, setup: Setup, watch: Watch) -> Iterator[Outcome]:
+    """The outcomes of one of MEASURERS; records include the configs that failed before.
+
+    ``tasks`` are of one family.
+    """
+    failed = {task.problem: task.failed for task in tasks}
+    for outcome in resolve_name(measurer)(tasks, setup.device, watch, setup.search_space):
+        yield _with_failures(outcome, failed[outcome.problem])
+
+
+def _with_failures(outcome: Outcome, failed: tuple[Timing, ...]) -> Outcome:
+    if outcome.record is None:
+        return outcome
+    configs = {timing.config for timing in failed}
+    others = (timing for timing in outcome.record.timings if timing.config not in configs)
+    return outcome._replace(record=outcome.record._replace(timings=(*others, *failed)))

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from diode_lut.dataset import Dataset
 from diode_lut.distill.calibrate import calibrate
-from diode_lut.distill.candidates import Target, choose, targets_of
 from diode_lut.distill.examples import Space, examples_of
 from diode_lut.distill.student import train_student
+from diode_lut.distill.targets import Target, choose, targets_of
 from diode_lut.distill.training import Epoch, Plan, one_thread
 from diode_lut.distill.validation import Validation, validate
 from diode_lut.domain.errors import DatasetError, ModelError

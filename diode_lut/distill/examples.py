@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from diode_lut.distill.candidates import Target
+from diode_lut.distill.targets import Target
 from diode_lut.domain.problem import ITEMSIZES, Problem, contiguous_align
 from diode_lut.kernels.config import Config
 from diode_lut.model.candidates import Candidates, family_of

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from diode_lut.distill.candidates import Target
 from diode_lut.distill.examples import MAX_LOSS, Examples, Space, draw_problems, examples_of
 from diode_lut.distill.network import Network, Scale, answers, losses_of
+from diode_lut.distill.targets import Target
 from diode_lut.distill.training import Epoch, Plan, Training, one_thread, train
 from diode_lut.model.kinds import kinds_of
 

@@ -8,7 +8,7 @@ from itertools import islice
 from statistics import fmean
 from typing import NamedTuple
 
-from diode_lut.distill.candidates import Target
+from diode_lut.distill.targets import Target
 from diode_lut.domain.problem import Problem
 from diode_lut.evaluate.evaluation import geometric_mean
 from diode_lut.kernels.config import Config

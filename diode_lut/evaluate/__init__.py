@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from diode_lut.evaluate.evaluate import evaluate
 from diode_lut.evaluate.evaluation import (
     MISS,
     SLOWER,
@@ -10,6 +9,7 @@ from diode_lut.evaluate.evaluation import (
     Evaluation,
     Outcome,
     Summary,
+    evaluate,
 )
 
 __all__ = [

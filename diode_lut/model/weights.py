@@ -19,7 +19,7 @@ from diode_lut.io.files import write_atomically
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
-from diode_lut.model.head import KEY, MAX_WEIGHTS_BYTES, metadata_of, read_bytes
+from diode_lut.model.header import KEY, MAX_WEIGHTS_BYTES, metadata_of, read_bytes
 from diode_lut.model.kinds import Kind
 from diode_lut.model.network import MAX_NEURONS, MAX_WEIGHT, Weights
 from diode_lut.model.ranking import Calibration, Model

@@ -1,4 +1,4 @@
-"""The page: one self-contained HTML file. Making it needs vl-convert-python, from the optional extra ``report``.
+"""The page: one self-contained HTML file, and its data. Making it needs vl-convert-python, from the extra ``report``.
 
 The table's content is JSON data, which the page's program shows as text. The page's Content-Security-Policy allows only
 its own two scripts, and no request.
@@ -8,15 +8,153 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import vl_convert
+
+from diode_lut.domain.printable import printable
+from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS, Problem
+from diode_lut.evaluate import MISS, Case, Evaluation
+from diode_lut.kernels.config import ATEN
+from diode_lut.table import Candidate, Entry, Table
+from diode_lut.table.canonical import key_in_words
+
+_ORDER = (OPS, DTYPES, LAYOUTS)
+
+
+class Kind(NamedTuple):
+    """Op, dtype and layout; None means any, as in a row."""
+
+    op: str | None
+    dtype: str | None
+    layout: str | None
+
+    def covers(self, other: Kind) -> bool:
+        """Whether all problems of the other kind are of this kind as well."""
+        return all(mine in (None, its) for mine, its in zip(self, other, strict=True))
+
+
+def kind_of(of: Entry | Problem) -> Kind:
+    """The kind of a row or of a problem."""
+    return Kind(of.op, of.dtype, of.layout)
+
+
+def kinds_of(entries: Iterable[Entry], problems: Iterable[Problem]) -> list[Kind]:
+    """The kinds that get a panel, sorted: all kinds of problems and rows, without kinds that cover another one."""
+    found = {*map(kind_of, entries), *map(kind_of, problems)}
+    kinds = [kind for kind in found if not any(kind != other and kind.covers(other) for other in found)]
+    return sorted(kinds, key=_order)
+
+
+def _order(kind: Kind) -> list[int]:
+    """The sort key: names as they are ordered in ``problem.py``, any last."""
+    pairs = zip(kind, _ORDER, strict=True)
+    return [len(names) if name is None else names.index(name) for name, names in pairs]
+
+
+_DIGITS = 6
+"""Digits after the point of gains and regrets."""
+
+Plain = dict[str, Any]
+"""A JSON object."""
+
+
+def as_data(
+    table: Table, evaluation: Evaluation | None = None, *, link: str = "", datasets: Sequence[str] = ()
+) -> Plain:
+    """The table's name and provenance, its rows, and the problems of the evaluation.
+
+    ``link`` is the URL of the table's file. Rows are in drawing order, the least specific first. ``row`` of a problem
+    is the index of the row that answers it, None for a miss. ``kinds`` of rows and problems are indices into the list
+    ``kinds``. Gains are factors and regrets are fractions, with six digits; they are None if not measured.
+    """
+    cases = evaluation.cases if evaluation else ()
+    kinds = kinds_of(table.entries, (case.problem for case in cases))
+    lines = dict(zip(table.entries, table.lines(), strict=True))
+    entries = sorted(table.entries, key=lambda entry: -entry.volume)
+    answered = _by_entry(table, cases)
+    numbers = {entry: number for number, entry in enumerate(entries)}
+    return {
+        "name": printable(table.path.name) if table.path else str(table.hardware),
+        "link": link,
+        "hardware": str(table.hardware),
+        "provenance": {
+            name: printable(_listed(value)) for name, value in table.provenance.items() if name != "datasets"
+        },
+        "datasets": list(map(printable, datasets)),
+        "invalid": len(table.errors),
+        "kinds": [kind._asdict() for kind in kinds],
+        "rows": [_row(entry, lines[entry], kinds, answered[entry]) for entry in entries],
+        "problems": [
+            _problem(case, numbers[entry] if entry else None, kinds)
+            for entry, its_cases in answered.items()
+            for case in its_cases
+        ],
+    }
+
+
+def _by_entry(table: Table, cases: Iterable[Case]) -> Mapping[Entry | None, list[Case]]:
+    """The cases by the row that answers them; misses are at None."""
+    answered: dict[Entry | None, list[Case]] = defaultdict(list)
+    for case in cases:
+        answered[None if case.origin == MISS else table.lookup(case.problem)].append(case)
+    return answered
+
+
+def _row(entry: Entry, line: int | None, kinds: Sequence[Kind], cases: Sequence[Case]) -> Plain:
+    measured = Evaluation(cases, 0, ATEN).summary
+    return {
+        "line": line,
+        "key": key_in_words(entry),
+        "kinds": [number for number, kind in enumerate(kinds) if kind_of(entry).covers(kind)],
+        **{size: getattr(entry, size) for size in "bmnk"},
+        "configs": [{"config": str(each.config), "gain": _gain(each)} for each in entry.candidates],
+        "template": entry.candidates[0].config.template,
+        "measured": entry.problems,
+        "note": None if entry.note is None else printable(entry.note),
+        "gain": _rounded(_gain(entry.candidates[0]) if measured.gain is None else measured.gain),
+        "regret": _rounded(measured.regret),
+        "worst": _rounded(measured.worst_regret),
+    }
+
+
+def _problem(case: Case, row: int | None, kinds: Sequence[Kind]) -> Plain:
+    problem = case.problem
+    return {
+        "row": row,
+        "name": str(problem),
+        "kinds": [kinds.index(kind_of(problem))],
+        **{size: getattr(problem, size) for size in "bmnk"},
+        "choice": str(case.choice),
+        "template": case.choice.template,
+        "best": str(case.best),
+        "gain": _rounded(case.gain),
+        "best_gain": _rounded(case.best_gain),
+        "regret": None if case.ns is None else _rounded(case.regret),
+    }
+
+
+def _gain(candidate: Candidate) -> float | None:
+    """The gain over aten; 1 for aten itself, whose gain is not in tables."""
+    if candidate.gain_permille is None:
+        return 1.0 if candidate.config == ATEN else None
+    return candidate.gain_permille / 1000
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _DIGITS)
+
+
+def _listed(value: str | list[str]) -> str:
+    return value if isinstance(value, str) else ", ".join(value)
+
 
 _ASSETS = Path(__file__).parent / "assets"
 

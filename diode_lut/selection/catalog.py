@@ -16,7 +16,7 @@ from diode_lut.domain.interruption import let_pass
 from diode_lut.io.log import warn_once
 from diode_lut.io.permissions import distrust
 from diode_lut.io.resources import tables_directory
-from diode_lut.model.head import SUFFIX, read_model_hardware
+from diode_lut.model.header import SUFFIX, read_model_hardware
 from diode_lut.selection.selector import Tier
 from diode_lut.selection.sources import ModelSource, TableSource
 from diode_lut.settings import TIERS

@@ -14,8 +14,7 @@ from distributed import Client, Nanny, Scheduler, SpecCluster
 from distributed.utils import get_mp_context
 
 from diode_lut.collect import cluster as cluster_module
-from diode_lut.collect.setup import find_setup
-from diode_lut.collect.stages import METHODS
+from diode_lut.collect.setup import METHODS, find_setup
 from diode_lut.dataset import DatasetWriter, Timing
 from diode_lut.domain.errors import CollectError, DatasetError
 from diode_lut.domain.hardware import Hardware, detect_hardware

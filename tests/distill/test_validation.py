@@ -7,8 +7,8 @@ import math
 import pytest
 
 from diode_lut.dataset import Record, Timing
-from diode_lut.distill.candidates import targets_of
 from diode_lut.distill.formats import as_text
+from diode_lut.distill.targets import targets_of
 from diode_lut.distill.validation import Validation, validate
 from diode_lut.kernels.config import ATEN
 from tests.model.small import LARGE, MM, SMALL, model

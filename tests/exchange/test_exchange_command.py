@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from diode_lut.dataset import read_dataset
-from diode_lut.exchange.formats import FORMATS
+from diode_lut.exchange import FORMATS
 from diode_lut.table import read_table
 from diode_lut.table.check import check_file
 from tests.commands import call

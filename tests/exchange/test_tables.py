@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from diode_lut.domain.errors import ExchangeError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import DTYPES, Problem
+from diode_lut.exchange import read, write_table
 from diode_lut.exchange.content import Facts, Skipped, exact_problems, exact_table
-from diode_lut.exchange.formats import read, write_table
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.table import Candidate, Entry, Table
 from tests.exchange.drawing import H200, packed, tables

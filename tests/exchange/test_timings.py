@@ -14,8 +14,8 @@ from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_datase
 from diode_lut.dataset.record import REASONS, STAGES
 from diode_lut.domain.errors import ExchangeError
 from diode_lut.domain.problem import Problem
+from diode_lut.exchange import read, write_timings
 from diode_lut.exchange.content import Facts, Skipped, Timings
-from diode_lut.exchange.formats import read, write_timings
 from diode_lut.kernels.config import ATEN, Config
 from tests.exchange.drawing import H200, configs, packed
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from diode_lut.cli import COMMANDS
-from diode_lut.cli.git_setup import set_up
+from diode_lut.cli.git import set_up
 from diode_lut.domain.errors import SettingError
 from diode_lut.table import read_table
 from tests.commands import call

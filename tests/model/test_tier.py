@@ -15,7 +15,7 @@ import diode_lut
 from diode_lut.domain.errors import ModelError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.kernels.config import ATEN
-from diode_lut.model.head import KEY, metadata_of
+from diode_lut.model.header import KEY, metadata_of
 from diode_lut.model.weights import read_model, write_model
 from diode_lut.runtime.snapshot import Snapshot
 from diode_lut.selection import catalog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN
-from diode_lut.report.data import Kind, kinds_of
+from diode_lut.report.page import Kind, kinds_of
 from diode_lut.table import Candidate, Entry
 
 

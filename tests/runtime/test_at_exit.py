@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.receipt.read import read_receipt
+from diode_lut.receipt.file import read_receipt
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "ask.py"
 Ask = Callable[..., subprocess.Popen[str]]

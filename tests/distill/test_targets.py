@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from diode_lut.distill.candidates import MAX_CANDIDATES, Target, choose
+from diode_lut.distill.targets import MAX_CANDIDATES, Target, choose
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from tests.model.small import BATCHED, BMM, CUT, MM

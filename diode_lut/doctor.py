@@ -1,10 +1,10 @@
-"""The checks of ``doctor``, and their findings."""
+"""``doctor``: checks whether diode_lut works on this machine with its settings, and their findings."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -191,3 +191,13 @@ def _faults(name: str, if_bad: str, if_unreadable: str) -> Iterator[Finding]:
         return
     if faults:
         yield wrong("tables", f"{shown(path)}: {faults} of its rows cannot be used", if_bad)
+
+
+_CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (software, hook, settings, devices)
+"""The checks, in the order in which they are run."""
+
+
+def examine() -> Iterator[Finding]:
+    """All findings, good and bad."""
+    for check in _CHECKS:
+        yield from check()
