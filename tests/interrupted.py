@@ -16,7 +16,7 @@ def _raise(_number: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def alarm_in(module: str, call: int = 1) -> Iterator[list[str]]:
-    """Within the block an alarm goes off as soon as so many calls of functions of a module have begun.
+    """Within the block an alarm goes off as soon as ``call`` calls of functions of a module have begun.
 
     ``module`` is the end of its file's path. What comes out lists the functions that were called till then.
     """

@@ -186,9 +186,9 @@ def test_times_that_are_none_cost_themselves(tmp_path: Path, name: str, value: s
 @pytest.mark.parametrize("key", ["[" * 5000, "(" * 5000, "-" * 5000 + "1", "x", "__import__('os')", "1" * 5000])
 def test_keys_are_read_and_never_run(tmp_path: Path, key: str) -> None:
     """Shapes in keys are plain values: nothing else is taken for one, however deep it is."""
-    product = [{"type": "cublas", "time": 1}]
+    timings = [{"type": "cublas", "time": 1}]
     documents = {
-        "inductor-mm-log": [{f"({key}": product, "kernel_type": "mm"}],
+        "inductor-mm-log": [{f"({key}": timings, "kernel_type": "mm"}],
         "torch-diode-table": {"hardware": {"H200": {"operation": {"mm": {"solution": {key: {"config": [{}]}}}}}}},
         "inductor-table": {f"((torch.float16, {key})))+mm": [{"template_id": "aten::mm"}]},
     }

@@ -1,4 +1,4 @@
-"""The show command: tables and models in words."""
+"""The show command: tables and models as text."""
 
 from __future__ import annotations
 

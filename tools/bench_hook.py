@@ -28,7 +28,7 @@ from diode_lut.runtime import recorder
 from diode_lut.runtime.snapshot import Snapshot
 from tests.fake_cuda import Input, fake_cuda, lower
 
-PRODUCTS = 200
+GEMMS = 200
 DECISIONS = 20_000
 TRITON: dict[str, Any] = {"template": "triton_mm", "block_m": 64, "block_n": 64, "block_k": 32}
 TRITON |= {"group_m": 8, "num_stages": 3, "num_warps": 4}
@@ -65,21 +65,21 @@ def bench_receipt(table: str) -> None:
 
 
 def bench_graph(what: str, tables: tuple[str, ...], tiers: tuple[str, ...], target: float | None = None) -> None:
-    """All products of one graph, the second time, when tables and models are loaded."""
+    """All GEMMs of one graph, the second time, when tables and models are loaded."""
     with diode_lut.config.patch(tables=tables, tiers=tiers):
-        lower_products()
+        lower_gemms()
         with clock() as spent:
-            lower_products()
-    show(f"hook, {PRODUCTS} products, {what}", spent["hook"] * 1e3, "ms", target)
+            lower_gemms()
+    show(f"hook, {GEMMS} GEMMs, {what}", spent["hook"] * 1e3, "ms", target)
 
 
-def lower_products() -> None:
-    """A graph of products that all differ."""
+def lower_gemms() -> None:
+    """A graph of GEMMs that all differ."""
 
-    def products(*matrices: torch.Tensor) -> list[torch.Tensor]:
+    def gemms(*matrices: torch.Tensor) -> list[torch.Tensor]:
         return [a @ matrices[0] for a in matrices[1:]]
 
-    lower(products, Input((64, 64)), *(Input((16 * size, 64)) for size in range(1, PRODUCTS + 1)))
+    lower(gemms, Input((64, 64)), *(Input((16 * size, 64)) for size in range(1, GEMMS + 1)))
 
 
 @contextmanager

@@ -84,11 +84,11 @@ def compiled(problem: Problem, operands: tuple[torch.Tensor, ...]) -> Callable[.
     """The problem as default mode compiles it."""
     gemm: Any = getattr(torch, problem.op)
 
-    class Product(torch.nn.Module):
+    class Matmul(torch.nn.Module):
         def forward(self, *tensors: torch.Tensor) -> Any:
             return gemm(*tensors)
 
-    exported = torch.export.export(Product(), operands).module()
+    exported = torch.export.export(Matmul(), operands).module()
     with torch.no_grad():
         function: Callable[..., torch.Tensor] = torch._inductor.compile(exported, list(operands))
         function(*operands)

@@ -1,10 +1,10 @@
-"""Tables, and products or graphs, at random through the hook: no table may break a compile or change a digit.
+"""Tables, and GEMMs or graphs, at random through the hook: no table may break a compile or change a digit.
 
 Run with ``python tools/fuzz_hook.py --device interpreter --seed 1 --cases 500``. ``fake`` is a CUDA device that is
 not there: kernels are made for it and compiled by Triton for sm_90. On ``interpreter``, which needs no GPU either, on
-``cpu`` and on ``cuda`` they run, and results are compared with float64. A product is one GEMM and what is fused with
-it; a graph has several, views, reductions, gradients, and options of Inductor. Ends with 1 if anything failed; each
-failure comes with the command that repeats it.
+``cpu`` and on ``cuda`` they run, and results are compared with float64. A case of kind ``gemms`` is a GEMM and what is
+fused with it. One of kind ``graphs`` has several GEMMs, views, reductions, gradients, and options of Inductor. Ends
+with 1 if anything failed; each failure comes with the command that repeats it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ def main() -> int:
     """Run the cases, and say how to exit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["fake", "cpu", "interpreter", "cuda"], default="fake")
-    parser.add_argument(
-        "--kind", choices=["products", "graphs"], help="of cases; graphs where Triton's interpreter runs"
-    )
+    parser.add_argument("--kind", choices=["gemms", "graphs"], help="of cases; graphs where Triton's interpreter runs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, metavar="N", help="the number of the first case")
@@ -54,7 +52,7 @@ def main() -> int:
     parser.add_argument("--compile-every", type=int, default=1, metavar="N", help="fake: have Triton compile each Nth")
     parser.add_argument("--step", type=int, help=argparse.SUPPRESS)  # given to workers: how far it is to the next case
     options = parser.parse_args()
-    options.kind = options.kind or ("graphs" if options.device == "interpreter" else "products")
+    options.kind = options.kind or ("graphs" if options.device == "interpreter" else "gemms")
     if options.device == "fake" and options.kind == "graphs":
         parser.error("--kind graphs: graphs are run, and nothing runs on --device fake (use interpreter)")
     if options.step is not None:

@@ -35,7 +35,7 @@ def main() -> int:
     """Fuzz the readers that were named, or all; 1 if any failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="READER", help="by default all")
-    parser.add_argument("--bytes", type=int, default=10_000_000, help="to feed each of them")
+    parser.add_argument("--bytes", type=int, default=10_000_000, help="to feed to each reader")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--replay", metavar="READER:SEED:RUN", help="one run, with its traceback; the file stays")
     options = parser.parse_args()
@@ -90,7 +90,7 @@ def write_input(directory: Path, name: str, reader: Reader, seed: int, run: int)
 
 
 class limited:  # noqa: N801 (used like a function)
-    """Has what runs inside raise TimeoutError after so many seconds."""
+    """Has what runs inside raise TimeoutError after this many seconds."""
 
     def __enter__(self) -> None:
         signal.signal(signal.SIGALRM, self._late)

@@ -3,9 +3,9 @@
 ``break_guards.py`` takes them away one by one. Some of what could go wrong needs no code of ours; tests see to it that
 this stays so:
 
-- autocast: Inductor sees the casts before the product, so a row for the type after them answers (test_autocast);
+- autocast: Inductor sees the casts before the GEMM, so a row for the type after them answers (test_autocast);
 - deterministic mode: a single kernel is never timed, and gives the same bits twice (test_deterministic_mode);
-- an epilogue in shared memory: Triton needs no more for it than for the product's blocks, except with TMA, where
+- an epilogue in shared memory: Triton needs no more for it than for the GEMM's blocks, except with TMA, where
   Inductor's own reckoning includes it (test_fused_epilogue_fits_shared_memory);
 - freezing on a GPU: the frozen weight is an input like any other (tests/gpu/test_guards.py::test_freezing);
 - AOTInductor: but for decompose_k, its packages have kernels as all compiled code has (test_aot_inductor);

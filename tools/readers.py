@@ -29,7 +29,7 @@ from diode_lut.model.weights import read_model, write_model
 from diode_lut.receipt.file import decode_receipt, read_receipt, receipt_bytes
 from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions
 from diode_lut.receipt.summary import as_json as receipt_as_json
-from diode_lut.receipt.summary import as_text as receipt_in_words
+from diode_lut.receipt.summary import as_text as receipt_as_text
 from diode_lut.table import Candidate, Entry, Table, read_hardware, read_table, to_bytes
 from diode_lut.table.check import check_file
 from diode_lut.table.write import as_text
@@ -196,7 +196,7 @@ def receipt_file() -> bytes:
 def use_receipt(path: Path) -> None:
     """Read it, and sum up what it says."""
     receipt = read_receipt(path)
-    receipt_in_words(receipt)
+    receipt_as_text(receipt)
     receipt_as_json(receipt)
     assert decode_receipt(json.loads(receipt_bytes(receipt)), "") == receipt
 

@@ -16,7 +16,7 @@ from diode_lut.io.bounded import open_regular
 @click.command("show")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def show_command(file: Path) -> None:
-    """Print a table in words, a line for each row and one for each kernel; of a model, the metadata and the tensors.
+    """Print a table as text, a line for each row and one for each kernel; of a model, the metadata and the tensors.
 
     Equal tables are printed equally, however they are written.
     """

@@ -19,7 +19,7 @@ class Task(NamedTuple):
     """One problem to measure at one stage.
 
     ``configs`` are the configs to try; empty, the stage chooses. ``failed`` are configs that must not be tried again,
-    because each of them killed a worker.
+    because each killed a worker.
     """
 
     problem: Problem

@@ -29,7 +29,7 @@ _SHIPPED = ("*.json", f"*{SUFFIX}")
 _MISSING = "no such file"
 _DANGLING = "is a symbolic link that leads to no file"
 _ROWS_NAMED = 10
-"""So many bad rows of a file are named one by one in the log."""
+"""Number of bad rows of a file that are named one by one in the log."""
 
 
 class _Tables(NamedTuple):
@@ -90,7 +90,7 @@ def find_path(name_or_path: str) -> Path:
 
 
 def _no_file(path: Path) -> str:
-    """What is there instead of a file, in words; empty if it is one. TableError if the system will not say."""
+    """What is there instead of a file, as text; empty if it is one. TableError if the system will not say."""
     try:
         if path.is_file():
             return ""
@@ -246,7 +246,7 @@ def shipped_paths() -> list[str]:
 
 
 def distrusted() -> list[str]:
-    """Why shipped files are not used that others could have written, in words."""
+    """Why shipped files that others could have written are not used."""
     paths = (path for pattern in _SHIPPED for path in sorted(tables_directory().glob(pattern)))
     return [reason for path in paths if (reason := _against(path))]
 

@@ -24,7 +24,7 @@ def table(config: Config | None, high: int = 100) -> Table:
 
 
 def records(*ratios: float) -> list[Record]:
-    """For m from 1: A takes 100 ns, B so many times as long, aten 400 ns, and C fails."""
+    """For m from 1: A takes 100 ns, B takes the given ratio of that, aten 400 ns, and C fails."""
     return [
         Record(
             PROBLEM._replace(m=m),

@@ -18,14 +18,14 @@ SMALLEST = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-126, torch.float32: 2
 """The largest absolute error of rounding to a type, near zero."""
 
 _SUM = 2.0**-22
-"""Relative error of one addition in a product: tensor cores do not round to nearest."""
+"""Relative error of one addition in a GEMM: tensor cores do not round to nearest."""
 
 _TF32 = 2.0**-10
 _DEVIATIONS = 8.0
 
 
 class Precision(NamedTuple):
-    """How products are computed: with inputs cut to TF32, or cast to a type by autocast."""
+    """How GEMMs are computed: with inputs cut to TF32, or cast to a type by autocast."""
 
     tf32: bool = False
     autocast: torch.dtype | None = None
@@ -98,7 +98,7 @@ class Bounded:
         return self._with(self.value, self.error + ROUNDING[self.dtype] * size + SMALLEST[self.dtype])
 
 
-def _product(a: Bounded, b: Bounded, out_dtype: torch.dtype | None = None) -> Bounded:
+def _gemm(a: Bounded, b: Bounded, out_dtype: torch.dtype | None = None) -> Bounded:
     precision = a.precision
     if precision.autocast is not None:
         a, b = a.to(precision.autocast), b.to(precision.autocast)
@@ -112,19 +112,19 @@ def _product(a: Bounded, b: Bounded, out_dtype: torch.dtype | None = None) -> Bo
 
 
 def _biased(bias: Bounded, a: Bounded, b: Bounded, *, alpha: float = 1, beta: float = 1) -> Bounded:
-    product = _product(a, b) * alpha
+    gemm = _gemm(a, b) * alpha
     if beta == 0:
-        return product
+        return gemm
     autocast = a.precision.autocast
-    return product + (bias if autocast is None else bias.to(autocast)) * beta
+    return gemm + (bias if autocast is None else bias.to(autocast)) * beta
 
 
 def _linear(x: Bounded, weight: Bounded, bias: Bounded | None = None) -> Bounded:
-    product = _product(x, weight.transpose(-1, -2))
+    gemm = _gemm(x, weight.transpose(-1, -2))
     if bias is None:
-        return product
+        return gemm
     autocast = x.precision.autocast
-    return product + (bias if autocast is None else bias.to(autocast))
+    return gemm + (bias if autocast is None else bias.to(autocast))
 
 
 def _gelu(x: Bounded) -> Bounded:
@@ -134,9 +134,9 @@ def _gelu(x: Bounded) -> Bounded:
 
 
 _RULES: dict[Any, Callable[..., Bounded]] = {
-    torch.mm: _product,
-    torch.bmm: _product,
-    torch.matmul: _product,
+    torch.mm: _gemm,
+    torch.bmm: _gemm,
+    torch.matmul: _gemm,
     torch.addmm: _biased,
     torch.baddbmm: _biased,
     torch.nn.functional.linear: _linear,

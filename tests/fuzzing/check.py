@@ -1,4 +1,4 @@
-"""What becomes of a product: lowered for a device that is not there, or compiled and run."""
+"""What becomes of a GEMM: lowered for a device that is not there, or compiled and run."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from torch._inductor.utils import run_and_get_code
 from tests.fake_cuda import H200, Input, compile_triton, lower
 from tests.fuzzing.bounded import Bounded, bounded
 from tests.fuzzing.cases import Case
+from tests.fuzzing.gemms import BATCHED, BIASES
 from tests.fuzzing.operands import Sizes, elements, filled
 from tests.fuzzing.outcome import GuaranteeError, Outcome, check_timed, full_precision, outcome_of
-from tests.fuzzing.products import BATCHED, BIASES
 
 MOST_ELEMENTS = 2**25
 """Of a tensor that is really made."""
 
 MOST_WORK = {"cpu": 2**28, "cuda": 2**36}
-"""Multiplications of a product that is really computed."""
+"""Multiplications of a GEMM that is really computed."""
 
 NO_DEVICE = "not linked with support for cuda"
 """What PyTorch says if a graph that Inductor makes of its own would be tried out on a device that is not there."""
@@ -38,8 +38,8 @@ SCALE = 1 / 4
 
 def lowered(case: Case, directory: Path, *, compiling: bool) -> Outcome:
     """The outcome on the device of ``fake_cuda``, down to code or, if ``compiling``, to what Triton makes of it."""
-    inputs = case.product.inputs(case.product.sizes)
-    function = case.product.function("cuda")
+    inputs = case.gemm.inputs(case.gemm.sizes)
+    function = case.gemm.function("cuda")
 
     def attempt() -> str:
         with _no_timing() as timed:
@@ -59,12 +59,12 @@ def lowered(case: Case, directory: Path, *, compiling: bool) -> Outcome:
 
 def executed(case: Case, device: str, directory: Path) -> Outcome:
     """The outcome of compiling and running on a device, compared with float64."""
-    product = case.product
+    gemm = case.gemm
     if not _fits(case, device):
         return Outcome("void", "too large")
     torch.manual_seed(case.number)
-    function = product.function(device)
-    runs = [_Run.of(case, sizes, device) for sizes in (product.sizes, product.again) if sizes is not None]
+    function = gemm.function(device)
+    runs = [_Run.of(case, sizes, device) for sizes in (gemm.sizes, gemm.again) if sizes is not None]
     with full_precision():
         try:
             if not all(run.expected.holds(function(*run.tensors)) for run in runs):
@@ -115,9 +115,9 @@ class _Run(NamedTuple):
 
     @classmethod
     def of(cls, case: Case, sizes: Sizes, device: str) -> _Run:
-        product = case.product
-        tensors = [_tensor(spec, device, _scale(case, place)) for place, spec in enumerate(product.inputs(sizes))]
-        return cls(tensors, bounded(product.compute, tensors, product.precision))
+        gemm = case.gemm
+        tensors = [_tensor(spec, device, _scale(case, place)) for place, spec in enumerate(gemm.inputs(sizes))]
+        return cls(tensors, bounded(gemm.compute, tensors, gemm.precision))
 
     def check(self, result: torch.Tensor) -> None:
         if result.shape != self.expected.shape:
@@ -128,7 +128,7 @@ class _Run(NamedTuple):
 
 def _scale(case: Case, place: int) -> float:
     """How large an operand's values are; NaN for a bias that must not be read."""
-    ignored = case.product.op in BIASES and case.product.beta == 0 and place == 0
+    ignored = case.gemm.op in BIASES and case.gemm.beta == 0 and place == 0
     return float("nan") if ignored else SCALE
 
 
@@ -140,10 +140,10 @@ def _tensor(spec: Input, device: str, scale: float) -> torch.Tensor:
 
 
 def _fits(case: Case, device: str) -> bool:
-    product = case.product
-    sizes = product.sizes
-    work = prod(sizes[dim] for dim in ("bmnk" if product.op in BATCHED else "mnk"))
-    largest = max(map(elements, product.inputs(sizes)))
+    gemm = case.gemm
+    sizes = gemm.sizes
+    work = prod(sizes[dim] for dim in ("bmnk" if gemm.op in BATCHED else "mnk"))
+    largest = max(map(elements, gemm.inputs(sizes)))
     return largest <= MOST_ELEMENTS and work <= MOST_WORK[device]
 
 

@@ -21,13 +21,13 @@ from tests.fuzzing.options import known_options
 from tests.fuzzing.outcome import GuaranteeError, Outcome, check_timed, full_precision, outcome_of
 
 EAGER_ERRORS = 4
-"""A result may be so many times as far from float64's as eager's is."""
+"""Largest allowed error against float64, over the error of eager."""
 
 ROUNDINGS = 8
-"""So many roundings of the largest value are allowed besides: eager's error may be small by luck."""
+"""Roundings of the largest value that are allowed as well, because eager's error may be small by luck."""
 
 TF32 = 2.0**-10
-"""Twice rounding to TF32, which eager need not use where it is allowed, as for a product with one row."""
+"""Twice rounding to TF32, which eager need not use where it is allowed, as for a GEMM with one row."""
 
 
 def executed_graph(case: GraphCase, device: str, directory: Path) -> Outcome:

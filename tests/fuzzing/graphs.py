@@ -252,7 +252,7 @@ class _Builder:
             self._gemm(f"{name}({bias}, {value.name}, {weight}{scales})", value.dims[:-1] + out)
 
     def _inner(self, value: Value) -> None:
-        """A product of two values that there are, over the last dimension or the one before it."""
+        """A GEMM of two values of the graph, over the last dimension or the one before it."""
         same = [each for each in self.values if len(each.dims) == len(value.dims) > 1]
         first = [each for each in same if (each.dims[:-2], each.dims[-1]) == (value.dims[:-2], value.dims[-1])]
         second = [each for each in same if each.dims[:-1] == value.dims[:-1]]

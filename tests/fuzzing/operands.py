@@ -1,4 +1,4 @@
-"""Operands of generated products: how their values lie in memory, and what is done to them before the product."""
+"""Operands of generated GEMMs: how their values lie in memory, and what is done to them before the GEMM."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TAIL = 64
 
 
 class Operand(NamedTuple):
-    """One tensor that a product takes: its dimensions as letters, its memory, what happens to it, and by how much."""
+    """One tensor that a GEMM takes: its dimensions as letters, its memory, what happens to it, and by how much."""
 
     dims: str
     storage: str = "dense"

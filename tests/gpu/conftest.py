@@ -42,6 +42,6 @@ def cold() -> Iterator[None]:
 
 @pytest.fixture(params=[False, True], ids=["default", "max-autotune"])
 def mode(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Both modes, without the benchmarks that Inductor's padding of products makes."""
+    """Both modes, without the benchmarks that Inductor's padding of GEMMs makes."""
     with inductor_config.patch(max_autotune=request.param, shape_padding=False):
         yield

@@ -11,7 +11,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.utils import run_and_get_code
 
 import diode_lut
-from tests.gpu.products import ATEN, MM, TMA, error, random
+from tests.gpu.gemms import ATEN, MM, TMA, error, random
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cold")]
 

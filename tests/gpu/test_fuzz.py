@@ -1,4 +1,4 @@
-"""Generated tables and products, run on the GPU and compared with float64."""
+"""Generated tables and GEMMs, run on the GPU and compared with float64."""
 
 from __future__ import annotations
 

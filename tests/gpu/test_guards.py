@@ -22,7 +22,7 @@ from torch._inductor.utils import run_and_get_code
 from torch.utils.cpp_extension import CUDA_HOME
 
 import diode_lut
-from tests.gpu.products import ATEN, BMM, MM, TMA, TOLERANCE, assert_blocks, benchmarks, check, error, random, triton
+from tests.gpu.gemms import ATEN, BMM, MM, TMA, TOLERANCE, assert_blocks, benchmarks, check, error, random, triton
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cold")]
 
@@ -57,7 +57,7 @@ def test_batch_over_65535(rows: Rows) -> None:
 
 @pytest.mark.parametrize("empty", ["b", "m", "n", "k"])
 def test_zero_sizes(empty: str, rows: Rows) -> None:
-    """A product without elements, or of none, is what eager makes of it."""
+    """A GEMM with an empty operand or an empty result gives what eager gives."""
     rows({"configs": [BMM]})
     sizes = {"b": 4, "m": 64, "n": 32, "k": 16, empty: 0}
     a, b = random(sizes["b"], sizes["m"], sizes["k"]), random(sizes["b"], sizes["k"], sizes["n"])
@@ -146,7 +146,7 @@ def test_reduced_precision_reduction(name: str, rows: Rows) -> None:
 
 
 def test_autocast(rows: Rows) -> None:
-    """Under autocast the rows for the type that products are cast to answer."""
+    """Under autocast the rows for the type that GEMMs are cast to answer."""
     rows({"dtype": "float16", "configs": [MM]})
 
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -173,7 +173,7 @@ def test_deterministic_mode(rows: Rows) -> None:
 
 
 def test_freezing(rows: Rows) -> None:
-    """A product with frozen weights gets the row's kernel."""
+    """A GEMM with frozen weights gets the row's kernel."""
     rows({"configs": [MM]})
     model, x = torch.nn.Linear(1024, 256, device="cuda", dtype=torch.float16).eval(), random(512, 1024).half()
     with torch.no_grad(), inductor_config.patch(freezing=True):
@@ -224,7 +224,7 @@ def in_own_process(
 
 @pytest.mark.parametrize("settings", [{}, {"padding_stride_threshold": 0}, {"comprehensive_padding": False}], ids=str)
 def test_parts_of_k_where_results_are_padded(settings: dict[str, Any], rows: Rows) -> None:
-    """A product that a row cuts along K is right where Inductor pads results, whatever reads it."""
+    """A GEMM that a row cuts along K is right where Inductor pads results, whatever reads it."""
     rows({"configs": [{"template": "decompose_k", "k_split": 8}]})
     with inductor_config.patch({"pad_outputs": True, **settings}):
         for n in (99, 1100):
@@ -234,7 +234,7 @@ def test_parts_of_k_where_results_are_padded(settings: dict[str, Any], rows: Row
 
 
 def test_two_threads_at_once(rows: Rows) -> None:
-    """Threads that compile at the same time each get the kernels of their own products."""
+    """Threads that compile at the same time each get the kernels of their own GEMMs."""
     rows({"op": "mm", "configs": [MM]}, {"op": "bmm", "configs": [BMM]})
     together = threading.Barrier(2)
 
@@ -274,7 +274,7 @@ def test_subprocess_compile_workers(tmp_path: Path, table_file: Callable[..., Pa
 
 
 def test_nothing_is_benchmarked_in_default_mode(rows: Rows) -> None:
-    """Neither a hit nor a miss has a product timed."""
+    """Neither a hit nor a miss has a GEMM timed."""
     rows({"op": "mm", "configs": [triton("triton_mm", 256, 256, 128, stages=5, warps=8), MM, ATEN]})
     check(torch.mm, random(512, 1024), random(1024, 256))
     check(torch.bmm, random(4, 128, 64), random(4, 64, 256))

@@ -12,7 +12,7 @@ import torch
 from torch._inductor.utils import run_and_get_code
 
 import diode_lut
-from tests.gpu.products import ATEN, BMM, MM, TMA, assert_blocks, benchmarks, check, error, random, triton
+from tests.gpu.gemms import ATEN, BMM, MM, TMA, assert_blocks, benchmarks, check, error, random, triton
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cold")]
 
@@ -35,7 +35,7 @@ def addmm_of_transposed(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) ->
     return torch.addmm(bias, torch.relu(a.t() * 3), b)
 
 
-PRODUCTS: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]], torch.dtype, dict[str, Any]]] = {
+GEMMS: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]], torch.dtype, dict[str, Any]]] = {
     "mm": (torch.mm, [(512, 1024), (1024, 2048)], torch.bfloat16, MM),
     "mm float16": (torch.mm, [(512, 1024), (1024, 2048)], torch.float16, MM),
     "mm float32": (torch.mm, [(512, 1024), (1024, 512)], torch.float32, MM),
@@ -57,10 +57,10 @@ PRODUCTS: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]], to
 
 
 @pytest.mark.usefixtures("mode")
-@pytest.mark.parametrize("product", PRODUCTS)
-def test_row_is_what_runs(product: str, rows: Rows) -> None:
+@pytest.mark.parametrize("gemm", GEMMS)
+def test_row_is_what_runs(gemm: str, rows: Rows) -> None:
     """In either mode the row's kernel is in the code, nothing was benchmarked, the result is as exact as eager's."""
-    function, shapes, dtype, config = PRODUCTS[product]
+    function, shapes, dtype, config = GEMMS[gemm]
     rows({"configs": [config, ATEN]})
     code = check(function, *(random(*shape, dtype=dtype) for shape in shapes))
     assert_blocks(code, config)

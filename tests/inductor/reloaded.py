@@ -5,6 +5,6 @@ from __future__ import annotations
 import torch
 
 
-def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A product and an epilogue."""
+def gemm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A GEMM and an epilogue."""
     return torch.bmm(a, b).relu()

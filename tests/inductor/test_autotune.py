@@ -28,7 +28,7 @@ def rounds_of_bmm() -> list[Round]:
 
 
 def test_every_candidate_gets_a_time(tmp_path: Path) -> None:
-    """A batched product on the CPU is timed with aten and the C++ template; caches and listeners are gone after it."""
+    """A batched matmul on the CPU is timed with aten and the C++ template; caches and listeners are gone after it."""
     listeners = get_algorithm_selector_cache()
     before = [*listeners.preprocessing_fns], [*listeners.feedback_saver_fns], os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     (only,) = rounds_of_bmm()
@@ -59,7 +59,7 @@ def test_single_candidate_is_timed_too() -> None:
 
 
 def test_what_is_no_product_has_no_rounds() -> None:
-    """A function without a matrix product is compiled, and nothing is reported for it."""
+    """A function without a matmul is compiled, and nothing is reported for it."""
     assert autotune(torch.sin, (torch.randn(8),), search_space="default", freeze=False) == []
 
 

@@ -41,7 +41,7 @@ class Files:
         return str(self._table_file(f"{name}.json", entry, hardware=fields))
 
     def model(self, name: str, *, library: bool) -> str:
-        """The path of a model that knows the product."""
+        """The path of a model that knows the GEMM."""
         path = self._directory / f"{name}.safetensors"
         candidates = (self._kernel, ATEN)
         weights = small.weights(0.5 if library else -0.5, "aten", len(candidates))
@@ -94,7 +94,7 @@ def _outcome(report: dict[str, Any]) -> str:
 def test_caches_follow_what_the_answers_depend_on(files: Files, outcomes: Callable[..., Any]) -> None:
     """Neither cache is ever stale, nor cold for no reason.
 
-    A new process with warm caches compiles anew where a row was edited, the model replaced, a setting changed or the
+    A new process with warm caches compiles again where a row was edited, the model replaced, a setting changed or the
     table removed. It does not where nothing was, where only rows of other hardware were, or where the same rows are in
     another file.
     """
@@ -111,7 +111,7 @@ def test_caches_follow_what_the_answers_depend_on(files: Files, outcomes: Callab
         other_hardware_edited={"tables": (own, edited_others)},
         row_edited={"tables": (edited, others)},
         setting_changed={**table, "policy": "off"},
-        table_removed={"tables": (), "tiers": ["user"]},  # a shipped model may know the product, too
+        table_removed={"tables": (), "tiers": ["user"]},  # a shipped model may know the GEMM, too
         model_unchanged=model,
         model_replaced={"tables": (files.model("other-model", library=True),)},
     ) == {

@@ -104,7 +104,7 @@ def test_linear_after_something_fused(own_rows: Rows) -> None:
 
 
 def test_miss_is_inductors_own_business(own_rows: Rows, benchmarked: list[str]) -> None:
-    """Under max-autotune a product without a row is benchmarked, or is aten with ``fallback_to_autotune=False``."""
+    """Under max-autotune a GEMM without a row is benchmarked, or is aten with ``fallback_to_autotune=False``."""
     own_rows({"op": "mm", "configs": [{"template": "aten"}]})
     with inductor_config.patch(max_autotune=True):
         torch.compile(torch.bmm)(A, B)
@@ -160,7 +160,7 @@ def test_other_threads_are_served(own_rows: Rows) -> None:
 
 
 def test_strict_miss_is_the_users_error(own_rows: Rows) -> None:
-    """With ``strict``, what nobody answers is an error out of torch.compile that says how to have it measured."""
+    """With ``strict``, a miss is an error of torch.compile that says how to measure the problem."""
     own_rows({"op": "mm", "configs": [{"template": "aten"}]})
     collect = r"""echo '\[\{"op": "bmm", .*"K": 128\}\]' > missed.json && python -m diode_lut collect --problems"""
     with (

@@ -39,7 +39,7 @@ def linear(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a @ b.t()
 
 
-PRODUCTS: list[tuple[Problem, Config, Callable[..., Any], list[Input]]] = [
+GEMMS: list[tuple[Problem, Config, Callable[..., Any], list[Input]]] = [
     (
         Problem.of("mm", 256, 304, 512, dtype="bfloat16", layout="nn"),
         MM,
@@ -127,7 +127,7 @@ def lowered(choices: LookupTableChoices, function: Callable[..., Any], inputs: l
 
 
 @pytest.mark.usefixtures("timed")
-@pytest.mark.parametrize(("problem", "config", "function", "inputs"), PRODUCTS)
+@pytest.mark.parametrize(("problem", "config", "function", "inputs"), GEMMS)
 def test_upstream_uses_an_exported_table(
     problem: Problem, config: Config, function: Callable[..., Any], inputs: list[Input]
 ) -> None:
@@ -150,7 +150,7 @@ def test_upstream_uses_an_exported_table(
 @pytest.mark.parametrize("number", [0, 1, 3])
 def test_upstreams_kernel_compiles(number: int, tmp_path: Path) -> None:
     """Without ATen beside it, the exported config is the kernel that is generated, and Triton compiles it."""
-    problem, config, function, inputs = PRODUCTS[number]
+    problem, config, function, inputs = GEMMS[number]
     data, _ = write_table("inductor-table", exact_table(H200, {problem: [config]}), [problem], Facts())
     with fresh_cache():
         made = lowered(LookupTableChoices(), function, inputs, **{"lookup_table.table": json.loads(data)})
@@ -162,7 +162,7 @@ def test_upstreams_kernel_compiles(number: int, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("timed")
 def test_an_exported_table_has_all_that_2_11_needs() -> None:
     """Torch 2.11 takes nothing but the row: it names every argument that Inductor's own candidates have."""
-    for problem, config, function, inputs in PRODUCTS:
+    for problem, config, function, inputs in GEMMS:
         data, _ = write_table("inductor-table", exact_table(H200, {problem: [config]}), [problem], Facts())
         choices = Upstream()
         with fresh_cache():
@@ -175,7 +175,7 @@ def test_an_exported_table_has_all_that_2_11_needs() -> None:
 @pytest.mark.usefixtures("timed")
 def test_inductors_cache_is_taken_over() -> None:
     """The files that Inductor leaves in its cache directory give the problems, the configs and the times."""
-    for problem, _, function, inputs in PRODUCTS:
+    for problem, _, function, inputs in GEMMS:
         with fresh_cache() as _, inductor_config.patch(fx_graph_cache=False):
             lowered(LookupTableChoices(), function, inputs)
             content, skipped = read("inductor-cache", Path(cache_dir()), Facts(H200))
@@ -191,7 +191,7 @@ def test_inductors_cache_is_taken_over() -> None:
 @pytest.mark.usefixtures("timed")
 def test_kernels_that_are_gone_are_counted(tmp_path: Path) -> None:
     """Without its source a kernel's config is unknown; what ATen took still counts."""
-    problem, _, function, inputs = PRODUCTS[0]
+    problem, _, function, inputs = GEMMS[0]
     with fresh_cache():
         lowered(LookupTableChoices(), function, inputs)
         directory = Path(cache_dir())
@@ -206,7 +206,7 @@ def test_kernels_that_are_gone_are_counted(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("timed")
 def test_inductors_log_is_taken_over(tmp_path: Path) -> None:
     """The log that Inductor writes gives the problem, the configs and the times."""
-    problem, _, function, inputs = PRODUCTS[0]
+    problem, _, function, inputs = GEMMS[0]
     path = tmp_path / "log.json"
     with fresh_cache(), mock.patch("torch._inductor.select_algorithm.get_mm_log_filename", return_value=str(path)):
         lowered(LookupTableChoices(), function, inputs)

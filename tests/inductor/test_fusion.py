@@ -133,8 +133,8 @@ def test_a_padded_result(rows: Rows) -> None:
     operands = [Input((512, 1024)), Input((1024, 2050))]
 
     def both(a: Any, b: Any) -> Any:
-        product = a @ b
-        return product, product.relu()
+        gemm = a @ b
+        return gemm, gemm.relu()
 
     fused = lower(both, *operands)
     assert tiles(fused) == [[64, 64, 32, 8]]

@@ -1,4 +1,4 @@
-"""Generated tables and products through the hook, a few of those that tools/fuzz_hook.py does without end."""
+"""Generated tables and GEMMs through the hook, a few of those that tools/fuzz_hook.py does without end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def statuses(device: str, numbers: Iterable[int], try_case: Callable[[Case], Out
 
 
 def test_generated_cases_become_kernels_that_triton_compiles(tmp_path: Path) -> None:
-    """No generated table breaks the way to a kernel that fits an H200; half of the products get a row's kernel."""
+    """No generated table breaks the way to a kernel that fits an H200; half of the GEMMs get a row's kernel."""
     with fake_cuda():
         found = statuses("fake", range(32), lambda case: lowered(case, tmp_path, compiling=case.number % 8 == 0))
     assert found.count("kernel") >= len(found) / 3
@@ -37,7 +37,7 @@ def test_generated_cases_become_kernels_that_triton_compiles(tmp_path: Path) -> 
 
 
 def test_generated_cases_run_right_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No generated table breaks a compile on the CPU or changes a digit; most of the products get what a row says."""
+    """No generated table breaks a compile on the CPU or changes a digit; most of the GEMMs get what a row says."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("TORCHINDUCTOR_DEBUG_COMPILE", "1")
     with fresh_cache():

@@ -32,7 +32,7 @@ def triton(template: str, m: int, n: int, k: int, *, stages: int = 3, warps: int
 MM = triton("triton_mm", 64, 128, 32)
 BMM = triton("triton_bmm", 32, 64, 64, stages=2)
 TMA = triton("triton_mm_persistent_tma", 128, 64, 64)
-PRODUCT = Input((512, 1024)), Input((1024, 2048))
+OPERANDS = Input((512, 1024)), Input((1024, 2048))
 FLOAT32 = Input((512, 1024), torch.float32), Input((1024, 2048), torch.float32)
 
 
@@ -104,26 +104,26 @@ def test_more_elements_than_32_bits_index(what: str, rows: Rows, monkeypatch: py
     for in_64_bits in (True, False):
         monkeypatch.setattr(build_choice, "indexes_in_64_bits", lambda answer=in_64_bits: answer)
         assert bool(lower(function, *inputs).triton_templates) is in_64_bits
-    assert lower(torch.mm, *PRODUCT).triton_templates
+    assert lower(torch.mm, *OPERANDS).triton_templates
 
 
 @pytest.mark.parametrize("name", ["alpha", "beta"])
 def test_factors_that_may_change(name: str, rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
-    """A product whose alpha or beta is a dynamic size is the next config's, with a warning that says why."""
+    """A GEMM whose alpha or beta is a dynamic size is the next config's, with a warning that says why."""
 
     def function(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.addmm(bias, a, b, **{name: a.shape[0]})
 
     rows({"configs": [MM, {"template": "aten"}], "note": name})  # a row of its own, as each is warned of once
     with caplog.at_level(logging.WARNING, "diode_lut"):
-        lowered = lower(function, Input((2048,)), PRODUCT[0]._replace(dynamic=(0,)), PRODUCT[1])
+        lowered = lower(function, Input((2048,)), OPERANDS[0]._replace(dynamic=(0,)), OPERANDS[1])
     assert lowered.extern == ["addmm"]
     assert "a size that may change" in caplog.text
 
 
 @pytest.mark.parametrize("empty", "bmnk")
 def test_zero_sizes(empty: str, rows: Rows) -> None:
-    """A product without elements, or of none, never gets a row's kernel."""
+    """A GEMM with an empty operand or an empty result never gets a row's kernel."""
     rows({"configs": [BMM]})
     sizes = {"b": 4, "m": 64, "n": 32, "k": 16, empty: 0}
     a, b = Input((sizes["b"], sizes["m"], sizes["k"])), Input((sizes["b"], sizes["k"], sizes["n"]))
@@ -134,7 +134,7 @@ def test_zero_sizes(empty: str, rows: Rows) -> None:
 def test_tma_where_rows_may_become_unaligned(most: int | None, rows: Rows) -> None:
     """A size that may change keeps TMA away where the rows' alignment hangs on it."""
     rows({"configs": [TMA]})
-    a, b = (each._replace(most=most) for each in PRODUCT)
+    a, b = (each._replace(most=most) for each in OPERANDS)
     assert lower(torch.mm, a, b).triton_templates
     assert lower(torch.mm, a._replace(dynamic=(1,)), b._replace(dynamic=(0,))).triton_templates == []
     assert lower(torch.mm, a, b._replace(dynamic=(1,))).triton_templates == []
@@ -143,7 +143,7 @@ def test_tma_where_rows_may_become_unaligned(most: int | None, rows: Rows) -> No
 
 
 def view(start: int) -> Callable[..., torch.Tensor]:
-    """The product of a matrix that begins so many elements after its memory."""
+    """The GEMM of a matrix that begins ``start`` elements after its memory."""
     return lambda memory, b: torch.mm(memory.as_strided((512, 1024), (1024, 1), start), b)
 
 
@@ -151,7 +151,7 @@ def view(start: int) -> Callable[..., torch.Tensor]:
 def test_tma_of_a_view(start: int, described: bool, rows: Rows) -> None:
     """A tensor descriptor is not made for a view that does not begin on a 16-byte boundary of its memory."""
     rows({"configs": [TMA]})
-    assert bool(lower(view(start), Input((513, 1024)), PRODUCT[1]).triton_templates) is described
+    assert bool(lower(view(start), Input((513, 1024)), OPERANDS[1]).triton_templates) is described
 
 
 @pytest.mark.skipif(not hasattr(inductor_config.triton, "enable_template_tma_store"), reason="this torch has no such")
@@ -159,12 +159,12 @@ def test_tma_where_results_are_stored_with_tma(rows: Rows) -> None:
     """With Inductor's setting for that, an epilogue such as padding may not compile."""
     rows({"configs": [TMA, MM]})
     with inductor_config.patch({"triton.enable_template_tma_store": True}):
-        (kernel,) = lower(torch.mm, *PRODUCT).triton_templates
+        (kernel,) = lower(torch.mm, *OPERANDS).triton_templates
     assert "tensor_descriptor" not in kernel
 
 
 ALIGNED: dict[str, tuple[bool, Callable[..., Any], Input]] = {
-    "all": (True, torch.mm, PRODUCT[0]),
+    "all": (True, torch.mm, OPERANDS[0]),
     "view": (True, view(8), Input((513, 1024))),
     "only row": (True, torch.mm, Input((1, 1024), stride=(1028, 1))),
     "not the input": (False, torch.mm, Input((512, 1024), offset=1)),
@@ -178,7 +178,7 @@ def test_rows_for_what_is_aligned(what: str, rows: Rows) -> None:
     """They answer only where each row of a matrix starts on a 16-byte boundary."""
     rows({"align": 16, "configs": [MM]})
     aligned, function, a = ALIGNED[what]
-    assert bool(lower(function, a, PRODUCT[1]).triton_templates) is aligned
+    assert bool(lower(function, a, OPERANDS[1]).triton_templates) is aligned
 
 
 def test_a_batch_next_to_each_other_is_not_aligned(rows: Rows) -> None:
@@ -216,14 +216,14 @@ def test_reduced_precision_reduction(name: str, rows: Rows) -> None:
     try:
         for allowed in (False, True):
             setattr(matmul, switch, allowed)
-            (kernel,) = lower(torch.mm, *(each._replace(dtype=dtype) for each in PRODUCT)).triton_templates
+            (kernel,) = lower(torch.mm, *(each._replace(dtype=dtype) for each in OPERANDS)).triton_templates
             assert "ACC_TYPE : tl.constexpr = tl.float32" in kernel
     finally:
         setattr(matmul, switch, before)
 
 
 def test_autocast(rows: Rows) -> None:
-    """Under autocast the rows for the type that products are cast to answer."""
+    """Under autocast the rows for the type that GEMMs are cast to answer."""
     rows({"dtype": "float16", "configs": [MM]})
 
     def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -235,9 +235,9 @@ def test_autocast(rows: Rows) -> None:
 
 
 def test_mixed_types(rows: Rows) -> None:
-    """A product whose result has another type than its inputs is left to Inductor."""
+    """A GEMM whose result has another type than its inputs is left to Inductor."""
     rows({"configs": [MM]})
-    lowered = lower(lambda a, b: torch.mm(a, b, out_dtype=torch.float32), *PRODUCT)
+    lowered = lower(lambda a, b: torch.mm(a, b, out_dtype=torch.float32), *OPERANDS)
     assert lowered.triton_templates == []
 
 
@@ -247,7 +247,7 @@ def test_deterministic_mode(rows: Rows) -> None:
     torch.use_deterministic_algorithms(True)
     try:
         with inductor_config.patch(deterministic=True):
-            assert lower(torch.mm, *PRODUCT).triton_templates
+            assert lower(torch.mm, *OPERANDS).triton_templates
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -257,12 +257,12 @@ def test_batch_invariance(rows: Rows) -> None:
     """Where a result must not depend on the batch it came in, there is no choosing by size."""
     rows({"configs": [MM]})
     with inductor_config.patch(batch_invariant=True):
-        assert lower(torch.mm, *PRODUCT).triton_templates == []
+        assert lower(torch.mm, *OPERANDS).triton_templates == []
 
 
 @pytest.mark.parametrize("name", ["aot_mode", "cpp_wrapper"])
 def test_kernels_that_aot_inductor_cannot_have(name: str, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither AOTInductor nor C++ wrappers get a product that is cut along K: the next config is taken."""
+    """Neither AOTInductor nor C++ wrappers get a GEMM that is cut along K: the next config is taken."""
     rows({"configs": [{"template": "decompose_k", "k_split": 16}, MM]})
     build = build_choice._decompose_k
 
@@ -271,7 +271,7 @@ def test_kernels_that_aot_inductor_cannot_have(name: str, rows: Rows, monkeypatc
             patch.setattr(V.graph, name, True)
             return build(*args)
 
-    assert lower(torch.mm, *PRODUCT).triton_templates == []
+    assert lower(torch.mm, *OPERANDS).triton_templates == []
     monkeypatch.setattr(build_choice, "_decompose_k", in_cpp)
     other = Input((512, 1024)), Input((1024, 1024))
     assert lower(torch.mm, *other).triton_templates
@@ -291,7 +291,7 @@ PADDING: list[tuple[dict[str, Any], Input, bool]] = [
 
 @pytest.mark.parametrize(("settings", "b", "packed"), PADDING)
 def test_parts_of_k_where_results_are_padded(settings: dict[str, Any], b: Input, packed: bool, rows: Rows) -> None:
-    """A product is not cut along K where Inductor would pad the result, and have it read as if it were not padded."""
+    """A GEMM is not cut along K where Inductor would pad the result, and have it read as if it were not padded."""
     rows({"configs": [{"template": "decompose_k", "k_split": 8}]})
     with inductor_config.patch(settings):
         lowered = lower(lambda a, b: (a @ b) * 2, Input((24, 1024)), b)
@@ -302,10 +302,10 @@ def test_new_thread(rows: Rows) -> None:
     """A thread that was not there when Inductor was imported gets a row's kernel too."""
     rows({"configs": [MM]})
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lower, torch.mm, *PRODUCT).result().triton_templates
+        assert pool.submit(lower, torch.mm, *OPERANDS).result().triton_templates
 
 
 def test_accumulator_that_takes_all_registers(rows: Rows) -> None:
     """Threads that share the registers of a block need some besides the accumulator: such a row does not compile."""
     rows({"configs": [triton("triton_mm", 256, 256, 16, stages=2, warps=16)]})
-    assert lower(torch.mm, *PRODUCT).triton_templates == []
+    assert lower(torch.mm, *OPERANDS).triton_templates == []

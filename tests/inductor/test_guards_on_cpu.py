@@ -102,7 +102,7 @@ def test_forked_and_spawned_processes(method: str, after_inductor: Forks) -> Non
 def test_subprocess_compile_workers(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_torch: Forks, after_inductor: Forks
 ) -> None:
-    """Where Inductor compiles whole graphs in another process, products are asked for there, with the settings of here.
+    """Where Inductor compiles whole graphs in another process, GEMMs are asked for there, with the settings of here.
 
     So what that process leaves in the caches is what their keys stand for.
     """
@@ -139,12 +139,12 @@ def test_aot_inductor(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """AOTInductor's packages are made with the table's kernels, and are right."""
     monkeypatch.setenv("TORCHINDUCTOR_DEBUG_COMPILE", "1")
 
-    class Product(torch.nn.Module):
+    class Matmul(torch.nn.Module):
         def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             return torch.bmm(a, b)
 
     a, b = torch.randn(4, 16, 32), torch.randn(4, 32, 24)
-    program = torch.export.export(Product(), (a, b))
+    program = torch.export.export(Matmul(), (a, b))
     with diode_lut.profile_predictions() as counts:
         package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
     assert counts.hits["user"] == 1

@@ -86,7 +86,7 @@ def autotuning() -> Iterator[None]:
         yield
 
 
-PRODUCTS: dict[str, tuple[Callable[..., Any], list[Input], dict[str, Any]]] = {
+GEMMS: dict[str, tuple[Callable[..., Any], list[Input], dict[str, Any]]] = {
     "mm": (mm, [Input((512, 1024)), Input((1024, 2048))], MM),
     "linear": (
         torch.nn.functional.linear,
@@ -114,10 +114,10 @@ PRODUCTS: dict[str, tuple[Callable[..., Any], list[Input], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("product", PRODUCTS)
-def test_row_becomes_the_kernel(product: str, mode: str, rows: Rows, tmp_path: Path) -> None:
+@pytest.mark.parametrize("gemm", GEMMS)
+def test_row_becomes_the_kernel(gemm: str, mode: str, rows: Rows, tmp_path: Path) -> None:
     """A row's config is the one kernel in the generated code, in either mode, and Triton compiles it for sm_90."""
-    function, inputs, config = PRODUCTS[product]
+    function, inputs, config = GEMMS[gemm]
     rows({"configs": [config, ATEN]})
     lowered = lower(function, *inputs)
     (kernel,) = lowered.triton_templates
@@ -161,7 +161,7 @@ UNLAUNCHABLE = {
 @pytest.mark.parametrize("reason", UNLAUNCHABLE)
 def test_unlaunchable_config_gives_way(reason: str, mode: str, rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
     """A config that cannot run costs a warning, and the row's next one is taken."""
-    rows({"configs": [UNLAUNCHABLE[reason], MM], "note": f"{reason} {mode}"})  # a row of its own is warned of anew
+    rows({"configs": [UNLAUNCHABLE[reason], MM], "note": f"{reason} {mode}"})  # a new row is warned of again
     with caplog.at_level(logging.WARNING, "diode_lut"):
         (kernel,) = lower(mm, Input((512, 1024)), Input((1024, 2048))).triton_templates
     assert blocks(kernel) == [64, 128, 32, 8]
@@ -214,7 +214,7 @@ def test_tma_is_refused_where_illegal(inputs: list[Input], rows: Rows) -> None:
 
 
 def test_decompose_k_row(mode: str, rows: Rows) -> None:
-    """A decompose_k row cuts K: a batched product and a sum."""
+    """A decompose_k row cuts K: a batched matmul and a sum."""
     rows({"op": "mm", "configs": [{"template": "decompose_k", "k_split": 16}]})
     lowered = lower(mm, Input((32, 16384)), Input((16384, 32)))
     assert "mm" not in lowered.extern
@@ -244,10 +244,10 @@ LEFT_ALONE = {
 }
 
 
-@pytest.mark.parametrize("product", LEFT_ALONE)
-def test_what_no_row_can_serve_is_left_alone(product: str, rows: Rows) -> None:
+@pytest.mark.parametrize("gemm", LEFT_ALONE)
+def test_what_no_row_can_serve_is_left_alone(gemm: str, rows: Rows) -> None:
     """What no table can speak of, and a bias that must not be read, never get a table's kernel."""
-    op, function, inputs = LEFT_ALONE[product]
+    op, function, inputs = LEFT_ALONE[gemm]
     rows({"op": op, "configs": [BMM if "bmm" in op else MM]})
     assert lower(function, *inputs).triton_templates == []
 
@@ -267,7 +267,7 @@ def test_tf32_is_another_dtype(rows: Rows) -> None:
 
 
 def test_prologue_is_not_fused(rows: Rows) -> None:
-    """What comes before the product stays a kernel of its own: the row was measured without it."""
+    """What comes before the GEMM stays a kernel of its own: the row was measured without it."""
     rows({"configs": [MM]})
     inputs = Input((512, 1024), torch.float32), Input((1024, 2048), torch.float32)
     lowered = lower(lambda a, b: (a * 2) @ b, *inputs)
@@ -315,7 +315,7 @@ def test_triton_backend_switched_off_is_respected(rows: Rows) -> None:
 
 @pytest.mark.usefixtures("autotuning")
 def test_two_addmms_of_the_same_matrices(rows: Rows) -> None:
-    """Several products of the same two matrices each get their kernel, however often Inductor asks for each."""
+    """Several GEMMs of the same two matrices each get their kernel, however often Inductor asks for each."""
     rows({"configs": [MM]})
 
     def function(c: torch.Tensor, d: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Any:
@@ -346,7 +346,7 @@ def test_failure_inside_inductor_is_a_warning(
 
 
 def test_statistics_count_each_product_once(rows: Rows) -> None:
-    """One product is one prediction, although Inductor may ask several times for it."""
+    """One GEMM is one prediction, although Inductor may ask several times for it."""
     rows({"op": "addmm", "configs": [MM]})
     bias_first = Input((2048,)), Input((512, 1024)), Input((1024, 2048))
     with diode_lut.profile_predictions() as counts, inductor_config.patch(max_autotune=True):
@@ -442,7 +442,7 @@ def test_what_others_add_is_left_out(rows: Rows) -> None:
 
 
 def test_a_model_vouches_for_its_first_choice_alone(shipped: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Where that cannot run, none of its others is taken: the product is left to Inductor, with one warning."""
+    """Where that cannot run, none of its others is taken: the GEMM is left to Inductor, with one warning."""
     kind = Kind("mm", "bfloat16", "nn", 16, (1, 1), (1, 4096), (1, 4096), (1, 4096))
     write_model(small.model(kinds=(kind,)), shipped / "nvidia-h200.mlp.safetensors")
     with diode_lut.profile_predictions() as counts, inductor_config.patch(max_autotune_gemm_backends="ATEN"):

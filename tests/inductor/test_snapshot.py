@@ -61,16 +61,16 @@ def operands(*, training: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Run:
-    """A new compile of the product by ``compiler``, with what was asked for it, and whether a cache answered."""
+    """A new compile of the GEMM by ``compiler``, with what was asked for it, and whether a cache answered."""
 
     def __init__(self, compiler: Callable[..., Any] = torch.compile) -> None:
         torch._dynamo.reset()
         counters.clear()
-        product = reload(reloaded).product
+        gemm = reload(reloaded).gemm
         operand = operands()
         with diode_lut.profile_predictions() as counts:
-            result = compiler(product)(*operand)
-        torch.testing.assert_close(result, product(*operand))
+            result = compiler(gemm)(*operand)
+        torch.testing.assert_close(result, gemm(*operand))
         hits = ("autograd_cache_hit", "fxgraph_cache_hit", "dynamo_cache_hit")
         self.cached = any(values[name] for values in counters.values() for name in hits)
         self.traced = counters["stats"]["unique_graphs"] > 0
@@ -89,15 +89,15 @@ COMPILED, CACHED, NOT_ASKED = (False, 1), (True, 0), (False, 0)
 
 
 def step(*, between: Callable[[], Any] = lambda: None) -> int:
-    """A forward and a backward pass in a new compile, and how many products were asked for in both."""
+    """A forward and a backward pass in a new compile, and how many GEMMs were asked for in both."""
     torch._dynamo.reset()
     a, b = operands(training=True)
     with diode_lut.profile_predictions() as counts:
-        result = torch.compile(reloaded.product)(a, b)
+        result = torch.compile(reloaded.gemm)(a, b)
         between()
         result.sum().backward()
     assert a.grad is not None
-    torch.testing.assert_close(a.grad, torch.autograd.grad(reloaded.product(a, b).sum(), a)[0])
+    torch.testing.assert_close(a.grad, torch.autograd.grad(reloaded.gemm(a, b).sum(), a)[0])
     return counts.total_predictions
 
 
@@ -116,7 +116,7 @@ def test_backward_pass_sees_what_the_forward_pass_saw(table: Table) -> None:
 
 
 class Meanwhile(CustomGraphPass):
-    """Changes settings once a graph's key is known, and before its products are asked for, as another thread might."""
+    """Changes settings once a graph's key is known, and before its GEMMs are asked for, as another thread might."""
 
     def __init__(self, **values: Any) -> None:
         self.values = values
@@ -157,7 +157,7 @@ def test_settings_changed_while_a_graph_is_compiled(table: Table, compiler: Call
 
 
 def test_precision_is_part_of_the_keys(table: Table) -> None:
-    """Products of float32 have other rows where PyTorch may compute them in TF32."""
+    """GEMMs of float32 have other rows where PyTorch may compute them in TF32."""
     diode_lut.config.tables = (table("tf32.json", ATEN, dtype="tf32"),)
     matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before, runs = matmul.fp32_precision, []
@@ -213,9 +213,9 @@ def test_packages_of_a_process_without_the_hook(table: Table, after_inductor: Fo
     program = """
 import sys, torch
 from torch._dynamo.precompile_context import PrecompileContext
-from tests.inductor.reloaded import product
+from tests.inductor.reloaded import gemm
 torch._dynamo.config.caching_precompile = True
-torch.compile(product)(torch.randn(4, 64, 32), torch.randn(4, 32, 24))
+torch.compile(gemm)(torch.randn(4, 64, 32), torch.randn(4, 32, 24))
 PrecompileContext.save_to_dynamo_cache()
 assert "diode_lut" not in sys.modules
 """

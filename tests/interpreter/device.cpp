@@ -247,20 +247,20 @@ Tensor& zero(Tensor& tensor) {
   return tensor;
 }
 
-// Products of half precision with a float32 result: CUDA has these overloads, the CPU has not.
+// Matmuls of half precision with a float32 result: CUDA has these overloads, the CPU has not.
 Tensor& product_out(const Tensor& a, const Tensor& b, at::ScalarType, Tensor& out) {
   on_host(out).copy_(at::matmul(on_host(a).to(at::kDouble), on_host(b).to(at::kDouble)));
   return out;
 }
 
-Tensor product(const Tensor& a, const Tensor& b, at::ScalarType dtype) {
+Tensor matmul_to(const Tensor& a, const Tensor& b, at::ScalarType dtype) {
   auto size = a.sizes().vec();
   size.back() = b.size(-1);
   auto out = at::empty(size, a.options().dtype(dtype));
   return product_out(a, b, dtype, out);
 }
 
-// scaled_dot_product_attention decomposes into products and softmax: 0 is SDPBackend::math. CUDA's other kernels have
+// scaled_dot_product_attention decomposes into matmuls and softmax: 0 is SDPBackend::math. CUDA's other kernels have
 // no counterpart on the CPU.
 int64_t attention_kernel(const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double, bool,
                          std::optional<double>, bool) {
@@ -291,9 +291,9 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("_local_scalar_dense", TORCH_FN(item));
   library.impl("fill_.Scalar", TORCH_FN(fill));
   library.impl("zero_", TORCH_FN(zero));
-  library.impl("mm.dtype", TORCH_FN(product));
+  library.impl("mm.dtype", TORCH_FN(matmul_to));
   library.impl("mm.dtype_out", TORCH_FN(product_out));
-  library.impl("bmm.dtype", TORCH_FN(product));
+  library.impl("bmm.dtype", TORCH_FN(matmul_to));
   library.impl("bmm.dtype_out", TORCH_FN(product_out));
   library.impl("_fused_sdp_choice", TORCH_FN(attention_kernel));
 }

@@ -34,7 +34,7 @@ def test_a_layer_is_right_forward_and_backward(found: dict[str, Any], dtype: str
 
 @pytest.mark.parametrize("template", ["triton_mm", "triton_mm_persistent_tma", "triton_bmm"])
 def test_templates_of_rows_are_executed(found: dict[str, Any], template: str) -> None:
-    """A row's Triton template is what computes the product, and does so right."""
+    """A row's Triton template is what computes the GEMM, and does so right."""
     error, executed = found["templates"][template]
     assert executed
     assert error < 4 * ROUNDING["torch.bfloat16"]

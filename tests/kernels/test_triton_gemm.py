@@ -55,7 +55,7 @@ def test_warps_of_64_threads_have_half_the_accumulators() -> None:
 
 
 def test_threads_share_registers() -> None:
-    """A thread has 255 registers, unless there are so many that they share 65,536."""
+    """A thread has 255 registers, and fewer where its block's threads share 65,536."""
     assert [registers(Tiles(64, 64, 64, 8, 3, warps), SM_90) for warps in (4, 8, 16)] == [255, 255, 128]
 
 

@@ -1,4 +1,4 @@
-"""Asks for products by hand, as the hook does, in this process and in others that it makes; without torch it is quick.
+"""Asks for GEMMs by hand, as the hook does, in this process and in others that it makes; without torch it is quick.
 
 ``python ask.py STEP...``, where a step is ``ask`` (once, of the H200 table's hardware), ``torch`` (something by that
 name is imported), ``fork``, ``mp-fork`` or ``mp-spawn`` (another process asks, and its number is printed), ``wait``

@@ -1,4 +1,4 @@
-"""Compiles and runs one product in a process that this one starts: ``python compile_for_guards.py fork|spawn``."""
+"""Compiles and runs one GEMM in a process that this one starts: ``python compile_for_guards.py fork|spawn``."""
 
 from __future__ import annotations
 

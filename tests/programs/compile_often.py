@@ -1,4 +1,4 @@
-"""Compiles and runs one product several times, and prints each time whether a cache answered, as JSON.
+"""Compiles and runs one GEMM several times, and prints each time whether a cache answered, as JSON.
 
 ``python compile_often.py DEVICE STEPS``: each of STEPS, a JSON list, has the settings of diode_lut, and whether
 ``autograd_cache`` is on: then AOTAutograd's cache is in question, which is asked before the one for graphs, else that.

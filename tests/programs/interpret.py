@@ -69,7 +69,7 @@ def errors(found: Sequence[Any], expected: Sequence[Any]) -> list[float]:
 
 
 def template(name: str) -> list[Any]:
-    """The error of a product with a row's kernel, and whether such a kernel was run."""
+    """The error of a GEMM with a row's kernel, and whether such a kernel was run."""
     import torch
     from torch._inductor.utils import run_and_get_code
 

@@ -113,7 +113,7 @@ def test_many_misses_are_summed_up(tmp_path: Path) -> None:
 
 
 def test_expected_loss_is_the_roofline_less_the_gain() -> None:
-    """A product is as slow as its arithmetic or its matrices; a tenth is typically saved, none if aten is the best."""
+    """A GEMM is as slow as its arithmetic or its matrices; a tenth is typically saved, none if aten is the best."""
     assert roofline_ns(LARGE, H200) == pytest.approx(2 * 8192**3 / 989e3, rel=0.01)
     thin = LARGE._replace(m=1)
     assert roofline_ns(thin, H200) == pytest.approx(2 * (8192 + 8192**2 + 8192) / 4.8e3, rel=0.02)

@@ -1,4 +1,4 @@
-"""check_file finds everything that is wrong at once, in words that say what to do."""
+"""check_file finds everything that is wrong at once, and says what to do."""
 
 from __future__ import annotations
 

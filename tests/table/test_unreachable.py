@@ -63,7 +63,7 @@ def test_rows_for_anything_can_be_covered_too() -> None:
 
 
 def test_a_row_for_several_batches_says_nothing_of_ops_without_one() -> None:
-    """A row for a batch of 2 and more and any op leaves the single products of a wider row alone."""
+    """A row for a batch of 2 and more and any op leaves the single GEMMs of a wider row alone."""
     wide: dict[str, Any] = {"m": (1, 8), "n": (1, 1)}
     several = row(op=None, b=(2, MAX_SIZE), **wide)
     single = row(op=None, b=(1, MAX_SIZE), **wide)

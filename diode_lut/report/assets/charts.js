@@ -2,13 +2,13 @@
 
 const FIT = { type: "fit", contains: "padding" };
 
-// Of a row: the product's operations in the middle of its ranges; null if it has no end.
+// Of a row: the operations of the GEMM in the middle of its ranges; null if it has no end.
 function operations(thing, batched) {
   const middles = ["b", "m", "n", "k"].map((size) => {
     const range = rangeOf(thing, size) ?? (size === "b" && !batched ? [1, 1] : null);
     return range === null || range[1] === UNLIMITED ? null : Math.sqrt(range[0] * range[1]);
   });
-  return middles.includes(null) ? null : 2 * middles.reduce((product, middle) => product * middle, 1);
+  return middles.includes(null) ? null : 2 * middles.reduce((volume, middle) => volume * middle, 1);
 }
 
 function pointsOf(data, shown) {

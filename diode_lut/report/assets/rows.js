@@ -1,4 +1,4 @@
-// The rows in words, some at a time.
+// The list of rows, some at a time.
 
 const PAGE = 20;
 

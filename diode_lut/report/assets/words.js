@@ -1,4 +1,4 @@
-// Numbers in words, and elements whose content is text, whatever it looks like.
+// Numbers as text, and elements whose content is text, whatever it looks like.
 
 const counted = new Intl.NumberFormat("en");
 

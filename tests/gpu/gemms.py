@@ -1,4 +1,4 @@
-"""Products on the GPU: made, compiled, and compared with float64."""
+"""GEMMs on the GPU: made, compiled, and compared with float64."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TMA = triton("triton_mm_persistent_tma", 128, 64, 64)
 
 
 def benchmarks() -> int:
-    """How many matrix products Inductor benchmarked since the test began."""
+    """How many matmuls Inductor benchmarked since the test began."""
     return int(counters["inductor"]["select_algorithm_autotune"])
 
 

@@ -1,4 +1,4 @@
-"""Generated products: what is computed, of which operands, and how."""
+"""Generated GEMMs: what is computed, of which operands, and how."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BATCHED = ("bmm", "baddbmm", "linear of a batch", "matmul")
 EPILOGUES = ("relu", "gelu", "double", "to float32", "to float16", "transposed", "sum", "add row", "add all")
 
 
-class Product(NamedTuple):
+class Gemm(NamedTuple):
     """A function of some operands. ``dynamic`` names the dimensions that change to those of ``again``."""
 
     op: str
@@ -65,7 +65,7 @@ class Product(NamedTuple):
         """The function, without autocast; of tensors or of anything that behaves so."""
         prepared = [each.prepared(tensor, self.dtype) for each, tensor in zip(self.operands, tensors, strict=True)]
         count = len(OPS[self.op])
-        result = self._product(*prepared[:count])
+        result = self._gemm(*prepared[:count])
         extra = iter(prepared[count:])
         for step in self.epilogue:
             result = result + next(extra) if step.startswith("add") else _applied(step, result)
@@ -82,7 +82,7 @@ class Product(NamedTuple):
 
         return with_autocast
 
-    def _product(self, *operands: Any) -> Any:
+    def _gemm(self, *operands: Any) -> Any:
         if self.op in ("addmm", "baddbmm"):
             return getattr(torch, self.op)(*operands, alpha=self.alpha, beta=self.beta)
         if self.op.startswith("linear"):
@@ -112,8 +112,8 @@ def _applied(step: str, result: Any) -> Any:
     return result.to(torch.float32 if step == "to float32" else torch.float16)
 
 
-def draw_product(random: Random) -> Product:
-    """A product, any one, but mostly such as tables have rows for."""
+def draw_gemm(random: Random) -> Gemm:
+    """A GEMM of any kind, mostly one that tables have rows for."""
     op = random.choice(list(OPS))
     dims = [random.choice(BIASES[op]) if dims == "bias" else dims for dims in OPS[op]]
     sizes = _draw_sizes(random, op)
@@ -128,7 +128,7 @@ def draw_product(random: Random) -> Product:
         "".join(dim for dim in "bmnk" if sizes[dim] > 1 and random.random() < 0.5) if random.random() < 0.3 else ""
     )
     dtype = random.choice([torch.float16, torch.bfloat16, torch.bfloat16, torch.float32])
-    return Product(
+    return Gemm(
         op=op,
         dtype=dtype,
         sizes=sizes,
