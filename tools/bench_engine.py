@@ -90,7 +90,8 @@ def _row(draw: random.Random, configs: list[Config]) -> Entry:
         return low, int(low * draw.uniform(1, 1.3))
 
     kind = draw.choice(KINDS)
-    batch = None if kind[0] not in BATCHED else (draw.randint(1, 64),) * 2
+    op, *_ = kind
+    batch = None if op not in BATCHED else (draw.randint(1, 64),) * 2
     m, n, k = [(exact, exact) for exact in (size(), size(), size())] if draw.random() < 0.5 else [wide() for _ in "mnk"]
     best = Candidate(draw.choice(configs), draw.randint(1000, 2000))
     return Entry(*kind, batch, m, n, k, (best, Candidate(ATEN)), draw.randint(1, 50))

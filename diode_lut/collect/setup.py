@@ -14,6 +14,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, NamedTuple
 
 from diode_lut.dataset import Header
+from diode_lut.dataset.record import SOFTWARE
 from diode_lut.domain.errors import HardwareError
 from diode_lut.domain.hardware import detect_hardware
 
@@ -53,10 +54,10 @@ def find_setup(device: str | None, method: str | None, search_space: str) -> Set
 
 def difference(one: Setup, other: Setup) -> str:
     """Why timings of the two setups cannot be mixed, as text; empty if they can."""
-    for name in Header._fields[:-1]:  # not the day
-        values = (getattr(one.header, name), getattr(other.header, name))
-        if values[0] != values[1]:
-            return f"{name} {values[0]} and {values[1]}"
+    for name in ("hardware", *SOFTWARE):
+        mine, others = getattr(one.header, name), getattr(other.header, name)
+        if mine != others:
+            return f"{name} {mine} and {others}"
     return ""
 
 

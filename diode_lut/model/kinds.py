@@ -82,7 +82,7 @@ def kinds_of(problems: Iterable[Problem]) -> list[Kind]:
     for (op, dtype, *_), sizes in known.items():
         together[dtype, op in BATCHED] += sizes
     ranges = {group: [(min(each), max(each)) for each in zip(*sizes, strict=True)] for group, sizes in together.items()}
-    return [Kind(*key, *ranges[key[1], key[0] in BATCHED]) for key in known]
+    return [Kind(op, dtype, layout, align, *ranges[dtype, op in BATCHED]) for op, dtype, layout, align in known]
 
 
 def unknown(kinds: Iterable[Kind], problem: Problem) -> str:

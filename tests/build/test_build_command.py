@@ -23,6 +23,7 @@ from tests.commands import call
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 TRITON = Config("triton_mm", (128, 64, 32, 8, 3, 4))
+SMALL = Config("triton_mm", (16, 64, 32, 8, 3, 4))
 Write = Callable[..., Path]
 
 pytestmark = pytest.mark.usefixtures("no_tables")
@@ -35,7 +36,7 @@ def dataset(path: Path, hardware: Hardware = H200) -> Path:
         for m, timings in enumerate(
             (
                 (Timing(TRITON, 100.0), Timing(ATEN, 103.0)),
-                (Timing(TRITON, 100.0), Timing(TRITON._replace(params=(16, *TRITON.params[1:])), None, "launch")),
+                (Timing(TRITON, 100.0), Timing(SMALL, None, "launch")),
                 (Timing(TRITON, None, "shared_memory"),),
             ),
             1,
@@ -205,10 +206,9 @@ def test_hardware_that_cannot_be_is_2(tmp_path: Path, hardware: str) -> None:
 
 def test_epsilon_reaches_the_builder(tmp_path: Path) -> None:
     """A larger --epsilon allows one row for two problems with different winners."""
-    small = TRITON._replace(params=(16, *TRITON.params[1:]))
     with DatasetWriter(tmp_path / "d", Header(H200)) as writer:
         for m, times in enumerate(((100.0, 103.0), (103.0, 100.0)), 1):
-            timings = tuple(map(Timing, (TRITON, small), times))
+            timings = tuple(map(Timing, (TRITON, SMALL), times))
             writer.append(Record(Problem("mm", "float16", "nn", 16, 1, m, 8, 8), timings))
     for epsilon, rows in (("0.02", 2), ("0.03", 1)):
         build(tmp_path / "d", "-o", tmp_path / epsilon, "--epsilon", epsilon)

@@ -142,7 +142,7 @@ def test_nothing_to_choose_from(dataset_file: Path) -> None:
     """If aten is the only candidate, that is an error, which says what can be a candidate."""
 
     def grouped(record: Record) -> Record:
-        others = {config: config._replace(params=(*config.params[:3], 4, *config.params[4:])) for config in CONFIGS}
+        others = {config: config._replace(params=tuple(config.tiles._replace(group_m=4))) for config in CONFIGS}
         timings = (timing._replace(config=others.get(timing.config, ATEN)) for timing in record.timings)
         return record._replace(timings=tuple(timings))
 

@@ -40,23 +40,23 @@ def test_drawn_problems_are_plausible() -> None:
     """Drawn problems have known kinds and sizes, the alignment of packed operands, and no more bytes than others."""
     problems = measured()
     kinds = {kind.key: kind for kind in kinds_of(problems)}
-    assert {key[3] for key in kinds} == {2, 16}
+    assert {kind.align for kind in kinds.values()} == {2, 16}
     drawn = draw_problems(problems, list(kinds.values()), 300, 7)
     assert {problem.kind for problem in drawn} == kinds.keys()
     for problem in drawn:
-        op, dtype, layout, align, b, m, n, k, _ = problem
         assert kinds[problem.kind].outside(problem) == ""
-        assert align == contiguous_align(dtype, layout, m, n, k, b)
+        packed = contiguous_align(problem.dtype, problem.layout, problem.m, problem.n, problem.k, problem.b)
+        assert problem.align == packed
         assert data(problem) <= max(data(each) for each in problems if each.kind == problem.kind)
-        assert op == "bmm" or b == 1
+        assert problem.op == "bmm" or problem.b == 1
 
 
 def test_sizes_of_several_problems_are_mixed() -> None:
     """Some drawn problems have only measured sizes, some have new ones; a drawn batch is always a measured one."""
     problems = measured()
     drawn = draw_problems(problems, kinds_of(problems), 300, 7)
-    known = {size for problem in problems for size in problem[5:]}
-    new = [[size for size in problem[5:] if size not in known] for problem in drawn]
+    known = {size for problem in problems for size in (problem.m, problem.n, problem.k)}
+    new = [[size for size in (problem.m, problem.n, problem.k) if size not in known] for problem in drawn]
     assert 50 < sum(map(bool, new)) < 250
     odd = [size for sizes in new for size in sizes if size % 8]
     assert 10 < len(odd) < 150

@@ -39,7 +39,7 @@ def test_what_never_helps_is_no_candidate() -> None:
 
 def test_candidates_have_one_group_size() -> None:
     """Tiled candidates have the default group_m, because others were timed only for the best configs."""
-    other = CONFIGS[0]._replace(params=(*CONFIGS[0].params[:3], 4, *CONFIGS[0].params[4:]))
+    other = CONFIGS[0]._replace(params=tuple(CONFIGS[0].tiles._replace(group_m=4)))
     targets = [target(mm(0), {other: -0.5, CONFIGS[0]: -0.3}), target(mm(1), {CUT: -0.3, CONFIGS[0]: 0.0})]
     assert choose(targets) == [CONFIGS[0], ATEN, CUT]
 

@@ -1,4 +1,4 @@
-"""Cases: a table and a product or a graph, drawn from a seed and a number, the same on every machine."""
+"""Cases: a table and a GEMM or a graph, drawn from a seed and a number, the same on every machine."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from random import Random
 from typing import Any
 
 from diode_lut.domain.hardware import Hardware
+from tests.fuzzing.gemms import Gemm, draw_gemm
 from tests.fuzzing.graphs import Graph, draw_graph
 from tests.fuzzing.options import draw_options
-from tests.fuzzing.products import Product, draw_product
 from tests.fuzzing.rows import Row, draw_graph_rows, draw_rows
 
 MODES = ("default", "max-autotune-no-cudagraphs", "reduce-overhead")
@@ -34,15 +34,14 @@ class TableCase:
 
     @property
     def tf32(self) -> bool:
-        """Whether products of float32 may be computed in TF32."""
+        """Whether GEMMs of float32 may be computed in TF32."""
         raise NotImplementedError
 
     def write_table(self, path: Path, hardware: Hardware) -> None:
         """Make a file of the rows, as a person might have written it, for some hardware."""
-        name, arch, sm_count, _ = hardware
         document = {
             "schema_version": 1,
-            "hardware": {"name": name, "arch": arch, "sm_count": sm_count},
+            "hardware": {"name": hardware.name, "arch": hardware.arch, "sm_count": hardware.sm_count},
             "entries": self.rows,
         }
         path.write_text(json.dumps(document), encoding="utf-8")
@@ -50,18 +49,18 @@ class TableCase:
 
 @dataclass(frozen=True, kw_only=True)
 class Case(TableCase):
-    """A product that is compiled. ``frozen``: where it is run, all operands but the first are a module's constants."""
+    """A GEMM that is compiled. ``frozen``: where it is run, all operands but the first are a module's constants."""
 
-    product: Product
+    gemm: Gemm
     frozen: bool
 
     @property
     def tf32(self) -> bool:
-        return self.product.precision.tf32
+        return self.gemm.precision.tf32
 
     def __str__(self) -> str:
         how = f"{self.mode}{' frozen' if self.frozen else ''} {self.settings}"
-        return f"seed {self.seed} case {self.number}: {self.product} {how} {json.dumps(self.rows)}"
+        return f"seed {self.seed} case {self.number}: {self.gemm} {how} {json.dumps(self.rows)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,14 +82,14 @@ class GraphCase(TableCase):
 def draw_case(seed: int, number: int) -> Case:
     """Case ``number`` of a seed."""
     random = Random(f"{seed}/{number}")
-    product = draw_product(random)
-    rows = draw_rows(random, product)
+    gemm = draw_gemm(random)
+    rows = draw_rows(random, gemm)
     mode = random.choices(MODES, [7, 2, 1])[0]
     settings: dict[str, Any] = {"fallback_to_autotune": random.random() < 0.02}
     if random.random() < 0.03:
         settings.update(random.choice([{"policy": "verify"}, {"top_k": 3}]))
-    frozen = product.op.startswith("linear") and not product.dynamic and random.random() < 0.3
-    return Case(seed=seed, number=number, product=product, rows=rows, mode=mode, settings=settings, frozen=frozen)
+    frozen = gemm.op.startswith("linear") and not gemm.dynamic and random.random() < 0.3
+    return Case(seed=seed, number=number, gemm=gemm, rows=rows, mode=mode, settings=settings, frozen=frozen)
 
 
 def draw_graph_case(seed: int, number: int) -> GraphCase:

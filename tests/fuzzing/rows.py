@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from math import prod
 from random import Random
 from typing import Any
 
@@ -13,8 +12,8 @@ from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.template import PAD
 from diode_lut.kernels.triton_gemm import TritonGemm, accumulator_registers
+from tests.fuzzing.gemms import BATCHED, Gemm
 from tests.fuzzing.graphs import Graph, all_sizes
-from tests.fuzzing.products import BATCHED, Product
 
 Row = dict[str, Any]
 
@@ -33,11 +32,11 @@ _OPS = {
 _WRONG_VALUES = (None, True, -1, 0, 1.5, "", "mm", "64", [], [64], [9, 3], {}, 2**31, 2**70, 48, "triton_mn", [1, "8"])
 
 
-def draw_rows(random: Random, product: Product) -> list[Row]:
-    """Rows of one table for a product: one of them is likely to cover it with something that can run."""
-    rows = [_row(random, product) for _ in range(random.choice([1, 1, 2, 3]))]
+def draw_rows(random: Random, gemm: Gemm) -> list[Row]:
+    """Rows of one table for a GEMM: one of them is likely to cover it with something that can run."""
+    rows = [_row(random, gemm) for _ in range(random.choice([1, 1, 2, 3]))]
     if random.random() < 0.4:
-        rows.append({"configs": _configs(random, product)})
+        rows.append({"configs": _configs(random, gemm)})
     if random.random() < 0.25:
         rows[0] = _mangled(random, rows[0])
     return rows
@@ -71,7 +70,7 @@ def _graph_configs(random: Random, op: str, sizes: dict[str, int]) -> list[Row]:
             configs.append(Config(template, (_split(random, sizes),)))
             continue
         config = _tiled(random, template)
-        while not _likely(config) or prod(config.tiles[:3]) < 2**13:
+        while not _likely(config) or config.tiles.block_m * config.tiles.block_n * config.tiles.block_k < 2**13:
             config = _tiled(random, template)
         configs.append(config)
     configs.append(Config("aten"))
@@ -86,12 +85,12 @@ def _split(random: Random, sizes: dict[str, int]) -> int:
     return random.choice(parts or [2])
 
 
-def _row(random: Random, product: Product) -> Row:
+def _row(random: Random, gemm: Gemm) -> Row:
     row: Row = {}
     if random.random() < 0.5:
-        row["op"] = random.choice(_OPS.get(product.op, (product.op,)) if random.random() < 0.9 else OPS)
+        row["op"] = random.choice(_OPS.get(gemm.op, (gemm.op,)) if random.random() < 0.9 else OPS)
     if random.random() < 0.4:
-        row["dtype"] = _dtype(product) if random.random() < 0.9 else random.choice(DTYPES)
+        row["dtype"] = _dtype(gemm) if random.random() < 0.9 else random.choice(DTYPES)
     if random.random() < 0.2:
         row["layout"] = random.choice(LAYOUTS)
     if random.random() < 0.1:
@@ -99,16 +98,16 @@ def _row(random: Random, product: Product) -> Row:
     if random.random() < 0.03:
         row["epilogue"] = random.choice(tuple(EPILOGUES))
     for dim in "bmnk":
-        if random.random() < 0.25 and (dim != "b" or product.op in ("bmm", "baddbmm")):
-            row[dim] = _range(random, max(product.sizes[dim], 1))
-    row["configs"] = _configs(random, product)
+        if random.random() < 0.25 and (dim != "b" or gemm.op in ("bmm", "baddbmm")):
+            row[dim] = _range(random, max(gemm.sizes[dim], 1))
+    row["configs"] = _configs(random, gemm)
     return row
 
 
-def _dtype(product: Product) -> str:
-    if product.precision.tf32:
+def _dtype(gemm: Gemm) -> str:
+    if gemm.precision.tf32:
         return "tf32"
-    return str(product.precision.autocast or product.dtype).removeprefix("torch.")
+    return str(gemm.precision.autocast or gemm.dtype).removeprefix("torch.")
 
 
 def _range(random: Random, size: int) -> list[int]:
@@ -116,8 +115,8 @@ def _range(random: Random, size: int) -> list[int]:
     return [low, high]
 
 
-def _configs(random: Random, product: Product) -> list[Row]:
-    configs = [_config(random, product) for _ in range(random.choice([1, 1, 2, 3]))]
+def _configs(random: Random, gemm: Gemm) -> list[Row]:
+    configs = [_config(random, gemm) for _ in range(random.choice([1, 1, 2, 3]))]
     if random.random() < 0.3:
         configs.append(Config("cpp_gemm"))
     if random.random() < 0.5:
@@ -125,15 +124,15 @@ def _configs(random: Random, product: Product) -> list[Row]:
     return [config.to_json() for config in dict.fromkeys(configs)]
 
 
-def _config(random: Random, product: Product) -> Config:
+def _config(random: Random, gemm: Gemm) -> Config:
     if random.random() < 0.08:
         return Config(random.choice(["aten", "cpp_gemm"]))
-    batched = product.op in ("bmm", "baddbmm") or (product.op in BATCHED and random.random() < 0.2)
+    batched = gemm.op in ("bmm", "baddbmm") or (gemm.op in BATCHED and random.random() < 0.2)
     template = "triton_bmm" if batched else random.choices(_TEMPLATES, [6, 2, 1])[0]
     if random.random() < 0.05:
         template = random.choice([name for name, each in TEMPLATES.items() if each.tiled or name == "decompose_k"])
     if template == "decompose_k":
-        k = product.sizes["k"]
+        k = gemm.sizes["k"]
         parts = [part for part in range(2, min(k, 4096) + 1) if k % part == 0]
         return Config(template, (random.choice(parts) if parts and random.random() < 0.8 else random.randint(2, 64),))
     anything = random.random() < 0.1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diode_lut.collect import stages
+from diode_lut.collect import setup
 from diode_lut.collect.collector import collect
 from diode_lut.collect.final import Check
 from diode_lut.collect.gemm import Bench, make_operands
@@ -21,7 +21,7 @@ from diode_lut.collect.tasks import Outcome
 from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Timing, read_dataset
 from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN
+from diode_lut.kernels.config import ATEN, Config
 from tests.gpu.measurers import BAD, FAULTS
 
 pytestmark = pytest.mark.gpu
@@ -96,28 +96,28 @@ def test_final_configs_were_swept(path: Path) -> None:
             assert {_ungrouped(timing) for timing in record.timings} <= tried
 
 
-def _ungrouped(timing: Timing) -> tuple[str, tuple[int, ...]]:
-    template, params = timing.config
-    return template, params[:3] + params[4:]
+def _ungrouped(timing: Timing) -> Config:
+    config = timing.config
+    return config._replace(params=tuple(config.tiles._replace(group_m=0))) if config.kernel.tiled else config
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_wrong_results_do_not_pass(problem: Problem) -> None:
-    """The product passes the check; a product with one element wrong, or one not written, does not."""
+    """The GEMM passes the check; a GEMM with one element wrong, or one not written, does not."""
     operands = make_operands(problem, "cuda")
-    product = getattr(torch, problem.op)
+    gemm = getattr(torch, problem.op)
     check = Check(problem, operands)
-    assert check.passes(lambda: product(*operands, out=check.out))
-    wrong = product(*operands)
+    assert check.passes(lambda: gemm(*operands, out=check.out))
+    wrong = gemm(*operands)
     wrong.view(-1)[-1] += problem.k**0.5
     assert not check.passes(lambda: check.out.copy_(wrong))
-    assert not check.passes(lambda: [check.out[..., 1:].copy_(product(*operands)[..., 1:])])
+    assert not check.passes(lambda: [check.out[..., 1:].copy_(gemm(*operands)[..., 1:])])
 
 
 def test_a_kernel_that_faults_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process that it leaves unusable is replaced, the config recorded, and every problem measured."""
     pytest.importorskip("distributed")
-    monkeypatch.setitem(stages.MEASURERS, "autotune", "tests.gpu.measurers:measure")
+    monkeypatch.setitem(setup.MEASURERS, "autotune", "tests.gpu.measurers:measure")
     problems = [problem(m) for m in (64, FAULTS, 128)]
     path = tmp_path / "timings.msgpack"
     outcomes: list[Outcome] = []

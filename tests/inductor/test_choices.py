@@ -42,7 +42,7 @@ def _device() -> Iterator[None]:
 
 
 def offered(function: Callable[..., Any], *shapes: tuple[int, ...]) -> list[ChoiceCaller]:
-    """All candidates of the product that ``function`` computes; the first is then taken, so that nothing is timed."""
+    """All candidates of the GEMM that ``function`` computes; the first is then taken, so that nothing is timed."""
     seen: list[ChoiceCaller] = []
 
     def take_first(choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
@@ -84,7 +84,7 @@ def test_mm_offers_aten_triton_and_tma() -> None:
 def test_mm_with_a_long_k_offers_splits() -> None:
     """The splits that Inductor tries for a long K become decompose_k configs that divide it."""
     choices = offered(torch.mm, (32, 65536), (65536, 32))
-    splits = [each.params[0] for each in map(config_of, choices) if each is not None and each.template == "decompose_k"]
+    splits = [each.k_split for each in map(config_of, choices) if each is not None and each.template == "decompose_k"]
     assert len(splits) > 3
     assert all(65536 % split == 0 for split in splits)
 
@@ -109,7 +109,7 @@ def test_both_ways_of_aten_to_add_a_bias_are_aten() -> None:
     ],
 )
 def test_batched_products_offer_triton_bmm(function: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]) -> None:
-    """The Triton candidates of a batched product are ``triton_bmm``."""
+    """The Triton candidates of a batched matmul are ``triton_bmm``."""
     found = templates(offered(function, *shapes))
     assert found.keys() == {"aten", "triton_bmm"}
     assert found["aten"] == 1

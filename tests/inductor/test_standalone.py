@@ -65,9 +65,9 @@ def test_a_shared_kernel_does_what_the_fixed_one_does(here: Lowering, kind: str)
     problem, config = KINDS[kind]
     one, other = shared(here, problem, config), fixed(here, problem, config)
     for text in (source(one), source(other)):
-        assert f"BLOCK_K : tl.constexpr = {config.params[2]}\n" in text
+        assert f"BLOCK_K : tl.constexpr = {config.tiles.block_k}\n" in text
         if config != TMA:
-            assert f"EVEN_K : tl.constexpr = {problem.k % config.params[2] == 0}\n" in text
+            assert f"EVEN_K : tl.constexpr = {problem.k % config.tiles.block_k == 0}\n" in text
     assert [node.get_name()[:3] for node in other.caller.input_nodes] == ["arg"] * (3 if "add" in problem.op else 2)
     assert one.arguments_for(problem)[-3:] == other.arguments_for(problem)[-3:]
     assert len(other.arguments) == 0
@@ -83,7 +83,7 @@ def test_a_shared_kernel_moves_data_as_the_fixed_one_does(here: Lowering, unit: 
         for ptx in (compile_triton(source(make(here, problem, MM)), tmp_path).asm["ptx"] for make in (shared, fixed))
     )
     assert one == other
-    assert ("cp.async.commit_group" in one) is (unit > 1 and problem.k > MM.params[2])
+    assert ("cp.async.commit_group" in one) is (unit > 1 and problem.k > MM.tiles.block_k)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -23,7 +23,7 @@ CANDIDATES = (SMALL, LARGE, BATCHED, ATEN, CUT)
 MM = Problem("mm", "bfloat16", "nt", 16, 1, 1024, 1024, 1024)
 BMM = Problem("bmm", "bfloat16", "nt", 16, 8, 64, 64, 64)
 WIDE = (1, 65536)
-KINDS = tuple(Kind(*problem[:4], (1, 64), WIDE, WIDE, WIDE) for problem in (MM, BMM))
+KINDS = tuple(Kind(each.op, each.dtype, each.layout, each.align, (1, 64), WIDE, WIDE, WIDE) for each in (MM, BMM))
 
 
 def model(

@@ -108,8 +108,8 @@ def test_long_rankings_end_with_aten() -> None:
     """A ranking has at most MAX_RANKED configs, and aten is one of them."""
     blocks = (16, 32, 64, 128)
     many = tuple(Config("triton_mm", (m, n, 32, 8, 3, 4)) for m in blocks for n in blocks)
-    more = tuple(config._replace(params=(*config.params[:4], 4, 4)) for config in many)
-    again = tuple(config._replace(params=(*config.params[:4], 5, 4)) for config in many)
+    more = tuple(config._replace(params=tuple(config.tiles._replace(num_stages=4))) for config in many)
+    again = tuple(config._replace(params=tuple(config.tiles._replace(num_stages=5))) for config in many)
     ranking = model(candidates=(*many, *more, *again, ATEN)).rank(MM)
     assert ranking is not None
     assert len(ranking.configs) == MAX_RANKED
