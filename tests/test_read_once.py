@@ -65,6 +65,9 @@ def opens(directory: Path, command: str) -> dict[str, int]:
         "import inductor-table a.json -o new.json --hardware NVIDIA_H200,sm_90,132",
         "merge a.json b.json c.json -o new.json",
         "pack d.msgpack -o new.msgpack.zst",
+        "report a.json d.msgpack -o new.html",
+        "show a.json",
+        f"show {MODEL}",
     ],
 )
 def test_files_are_read_once(directory: Path, command: str) -> None:

@@ -173,7 +173,8 @@ def with_metadata(directory: Path) -> Callable[[bytes], bytes]:
 def use_model(path: Path) -> None:
     """Its head, its words, and a ranking for each problem."""
     read_model_hardware(path)
-    header_text(path)
+    with path.open("rb") as file:
+        header_text(file, path)
     model = read_model(path)
     for problem in PROBLEMS:
         model.rank(problem)

@@ -40,10 +40,12 @@ def report_command(table_file: Path, inputs: tuple[Path, ...], output: Path, lin
     from diode_lut.cli.inputs import end_with_losses, read_datasets_for
     from diode_lut.io.files import write_atomically
     from diode_lut.selection.catalog import open_table
+    from diode_lut.table.read import read_bytes
 
     if not output.parent.is_dir():
         raise click.UsageError(f"{output.parent}: no such directory to write the page to")
-    table = open_table(table_file)
+    file = read_bytes(table_file)
+    table = open_table(table_file, file)
     datasets = read_datasets_for(table, inputs)
     try:
         from diode_lut.report import as_data, as_page
@@ -51,7 +53,8 @@ def report_command(table_file: Path, inputs: tuple[Path, ...], output: Path, lin
         raise SettingError(f"report needs {error.name}: pip install diode-lut[report]") from error
     evaluation = _evaluation(table, datasets) if datasets else None
     link = _link(table_file, output, link_base)
-    page = as_page(as_data(table, evaluation, link=link, datasets=[dataset.path.name for dataset in datasets]))
+    names = [dataset.path.name for dataset in datasets]
+    page = as_page(as_data(table, evaluation, link=link, datasets=names, file=file))
     write_atomically(output, page.encode())
     problems = f", {len(evaluation.cases)} problems" if evaluation else ""
     say(printable(f"{output}: {len(table.entries)} rows{problems}, {len(page.encode())} bytes"))

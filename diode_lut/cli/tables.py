@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from diode_lut.cli.output import REPORTERS, exit_code, progress_bars, say
 from diode_lut.domain.errors import ModelError, TableError
 from diode_lut.domain.printable import printable
-from diode_lut.io.bounded import open_regular
+from diode_lut.io.bounded import open_regular, read_rest
+
+if TYPE_CHECKING:
+    from diode_lut.table import Table
 
 
 @click.command("show")
@@ -21,12 +26,24 @@ def show_command(file: Path) -> None:
     Equal tables are printed equally, however they are written.
     """
     from diode_lut.model.header import header_text
-    from diode_lut.table import read_table
     from diode_lut.table.write import as_text
 
     with open_regular(file) as opened:
         is_json = opened.read(64).lstrip().startswith(b"{")
-    say(as_text(read_table(file)) if is_json else header_text(file))
+        opened.seek(0)
+        text = as_text(_table_in(opened, file)) if is_json else header_text(opened, file)
+    say(text)
+
+
+def _table_in(file: BufferedReader, path: Path) -> Table:
+    from diode_lut.table.read import table_of
+    from diode_lut.table.table import MAX_BYTES
+
+    try:
+        data = read_rest(file, path, MAX_BYTES)
+    except OSError as error:
+        raise TableError(f"cannot be read: {error.strerror}", path=path) from error
+    return table_of(path, data)
 
 
 @click.command("tables")

@@ -36,9 +36,14 @@ def _require_regular(mode: int, path: Path) -> None:
 def read_at_most(path: Path, limit: int) -> bytes:
     """The file's bytes; OSError if it cannot be read, or has more than ``limit`` bytes."""
     with open_regular(path) as file:
-        data = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
-        while (more := file.read(1 << 20)) and len(data) <= limit:  # a file that grows
-            data += more
+        return read_rest(file, path, limit)
+
+
+def read_rest(file: BufferedReader, path: Path, limit: int) -> bytes:
+    """What an open file still holds; OSError, which names ``path``, if that is more than ``limit`` bytes."""
+    data = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
+    while (more := file.read(1 << 20)) and len(data) <= limit:  # a file that grows
+        data += more
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"too large (allowed: {_size_text(limit)})", str(path))
     return data

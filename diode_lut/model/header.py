@@ -6,6 +6,7 @@ Source: the format's description in the README of the safetensors library.
 
 from __future__ import annotations
 
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +71,12 @@ def metadata_of(data: bytes, path: Path) -> dict[str, Any]:
     return metadata
 
 
-def header_text(path: Path) -> str:
+def header_text(file: BufferedReader, path: Path) -> str:
     """The metadata, sorted by name, then name, type and shape of each tensor; DiodeLutError for another file."""
     import orjson
 
-    with open_regular(path) as file:
-        length = int.from_bytes(file.read(_LENGTH), "little")
-        data = file.read(min(length, MAX_HEADER_BYTES))
+    length = int.from_bytes(file.read(_LENGTH), "little")
+    data = file.read(min(length, MAX_HEADER_BYTES))
     try:
         header = orjson.loads(data)
         metadata = header.pop("__metadata__", {})

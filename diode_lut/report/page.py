@@ -67,17 +67,23 @@ Plain = dict[str, Any]
 
 
 def as_data(
-    table: Table, evaluation: Evaluation | None = None, *, link: str = "", datasets: Sequence[str] = ()
+    table: Table,
+    evaluation: Evaluation | None = None,
+    *,
+    link: str = "",
+    datasets: Sequence[str] = (),
+    file: bytes | None = None,
 ) -> Plain:
     """The table's name and provenance, its rows, and the problems of the evaluation.
 
-    ``link`` is the URL of the table's file. Rows are in drawing order, the least specific first. ``row`` of a problem
-    is the index of the row that answers it, None for a miss. ``kinds`` of rows and problems are indices into the list
-    ``kinds``. Gains are factors and regrets are fractions, with six digits; they are None if not measured.
+    ``link`` is the URL of the table's file, and ``file`` its content, which is read again by default. Rows are in
+    drawing order, the least specific first. ``row`` of a problem is the index of the row that answers it, None for a
+    miss. ``kinds`` of rows and problems are indices into the list ``kinds``. Gains are factors and regrets are
+    fractions, with six digits; they are None if not measured.
     """
     cases = evaluation.cases if evaluation else ()
     kinds = kinds_of(table.entries, (case.problem for case in cases))
-    lines = dict(zip(table.entries, table.lines(), strict=True))
+    lines = dict(zip(table.entries, table.lines(file), strict=True))
     entries = sorted(table.entries, key=lambda entry: -entry.volume)
     answered = _by_entry(table, cases)
     numbers = {entry: number for number, entry in enumerate(entries)}

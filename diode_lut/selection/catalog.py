@@ -21,6 +21,7 @@ from diode_lut.selection.selector import Tier
 from diode_lut.selection.sources import ModelSource, TableSource
 from diode_lut.settings import TIERS
 from diode_lut.table import Table, read_hardware, read_table
+from diode_lut.table.read import table_of
 
 if TYPE_CHECKING:
     from diode_lut.model.ranking import Model
@@ -117,9 +118,12 @@ def find_hardware(name: str, user_tables: Iterable[str]) -> Hardware:
     raise HardwareError(f"{name}: no table is for hardware of that name (tables: {known})")
 
 
-def open_table(path: Path) -> Table:
-    """The table in a file, with a warning for each row that is skipped; TableError if the whole file is bad."""
-    table = read_table(path)
+def open_table(path: Path, data: bytes | None = None) -> Table:
+    """The table in a file, with a warning for each row that is skipped; TableError if the whole file is bad.
+
+    ``data`` is the file's content, if that was read before.
+    """
+    table = read_table(path) if data is None else table_of(path, data)
     for error in table.errors[:_ROWS_NAMED]:
         warn_once(f"row skipped: {error}")
     more = len(table.errors) - _ROWS_NAMED

@@ -85,9 +85,12 @@ class Table:
         row = list(self.numbered)[self.entries.index(entry)]
         return line_of_row(data, row, self._landmarks)
 
-    def lines(self) -> list[int | None]:
-        """The line of each of the entries, as ``line_of`` says it, but all at once."""
-        data = self._unchanged()
+    def lines(self, data: bytes | None = None) -> list[int | None]:
+        """The line of each entry, as ``line_of`` says it, but all at once.
+
+        ``data`` is what the table was read from; by default the file is read again.
+        """
+        data = self._unchanged() if data is None else data
         if data is None:
             return [None] * len(self.entries)
         positions = Positions(data)
