@@ -192,10 +192,9 @@ def model(count: int) -> Model:
     import numpy as np
 
     from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES
-    from diode_lut.model.kinds import Kind
     from diode_lut.model.network import Weights
     from diode_lut.model.ranking import Calibration, Model
-    from diode_lut.model.split import Split
+    from diode_lut.model.training_set import Kind, Split
 
     first, second = HIDDEN
     config = len(CONFIG_FEATURES) + LEARNED

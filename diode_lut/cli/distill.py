@@ -82,7 +82,7 @@ def distill_command(
 
     from diode_lut.dataset import read_dataset
     from diode_lut.distill import Plan, distill
-    from diode_lut.model.split import Split, parse_family
+    from diode_lut.model.training_set import Split, parse_family
     from diode_lut.model.weights import write_model
 
     split = Split(seed, test, tuple(map(parse_family, families)))

@@ -122,7 +122,7 @@ def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
     DatasetError is raised at the end if there are only other problems.
     """
     from diode_lut.domain.errors import DatasetError
-    from diode_lut.model.split import TRAIN
+    from diode_lut.model.training_set import TRAIN
 
     left_out, unseen = set(), 0
     for record in records:

@@ -18,7 +18,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, pad
 
 from diode_lut.distill.examples import Examples
 from diode_lut.distill.network import Network, answers, layers_of
-from diode_lut.distill.student import Trained
+from diode_lut.distill.training import Trained
 from diode_lut.model.ranking import GOOD, MAX_LEAD, Calibration
 
 _STEPS = 100

@@ -10,9 +10,8 @@ from typing import NamedTuple
 from diode_lut.dataset import Dataset
 from diode_lut.distill.calibrate import calibrate
 from diode_lut.distill.examples import Space, examples_of
-from diode_lut.distill.student import train_student
 from diode_lut.distill.targets import Target, choose, targets_of
-from diode_lut.distill.training import Epoch, Plan, one_thread
+from diode_lut.distill.training import Epoch, Plan, one_thread, train_student
 from diode_lut.distill.validation import Validation, validate
 from diode_lut.domain.errors import DatasetError, ModelError
 from diode_lut.domain.hardware import Hardware
@@ -21,9 +20,8 @@ from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.triton_gemm import GROUP_M
 from diode_lut.model.candidates import families
-from diode_lut.model.kinds import MIN_PROBLEMS, kinds_of
 from diode_lut.model.ranking import Model
-from diode_lut.model.split import TEST, TRAIN, Split, family_name
+from diode_lut.model.training_set import MIN_PROBLEMS, TEST, TRAIN, Split, family_name, kinds_of
 
 MIN_TRAINING_PROBLEMS = 60
 """Minimum number of training problems."""

@@ -16,7 +16,7 @@ from diode_lut.domain.problem import ITEMSIZES, Problem, contiguous_align
 from diode_lut.kernels.config import Config
 from diode_lut.model.candidates import Candidates, family_of
 from diode_lut.model.features import config_features, problem_features
-from diode_lut.model.kinds import Kind
+from diode_lut.model.training_set import Kind
 
 MAX_LOSS = 0.5
 """Cap on losses, which are log(time / best time). A config without a time counts with the cap."""

@@ -17,9 +17,8 @@ from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
 from diode_lut.model.candidates import Candidates, families, family_of
-from diode_lut.model.kinds import Kind, unknown
 from diode_lut.model.network import Scorer, Weights
-from diode_lut.model.split import Split
+from diode_lut.model.training_set import Kind, Split, unknown
 
 MAX_RANKED = 32
 """Maximum number of configs in a ranking, which is the maximum that Inductor is given to choose from."""

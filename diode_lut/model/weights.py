@@ -20,10 +20,9 @@ from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
 from diode_lut.model.header import KEY, MAX_WEIGHTS_BYTES, metadata_of, read_bytes
-from diode_lut.model.kinds import Kind
 from diode_lut.model.network import MAX_NEURONS, MAX_WEIGHT, Weights
 from diode_lut.model.ranking import Calibration, Model
-from diode_lut.model.split import Split
+from diode_lut.model.training_set import Kind, Split
 
 _FEATURES = {
     "version": VERSION,

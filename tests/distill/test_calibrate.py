@@ -15,9 +15,8 @@ from diode_lut.dataset import Record, Timing
 from diode_lut.distill.calibrate import Regression, calibrate, calibration_of
 from diode_lut.distill.examples import Space
 from diode_lut.distill.network import answers, layers_of, losses_of
-from diode_lut.distill.student import Trained, train_student
 from diode_lut.distill.targets import choose, targets_of
-from diode_lut.distill.training import Plan
+from diode_lut.distill.training import Plan, Trained, train_student
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN
 from diode_lut.model.candidates import families

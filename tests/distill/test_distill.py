@@ -18,7 +18,7 @@ from diode_lut.distill import Distilled, Plan, distill
 from diode_lut.domain.errors import DatasetError, ModelError
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN
-from diode_lut.model.split import Split, parse_family
+from diode_lut.model.training_set import Split, parse_family
 from diode_lut.model.weights import read_model, write_model
 from tests.commands import call
 from tests.distill.synthetic import CONFIGS, problems, time, write

@@ -6,7 +6,7 @@ import random
 
 from diode_lut.distill.examples import draw_problems
 from diode_lut.domain.problem import ITEMSIZES, Problem, contiguous_align
-from diode_lut.model.kinds import kinds_of
+from diode_lut.model.training_set import kinds_of
 
 
 def measured() -> list[Problem]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 
 from diode_lut.distill.examples import Space, draw_problems
-from diode_lut.distill.student import train_student
 from diode_lut.distill.targets import Target, choose
-from diode_lut.distill.training import Plan
+from diode_lut.distill.training import Plan, train_student
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN
 from diode_lut.model.candidates import families
-from diode_lut.model.kinds import kinds_of
+from diode_lut.model.training_set import kinds_of
 from tests.distill.synthetic import CONFIGS, time
 from tests.model.small import H200
 

@@ -9,9 +9,8 @@ from torch.nn.utils import parameters_to_vector
 from diode_lut.dataset import read_dataset
 from diode_lut.distill.examples import MAX_LOSS, Examples, Space, examples_of
 from diode_lut.distill.network import Scale, answers, losses_of
-from diode_lut.distill.student import MEMBERS, Teacher, train_teacher
 from diode_lut.distill.targets import choose, targets_of
-from diode_lut.distill.training import Plan
+from diode_lut.distill.training import MEMBERS, Plan, Teacher, train_teacher
 from diode_lut.kernels.architecture import architecture
 from diode_lut.model.candidates import families
 from tests.distill.synthetic import write

@@ -14,7 +14,7 @@ from diode_lut.dataset import DatasetWriter, Header, Record, Timing
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.model.split import Split
+from diode_lut.model.training_set import Split
 from diode_lut.model.weights import write_model
 from tests.commands import call
 from tests.model import small

@@ -13,7 +13,7 @@ import pytest
 
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.model.kinds import Kind
+from diode_lut.model.training_set import Kind
 from diode_lut.model.weights import write_model
 from tests.forks import Forks, environment
 from tests.model import small

@@ -19,7 +19,7 @@ from torch._inductor.virtualized import V
 import diode_lut
 from diode_lut.inductor.hook import on_top_of
 from diode_lut.kernels.config import Config
-from diode_lut.model.kinds import Kind
+from diode_lut.model.training_set import Kind
 from diode_lut.model.weights import write_model
 from tests.fake_cuda import H200, Input, Lowered, compile_triton, lower
 from tests.model import small

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diode_lut.domain.problem import Problem
-from diode_lut.model.kinds import MIN_PROBLEMS, kinds_of, unknown
+from diode_lut.model.training_set import MIN_PROBLEMS, kinds_of, unknown
 
 
 def problems(op: str, layout: str, count: int, m: int, b: int = 1) -> list[Problem]:

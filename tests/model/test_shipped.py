@@ -11,7 +11,7 @@ from diode_lut.dataset import read_dataset
 from diode_lut.distill.targets import targets_of
 from diode_lut.distill.validation import Validation, validate
 from diode_lut.model.ranking import Model
-from diode_lut.model.split import TRAIN
+from diode_lut.model.training_set import TRAIN
 from diode_lut.model.weights import read_model
 
 TABLES = Path(__file__).parent.parent.parent / "tables"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.problem import Problem
-from diode_lut.model.split import TEST, TRAIN, Split, belongs, family_name, parse_family
+from diode_lut.model.training_set import TEST, TRAIN, Split, belongs, family_name, parse_family
 from tests.model.small import MM
 
 PROBLEMS = [MM._replace(m=m) for m in range(1, 2001)]
