@@ -61,7 +61,7 @@ def test_a_failure_leaves_everything_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("parent", ["gone", "file"])
 def test_an_error_names_the_file_that_was_wanted(tmp_path: Path, parent: str) -> None:
-    """The system's error is about the path that was given, not about a temporary file that nobody knows."""
+    """The system's error is about the path that was given, not about a temporary file that the user does not know."""
     (tmp_path / "file").touch()
     path = tmp_path / parent / "table.json"
     with pytest.raises((FileNotFoundError, NotADirectoryError), match=f" directory: '{path}'$"):

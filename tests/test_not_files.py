@@ -1,4 +1,4 @@
-"""Pipes, devices and sockets where a file should be: nobody waits for them, and nobody reads them without end."""
+"""Pipes, devices and sockets where a file should be: no reader waits for them or reads them without end."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Swapped(type(Path())):  # type: ignore[misc]
 
 
 def test_a_file_that_becomes_a_pipe_is_no_file() -> None:
-    """What is opened is looked at again: nobody waits for a pipe that takes a file's place in between."""
+    """What is opened is looked at again: a reader does not wait for a pipe that replaces a file in between."""
     with pytest.raises(OSError, match="not a regular file"):
         open_regular(Swapped("t.json"))
 

@@ -49,12 +49,12 @@ def test_what_no_table_knows_is_refused() -> None:
 
 
 def test_a_single_row_is_row_major() -> None:
-    """Its strides are the same either way, so that nobody asks for it by the other name."""
+    """A matrix of one row has the same strides either way, and its letter is n."""
     with pytest.raises(ProblemError, match="tn align 16"):
         packed_operands(Problem.of("mm", 1, 64, 64, dtype="float16", layout="tn"))
 
 
 def test_an_alignment_that_packed_matrices_do_not_have_is_refused() -> None:
-    """Nobody knows how far apart the rows of such a problem are."""
+    """How far apart the rows of such a problem are is not known."""
     with pytest.raises(ProblemError, match="align 2"):
         packed_operands(Problem("mm", "float16", "nn", 2, 1, 64, 64, 64))

@@ -1,4 +1,4 @@
-"""Files that nobody named are used only if nobody else can have written them."""
+"""Files that the user did not name are used only if no other user can have written them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 
 PATIENCE_S = 120.0
-"""So long after the end of its time a process that is still busy with a case is killed."""
+"""Seconds after the end of its time after which a process that is still busy with a case is killed."""
 
 EVERY = 20
 """Cases after which a line of counts is printed."""
@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, metavar="N", help="the number of the first case")
-    parser.add_argument("--seconds", type=float, default=1e6, help="start no case after so long")
+    parser.add_argument("--seconds", type=float, default=1e6, help="start no case after this many seconds")
     parser.add_argument("--processes", type=int, default=1, help="number of processes, which are spread over all GPUs")
     parser.add_argument("--compile-every", type=int, default=1, metavar="N", help="fake: have Triton compile each Nth")
     parser.add_argument("--step", type=int, help=argparse.SUPPRESS)  # given to workers: how far it is to the next case

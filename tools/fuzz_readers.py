@@ -67,7 +67,7 @@ def fuzz(directory: Path, name: str, reader: Reader, size: int, seed: int) -> li
                 reader.use(path)
         except DiodeLutError:
             refused += 1
-        except Exception as error:  # noqa: BLE001 (what nobody expected is what this looks for)
+        except Exception as error:  # noqa: BLE001 (unexpected errors are what this looks for)
             failures.append(f"{name}:{seed}:{run}")
             place = traceback.extract_tb(error.__traceback__)[-1]
             print(f"  {failures[-1]}: {type(error).__name__}: {str(error)[:100]} ({place.filename}:{place.lineno})")

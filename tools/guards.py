@@ -30,9 +30,9 @@ RUNTIME, STATISTICS = "tests/test_runtime.py::", "tests/test_statistics.py::"
 
 TRUE, FALSE, NONE = (Instead(f"lambda *_, **__: {value}") for value in (True, False, None))
 RAISES = Instead("lambda *given: (_ for _ in ()).throw(given[-1] if given else RuntimeError())")
-"""Where the last argument is an error, that one."""
+"""Raises the last argument where that is an error, else a RuntimeError."""
 UNREGISTERED = Instead("lambda function: function")
-"""In the place of a decorator."""
+"""Replaces a decorator that registers a function."""
 
 
 def parameters(more: str) -> Instead:

@@ -108,7 +108,7 @@ def make_shards(stage: str, tasks: Iterable[Task], workers: int) -> list[Shard]:
 
 
 def _relative_duration(task: Task) -> float:
-    """About how long measuring takes, over what the smallest GEMM takes."""
+    """Estimated time of measuring, over that of the smallest GEMM."""
     return 1 + 2 * math.prod(task.problem.sizes) / OVERHEAD_FLOPS
 
 

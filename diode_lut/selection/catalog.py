@@ -240,7 +240,7 @@ def _shipped_models() -> list[TableFile]:
 
 
 def _found(pattern: str) -> list[str]:
-    """The shipped files that can be trusted: nobody named them."""
+    """The shipped files that can be trusted, which matters because the user did not name them."""
     return [str(path) for path in sorted(tables_directory().glob(pattern)) if _trusted(path)]
 
 

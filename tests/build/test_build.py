@@ -213,7 +213,7 @@ def test_the_gain_is_the_geometric_mean(some_file: Path) -> None:
 
 
 def test_aten_wins_within_the_noise(some_file: Path) -> None:
-    """What is faster than aten by a hair is not worth a kernel of our own."""
+    """If a config is faster than aten by less than noise, the row has aten."""
     assert rows(build([dataset(some_file, [record(8, {A: 100.0, ATEN: 100.4})])])) == [((8, 8), "aten")]
     assert rows(build([dataset(some_file, [record(8, {A: 100.0, ATEN: 101.1})])])) == [((8, 8), str(A), "aten")]
 

@@ -67,7 +67,7 @@ def test_many_workers_get_smaller_shards() -> None:
     ],
 )
 def test_worker_goes_on_with_its_family(last: str | None, in_progress: list[str], taken: str) -> None:
-    """A worker keeps to the family that it has kernels for, then takes one that nobody is at, then the first."""
+    """A worker keeps to the family of its kernels, then takes one that no worker has in progress, then the first."""
     backlog = Backlog([shard("mm"), shard("bmm"), shard("addmm")])
     assert backlog.take(last and shard(last).family, [shard(op).family for op in in_progress]) == shard(taken)
     assert len(backlog) == 2

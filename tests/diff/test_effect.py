@@ -54,7 +54,7 @@ def test_a_miss_counts_as_aten() -> None:
 
 
 def test_problems_that_keep_their_kernel_are_not_affected() -> None:
-    """Naming aten where nobody answered changes the coverage, not a kernel."""
+    """Naming aten where there was no match changes the coverage, not a kernel."""
     found = effect(table(None), table(ATEN))
     assert (found.switches, found.mean_change) == ([], None)
     assert (found.old_covered, found.new_covered) == (0, 3)

@@ -24,10 +24,10 @@ from tests.fuzzing.operands import Sizes, elements, filled
 from tests.fuzzing.outcome import GuaranteeError, Outcome, check_timed, full_precision, outcome_of
 
 MOST_ELEMENTS = 2**25
-"""Of a tensor that is really made."""
+"""Maximum elements of a tensor that is really made."""
 
 MOST_WORK = {"cpu": 2**28, "cuda": 2**36}
-"""Multiplications of a GEMM that is really computed."""
+"""Maximum multiplications of a GEMM that is computed, by device."""
 
 NO_DEVICE = "not linked with support for cuda"
 """What PyTorch says if a graph that Inductor makes of its own would be tried out on a device that is not there."""

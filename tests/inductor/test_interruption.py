@@ -21,7 +21,7 @@ A, B = torch.randn(2, 16, 32), torch.randn(2, 32, 48)
 
 @pytest.fixture(autouse=True)
 def own_table(table_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A table for this machine's CPU, which nobody has read yet; empty caches."""
+    """A table for this machine's CPU, which was not read yet; empty caches."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     row = {"op": "bmm", "configs": [{"template": "aten"}]}
     path = table_file("own.json", row, hardware={**detect_hardware("cpu")._asdict(), "aliases": []})

@@ -29,7 +29,7 @@ def test_each_architecture_has_its_templates() -> None:
 
 
 def test_unknown_capabilities_are_those_of_cuda() -> None:
-    """A new NVIDIA GPU has CUDA's registers, TMA from sm_90 on, and shared memory that nobody knows."""
+    """A new NVIDIA GPU has CUDA's registers, TMA from sm_90 on, and an unknown size of shared memory."""
     new, old = architecture("sm_130"), architecture("sm_60")
     assert (new.registers_per_thread, new.tma, new.shared_memory) == (255, True, None)
     assert not old.tma

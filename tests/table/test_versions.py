@@ -117,7 +117,7 @@ def test_wrong_values_of_new_fields_cost_the_row(table_file: TableFile, fields: 
 
 
 def test_a_baseline_needs_the_kind_of_its_problem(table_file: TableFile) -> None:
-    """A time in a row for any type is refused, because nobody can tell which type was measured."""
+    """A time in a row for any type is refused, because the type that was measured is not known."""
     row = {**ROW, "aten_ns": {"ns": 5, "m": 64, "n": 64, "k": 64}, "configs": [{"template": "aten"}]}
     del row["dtype"]
     (error,) = read_table(table_file("any.json", row)).errors
