@@ -1,7 +1,7 @@
 """The setup of a measurement: hardware, software, and the method with its stages.
 
 It is the same for a whole dataset. Nothing is imported for a stage before it is measured, so the command line can list
-the methods without torch.
+the methods without torch or msgpack.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from datetime import date
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, NamedTuple
 
-from diode_lut.dataset import Header
-from diode_lut.dataset.record import SOFTWARE
 from diode_lut.domain.errors import HardwareError
 from diode_lut.domain.hardware import detect_hardware
 
 if TYPE_CHECKING:
     from diode_lut.collect.tasks import Outcome, Task
     from diode_lut.collect.watch import Watch
-    from diode_lut.dataset import Record, Timing
+    from diode_lut.dataset import Header, Record, Timing
     from diode_lut.domain.problem import Problem
 
 
@@ -54,6 +52,8 @@ def find_setup(device: str | None, method: str | None, search_space: str) -> Set
 
 def difference(one: Setup, other: Setup) -> str:
     """Why timings of the two setups cannot be mixed, as text; empty if they can."""
+    from diode_lut.dataset.record import SOFTWARE
+
     for name in ("hardware", *SOFTWARE):
         mine, others = getattr(one.header, name), getattr(other.header, name)
         if mine != others:
@@ -63,6 +63,8 @@ def difference(one: Setup, other: Setup) -> str:
 
 def _make_header(device: str, method: str, search_space: str) -> Header:
     import torch
+
+    from diode_lut.dataset import Header
 
     on_gpu = device != "cpu"
     return Header(
