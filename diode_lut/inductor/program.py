@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from torch._inductor import config as inductor_config
-from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.async_compile import get_compile_threads
 from torch._inductor.choices import InductorChoices
 from torch._inductor.codecache import PyCodeCache
+from torch._inductor.compile_worker.subproc_pool import SubprocKind, SubprocPool
 from torch._inductor.debug import DebugContext
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.post_grad import view_to_reshape
@@ -48,9 +49,8 @@ class Program:
         self._loading: Future[Any] | None = None
 
     def compile(self) -> None:
-        """Start generating and compiling, in Inductor's pool of processes if it has one."""
-        pooled = AsyncCompile.use_process_pool()  # type: ignore[no-untyped-call]
-        code = AsyncCompile.process_pool().submit(self._generate) if pooled else _done(self._generate)
+        """Start generating and compiling, in pools of processes if Inductor compiles in one."""
+        code = _generators().submit(self._generate) if get_compile_threads() > 1 else _done(self._generate)
         self._loading = _loaders().submit(lambda: PyCodeCache.load(code.result()))
 
     def load(self) -> str | None:
@@ -82,6 +82,12 @@ def _done(function: Callable[[], str]) -> Future[str]:
 
 
 @cache
+def _generators() -> SubprocPool:
+    """Processes that generate code. Those in which Inductor compiles cannot, where they have no CUDA context."""
+    return SubprocPool(get_compile_threads() // 2, kind=SubprocKind.SPAWN)
+
+
+@cache
 def _loaders() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_LOADING, thread_name_prefix="diode_lut load")
 
@@ -101,7 +107,7 @@ def generate(
     view_to_reshape(traced)  # type: ignore[no-untyped-call]
     graph = GraphLowering(traced, example_inputs=inputs, shape_env=env)
     with (
-        inductor_config.patch(compile_threads=1),  # a process of Inductor's pool must not start one of its own
+        inductor_config.patch(compile_threads=1),  # generating starts no kernel's compilation
         V.set_graph_handler(graph),
         V.set_fake_mode(mode),
         V.set_debug_handler(DebugContext()),

@@ -28,9 +28,9 @@ def test_generated_graphs_are_right() -> None:
 
 def test_broken_kernels_are_found(with_device: Forks) -> None:
     """Graphs whose rows' kernels leave something unwritten fail, and are not taken for a failure of Inductor's."""
-    done = with_device.run(str(ROOT / "tests" / "programs" / "fuzz_broken_kernels.py"), str(SEED), "1", "4")
+    done = with_device.run(str(ROOT / "tests" / "programs" / "fuzz_broken_kernels.py"), str(SEED), "3", "5")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == ["failed"] * 3
+    assert json.loads(done.stdout.splitlines()[-1]) == ["failed"] * 2
 
 
 def test_nothing_runs_on_the_fake_device() -> None:
