@@ -35,8 +35,8 @@ _STOPPED = 130
     "--problems",
     "problem_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help='JSON list of {"op", "B", "M", "N", "K", "dtype", "layout"}, optionally "align" and "epilogue"; or a receipt, whose '
-    "misses on devices like this one are measured.",
+    help='JSON list of {"op", "B", "M", "N", "K", "dtype", "layout"}, optionally "align" and "epilogue"; or a receipt,'
+    " whose misses on devices like this one are measured.",
 )
 @click.option("--random", "count", metavar="N", type=click.IntRange(min=1), help="Draw N problems at random instead.")
 @click.option(
