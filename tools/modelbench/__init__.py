@@ -1,0 +1,1 @@
+"""What ``tools/bench_models.py`` measures whole models with."""

@@ -1,0 +1,220 @@
+"""The models: random weights, fixed shapes, and for each a ``tiny`` version that any CPU compiles in seconds."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import torch
+from modelbench.networks import GatedMLP, LlamaDecoder, RecommenderMLP, UNetBlock
+from torch import Tensor, nn
+
+SEED = 0
+
+
+@dataclass
+class Workload:
+    """A module and its inputs; ``training`` if the gradients of its result, a loss, are computed too."""
+
+    module: nn.Module
+    inputs: tuple[Any, ...]
+    training: bool = False
+
+    def step(self, module: Callable[..., Any]) -> tuple[Tensor, ...]:
+        """One step of ``module``, which may be compiled: its result, or the loss and all gradients."""
+        if not self.training:
+            with torch.no_grad():
+                return (module(*self.inputs),)
+        loss = module(*self.inputs)
+        return (loss.detach(), *torch.autograd.grad(loss, [*self.module.parameters()]))
+
+    def in_float64(self) -> Workload:
+        """The same model, with the same weights and inputs."""
+        return Workload(copy.deepcopy(self.module).double(), _in_float64(self.inputs), self.training)
+
+
+def _in_float64(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_in_float64, value))
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+class Model(NamedTuple):
+    """What it is, in words, how to make it (of normal or ``tiny`` size), and the packages that this needs."""
+
+    about: str
+    make: Callable[[bool], Workload]
+    needs: tuple[str, ...] = ()
+
+    def missing(self) -> list[str]:
+        """The packages that are not installed here."""
+        return [name for name in self.needs if find_spec(name) is None]
+
+
+def build(name: str, device: str, tiny: bool) -> Workload:
+    """The model in bfloat16, the same in each process."""
+    torch.manual_seed(SEED)
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        with torch.device(device):
+            workload = MODELS[name].make(tiny)
+    finally:
+        torch.set_default_dtype(before)
+    workload.module.requires_grad_(workload.training).train(workload.training)
+    return workload
+
+
+class _Picked(nn.Module):
+    """A module of transformers as one that returns a single tensor: of its output, what ``pick`` takes."""
+
+    def __init__(self, module: nn.Module, pick: Callable[[Any], Tensor], **options: Any) -> None:
+        super().__init__()
+        self.module, self._pick, self._options = module, pick, options
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        named = dict(zip(("input_ids", "labels"), inputs, strict=False))
+        return self._pick(self.module(**named, **self._options))
+
+
+class _Loss(nn.Module):
+    """The loss of a module that says how likely a click is; the last input says whether there was one."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        *known, clicked = inputs
+        return nn.functional.binary_cross_entropy_with_logits(self.module(*known), clicked)
+
+
+def _bert_options(tiny: bool) -> dict[str, Any]:
+    options: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    if tiny:
+        options |= {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+        options |= {"intermediate_size": 64, "max_position_embeddings": 16}
+    return options
+
+
+def _bert(tiny: bool) -> Workload:
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(**_bert_options(tiny))
+    model = BertModel(config, add_pooling_layer=False)
+    return Workload(_Picked(model, lambda output: output.last_hidden_state), (_tokens(config, tiny, 16, 384),))
+
+
+def _bert_training(tiny: bool) -> Workload:
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(**_bert_options(tiny))
+    inputs = (_tokens(config, tiny, 16, 384), _tokens(config, tiny, 16, 384))
+    return Workload(_Picked(BertForMaskedLM(config), lambda output: output.loss), inputs, training=True)
+
+
+def _gpt2(tiny: bool) -> Workload:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = (
+        GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=97, n_positions=16) if tiny else GPT2Config(n_layer=2)
+    )
+    model = _Picked(GPT2LMHeadModel(config), lambda output: output.logits, use_cache=False)
+    return Workload(model, (_tokens(config, tiny, 4, 512),))
+
+
+def _llama_prefill(tiny: bool) -> Workload:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    options: dict[str, Any] = {"vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336}
+    options |= {"num_hidden_layers": 4, "num_attention_heads": 32, "num_key_value_heads": 8}
+    if tiny:
+        options |= {"vocab_size": 99, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+        options |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+    config = LlamaConfig(**options, max_position_embeddings=8192)
+    model = _Picked(LlamaForCausalLM(config), lambda output: output.logits, use_cache=False, logits_to_keep=1)
+    return Workload(model, (_tokens(config, tiny, 1, 2048),))
+
+
+def _tokens(config: Any, tiny: bool, batch: int, length: int) -> Tensor:
+    return torch.randint(config.vocab_size, (2, 8) if tiny else (batch, length))
+
+
+def _llama_decode(tiny: bool) -> Workload:
+    vocabulary, width, hidden, heads, layers = (99, 32, 64, (4, 2), 1) if tiny else (128_256, 4096, 14_336, (32, 8), 4)
+    batch, cache = (2, 8) if tiny else (16, 1024)
+    shape = (batch, heads[1], cache, width // heads[0])
+    keys, values = (tuple(torch.randn(shape) for _ in range(layers)) for _ in range(2))
+    model = LlamaDecoder(vocabulary, width, hidden, heads, layers, cache)
+    tokens, position = torch.randint(vocabulary, (batch, 1)), torch.tensor([cache - 1])
+    return Workload(model, (tokens, position, keys, values))
+
+
+def _vit(tiny: bool) -> Workload:
+    from timm.models.vision_transformer import VisionTransformer
+
+    options = {"img_size": 32, "embed_dim": 32, "depth": 1, "num_heads": 2} if tiny else {}
+    return Workload(VisionTransformer(**options), (torch.randn(*((2, 3, 32, 32) if tiny else (32, 3, 224, 224))),))
+
+
+def _swin(tiny: bool) -> Workload:
+    from timm.models.swin_transformer import SwinTransformer
+
+    options: dict[str, Any] = {"depths": (2, 2, 6, 2), "embed_dim": 96, "num_heads": (3, 6, 12, 24)}
+    if tiny:
+        options = {"img_size": 32, "depths": (2,), "embed_dim": 16, "num_heads": (2,), "window_size": 4}
+    return Workload(SwinTransformer(**options), (torch.randn(*((2, 3, 32, 32) if tiny else (32, 3, 224, 224))),))
+
+
+def _dlrm(tiny: bool) -> Workload:
+    bottom, top = ((5, 16, 8), (32, 16, 1)) if tiny else ((13, 512, 256, 128), (1024, 1024, 512, 256, 1))
+    batch = 16 if tiny else 4096
+    inputs = torch.randn(batch, bottom[0]), torch.randn(batch, top[0] - bottom[-1])
+    return Workload(RecommenderMLP(bottom, top), inputs)
+
+
+def _dlrm_training(tiny: bool) -> Workload:
+    inference = _dlrm(tiny)
+    clicked = torch.randint(2, (inference.inputs[0].shape[0], 1)).to(torch.get_default_dtype())
+    return Workload(_Loss(inference.module), (*inference.inputs, clicked), training=True)
+
+
+def _gated_mlp(tiny: bool, rank: int = 0) -> Workload:
+    rows, width, hidden = (8, 17, 29) if tiny else (2048, 1000, 2731)
+    return Workload(GatedMLP(width, hidden, rank), (torch.randn(rows, width),))
+
+
+def _adapted_mlp(tiny: bool) -> Workload:
+    return _gated_mlp(tiny, rank=4 if tiny else 16)
+
+
+def _unet(tiny: bool) -> Workload:
+    if tiny:
+        block, (batch, channels, times, length, context, size) = UNetBlock(16, 24, 12, 2, 4), (2, 16, 24, 5, 12, 4)
+    else:
+        block, (batch, channels, times, length, context, size) = (
+            UNetBlock(640, 1280, 768, 8, 32),
+            (8, 640, 1280, 77, 768, 32),
+        )
+    inputs = torch.randn(batch, channels, size, size), torch.randn(batch, times), torch.randn(batch, length, context)
+    return Workload(block, inputs)
+
+
+MODELS = {
+    "bert": Model("BERT-base, 16 x 384 tokens", _bert, ("transformers",)),
+    "bert-training": Model("BERT-base, loss and gradients, 16 x 384 tokens", _bert_training, ("transformers",)),
+    "vit": Model("ViT-B/16, 32 images", _vit, ("timm", "torchvision")),
+    "swin": Model("Swin-T, 32 images", _swin, ("timm", "torchvision")),
+    "gpt2": Model("GPT-2, 2 layers and vocabulary, 4 x 512 tokens", _gpt2, ("transformers",)),
+    "llama-prefill": Model("Llama 3 8B, 4 layers, prefill of 2,048 tokens", _llama_prefill, ("transformers",)),
+    "llama-decode": Model("Llama 3 8B, 4 layers, one token of 16 sequences", _llama_decode),
+    "unet": Model("UNet block with attention, 8 x 640 x 32 x 32", _unet),
+    "gated-mlp": Model("gated MLP, 2,048 x 1000, hidden 2731", _gated_mlp),
+    "adapted-mlp": Model("the same with adapters of rank 16", _adapted_mlp),
+    "dlrm": Model("DLRM's MLPs, batch 4,096", _dlrm),
+    "dlrm-training": Model("DLRM's MLPs, loss and gradients, batch 4,096", _dlrm_training),
+}
+"""By their names on the command line."""

@@ -1,0 +1,172 @@
+"""What is left to measure, done by processes, some at a time, until all is done or the time is up."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from modelbench.labels import Label
+from modelbench.models import MODELS
+from modelbench.records import Record, append, key, read
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure: ``labels`` says how often each is compiled; ``seconds`` is for all, ``timeout`` for a task."""
+
+    models: list[str]
+    labels: dict[Label, int]
+    out: Path
+    caches: Path
+    device: str
+    tiny: bool
+    processes: int
+    share: bool
+    seconds: float
+    timeout: int
+    started: float = field(default_factory=time.monotonic)
+
+    def left(self) -> float:
+        """Seconds until the time is up."""
+        return self.started + self.seconds - time.monotonic()
+
+    def cache_of(self, model: str, label: Label, repetition: int) -> Path:
+        """The directory of the caches of one compile."""
+        return self.caches / model / label.name / str(repetition)
+
+    def compiles(self) -> Iterator[tuple[Label, int]]:
+        """Labels and the numbers of their compiles; the labels take turns."""
+        for repetition in range(max(self.labels.values(), default=0)):
+            yield from ((label, repetition) for label, count in self.labels.items() if repetition < count)
+
+
+def measure(plan: Plan) -> int:
+    """Do what the results do not have yet; the exit code is 1 if something failed, and 3 if the time was up."""
+    plan.out.parent.mkdir(parents=True, exist_ok=True)
+    plan.caches.mkdir(parents=True, exist_ok=True)
+    done = {key(record): record for record in read([plan.out] if plan.out.exists() else [])}
+    with ThreadPoolExecutor(plan.processes) as pool:
+        futures = [future for model in plan.models for future in _submit(plan, model, done, pool)]
+    records = [future.result() for future in futures]
+    return 3 if None in records else 1 if any(record and "failed" in record for record in records) else 0
+
+
+def _submit(
+    plan: Plan, model: str, done: dict[tuple[object, ...], Record], pool: ThreadPoolExecutor
+) -> Iterator[Future[Record | None]]:
+    """All tasks of a model; the last one takes the times of what the others have compiled."""
+    if missing := MODELS[model].missing():
+        print(f"{model}: skipped, needs {', '.join(missing)}", flush=True)
+        return
+    known: list[Record] = []
+    compiles: list[Future[Record | None]] = []
+    for label, repetition in plan.compiles():
+        fields = {"kind": "compile", "model": model, "label": label.to_json(), "repetition": repetition}
+        if key(fields) in done:
+            known.append(done[key(fields)])
+        else:
+            compiles.append(pool.submit(_compile, plan, fields, plan.cache_of(model, label, repetition)))
+    yield from compiles
+    wanted = {"kind": "run", "model": model}
+    if compiles or key(wanted) not in done or not _has_times(done[key(wanted)], known):
+        yield pool.submit(_run, plan, wanted, known, compiles)
+
+
+def _has_times(run: Record, compiles: list[Record]) -> bool:
+    """Whether a record has the times of all compiles that did not fail."""
+    names = [each["label"]["name"] for each in compiles if "failed" not in each]
+    return "failed" in run or all(len(run["us"].get(name, [])) >= names.count(name) for name in names)
+
+
+def _compile(plan: Plan, fields: Record, caches: Path) -> Record | None:
+    shutil.rmtree(caches, ignore_errors=True)
+    caches.mkdir(parents=True)
+    autotunes = Label.from_json(fields["label"]).autotunes
+    exclusive = autotunes or not plan.share
+    return _do(plan, {**fields, "exclusive": exclusive}, fields, caches)
+
+
+def _run(plan: Plan, fields: Record, known: list[Record], compiling: list[Future[Record | None]]) -> Record | None:
+    """Waits only for tasks that were submitted earlier, so that it cannot wait for ever."""
+    records = [*known, *(future.result() for future in compiling)]
+    if None in records:
+        return None
+    compiles = [
+        {"label": each["label"], "repetition": each["repetition"], "caches": str(caches)}
+        for each in records
+        if each is not None and "failed" not in each
+        for caches in [plan.cache_of(each["model"], Label.from_json(each["label"]), each["repetition"])]
+    ]
+    caches = plan.caches / fields["model"] / "run"
+    caches.mkdir(parents=True, exist_ok=True)
+    return _do(plan, {**fields, "exclusive": not plan.share, "compiles": compiles}, fields, caches)
+
+
+def _do(plan: Plan, task: Record, fields: Record, caches: Path) -> Record | None:
+    """Have a process do the task, and record the result; None if the time is up."""
+    if plan.left() <= 0:
+        return None
+    task |= {"device": plan.device, "tiny": plan.tiny, "timeout": plan.timeout, "lock": str(plan.caches / "lock")}
+    result, log = caches / "result.json", caches / "log.txt"
+    result.unlink(missing_ok=True)
+    found = _in_process(task, result, log, plan.left())
+    if found is None:
+        return None
+    conditions = {"device": plan.device, "processes": plan.processes, "exclusive": task["exclusive"]}
+    record = {**fields, **conditions, **found}
+    append(plan.out, record)
+    print(_line(record), flush=True)
+    return record
+
+
+def _in_process(task: Record, result: Path, log: Path, seconds: float) -> Record | None:
+    """What a new process finds; None if it takes longer than the time that is left."""
+    command = [sys.executable, "-m", "modelbench.worker", json.dumps(task), str(result)]
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            command, env=_environment(log.parent), stdout=file, stderr=file, cwd=ROOT, start_new_session=True
+        )
+        try:
+            code = process.wait(None if seconds == float("inf") else seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return None
+    if code == -signal.SIGALRM:
+        return {"failed": f"took over {task['timeout']} s"}
+    if code or not result.exists():
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        return {"failed": f"exit code {code}: {lines[-1] if lines else 'no output'}"}
+    found: dict[str, Any] = json.loads(result.read_text())
+    return found
+
+
+def _environment(caches: Path) -> dict[str, str]:
+    paths = [str(ROOT / "tools"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    own = {"TORCHINDUCTOR_CACHE_DIR": str(caches), "TRITON_CACHE_DIR": str(caches / "triton")}
+    return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _line(record: Record) -> str:
+    """What is said of a result as soon as it is there."""
+    name = record["model"]
+    if record["kind"] == "compile":
+        name += f" {record['label']['name']} {record['repetition']}"
+    if "failed" in record:
+        return f"{name}: {record['failed']}"
+    if record["kind"] == "compile":
+        return f"{name}: {record['seconds']:.1f} s, {record['timed']['kernels']} kernels timed, {record['receipt']}"
+    times = ", ".join(f"{label} {sorted(values)[len(values) // 2]:.1f}" for label, values in record["us"].items())
+    return f"{name}: {times} us"

@@ -1,0 +1,118 @@
+"""Results of many processes, summarized for each model: medians over the compiles of each label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import geometric_mean, median
+from typing import Any, NamedTuple
+
+from modelbench.labels import AUTOTUNE, DEFAULT
+from modelbench.models import MODELS
+from modelbench.records import Record
+from modelbench.timing import EAGER
+
+WRONG = 3.0
+"""A result is wrong if its error is larger than that of eager mode by this factor."""
+
+
+class LabelSummary(NamedTuple):
+    """Of one model, compiled in one way.
+
+    ``seconds`` are those of cold compiles, ``us`` those of a step, one for each compile, and ``errors`` are relative.
+    ``kernels_timed`` and ``pad_benchmarks`` say what the first compile benchmarked, and ``receipt`` who answered in it.
+    """
+
+    seconds: list[float]
+    us: list[float]
+    errors: list[float]
+    kernels_timed: int
+    pad_benchmarks: int
+    receipt: dict[str, Any]
+
+
+class ModelSummary(NamedTuple):
+    """All labels of one model that were compiled and timed, and the time and the error of eager mode."""
+
+    name: str
+    labels: dict[str, LabelSummary]
+    eager_us: float
+    eager_error: float
+
+    @property
+    def about(self) -> str:
+        """What the model is, in words."""
+        return MODELS[self.name].about
+
+    def us(self, label: str) -> float | None:
+        """The median of a label's times; None if it has none."""
+        return median(self.labels[label].us) if label in self.labels else None
+
+    def seconds(self, label: str) -> float | None:
+        """The median of a label's compile times; None if it has none."""
+        return median(self.labels[label].seconds) if label in self.labels else None
+
+    def speed(self, label: str) -> float | None:
+        """How often a label is as fast as default mode."""
+        return _ratio(self.us(DEFAULT), self.us(label))
+
+    def speed_to_better(self, label: str) -> float | None:
+        """How often a label is as fast as the better of default mode and max-autotune; None if one is missing."""
+        times = self.us(DEFAULT), self.us(AUTOTUNE)
+        return None if None in times else _ratio(min(time for time in times if time is not None), self.us(label))
+
+    def compile_ratio(self, label: str) -> float | None:
+        """A label's compile time divided by that of default mode."""
+        return _ratio(self.seconds(label), self.seconds(DEFAULT))
+
+    def wrong(self) -> list[str]:
+        """The labels with wrong results."""
+        limit = WRONG * self.eager_error
+        return [label for label, each in self.labels.items() if not all(error <= limit for error in each.errors)]
+
+
+def _ratio(over: float | None, under: float | None) -> float | None:
+    return None if over is None or under is None else over / under
+
+
+def mean(ratios: Iterable[float | None]) -> float | None:
+    """Their geometric mean; None if there are none."""
+    known = [ratio for ratio in ratios if ratio is not None]
+    return geometric_mean(known) if known else None
+
+
+def summarize(records: Iterable[Record]) -> list[ModelSummary]:
+    """The models that have times; of several runs of one model, the last."""
+    compiles: dict[str, list[Record]] = {}
+    runs: dict[str, Record] = {}
+    for record in records:
+        if "failed" in record:
+            continue
+        if record["kind"] == "compile":
+            compiles.setdefault(record["model"], []).append(record)
+        else:
+            runs[record["model"]] = record
+    return [_of_model(name, runs[name], compiles.get(name, [])) for name in MODELS if name in runs]
+
+
+def _of_model(name: str, run: Record, compiles: list[Record]) -> ModelSummary:
+    by_label: dict[str, list[Record]] = {}
+    for each in compiles:
+        by_label.setdefault(each["label"]["name"], []).append(each)
+    labels = {
+        label: _of_label(found, run["us"][label], run["errors"][label])
+        for label, found in by_label.items()
+        if label in run["us"]
+    }
+    return ModelSummary(name, labels, run["us"][EAGER][0], run["errors"][EAGER][0])
+
+
+def _of_label(compiles: list[Record], us: list[float], errors: list[float]) -> LabelSummary:
+    first = compiles[0]
+    pads = first["counters"].get("pad_mm_bench", 0)
+    seconds = [each["seconds"] for each in compiles]
+    return LabelSummary(seconds, us, errors, first["timed"]["kernels"], pads, first["receipt"])
+
+
+def labels_of(models: Iterable[ModelSummary]) -> list[str]:
+    """All labels, in the order in which they first occur."""
+    return list(dict.fromkeys(label for model in models for label in model.labels))
