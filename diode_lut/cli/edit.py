@@ -133,10 +133,10 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 
 def _summary(edit: Edit) -> list[str]:
-    from diode_lut.table.canonical import candidate_in_words, key_in_words
+    from diode_lut.table.canonical import candidate_text, key_text
 
     def shown(entry: Entry) -> str:
-        return f"{key_in_words(entry)}: {', '.join(map(candidate_in_words, entry.candidates))}"
+        return f"{key_text(entry)}: {', '.join(map(candidate_text, entry.candidates))}"
 
     lines = [f"{sign} {shown(entry)}" for sign, entry in (("-", edit.gone), ("+", edit.new)) if entry is not None]
     if edit.narrower:

@@ -20,9 +20,9 @@ from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.triton_gemm import ROCM
 from diode_lut.table import Entry
+from diode_lut.table.check import unlaunchable
 from diode_lut.table.position import Fault, JsonPath
 from diode_lut.table.read import located, read_bytes, table_of
-from diode_lut.table.rules import unlaunchable
 
 _POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "tf32": "*fp32"}
 
@@ -74,12 +74,11 @@ def compile_trial(trial: Trial) -> int:
     return int(triton.compile(source, target=_target(trial.arch), options=options).metadata.shared)
 
 
-def _target(arch: str) -> object:
+def _target(name: str) -> object:
     from triton.backends.compiler import GPUTarget
 
-    if arch.startswith("gfx"):
-        return GPUTarget("hip", arch, architecture(arch).warp_size)
-    return GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
+    known = architecture(name)
+    return GPUTarget(known.triton, int(name.removeprefix("sm_")) if known.triton == "cuda" else name, known.warp_size)
 
 
 Done = tuple[Trial, "Future[int]"]

@@ -15,7 +15,7 @@ from diode_lut.diff.compare import Change, Diff
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.table import Table
-from diode_lut.table.canonical import key_in_words, winner_in_words
+from diode_lut.table.canonical import key_text, winner_text
 
 
 class Switch(NamedTuple):
@@ -96,14 +96,14 @@ class Report(NamedTuple):
 
 def change_key(change: Change) -> str:
     """What the row covers, after what it covered before if that is different."""
-    now = key_in_words(change.row)
-    return f"{key_in_words(change.old)} -> {now}" if change.old and change.kind in ("narrowed", "widened") else now
+    now = key_text(change.row)
+    return f"{key_text(change.old)} -> {now}" if change.old and change.kind in ("narrowed", "widened") else now
 
 
 def change_winner(change: Change) -> str:
     """The row's first config, after the one before if that is different."""
-    now = winner_in_words(change.row)
-    return f"{winner_in_words(change.old)} -> {now}" if change.old and change.new_winner else now
+    now = winner_text(change.row)
+    return f"{winner_text(change.old)} -> {now}" if change.old and change.new_winner else now
 
 
 def change_details(change: Change) -> list[str]:

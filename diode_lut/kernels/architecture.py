@@ -23,7 +23,8 @@ class Architecture(NamedTuple):
 
     ``shared_memory`` counts the bytes that one block may have, ``registers_per_thread`` and ``registers_per_block`` are
     of 4 bytes, ``warp_size`` counts threads, ``warps_per_multiprocessor`` those that can be resident. ``tma`` says
-    whether there are tensor descriptors, ``gpu`` is False for CPUs, ``peaks`` are those of its largest device.
+    whether there are tensor descriptors, ``triton`` is the backend that compiles for it, empty for CPUs, ``peaks`` are
+    those of its largest device.
     """
 
     name: str
@@ -33,8 +34,13 @@ class Architecture(NamedTuple):
     registers_per_block: int | None = None
     warp_size: int = 32
     warps_per_multiprocessor: int | None = None
-    gpu: bool = True
+    triton: str = "cuda"
     peaks: Peaks | None = None
+
+    @property
+    def gpu(self) -> bool:
+        """Whether its devices are GPUs."""
+        return bool(self.triton)
 
 
 _H200_PEAKS = Peaks(7500, 3750, 500, 36)
@@ -78,9 +84,9 @@ def architecture(name: str) -> Architecture:
     if name in _KNOWN:
         return _KNOWN[name]
     if name.startswith("cpu"):
-        return Architecture(name, tma=False, gpu=False, peaks=_CPU_PEAKS)
+        return Architecture(name, tma=False, triton="", peaks=_CPU_PEAKS)
     if name.startswith("gfx"):
-        return Architecture(name, warp_size=64 if name.startswith("gfx9") else 32)
+        return Architecture(name, warp_size=64 if name.startswith("gfx9") else 32, triton="hip")
     capability = name.removeprefix("sm_")
     if name.startswith("sm_") and capability.isdecimal():
         return _cuda(name, None, None, tma=int(capability) >= _FIRST_TMA)

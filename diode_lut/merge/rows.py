@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from diode_lut.domain.printable import printable
 from diode_lut.table import Entry, Table
-from diode_lut.table.canonical import canonical_order, key_in_words, winner_in_words
+from diode_lut.table.canonical import canonical_order, key_text, winner_text
+from diode_lut.table.check import CONFLICT
 from diode_lut.table.overlap import Effort, coverage, overlaps
-from diode_lut.table.rules import CONFLICT
 
 
 class Side(NamedTuple):
@@ -52,7 +52,7 @@ class Remark(NamedTuple):
     @classmethod
     def of(cls, entry: Entry, text: str, *, conflict: bool = False) -> Remark:
         """A remark about a row."""
-        return cls(key_in_words(entry), text, conflict)
+        return cls(key_text(entry), text, conflict)
 
     def __str__(self) -> str:
         return printable(f"{'CONFLICT: ' if self.conflict else ''}{self.about}: {self.text}")
@@ -97,9 +97,9 @@ def judge(ours: Claim, theirs: Claim) -> Verdict:
 def resolve(verdict: Verdict) -> tuple[Claim, Remark]:
     """The row that stays, with a note if it is in conflict, and a remark."""
     winner, loser = verdict.winner, verdict.loser
-    facts = f"{winner.side.name} {winner_in_words(winner.entry)}, {loser.side.name} {winner_in_words(loser.entry)}"
+    facts = f"{winner.side.name} {winner_text(winner.entry)}, {loser.side.name} {winner_text(loser.entry)}"
     if coverage(winner.entry) != coverage(loser.entry):
-        facts += f" for {key_in_words(loser.entry)}"
+        facts += f" for {key_text(loser.entry)}"
     if verdict.reason:
         return winner, Remark.of(winner.entry, f"{facts}: {winner.side.name} stays: {verdict.reason}")
     return (
@@ -181,7 +181,7 @@ def _repeats(side: Side) -> Iterator[Remark]:
     for entry in side.table.entries:
         used = rows[coverage(entry)]
         if entry is not used:
-            yield Remark.of(entry, f"is there more than once in {side.name}: {winner_in_words(used)} stays")
+            yield Remark.of(entry, f"is there more than once in {side.name}: {winner_text(used)} stays")
 
 
 def _merged(before: Entry | None, ours: Claim | None, theirs: Claim | None) -> Result:
@@ -203,5 +203,5 @@ def _one_sided(before: Entry | None, ours: Claim | None, theirs: Claim | None) -
         return claim, None
     if claim.entry == before:
         return None, Remark.of(before, f"not changed by {claim.side.name}, removed by the other side: is gone")
-    text = f"changed by {claim.side.name} to {winner_in_words(claim.entry)}, removed by the other side"
+    text = f"changed by {claim.side.name} to {winner_text(claim.entry)}, removed by the other side"
     return claim.in_conflict(text), Remark.of(claim.entry, f"{text}: stays", conflict=True)

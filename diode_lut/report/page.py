@@ -24,7 +24,7 @@ from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS, Problem
 from diode_lut.evaluate import MISS, Case, Evaluation
 from diode_lut.kernels.config import ATEN
 from diode_lut.table import Candidate, Entry, Table
-from diode_lut.table.canonical import key_in_words
+from diode_lut.table.canonical import key_text
 
 _ORDER = (OPS, DTYPES, LAYOUTS)
 
@@ -118,7 +118,7 @@ def _row(entry: Entry, line: int | None, kinds: Sequence[Kind], cases: Sequence[
     measured = Evaluation(cases, 0, ATEN).summary
     return {
         "line": line,
-        "key": key_in_words(entry),
+        "key": key_text(entry),
         "kinds": [number for number, kind in enumerate(kinds) if kind_of(entry).covers(kind)],
         **{size: getattr(entry, size) for size in "bmnk"},
         "configs": [{"config": str(each.config), "gain": _gain(each)} for each in entry.candidates],

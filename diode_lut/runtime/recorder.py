@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.version import __version__
 from diode_lut.io.forks import in_forked_children
+from diode_lut.io.resources import __version__
 from diode_lut.kernels.config import Config
 from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions, merge_receipts
 from diode_lut.runtime import at_exit
 from diode_lut.selection.selector import ABSTAIN, Decision, Selector
 from diode_lut.settings import TIERS
 from diode_lut.table import Entry
-from diode_lut.table.canonical import key_in_words
+from diode_lut.table.canonical import key_text
 
 
 @dataclass(eq=False)
@@ -64,7 +64,7 @@ _warned: set[tuple[Entry | None, Config]] = set()
 """The configs that could not run, each with its row; None for those of models."""
 
 _config = lru_cache(maxsize=4096)(str)
-_row = lru_cache(maxsize=4096)(key_in_words)
+_row = lru_cache(maxsize=4096)(key_text)
 
 
 @lru_cache(maxsize=4096)

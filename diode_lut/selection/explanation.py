@@ -14,7 +14,7 @@ from diode_lut.selection.selector import Decision, Selector
 from diode_lut.selection.sources import THRESHOLD, Answer, Source, Threshold
 from diode_lut.settings import TIERS
 from diode_lut.table import Entry
-from diode_lut.table.canonical import winner_in_words
+from diode_lut.table.canonical import winner_text
 
 _SHOWN = 10
 """Number of the rows that would have answered next which are shown; for the line of each, the table is read again."""
@@ -53,7 +53,7 @@ class Explanation(NamedTuple):
 
     def _rival(self, rival: Rival) -> str:
         place = rival.source.name(Answer(rival.entry.configs, entry=rival.entry))
-        return f"{place}: {winner_in_words(rival.entry)}; {self._why_behind(rival)}"
+        return f"{place}: {winner_text(rival.entry)}; {self._why_behind(rival)}"
 
     def _why_behind(self, rival: Rival) -> str:
         """Why the row that answers comes before this one."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from diode_lut.domain.errors import TableError
-from diode_lut.table.canonical import canonical_order, key_in_words
+from diode_lut.table.canonical import canonical_order, key_text
+from diode_lut.table.check import useless
 from diode_lut.table.entry import Entry
 from diode_lut.table.overlap import Effort, Neighbours, coverage, shared_problem
 from diode_lut.table.position import dotted
-from diode_lut.table.rules import useless
 from diode_lut.table.table import Table
 from diode_lut.table.unreachable import unreachable
 
@@ -47,7 +47,7 @@ def set_row(table: Table, entry: Entry) -> Edit:
     for row in near:
         if row.volume == entry.volume:
             shared = shared_problem(row, entry)
-            reason = f"it would cover {shared} with the same specificity as {key_in_words(row)} (change that instead)"
+            reason = f"it would cover {shared} with the same specificity as {key_text(row)} (change that instead)"
             raise TableError(reason, path=table.path)
     narrower = tuple(row for row in near if row.volume < entry.volume)
     wider = tuple(row for row in near if row.volume > entry.volume)
@@ -62,8 +62,8 @@ def unset_row(table: Table, key: Entry) -> Edit:
     gone = _same_key(table, key)
     if gone is None:
         near = _near(table.entries, key)
-        closest = f"the closest: {key_in_words(near[0])}" if near else "nor covers any of it"
-        raise TableError(f"no row has the key {key_in_words(key)} ({closest})", path=table.path)
+        closest = f"the closest: {key_text(near[0])}" if near else "nor covers any of it"
+        raise TableError(f"no row has the key {key_text(key)} ({closest})", path=table.path)
     others = [row for row in table.entries if row is not gone]
     return Edit(_with_entries(table, others), gone, None)
 
@@ -91,7 +91,7 @@ def _left_without_problems(
         yield "it would never be used: more specific rows cover all of its problems"
     after.discard(new)
     for number in after.difference(unreachable(rows, effort, after)).difference(effort.undecided):
-        yield f"it would leave nothing to answer to {key_in_words(rows[number])} (unset that first)"
+        yield f"it would leave nothing to answer to {key_text(rows[number])} (unset that first)"
 
 
 def _with_entries(table: Table, entries: list[Entry]) -> Table:

@@ -9,10 +9,10 @@ from diode_lut.domain.printable import as_lines
 from diode_lut.io.files import write_atomically
 from diode_lut.table.canonical import (
     baseline_as_text,
-    candidate_in_words,
+    candidate_text,
     canonical_bytes,
     canonical_order,
-    key_in_words,
+    key_text,
 )
 from diode_lut.table.entry import Entry
 from diode_lut.table.table import Table
@@ -39,8 +39,8 @@ def as_text(table: Table) -> str:
 
 
 def _row(entry: Entry) -> Iterator[str]:
-    yield key_in_words(entry)
-    yield from (f"  {candidate_in_words(candidate)}" for candidate in entry.candidates)
+    yield key_text(entry)
+    yield from (f"  {candidate_text(candidate)}" for candidate in entry.candidates)
     if entry.problems is not None:
         yield f"  measured problems: {entry.problems}"
     if entry.aten_ns is not None:

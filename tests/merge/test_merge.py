@@ -13,7 +13,7 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.merge import Merged, merge
 from diode_lut.table import Candidate, Entry, Range, Table
-from diode_lut.table.canonical import key_in_words
+from diode_lut.table.canonical import key_text
 from diode_lut.table.overlap import overlaps, repeats
 from tests.strategies import STRATEGIES
 
@@ -81,7 +81,7 @@ def test_no_row_is_lost_or_doubled_without_a_remark(base: Table | None, ours: Ta
     said = " ".join(map(str, merged.remarks))
     assert not contradictory(merged.table.entries)
     for entry in (*ours.entries, *theirs.entries):
-        assert entry in merged.table.entries or key_in_words(entry) in said or entry in (base.entries if base else ())
+        assert entry in merged.table.entries or key_text(entry) in said or entry in (base.entries if base else ())
     for entry in merged.table.entries:
         assert any(entry.key == other.key for other in (*ours.entries, *theirs.entries))
 
