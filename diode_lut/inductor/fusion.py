@@ -17,6 +17,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
+from torch._inductor.dependencies import MemoryDep
 from torch._inductor.ir import Buffer, ChoiceCaller, FlexibleLayout, InputBuffer, Layout, MultiTemplateBuffer, TensorBox
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.scheduler import BaseSchedulerNode, FusionResult, Scheduler
@@ -207,7 +208,7 @@ def epilogue_of(buffer: Buffer, nodes: Sequence[BaseSchedulerNode]) -> str:
 @cache
 def _take_part_in_scheduling() -> None:
     """Have the scheduler ask about buffers of ours, from the first of them on."""
-    theirs = Scheduler.speedup_by_fusion
+    speedup, score = Scheduler.speedup_by_fusion, Scheduler.score_fusion_memory
 
     def speedup_by_fusion(self: Scheduler, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> FusionResult:
         try:
@@ -215,9 +216,30 @@ def _take_part_in_scheduling() -> None:
         except Exception as error:
             leave("an epilogue", error)
             ours = False
-        return theirs(self, node1, node2) if ours is None else FusionResult.fuse(ours)
+        return speedup(self, node1, node2) if ours is None else FusionResult.fuse(ours)
+
+    def score_fusion_memory(
+        self: Scheduler, node1: BaseSchedulerNode, node2: BaseSchedulerNode, *args: Any, **kwargs: Any
+    ) -> Any:
+        found = score(self, node1, node2, *args, **kwargs)
+        if found in (0, (0, False)) and isinstance(node1.get_template_node(), _Buffer):
+            shared = sum(self.dep_size_hint(dep) for dep in _shared(node1, node2))
+            return (shared, False) if isinstance(found, tuple) else shared
+        return found
 
     Scheduler.speedup_by_fusion = speedup_by_fusion  # type: ignore[method-assign]
+    Scheduler.score_fusion_memory = score_fusion_memory  # type: ignore[method-assign]
+
+
+def _shared(node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> set[MemoryDep]:
+    """What one node writes and the other reads, behind views too.
+
+    Torch 2.11 does not see that: indices with another number of variables are different ones to it.
+    """
+    writes, reads = node1.read_writes.writes, node2.read_writes.reads
+    return {dep.normalize() for dep in writes if isinstance(dep, MemoryDep)} & {
+        dep.normalize() for dep in reads if isinstance(dep, MemoryDep)
+    }
 
 
 def _fuses(node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool | None:
@@ -228,6 +250,7 @@ def _fuses(node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool | None:
     if node2.is_template() or node2.is_foreach() or node2.is_reduction():
         return False
     followers = [node for node in (*node1.get_nodes(), *node2.get_nodes()) if node.node is not buffer]
-    if any(getattr(dep, "mode", None) == "atomic_add" for node in followers for dep in node.read_writes.writes):
+    writes = (dep for node in followers for dep in node.read_writes.writes)
+    if any(isinstance(dep, MemoryDep) and dep.mode == "atomic_add" for dep in writes):
         return False
     return buffer.fuses(followers)

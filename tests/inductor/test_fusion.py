@@ -120,6 +120,16 @@ def test_each_matmul_gets_its_own(rows: Rows) -> None:
     assert tiles(lower(layers, *LINEAR)) == [[64, 64, 32, 8], [64, 128, 32, 8]]
 
 
+@pytest.mark.parametrize(("name", "function"), EPILOGUES.values(), ids=EPILOGUES)
+def test_an_epilogue_behind_a_view_is_fused(tmp_path: Path, rows: Rows, name: str, function: Function) -> None:
+    """A linear layer of a batch of sequences is a matmul and a view; what follows is fused all the same."""
+    rows(*by_class(any=ATEN, **{name: SMALL}))
+    lowered = lower(function, Input((4, 128, 1024)), *LINEAR[1:3], Input((4, 128, 2048)))
+    assert tiles(lowered) == [[64, 64, 32, 8]]
+    (kernel,) = lowered.triton_kernels
+    compile_triton(kernel, tmp_path)
+
+
 def test_a_miss_alone_may_be_fused(rows: Rows) -> None:
     """A matmul for which there is no row runs the library's kernel alone, and the kernel of a row with an epilogue."""
     rows(*by_class(light=SMALL))
