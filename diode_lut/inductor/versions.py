@@ -8,8 +8,8 @@ Importing this module imports nothing of PyTorch. What the releases differ in, a
 - Since torch 2.13, configuration is kept per thread: ``set_choices_factory``.
 - Since torch 2.13, Inductor asks its handler up to three times about one ``addmm``, before that once. ``hook`` answers
   when the library is offered, which is right for both.
-- Before torch 2.13, the scheduler sees no data that a template shares with what reads it behind a view. ``fusion`` finds
-  what they share itself, where the scheduler finds nothing.
+- Before torch 2.13, the scheduler sees no data that a template shares with what reads it behind a view. Where the
+  scheduler finds none, ``fusion`` looks itself.
 - Since torch 2.15, template heuristics are in another package. The earlier name, which is used here, still works.
 """
 
