@@ -109,6 +109,7 @@ _PATH = _Kind("a path, or None", _check_path, lambda text: text or None)
 _SETTINGS: dict[str, tuple[_Kind, Any]] = {
     "policy": (_choice("pick", "verify", "off"), "pick"),
     "default_mode": (_FLAG, True),
+    "pad": (_FLAG, True),
     "top_k": (_integer(1, 32), 1),
     "fallback_to_autotune": (_FLAG, True),
     "confidence_threshold": (_fraction(), CONFIDENCE),
@@ -149,6 +150,8 @@ class Settings:
     """``pick``: the first config that can run; ``verify``: Inductor times it against aten; ``off``: no answers."""
     default_mode: bool
     """Whether tables answer in default mode too, or under max-autotune only."""
+    pad: bool
+    """Whether tables and models decide if Inductor pads operands, instead of a benchmark."""
     top_k: int
     """How many configs Inductor gets to choose from, 1 to 32. With 1 nothing is benchmarked."""
     fallback_to_autotune: bool

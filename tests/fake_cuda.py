@@ -21,6 +21,7 @@ from torch._dynamo.device_interface import CudaInterface
 from torch._dynamo.source import ConstantSource
 from torch._inductor.debug import DebugContext
 from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._inductor.fx_passes.post_grad import view_to_reshape
 from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
@@ -57,6 +58,7 @@ def fake_cuda(properties: Any = H200) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for target, value in {
             "torch._inductor.scheduler.has_triton": lambda *_, **__: True,  # bound there if it was imported before
+            "torch._inductor.fx_passes.pad_mm.has_triton": lambda *_, **__: True,
             "torch.cuda.get_device_properties": get_properties,
             "torch.cuda.is_available": lambda: True,
             "torch.cuda.current_device": lambda: 0,
@@ -113,13 +115,19 @@ class Input(NamedTuple):
     most: int | None = None
 
 
-def lower(function: Callable[..., Any], *inputs: Input) -> Lowered:
-    """What Inductor makes of ``function`` for a fake CUDA device, down to code; call it inside ``fake_cuda``."""
+def lower(function: Callable[..., Any], *inputs: Input, joint: bool = False) -> Lowered:
+    """What Inductor makes of ``function`` for a fake CUDA device, down to code; call it inside ``fake_cuda``.
+
+    ``joint`` says whether the passes over joint graphs come first, one of which pads operands.
+    """
     shape_env = ShapeEnv()
     mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
     tensors = [_tensor(mode, index, spec) for index, spec in enumerate(inputs)]
     with mode:
         graph_module = make_fx(function, decomposition_table=select_decomp_table(), tracing_mode="real")(*tensors)
+    if joint:
+        with V.set_fake_mode(mode):
+            joint_graph_passes(graph_module, torch.device("cpu"))  # which its patterns are traced on
     view_to_reshape(graph_module)
     graph = GraphLowering(graph_module, example_inputs=tensors, shape_env=shape_env)
     with V.set_graph_handler(graph), V.set_fake_mode(mode), V.set_debug_handler(DebugContext()):

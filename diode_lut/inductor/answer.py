@@ -9,9 +9,11 @@ from itertools import islice
 from torch._inductor import config as inductor_config
 from torch._inductor.ir import ChoiceCaller
 
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import is_off
 from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.padding import PADDED_OPS, pad_multiple
 from diode_lut.runtime.snapshot import skip
 from diode_lut.selection.selector import Decision
 from diode_lut.settings import Settings
@@ -40,19 +42,20 @@ def in_force() -> bool:
     return settings.policy != "off" and (settings.default_mode or autotuning())
 
 
-def answer(decision: Decision, build: Build) -> list[ChoiceCaller] | None:
+def answer(decision: Decision, build: Build, pad: int = 1) -> list[ChoiceCaller] | None:
     """The choices of a decision, marked; None if Inductor should choose among its own.
 
-    ``build`` makes the choice of a config, or raises CannotRun. Up to ``top_k`` of those that can run are taken, best
-    first; a model's are taken only if its first can run. With the policy ``verify``, aten is added. If there are none,
-    that is a MissError under the setting ``strict``.
+    ``build`` makes the choice of a config, or raises CannotRun; it gets the config without its ``pad``. ``pad`` is the
+    number of elements that Inductor has padded the operands to multiples of. Up to ``top_k`` of those that can run are
+    taken, best first; a model's are taken only if its first can run. With the policy ``verify``, aten is added. If
+    there are none, that is a MissError under the setting ``strict``.
     """
     now = snapshot()
-    built = dict(islice(runnable(decision, build), now.settings.top_k))
+    built = dict(islice(runnable(decision, build, pad), now.settings.top_k))
     now.record(decision, tuple(built))
     if (now.settings.policy == "verify") if built else _only_aten(decision, now.settings):
         with suppress(CannotRun):
-            built.setdefault(ATEN, build(ATEN))
+            built.setdefault(ATEN.padded(pad), build(ATEN))
     for choice in built.values():
         choice.annotations[MARK] = True
     return list(built.values()) or None
@@ -63,14 +66,29 @@ def _only_aten(decision: Decision, settings: Settings) -> bool:
     return not decision.configs and not settings.fallback_to_autotune and autotuning()
 
 
-def runnable(decision: Decision, build: Build) -> Iterator[tuple[Config, ChoiceCaller]]:
-    """The configs of a decision that can run, best first, with their choices; those that cannot are recorded."""
+def runnable(decision: Decision, build: Build, pad: int = 1) -> Iterator[tuple[Config, ChoiceCaller]]:
+    """The configs of a decision that can run, best first, with their choices; those that cannot are recorded.
+
+    ``build`` and ``pad`` are as for ``answer``.
+    """
     for candidate in decision.configs:
         try:
-            if candidate.pad != 1:
-                raise CannotRun("the hook does not pad operands")
-            yield candidate, build(candidate)
+            if candidate.pad != pad:
+                raise CannotRun(_why_not(candidate, decision.problem, pad))
+            yield candidate, build(candidate.padded(1))
         except CannotRun as reason:  # noqa: PERF203 (one config is all that is usually tried)
             skip(decision, candidate, str(reason))
             if decision.only_first and candidate == decision.configs[0]:
                 return
+
+
+def _why_not(config: Config, problem: Problem, pad: int) -> str:
+    """Why operands that are padded to multiples of ``pad`` are not what the config needs."""
+    multiple = pad_multiple(problem.dtype)
+    if config.pad == 1:
+        return f"its operands are padded to multiples of {pad} already"
+    if problem.op not in PADDED_OPS:
+        return f"Inductor does not pad {problem.op}"
+    if config.pad != multiple:
+        return f"Inductor pads {problem.dtype} to multiples of {multiple} only"
+    return "Inductor has not padded its operands" if snapshot().settings.pad else "the setting pad is off"

@@ -9,7 +9,7 @@ import torch
 from torch._inductor import config as inductor_config
 
 from diode_lut.domain.interruption import let_pass
-from diode_lut.inductor.install import FACTORY, filter_choices
+from diode_lut.inductor.install import FACTORY, PaddingQuestion, filter_choices
 from diode_lut.settings import config
 
 
@@ -23,6 +23,7 @@ def what_is_missing() -> list[str]:
 
 
 def _missing() -> Iterator[str]:
+    from torch._inductor.fx_passes import pad_mm
     from torch._inductor.select_algorithm import get_algorithm_selector_cache
     from torch._inductor.virtualized import V
 
@@ -34,6 +35,8 @@ def _missing() -> Iterator[str]:
         yield f"this thread gets choices from {type(V.choices).__name__}"
     if filter_choices not in get_algorithm_selector_cache().preprocessing_fns:
         yield "Inductor does not show its lists of choices"
+    if not isinstance(pad_mm._should_pad, PaddingQuestion):
+        yield "Inductor does not ask whether to pad"
 
 
 def below() -> str:

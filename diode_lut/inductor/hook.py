@@ -20,7 +20,7 @@ from diode_lut.inductor.answer import CannotRun, answer, autotuning, in_force
 from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.choices import config_of, library_choice, offered
 from diode_lut.inductor.fusion import may_be_followed, with_epilogues
-from diode_lut.inductor.problems import problem_of
+from diode_lut.inductor.padding import decide
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import cache_identity, is_off, leave
 from diode_lut.inductor.versions import require_same_parameters, uuid_of
@@ -102,11 +102,10 @@ class _Question:
             return None  # there the filter answers, which sees the C++ template too
         if self.op == "addmm" and autotuning() and not self._first_question():
             return [] if self._answered_before() else None
-        problem = problem_of(self.inputs, self.op)
-        decision = None if problem is None else snapshot().decide(problem, self.inputs.device())
-        choices = None if decision is None else answer(decision, self._build)
-        if problem is not None:
-            choices = self._with_epilogues(problem, choices)
+        decision, pad = decide(self.inputs, self.op)
+        choices = None if decision is None else answer(decision, self._build, pad)
+        if decision is not None and pad == 1:
+            choices = self._with_epilogues(decision.problem, choices)
         if self.op == "addmm":
             _answered.inputs = [ref(node) for node in self.inputs.mat1mat2()] if choices else []
         return choices

@@ -7,11 +7,12 @@ The way in is a configuration value, a factory of choices handlers. The caches a
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from diode_lut.inductor.switch import cache_identity, turn_off
-from diode_lut.inductor.versions import set_choices_factory
+from diode_lut.inductor.switch import cache_identity, leave, turn_off
+from diode_lut.inductor.versions import require_same_parameters, set_choices_factory
 from diode_lut.runtime.post_import import when_imported
 
 
@@ -71,6 +72,7 @@ def install(config: ModuleType) -> None:
         _install_factory(config)
         _take_over_this_thread()
         when_imported("torch._inductor.select_algorithm", f"{__name__}:install_filter")
+        when_imported("torch._inductor.fx_passes.pad_mm", f"{__name__}:install_padding")
         when_imported("torch._dynamo.precompile_context", "diode_lut.inductor.precompile:mark_what_is_kept")
         when_imported("torch._dynamo.package", "diode_lut.inductor.precompile:check_what_is_served")
     except Exception as error:
@@ -108,3 +110,31 @@ def filter_choices(choices: list[Any]) -> list[Any]:
         turn_off(error)
         return choices
     return choice_filter.filter_choices(choices)
+
+
+def install_padding(pad_mm: Any) -> None:
+    """Have Inductor ask us whether to pad a matmul, given ``torch._inductor.fx_passes.pad_mm``."""
+    try:
+        if not isinstance(pad_mm._should_pad, PaddingQuestion):
+            pad_mm._should_pad = PaddingQuestion(pad_mm._should_pad)
+    except Exception as error:
+        turn_off(error)
+
+
+class PaddingQuestion:
+    """What Inductor asks whether padding a matmul makes it faster; ``inductors`` is the function that benchmarks it."""
+
+    def __init__(self, inductors: Callable[..., bool]) -> None:
+        self._inductors = inductors
+        require_same_parameters(self, inductors)
+
+    def __call__(self, match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> bool:  # noqa: A002
+        """What ``padding`` says, imported only now because the parts of Inductor that it needs import each other."""
+        try:
+            from diode_lut.inductor.padding import is_answered_with_padding
+
+            answered = is_answered_with_padding(match, mat1, mat2, op, input)
+        except Exception as error:
+            leave(f"padding {op}", error)
+            answered = None
+        return self._inductors(match, mat1, mat2, op, input) if answered is None else answered

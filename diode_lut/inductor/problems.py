@@ -40,7 +40,7 @@ def problem_of(inputs: Any, op: str) -> Problem | None:
     """
     if op not in OPS or not isinstance(inputs, MMKernelInputs):
         return None
-    dtype, numbers = _dtype(inputs), _numbers(inputs)
+    dtype, numbers = dtype_of({*inputs.dtypes(), inputs.out_dtype()}, inputs.device_type), _numbers(inputs)
     if dtype is None or numbers is None:
         log.debug("%s with inputs of %s, or with unbacked sizes: no table has such problems", op, inputs.dtypes())
         return None
@@ -65,11 +65,10 @@ def _numbers(inputs: MMKernelInputs) -> tuple[_Numbers, _Numbers] | None:
     return inputs.shapes_hinted()[-2:], inputs.strides_hinted()[-2:]
 
 
-def _dtype(inputs: MMKernelInputs) -> str | None:
-    """The table's name of the type of all inputs and of the output; None if there is no such type."""
-    kinds = {*inputs.dtypes(), inputs.out_dtype()}
-    name = _DTYPES.get(kinds.pop()) if len(kinds) == 1 else None
-    return snapshot().float32(inputs.device_type) if name == "float32" else name
+def dtype_of(kinds: set[torch.dtype], device_type: str | None) -> str | None:
+    """The table's name of the one type of all inputs and of the output; None if there is none."""
+    name = _DTYPES.get(next(iter(kinds))) if len(kinds) == 1 else None
+    return snapshot().float32(device_type) if name == "float32" else name
 
 
 def _stays_aligned(node: Any) -> bool:

@@ -43,6 +43,19 @@ def require_same_parameters(ours: Callable[..., Any], inductors: Callable[..., A
         raise ImportError(f"{inductors.__qualname__}: expected the parameters {known}, found {found}")
 
 
+def hint_of(size: Any) -> int | None:
+    """The value of a size, or the one that a dynamic size was first given; None if it was given none.
+
+    ``pad_mm`` has a function for that, by another name in torch 2.11.
+    """
+    from torch import SymInt
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    if not isinstance(size, SymInt):
+        return int(size)
+    return None if free_unbacked_symbols(size) else size.node.hint
+
+
 @cache
 def splits_large_batches() -> bool:
     """Whether ``triton::bmm`` spreads a large batch over two dimensions of the grid; torch 2.11 does not."""

@@ -51,7 +51,7 @@ class Snapshot:
         _warn_of_useless(self.settings.tables, devices)
         cpu, *gpus = (self._selector(hardware).digest for hardware in devices)
         recorder.devices_seen(devices)
-        names = ("policy", "default_mode", "top_k", "fallback_to_autotune", "strict", "epilogues")
+        names = ("policy", "default_mode", "pad", "top_k", "fallback_to_autotune", "strict", "epilogues")
         settings = (*(getattr(self.settings, name) for name in names), *Threshold.of(self.settings))
         # Where GPUs are alike, their number does not matter; where they differ, a graph may be for any of them.
         return (__version__, code_digest(), *settings, cpu, *(gpus if len(set(gpus)) > 1 else gpus[:1]))

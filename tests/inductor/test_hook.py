@@ -171,8 +171,8 @@ def test_unlaunchable_config_gives_way(reason: str, mode: str, rows: Rows, caplo
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({**MM, "pad": 8}, "the hook does not pad operands"),
-        ({"template": "aten", "pad": 8}, "the hook does not pad operands"),
+        ({**MM, "pad": 8}, "Inductor has not padded its operands"),
+        ({"template": "aten", "pad": 8}, "Inductor has not padded its operands"),
         ({**MM, "kpack": 2}, "kernels for sm_90 have no kpack"),
     ],
 )

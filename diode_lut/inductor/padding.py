@@ -1,0 +1,158 @@
+"""Padding: whether Inductor pads the operands of a matmul, and which kernel then multiplies the padded ones.
+
+Inductor decides on padding in its ``pad_mm`` pass, by a benchmark, long before it asks for kernels. Here a table or a
+model decides instead: the operands are padded if the first config that can run has a ``pad``. Inductor asks later for
+the kernel of the padded matmul. That is recognized by the nodes that pad its operands, and runs the config that had
+them padded. Only the graph is looked at, not what was decided before: two compiles of the same graph decide alike, and
+may share an entry of Inductor's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.virtualized import V
+from torch.fx import Node
+
+from diode_lut.domain.errors import ProblemError
+from diode_lut.domain.problem import Operand, Problem
+from diode_lut.domain.problem import problem_of as problem_from
+from diode_lut.inductor.answer import in_force
+from diode_lut.inductor.problems import dtype_of, problem_of
+from diode_lut.inductor.snapshot import snapshot
+from diode_lut.inductor.versions import hint_of
+from diode_lut.kernels.architecture import Architecture, architecture
+from diode_lut.kernels.config import Config
+from diode_lut.kernels.padding import PADDED_OPS, is_copied, pad_multiple, padded
+from diode_lut.selection.selector import Decision
+
+_OPS = {getattr(torch.ops.aten, op).default: op for op in PADDED_OPS}
+_PAD = torch.ops.aten.constant_pad_nd.default
+
+
+def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: Any) -> bool | None:
+    """Whether a table or model has the operands of a matmul padded; None where Inductor should find out by itself.
+
+    A match of several matmuls is a matmul with those of its gradients, which Inductor pads together or not at all. If
+    there is an answer for any of them, the result is False: Inductor then asks about each alone. Nothing is recorded,
+    because Inductor will ask for the kernel, too.
+    """
+    if not in_force() or not snapshot().settings.pad or inductor_config.force_shape_pad:
+        return None
+    matmuls = [node for node in match.nodes if node.target in _OPS]
+    if len(matmuls) > 1:
+        return False if any(_is_answered(node) for node in matmuls) else None
+    problem = _problem(op.__name__, mat1, mat2, bias)
+    decision = None if problem is None else snapshot().consider(problem, mat1.device)
+    if decision is None or not decision.configs:
+        return None
+    return _first_pad(decision) > 1 and _stay_aligned(mat1, mat2)
+
+
+def decide(inputs: Any, op: str) -> tuple[Decision | None, int]:
+    """The decision about a matmul with these KernelInputs, and the number of elements its operands are padded to.
+
+    If the graph pads the operands, and would be answered with that padding, the decision is about the matmul without
+    it. None if tables have no such problems.
+    """
+    unpadded = _unpadded(V.graph.current_node, op) if snapshot().settings.pad else None
+    if unpadded is not None:
+        pad = _first_pad(snapshot().consider(unpadded, inputs.device()))
+        if pad > 1:
+            return snapshot().decide(unpadded, inputs.device()), pad
+    problem = problem_of(inputs, op)
+    return None if problem is None else snapshot().decide(problem, inputs.device()), 1
+
+
+def _is_answered(matmul: Node) -> bool:
+    *bias, a, b = _values(matmul.args[: 3 if _OPS[matmul.target] == "addmm" else 2])
+    problem = _problem(_OPS[matmul.target], a, b, *bias)
+    return problem is not None and bool(snapshot().consider(problem, a.device).configs)
+
+
+def _first_pad(decision: Decision) -> int:
+    """What the first config that can run has its operands padded to; 1 if it does not, or there is none."""
+    candidates = decision.configs[:1] if decision.only_first else decision.configs
+    arch = architecture(decision.hardware.arch)
+    return next((config.pad for config in candidates if _can_run(config, decision.problem, arch)), 1)
+
+
+def _can_run(config: Config, problem: Problem, arch: Architecture) -> bool:
+    """Whether the config can run on operands of the problem, as far as that can be known before they are lowered."""
+    if config.pad > 1:
+        if config.pad != pad_multiple(problem.dtype) or not any(is_copied(problem, config.pad)):
+            return False
+        problem = padded(problem, config.pad)
+    covered = _Covered(problem.op, problem.dtype, problem.align, (problem.k, problem.k))
+    kernel = config.kernel
+    return (
+        problem.op in kernel.ops and kernel.runs_on(arch) and not any(kernel.complaints(config.params, covered, arch))
+    )
+
+
+class _Covered(NamedTuple):
+    """One problem as what a row covers."""
+
+    op: str
+    dtype: str
+    align: int
+    k: tuple[int, int]
+
+
+def _stay_aligned(a: Any, b: Any) -> bool:
+    """Whether no row has a size that may change: Inductor does not pad these."""
+    return all(isinstance(tensor.shape[-1], int) for tensor in (a, b))
+
+
+def _unpadded(node: Node | None, op: str) -> Problem | None:
+    """The problem before its operands were padded, as ``pad_mm`` pads; None if they are not."""
+    if node is None or _OPS.get(node.target) != op:
+        return None
+    *_, a, b = node.args[: 3 if op == "addmm" else 2]
+    (a, m, k), (b, same_k, n) = _source(a), _source(b)
+    if k != same_k or not (m or k or n):
+        return None
+    bias = _values(node.args[:1]) if op == "addmm" else ()
+    return _problem(op, *_values((a, b)), *bias)
+
+
+def _source(operand: Any) -> tuple[Any, int, int]:
+    """What ``operand`` was before padding, and the number of rows and columns of zeros that were added at its end."""
+    if not isinstance(operand, Node) or operand.target is not _PAD:
+        return operand, 0, 0
+    source, pads, *value = operand.args
+    before, after = cast("list[Any]", pads)[::2], cast("list[Any]", pads)[1::2]  # of each dimension, the last one first
+    if any(before) or any(after[2:]) or any(value):
+        return operand, 0, 0
+    columns, rows = (*after, 0)[:2]
+    return source, rows, columns
+
+
+def _values(nodes: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(node.meta["val"] for node in nodes)
+
+
+def _problem(op: str, a: Any, b: Any, bias: Any = None) -> Problem | None:
+    """The problem of multiplying fake tensors; None if tables have no such problems."""
+    tensors = [tensor for tensor in (a, b, bias) if tensor is not None]
+    dtype = dtype_of({tensor.dtype for tensor in tensors}, a.device.type)
+    first, second = _operand(a), _operand(b)
+    if dtype is None or first is None or second is None:
+        return None
+    try:
+        return problem_from(op, dtype, first, second)
+    except ProblemError:
+        return None
+
+
+def _operand(tensor: Any) -> Operand | None:
+    """Sizes, strides and offset of a fake tensor, by their hints; None if some are not backed by any."""
+    found = [hint_of(number) for number in (*tensor.shape, *tensor.stride(), tensor.storage_offset())]
+    numbers = [number for number in found if number is not None]
+    rank = tensor.dim()
+    if len(numbers) < len(found):
+        return None
+    return Operand(tuple(numbers[:rank]), tuple(numbers[rank:-1]), numbers[-1])

@@ -1,0 +1,36 @@
+"""What padding the operands of a GEMM makes of it, as Inductor pads: with zeros at the end, up to aligned sizes."""
+
+from __future__ import annotations
+
+from diode_lut.domain.problem import ITEMSIZES, ROW_BYTES, Problem, contiguous_align
+
+PADDED_OPS = ("mm", "addmm", "bmm")
+"""The ops that Inductor pads."""
+
+
+def pad_multiple(dtype: str) -> int:
+    """Number of elements that Inductor pads M, N and K to multiples of: those of 16 bytes."""
+    return ROW_BYTES // ITEMSIZES[dtype]
+
+
+def is_copied(problem: Problem, multiple: int) -> tuple[bool, bool]:
+    """Whether A has to be copied to make M and K multiples of ``multiple``, and whether B has to be for K and N."""
+    m, n, k = (_rounded(size, multiple) != size for size in (problem.m, problem.n, problem.k))
+    return m or k, n or k
+
+
+def padded(problem: Problem, multiple: int) -> Problem:
+    """The problem that is left where M, N and K are padded to multiples of ``multiple``.
+
+    Copies are packed and row-major, whatever the operand was; an operand that is not copied counts as packed. Sizes of
+    1 stay, as Inductor leaves them.
+    """
+    copied = is_copied(problem, multiple)
+    layout = "".join("n" if copy else letter for copy, letter in zip(copied, problem.layout, strict=True))
+    m, n, k = (_rounded(size, multiple) for size in (problem.m, problem.n, problem.k))
+    align = contiguous_align(problem.dtype, layout, m, n, k, problem.b) if any(copied) else problem.align
+    return problem._replace(layout=layout, align=align, m=m, n=n, k=k)
+
+
+def _rounded(size: int, multiple: int) -> int:
+    return size if size == 1 else -(-size // multiple) * multiple

@@ -1,0 +1,232 @@
+"""Padding on a CUDA device that is not there: who decides on it, and which kernel multiplies the padded operands."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.fx_passes import pad_mm
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import diode_lut
+from diode_lut.inductor.install import PaddingQuestion
+from diode_lut.kernels.config import Config
+from diode_lut.model.ranking import Kind
+from diode_lut.model.weights import write_model
+from tests.fake_cuda import Input, Lowered, lower
+from tests.model import small
+
+pytestmark = pytest.mark.usefixtures("h200", "asked")
+
+Rows = Callable[..., None]
+
+ATEN = {"template": "aten"}
+TILES = {"block_m": 64, "block_n": 128, "block_k": 64, "group_m": 8, "num_stages": 3, "num_warps": 4}
+MM, BMM, TMA = ({"template": f"triton_{name}", **TILES} for name in ("mm", "bmm", "mm_persistent_tma"))
+OTHER = {**MM, "block_m": 32}
+
+A, B = Input((1000, 77)), Input((77, 504))
+"""Only K is odd: Python cannot slice a tensor of a device that is not there, as after padding of M or N."""
+SHAPES = ((1000, 77), (77, 504), (1000, 504))
+PADDED = "constant_pad_nd"
+
+OPS: dict[str, tuple[Callable[..., Any], list[Input], dict[str, Any]]] = {
+    "mm": (torch.mm, [A, B], MM),
+    "addmm": (torch.addmm, [Input((504,)), A, B], MM),
+    "bmm": (torch.bmm, [Input((4, 1000, 77)), Input((4, 77, 504))], BMM),
+    "linear": (lambda x, w: x @ w.t(), [A, Input((504, 77))], MM),
+    "persistent TMA": (torch.mm, [A, B], TMA),
+    "float32": (torch.mm, [Input((1000, 77), torch.float32), Input((77, 504), torch.float32)], MM),
+}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ops for which Inductor's benchmark is asked, which needs a device; here it pads."""
+    ops: list[str] = []
+
+    def benchmark(match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> bool:  # noqa: A002
+        ops.append(op.__name__)
+        return True
+
+    monkeypatch.setattr(pad_mm, "_should_pad", PaddingQuestion(benchmark))
+    return ops
+
+
+@pytest.fixture(params=["default", "max-autotune"])
+def mode(request: pytest.FixtureRequest) -> Iterator[str]:
+    with inductor_config.patch(max_autotune=request.param == "max-autotune"):
+        yield request.param
+
+
+def compiled(function: Callable[..., Any], *inputs: Input) -> Lowered:
+    return lower(function, *inputs, joint=True)
+
+
+def padded_to(config: dict[str, Any], pad: int) -> dict[str, Any]:
+    return {**config, "pad": pad}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_row_has_operands_padded(op: str, mode: str, rows: Rows, asked: list[str]) -> None:
+    """Without a benchmark the operands are padded, the row's kernel multiplies them, and that is one prediction."""
+    function, inputs, config = OPS[op]
+    rows(
+        {"align": 2, "configs": [padded_to(config, 4 if op == "float32" else 8), ATEN]},
+        {"align": 16, "configs": [ATEN]},
+    )
+    with diode_lut.profile_predictions() as counts:
+        lowered = compiled(function, *inputs)
+    assert PADDED in lowered.code
+    assert len(lowered.triton_templates) == 1
+    assert (lowered.extern, asked) == ([], [])
+    assert (counts.total_predictions, counts.hits["user"], counts.skipped_configs) == (1, 1, 0)
+
+
+def test_the_library_multiplies_padded_operands(mode: str, rows: Rows, asked: list[str]) -> None:
+    """``aten`` with padding is the library's kernel on padded operands, whatever the row of the padded problem says."""
+    rows({"align": 2, "configs": [padded_to(ATEN, 8)]}, {"align": 16, "configs": [MM]})
+    lowered = compiled(torch.mm, A, B)
+    assert PADDED in lowered.code
+    assert (lowered.extern, lowered.triton_templates, asked) == (["mm"], [], [])
+
+
+@pytest.mark.parametrize("config", [ATEN, MM])
+def test_a_row_without_padding_has_none(config: dict[str, Any], mode: str, rows: Rows, asked: list[str]) -> None:
+    """Where the row's first config that can run has no padding, Inductor neither pads nor benchmarks."""
+    rows({"configs": [TMA, config, padded_to(MM, 8)]})
+    with diode_lut.profile_predictions() as counts:
+        lowered = compiled(torch.mm, A, B)
+    assert PADDED not in lowered.code
+    assert (bool(lowered.triton_templates), asked) == (config is MM, [])
+    assert counts.total_predictions == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"tables": ()}, {"policy": "off"}, {"default_mode": False}, {"pad": False}],
+    ids=str,
+)
+def test_without_an_answer_inductor_decides(settings: dict[str, Any], rows: Rows, asked: list[str]) -> None:
+    """Without a match, and where the settings say so, Inductor's own benchmark decides."""
+    rows({"configs": [padded_to(MM, 8)]})
+    with diode_lut.config.patch(**settings):
+        assert PADDED in compiled(torch.mm, A, B).code
+    assert asked == ["mm"]
+
+
+def test_padding_by_inductor_leaves_the_padded_problem_to_its_own_row(rows: Rows, asked: list[str]) -> None:
+    """Where no row answers for the operands before padding, the row for the padded ones does."""
+    rows({"align": 16, "configs": [OTHER]})
+    lowered = compiled(torch.mm, A, B)
+    assert "BLOCK_M : tl.constexpr = 32" in lowered.code
+    assert asked == ["mm"]
+
+
+def test_padding_that_a_program_does_itself(rows: Rows, asked: list[str]) -> None:
+    """A program that pads as the row says gets the row's kernel; a row without padding leaves it to the aligned row."""
+
+    def program(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(a, (0, 3)) @ torch.nn.functional.pad(b, (0, 0, 0, 3))
+
+    rows({"align": 2, "configs": [padded_to(OTHER, 8)]}, {"align": 16, "configs": [MM]})
+    assert "BLOCK_M : tl.constexpr = 32" in compiled(program, A, B).code
+    rows({"align": 2, "configs": [ATEN]}, {"align": 16, "configs": [MM]})
+    assert "BLOCK_M : tl.constexpr = 64" in compiled(program, A, B).code
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("first", "reason"),
+    [
+        (padded_to(MM, 16), "Inductor pads bfloat16 to multiples of 8 only"),
+        (TMA, "its operands are padded to multiples of 8 already"),
+    ],
+)
+def test_what_cannot_be_padded_gives_way(
+    first: dict[str, Any], reason: str, mode: str, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A padding that Inductor does not have, or a kernel that cannot run without one, gives way to the next config."""
+    rows({"align": 2, "configs": [first, padded_to(OTHER, 8)], "note": f"{reason} {mode}"})
+    with caplog.at_level(logging.WARNING, "diode_lut"):
+        lowered = compiled(torch.mm, A, B)
+    assert PADDED in lowered.code
+    assert "BLOCK_M : tl.constexpr = 32" in lowered.code
+    assert reason in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("op", "padding", "pad", "reason"),
+    [
+        ("mm", False, True, "Inductor has not padded its operands"),
+        ("mm", False, False, "the setting pad is off"),
+        ("baddbmm", True, True, "Inductor does not pad baddbmm"),
+    ],
+)
+def test_where_inductor_does_not_pad(
+    op: str, padding: bool, pad: bool, reason: str, rows: Rows, asked: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where Inductor does not pad, the row's next config runs on the operands as they are."""
+    template = BMM if op == "baddbmm" else MM
+    inputs = [Input((4, 1000, 504)), *OPS["bmm"][1]] if op == "baddbmm" else [A, B]
+    rows({"align": 2, "configs": [padded_to(template, 8), {**template, "block_m": 32}], "note": reason})
+    settings = diode_lut.config.patch(pad=pad)
+    with settings, inductor_config.patch(shape_padding=padding), caplog.at_level(logging.WARNING, "diode_lut"):
+        lowered = compiled(getattr(torch, op), *inputs)
+    assert PADDED not in lowered.code
+    assert "BLOCK_M : tl.constexpr = 32" in lowered.code
+    assert reason in caplog.text
+    assert asked == []
+
+
+def test_force_shape_pad(rows: Rows) -> None:
+    """With ``force_shape_pad`` everything is padded, also where the row has no padding."""
+    rows({"align": 2, "configs": [MM]})
+    with inductor_config.patch(force_shape_pad=True):
+        assert PADDED in compiled(torch.mm, A, B).code
+
+
+@pytest.mark.parametrize(("a", "b"), [(Input((1000, 77), dynamic=(0,)), B), (A, Input((77, 504), dynamic=(1,)))])
+def test_dynamic_sizes(a: Input, b: Input, rows: Rows, asked: list[str]) -> None:
+    """A dynamic M is left as it is, and the operands are padded; they are not where a row's own size is dynamic."""
+    rows({"align": 2, "configs": [padded_to(MM, 8), OTHER]})
+    lowered = compiled(torch.mm, a, b)
+    assert (PADDED in lowered.code) == bool(a.dynamic)
+    assert f"BLOCK_M : tl.constexpr = {64 if a.dynamic else 32}" in lowered.code
+    assert asked == []
+
+
+def test_a_model_has_operands_padded(shipped: Path, tmp_path: Path, asked: list[str]) -> None:
+    """A model whose best candidate has padding decides like a row."""
+    weights, best = tmp_path / "x.safetensors", Config.from_json(padded_to(MM, 8))
+    kind = Kind("mm", "bfloat16", "nn", 2, (1, 1), (1, 4096), (1, 4096), (1, 4096))
+    write_model(small.model(candidates=(best, small.BATCHED, small.ATEN), kinds=(kind,)), weights)
+    with diode_lut.config.patch(tables=(str(weights),)):
+        lowered = compiled(torch.mm, A, B)
+    assert PADDED in lowered.code
+    assert len(lowered.triton_templates) == 1
+    assert asked == []
+
+
+@pytest.mark.parametrize(("k", "answered"), [(77, True), (504, True), (1000, True), (5, False)])
+def test_a_matmul_with_its_gradients_is_not_padded_as_one(k: int, answered: bool, rows: Rows, asked: list[str]) -> None:
+    """If a row answers for any of them, Inductor is told to ask about each alone; else its benchmark decides."""
+
+    def program(a: torch.Tensor, b: torch.Tensor, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return a @ b, gradient @ b.t(), a.t() @ gradient
+
+    with FakeTensorMode():
+        tensors = [torch.empty(*shape, device="cuda:0", dtype=torch.bfloat16) for shape in SHAPES]
+        graph = make_fx(program)(*tensors).graph
+    nodes = [node for node in graph.nodes if node.op == "call_function"]
+    rows({"op": "mm", "k": [k, k], "configs": [padded_to(MM, 8)]})
+    match: Any = SimpleNamespace(nodes=nodes)
+    assert pad_mm._should_pad(match, *tensors[:2], torch.ops.aten.mm) != answered
+    assert bool(asked) != answered

@@ -1,0 +1,67 @@
+"""Padding that rows ask for, on the device on which Triton's interpreter executes kernels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.forks import ROOT, Forks
+from tests.interpreter.test_device import ROUNDING
+from tests.programs.pad import SHAPES
+
+
+@pytest.fixture(scope="module")
+def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What tests/programs/pad.py found out in a process of its own."""
+    directory: Path = tmp_path_factory.mktemp("pad")
+    done = with_device.run(str(ROOT / "tests" / "programs" / "pad.py"), str(directory))
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+@pytest.mark.parametrize("dtype", ["torch.bfloat16", "torch.float32"])
+@pytest.mark.parametrize("mode", ["default", "max-autotune-no-cudagraphs"])
+@pytest.mark.parametrize("op", SHAPES)
+def test_padded_operands_give_the_same_digits(found: dict[str, Any], op: str, mode: str, dtype: str) -> None:
+    """Result and gradients are right to within rounding, all by the row's kernel, and no benchmark is asked."""
+    case = found[f"{op} {mode} {dtype}"]
+    assert case["error"] < 4 * ROUNDING[dtype]
+    assert (case["padded"], case["asked"], case["templates"], case["library"]) == (True, [], 3, 0)
+
+
+def test_the_library_on_padded_operands(found: dict[str, Any]) -> None:
+    """``aten`` with padding is right, forward and backward."""
+    case = found["library"]
+    assert case["error"] < 4 * ROUNDING["torch.bfloat16"]
+    assert (case["padded"], case["asked"], case["templates"], case["library"]) == (True, [], 0, 3)
+
+
+def test_tensor_descriptors_of_padded_operands(found: dict[str, Any]) -> None:
+    """A kernel that loads through tensor descriptors is right on operands that it could not have without padding."""
+    case = found["tma"]
+    assert case["error"] < 4 * ROUNDING["torch.bfloat16"]
+    assert (case["padded"], case["templates"]) == (True, 3)
+
+
+def test_padding_where_a_size_may_change(found: dict[str, Any]) -> None:
+    """A matmul whose M is dynamic is padded; of its gradients, the one with M as its K is not."""
+    case = found["dynamic"]
+    assert case["error"] < 4 * ROUNDING["torch.bfloat16"]
+    assert (case["padded"], case["templates"], case["library"]) == (True, 2, 1)
+
+
+@pytest.mark.parametrize("cache", ["fxgraph_cache_hit", "autograd_cache_hit"])
+def test_caches_follow_what_rows_say_of_padding(found: dict[str, Any], cache: str) -> None:
+    """A row that comes to pad, or the setting, compiles again; whatever was compiled before is then found again."""
+    assert found["cache"][cache] == [
+        [False, False],  # no padding
+        [True, False],
+        [False, True],  # the row pads
+        [True, True],
+        [False, False],  # the setting pad is off
+        [True, False],  # no padding
+    ]
