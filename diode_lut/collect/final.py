@@ -28,6 +28,7 @@ from diode_lut.dataset import Record, Timing
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.problem import NO_EPILOGUE, Problem
 from diode_lut.inductor.names import failure_reason
+from diode_lut.inductor.padded import PaddedKernel, PaddedLibrary, Padding
 from diode_lut.inductor.program import Program, generate
 from diode_lut.inductor.standalone import Kernel, Lowering, Subgraph, lowering
 from diode_lut.kernels.config import ATEN, Config
@@ -97,15 +98,20 @@ def _finalists(records: list[Record], wanted: Mapping[Problem, list[Problem]], s
 
 
 def _alone(problem: Problem, ranking: _Ranking, served: Mapping[Config, int], sm_count: int) -> list[Config]:
-    align = problem.align
-    best = [config for config, factor in ranking if factor <= _CLOSE_FACTOR[align]][: _MAX_BEST[align]]
+    best = _best([each for each in ranking if each[0].pad == 1], problem.align)
+    best += _best([each for each in ranking if each[0].pad > 1], 16)
     serving = [config for config, factor in ranking if factor <= _SERVING_FACTOR and config not in best]
     serving.sort(key=lambda config: -served[config])
-    return [*best, *serving[:_MAX_SHARED], *other_groups(problem, best[0], sm_count)]
+    return [*best, *serving[:_MAX_SHARED], *other_groups(problem, ranking[0][0], sm_count)]
+
+
+def _best(ranking: _Ranking, align: int) -> list[Config]:
+    """Those configs of a problem that are near its best, or a part of them, whose operands have this alignment."""
+    return [config for config, factor in ranking if factor <= _CLOSE_FACTOR[align]][: _MAX_BEST[align]]
 
 
 def _fused(problem: Problem, ranking: _Ranking) -> list[Config]:
-    kernels = [pair for pair in ranking if pair[0].kernel.tiled]
+    kernels = [pair for pair in ranking if pair[0].kernel.tiled and pair[0].pad == 1]
     best: dict[tuple[int, int, int], Config] = {}
     for config, factor in kernels:
         if factor <= _CLOSE_FUSED[problem.epilogue] * kernels[0][1]:
@@ -137,21 +143,29 @@ def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str)
             yield _measure(waiting.popleft(), device, watch, bench)
 
 
+Runnable = Kernel | Subgraph | Program | PaddedKernel | PaddedLibrary
+"""What runs a config other than ``aten``."""
+
+
 class _Prepared(NamedTuple):
     """A task and its kernels, which are compiled in the background."""
 
     task: Task
-    kernels: dict[Config, Kernel | Subgraph | Program]
+    kernels: dict[Config, Runnable]
 
 
 def _prepare(task: Task, lowered: Lowering) -> _Prepared:
     problem, failed = task.problem, {timing.config for timing in task.failed}
     shapes = make_operands(problem, "meta")
-    kernels: dict[Config, Kernel | Subgraph | Program] = {}
+    kernels: dict[Config, Runnable] = {}
+    paddings = {
+        pad: Padding(problem, pad, shapes, lowered.device) for pad in {config.pad for config in task.configs} - {1}
+    }
     for config in task.configs:
         if config in failed:
             continue
-        kernel = _make(problem, config, shapes, lowered)
+        padding = paddings.get(config.pad)
+        kernel = _make(problem, config, shapes, lowered) if padding is None else padding.kernel(config, lowered)
         if kernel is not None:
             kernel.compile()
             kernels[config] = kernel
@@ -199,6 +213,8 @@ def _timings(
     for config, kernel in prepared.kernels.items():
         reason = kernel.load()
         if reason is None:
+            if isinstance(kernel, PaddedKernel):
+                check.padded = kernel.padding.out
             launch = kernel.bind(problem, (*operands, *tensors), check.out)
             reason = _failure(problem, config, launch, check, watch)
             launches |= {} if reason else {config: launch}
@@ -219,13 +235,16 @@ def _failure(problem: Problem, config: Config, launch: Launch, check: Check, wat
 
 
 class Check:
-    """Compares each element of a kernel's result with that of float64."""
+    """Compares each element of a kernel's result with that of float64.
+
+    Kernels write to ``out``, or to ``padded`` where the operands are padded.
+    """
 
     def __init__(
         self, problem: Problem, operands: tuple[torch.Tensor, ...], tensors: tuple[torch.Tensor, ...] = ()
     ) -> None:
         a = operands[-2]
-        self.out = torch.empty((*a.shape[:-1], problem.n), dtype=a.dtype, device=a.device)
+        self.out = self.padded = torch.empty((*a.shape[:-1], problem.n), dtype=a.dtype, device=a.device)
         growth = 1.0 if problem.epilogue == NO_EPILOGUE else EPILOGUES[problem.epilogue].factor
         self._limit = growth * _TOLERANCE[problem.dtype] * math.sqrt(problem.k)
         exact = with_epilogue(problem)(*(each.double() for each in (*operands, *tensors)))
@@ -234,10 +253,11 @@ class Check:
     def passes(self, launch: Callable[[], object]) -> bool:
         """Whether one launch computes the right result; elements that it does not write are NaN and never pass.
 
-        That holds for results in ``out``, and nearly always for those in new memory.
+        That holds for results in ``out`` and ``padded``, and nearly always for those in new memory.
         """
         torch.full_like(self.out, torch.nan)  # the allocator hands out this memory next
-        self.out.fill_(torch.nan)
+        for out in (self.out, self.padded):
+            out.fill_(torch.nan)
         result = launch()
         error = (result if isinstance(result, torch.Tensor) else self.out) - self._reference
         return bool(error.abs_().max() <= self._limit)

@@ -9,10 +9,11 @@ from pathlib import Path
 import orjson
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import ITEMSIZES, Problem
+from diode_lut.domain.problem import ITEMSIZES, ROW_BYTES, Problem
 from diode_lut.io.files import write_atomically
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.padding import PADDED_OPS, is_copied, pad_multiple, padded
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.triton_gemm import OTHER_GROUPS
 
@@ -68,6 +69,20 @@ def in_default_search_space(problem: Problem, kernels: Iterable[Config], known: 
         for config in kernels
         if config.template not in swept or not known.isdisjoint(_equivalents(problem, config))
     ]
+
+
+def padded_candidates(problem: Problem, hardware: Hardware, search_space: str = "default") -> list[Config]:
+    """The candidates of the padded problem, each with the ``pad`` that Inductor has; none where it would align nothing.
+
+    That is so where all rows of A, B and C are multiples of 16 bytes, and for ``baddbmm``, which Inductor does not pad.
+    """
+    multiple = pad_multiple(problem.dtype)
+    if problem.op not in PADDED_OPS or not any(is_copied(problem, multiple)):
+        return []
+    if problem.align == ROW_BYTES and problem.n % multiple == 0:
+        return []
+    found = candidates(padded(problem, multiple), hardware, search_space)
+    return [config.padded(multiple) for config in found if config.padded(multiple) != config]
 
 
 def _exhaustive(problem: Problem, hardware: Hardware) -> Iterator[Config]:

@@ -10,7 +10,7 @@ from statistics import median_low
 import torch
 
 from diode_lut.collect.gemm import Bench, make_operands, matmul_precision
-from diode_lut.collect.search_space import candidates
+from diode_lut.collect.search_space import candidates, padded_candidates
 from diode_lut.collect.tasks import Outcome, Task
 from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
@@ -18,9 +18,11 @@ from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import Hardware, detect_hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.names import failure_reason
+from diode_lut.inductor.padded import PaddedKernel, Padding
 from diode_lut.inductor.standalone import Kernel, Lowering, Specialization, lowering, shares_kernels
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
+from diode_lut.kernels.padding import padded
 
 _SLOW_NS = 1_000_000
 _SLOW_FACTOR = 2.0
@@ -67,16 +69,24 @@ class Kernels:
         for config in configs:
             if not config.kernel.tiled:
                 continue
-            specialization = Specialization.of(problem, config)
-            if (specialization, config) not in _kernels:
-                kernel = _kernels[specialization, config] = self._lowering.specialized(specialization, config)
+            key = _key(problem, config)
+            if key not in _kernels:
+                kernel = _kernels[key] = self._lowering.specialized(*key)
                 if kernel is not None:
                     kernel.compile()
 
     def get(self, problem: Problem, config: Config) -> Kernel | str | None:
-        """The kernel, ready to run; or the reason of its failure; or None if there is no such kernel."""
-        kernel = _kernels[Specialization.of(problem, config), config]
+        """The kernel, ready to run; or the reason of its failure; or None if there is no such kernel.
+
+        That of a config with ``pad`` is for the padded problem.
+        """
+        kernel = _kernels[_key(problem, config)]
         return kernel and (kernel.load() or kernel)
+
+
+def _key(problem: Problem, config: Config) -> tuple[Specialization, Config]:
+    """What the kernel of a config is compiled for, and the config without ``pad``."""
+    return Specialization.of(padded(problem, config.pad), config.padded(1)), config.padded(1)
 
 
 _kernels: dict[tuple[Specialization, Config], Kernel | None] = {}
@@ -86,8 +96,12 @@ _kernels: dict[tuple[Specialization, Config], Kernel | None] = {}
 def _with_configs(task: Task, hardware: Hardware, search_space: str) -> Task:
     """The task with all configs to try, without those that failed before."""
     failed = {timing.config for timing in task.failed}
-    configs = task.configs or candidates(task.problem, hardware, search_space)
-    return task._replace(configs=tuple(config for config in configs if config not in failed))
+    configs = task.configs or (
+        *candidates(task.problem, hardware, search_space),
+        *padded_candidates(task.problem, hardware, search_space),
+    )
+    possible = (config for config in configs if shares_kernels(padded(task.problem, config.pad)))
+    return task._replace(configs=tuple(config for config in possible if config not in failed))
 
 
 def _outcome(task: Task, device: str, watch: Watch, kernels: Kernels, bench: Bench) -> Outcome:
@@ -105,8 +119,16 @@ def _measure(task: Task, device: str, watch: Watch, kernels: Kernels, bench: Ben
     out = torch.empty(shape, dtype=operands[-1].dtype, device=device)
     launches: dict[Config, Launch] = {}
     failures: list[Timing] = []
+    paddings = {
+        pad: Padding(problem, pad, operands, out.device, packed=True)
+        for pad in {config.pad for config in task.configs} - {1}
+    }
     for config in task.configs:
-        launch = _launch(problem, config, operands, out, kernels)
+        padding = paddings.get(config.pad)
+        if padding is None:
+            launch = _launch(problem, config, operands, out, kernels)
+        else:
+            launch = _padded_launch(problem, config, operands, padding, kernels)
         if isinstance(launch, str):
             failures.append(Timing(config, None, launch))
         elif launch is not None:
@@ -126,6 +148,21 @@ def _launch(
         return partial(_decomposed, config.k_split, *operands)
     kernel = kernels.get(problem, config)
     return kernel.bind(problem, operands, out) if isinstance(kernel, Kernel) else kernel
+
+
+def _padded_launch(
+    problem: Problem, config: Config, operands: Sequence[torch.Tensor], padding: Padding, kernels: Kernels
+) -> Launch | str | None:
+    """The same for a config with ``pad``; each launch copies the operands first."""
+    if config.padded(1) == ATEN:
+        return padding.load("library") or partial(padding.library, operands)
+    reason = padding.load("copies")
+    if reason is not None:
+        return reason
+    if config.kernel is DECOMPOSE_K:
+        return lambda: _decomposed(config.k_split, *padding.complete(operands, padding.copies(operands)))
+    kernel = kernels.get(problem, config)
+    return PaddedKernel(kernel, padding).bind(problem, operands, padding.out) if isinstance(kernel, Kernel) else kernel
 
 
 def aten_launch(problem: Problem, operands: Sequence[torch.Tensor], out: torch.Tensor) -> Launch:

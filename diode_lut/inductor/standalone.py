@@ -133,8 +133,13 @@ class Kernel:
 
     def bind(self, problem: Problem, operands: Sequence[torch.Tensor], out: torch.Tensor) -> Callable[[], None]:
         """A function that launches the loaded kernel on these tensors, which are as ``problem`` says."""
-        stream = torch.cuda.current_stream().cuda_stream
-        return partial(self._compiling.run, *operands, out, *self._arguments_for(problem, out.device), stream=stream)
+        return partial(self.bind_later(problem, out), operands)
+
+    def bind_later(self, problem: Problem, out: torch.Tensor) -> Callable[[Sequence[torch.Tensor]], None]:
+        """The same for operands that come with each launch."""
+        stream, run = torch.cuda.current_stream().cuda_stream, self._compiling.run
+        arguments = self._arguments_for(problem, out.device)
+        return lambda operands: run(*operands, out, *arguments, stream=stream)
 
     def arguments_for(self, problem: Problem) -> list[Any]:
         """What the kernel is launched with after its tensors: sizes, perhaps a workspace, and the grid."""
@@ -175,8 +180,12 @@ class Subgraph(NamedTuple):
 
     def bind(self, problem: Problem, operands: Sequence[torch.Tensor], out: torch.Tensor) -> Callable[[], Any]:
         """A function that runs it on these tensors and returns the result; ``out`` stays as it is."""
+        return partial(self.bind_later(problem, out), operands)
+
+    def bind_later(self, problem: Problem, out: torch.Tensor) -> Callable[[Sequence[torch.Tensor]], Any]:
+        """The same for operands that come with each launch."""
         del problem, out
-        return lambda: self.caller._compiled_module.call(list(operands))[0]
+        return lambda operands: self.caller._compiled_module.call(list(operands))[0]
 
 
 Shape = tuple[Sequence[Any], Sequence[Any]]
@@ -231,10 +240,11 @@ class Lowering:
         self, problem: Problem, config: Config, operands: Sequence[torch.Tensor]
     ) -> Kernel | Subgraph | None:
         """What runs ``config`` on tensors like ``operands``: the bias, if any, A and B. None if nothing can."""
-        if problem not in self._inputs:
-            shapes = [(tuple(each.shape), each.stride()) for each in operands]
-            self._inputs[problem] = self._make_inputs(problem.dtype, shapes)
-        caller = _caller(config, self._inputs[problem], problem.op)
+        shapes = [(tuple(each.shape), each.stride()) for each in operands]
+        key = (problem, *shapes)
+        if key not in self._inputs:
+            self._inputs[key] = self._make_inputs(problem.dtype, shapes)
+        caller = _caller(config, self._inputs[key], problem.op)
         if isinstance(caller, TritonTemplateCaller):
             return Kernel(caller)
         return None if caller is None else Subgraph(caller)

@@ -91,3 +91,23 @@ def test_one_kernel_of_each_tile_with_an_epilogue() -> None:
     problem = swept.problem._replace(epilogue="light")
     assert tasks_of([swept], [problem]) == [Task(problem, (ATEN, config(2)))]
     assert {task.problem for task in tasks_of([swept], [problem, swept.problem])} == {problem, swept.problem}
+
+
+def test_padded_operands_compete() -> None:
+    """Of the configs with padding, the best are timed too if they come near, fewer of them: their rows are aligned."""
+    plain = record(64, n=61, aten=200, s1=120, s2=125, s3=160)
+    times = {1: 100, 2: 105, 3: 111, 4: 120, 5: 104, 6: 103, 7: 102}
+    timings = tuple(Timing(config(stages).padded(8), ns, None) for stages, ns in times.items())
+    (task,) = tasks_of([plain._replace(timings=(*plain.timings, *timings))])
+    best = [config(stages).padded(8) for stages in (1, 7, 6, 5)]
+    assert task.configs == (ATEN, config(1), config(2), *best)
+
+
+def test_groups_of_a_padded_kernel_are_padded() -> None:
+    """Another order of tiles is tried with the same padding."""
+    timings = (Timing(config(3).padded(8), 100, None), Timing(ATEN, 200, None))
+    problem = Problem.of("mm", 8192, 8191, 512, dtype="float16", layout="nn")
+    (task,) = tasks_of([Record(problem, timings, "sweep")])
+    groups = [each.tiles.group_m for each in task.configs if each.kernel.tiled]
+    assert groups == [8, 1, 4, 16]
+    assert {each.pad for each in task.configs} == {1, 8}

@@ -13,6 +13,7 @@ from diode_lut.collect.search_space import (
     candidates,
     in_default_search_space,
     other_groups,
+    padded_candidates,
     read_default_search_space,
 )
 from diode_lut.dataset import read_dataset
@@ -70,6 +71,26 @@ def test_tiles_fit_the_problem(problem: Problem) -> None:
 def test_templates_that_can_compute_it(each: Problem, templates: set[str]) -> None:
     """Only templates for the op, TMA only where it is legal, K cut up only where it is long."""
     assert {config.template for config in candidates(each, H200)} == templates
+
+
+@pytest.mark.parametrize(
+    ("each", "pad", "templates"),
+    [
+        (problem("mm", 512, 512, 512), None, set()),
+        (problem("mm", 513, 512, 512), None, set()),  # no row of a matrix becomes aligned by that
+        (problem("mm", 512, 511, 512, layout="nt"), 8, {"aten", "triton_mm", "triton_mm_persistent_tma"}),
+        (problem("mm", 512, 512, 511, dtype="tf32"), 4, {"aten", "triton_mm", "triton_mm_persistent_tma"}),
+        (problem("bmm", 512, 512, 511, b=3), 8, {"aten", "triton_bmm"}),
+        (problem("baddbmm", 512, 512, 511, b=3), None, set()),
+        (problem("mm", 32, 32, 8191), 8, {"aten", "triton_mm"}),
+    ],
+)
+def test_padded_candidates(each: Problem, pad: int | None, templates: set[str]) -> None:
+    """Where padding aligns rows, the padded problem's candidates are tried with it, those that have such a tunable."""
+    found = padded_candidates(each, H200)
+    assert {config.template for config in found} == templates
+    assert {config.pad for config in found} == ({pad} if pad else set())
+    assert len(set(found)) == len(found)
 
 
 @given(problems)

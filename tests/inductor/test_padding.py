@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import diode_lut
 from diode_lut.inductor.install import PaddingQuestion
 from diode_lut.kernels.config import Config
-from diode_lut.model.ranking import Kind
+from diode_lut.model.training_set import Kind
 from diode_lut.model.weights import write_model
 from tests.fake_cuda import Input, Lowered, lower
 from tests.model import small

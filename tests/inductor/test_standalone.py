@@ -11,8 +11,10 @@ import torch
 
 from diode_lut.collect.gemm import make_operands
 from diode_lut.domain.problem import Problem
+from diode_lut.inductor.padded import Padding
 from diode_lut.inductor.standalone import Kernel, Lowering, Specialization, lowering, shares_kernels
 from diode_lut.kernels.config import Config
+from diode_lut.kernels.padding import pad_multiple
 from diode_lut.settings import config as settings
 from tests.fake_cuda import compile_triton, fake_cuda
 
@@ -160,3 +162,42 @@ def test_triton_compiles_it(here: Lowering, kind: str, tmp_path: Path) -> None:
     problem, config = KINDS[kind]
     for kernel in (shared(here, problem, config), fixed(here, problem, config)):
         assert 0 < compile_triton(source(kernel), tmp_path).metadata.shared <= 232448
+
+
+@pytest.mark.parametrize(
+    ("problem", "packed", "strides"),
+    [
+        (Problem.of("mm", 1000, 77, 51, dtype="bfloat16", layout="nt"), False, [(56, 1), (80, 1)]),
+        (Problem.of("addmm", 2048, 1000, 2731, dtype="bfloat16", layout="nt"), False, [(2752, 1), (1000, 1)]),
+        (Problem.of("addmm", 2048, 1000, 2731, dtype="bfloat16", layout="nt"), True, [(2736, 1), (1000, 1)]),
+        (Problem.of("addmm", 64, 77, 64, dtype="bfloat16", layout="nt"), False, [(1,), (80, 1)]),
+        (Problem.of("bmm", 96, 80, 51, dtype="float32", layout="tn", b=3), False, [(4992, 52, 1), (4160, 80, 1)]),
+    ],
+)
+def test_copies_that_pad(problem: Problem, packed: bool, strides: list[tuple[int, ...]]) -> None:
+    """Each operand that needs padding is copied by one kernel, to where the kernel of the padded problem reads it."""
+    with fake_cuda(), lowering(torch.device("cuda", 0)) as made:
+        padding = Padding(problem, pad_multiple(problem.dtype), make_operands(problem, "meta"), made.device, packed)
+        copies = padding.copies
+        assert [copy.stride() for copy in copies.outputs] == strides
+        kernel = made.for_problem(
+            padding.problem,
+            BMM if problem.op == "bmm" else MM,
+            padding.complete(make_operands(problem, "meta"), copies.outputs),
+        )
+        assert isinstance(kernel, Kernel)
+        assert len(re.findall(r"async_compile\.triton\(", copies.code())) == len(strides)
+    found = dict(re.findall(r"^    stride_(\w+) = (\d+)$", source(kernel), flags=re.MULTILINE))
+    if len(copies.outputs[-2].shape) > 1:
+        assert (int(found["am"]), int(found["ak"])) == copies.outputs[-2].stride()[-2:]
+    assert (int(found["bk"]), int(found["bn"])) == copies.outputs[-1].stride()[-2:]
+
+
+def test_the_library_on_padded_operands() -> None:
+    """It is what Inductor compiles after its own padding: B keeps its layout, and the library reads the copies."""
+    problem = Problem.of("addmm", 2048, 1000, 2731, dtype="bfloat16", layout="nt")
+    with fake_cuda(), lowering(torch.device("cuda", 0)) as made:
+        code = Padding(problem, 8, make_operands(problem, "meta"), made.device).library.code()
+    assert len(re.findall(r"async_compile\.triton\(", code)) == 2
+    assert "(2736, 1000), (1, 2752)" in code
+    assert code.count("extern_kernels.addmm(") == 1

@@ -1,0 +1,38 @@
+"""Measuring kernels on padded operands, on the device on which Triton's interpreter executes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.forks import ROOT, Forks
+
+
+@pytest.fixture(scope="module")
+def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What tests/programs/collect_padded.py found out in a process of its own."""
+    directory: Path = tmp_path_factory.mktemp("collect")
+    done = with_device.run(str(ROOT / "tests" / "programs" / "collect_padded.py"), str(directory))
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+@pytest.mark.parametrize("stage", ["sweep", "final"])
+@pytest.mark.parametrize(
+    ("problem", "pad"),
+    [
+        ("mm 40x51x77 bfloat16 nt align 2", 8),
+        ("addmm 24x48x1029 float16 nn align 2", 8),
+        ("bmm 3x20x30x45 float32 nt align 2", 4),
+    ],
+)
+def test_padded_operands_are_measured(found: dict[str, Any], problem: str, pad: int, stage: str) -> None:
+    """Both stages run the library and the kernels with and without padding; the results that are checked are right."""
+    kernels = ["triton_bmm"] if problem.startswith("bmm") else ["triton_mm", "triton_mm_persistent_tma"]
+    tiled = [f"{kernel} 32x32x32 g8 s3 w4" for kernel in kernels]
+    expected = {"aten", tiled[0], f"aten pad{pad}", *(f"{kernel} pad{pad}" for kernel in tiled)}
+    assert found[f"{problem} {stage}"] == dict.fromkeys(expected, 1_000_000)

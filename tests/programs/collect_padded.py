@@ -1,0 +1,93 @@
+"""Sweeps padded operands on the interpreter's device, as JSON for tests/interpreter/test_collect_padded.py.
+
+``python collect_padded.py DIRECTORY``: a dataset and a table go there. Times are those of a device that takes a
+millisecond for everything; results are checked.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from tests.interpreter.device import interpreter_cuda
+
+TILES = (32, 32, 32, 8, 3, 4)
+
+
+class Event:
+    """An event of a device on which all is done when a call returns."""
+
+    def __init__(self, **_: Any) -> None:
+        self.record = self.synchronize = lambda: None
+
+    def elapsed_time(self, other: Event) -> float:
+        """Milliseconds."""
+        del other
+        return 1.0
+
+
+def main(directory: Path) -> dict[str, Any]:
+    """For each problem and stage, its configs with their times or the reasons of their failures."""
+    from diode_lut.collect.final import finalists
+    from diode_lut.collect.final import measure as measure_final
+    from diode_lut.collect.setup import find_setup
+    from diode_lut.collect.sweep import measure as measure_sweep
+    from diode_lut.collect.tasks import Task
+    from diode_lut.collect.watch import Loss, Watch
+    from diode_lut.dataset import DatasetWriter, read_dataset
+    from diode_lut.domain.problem import Problem
+    from diode_lut.kernels.config import ATEN, Config
+    from diode_lut.kernels.padding import pad_multiple
+
+    def lost(loss: Loss) -> None:
+        raise SystemExit(str(loss))
+
+    problems = [
+        Problem.of("mm", 40, 51, 77, dtype="bfloat16", layout="nt"),
+        Problem.of("addmm", 24, 48, 1029, dtype="float16", layout="nn"),  # Inductor pads long rows even further
+        Problem.of("bmm", 20, 30, 45, dtype="float32", layout="nt", b=3),
+    ]
+    found: dict[str, Any] = {}
+    with DatasetWriter(directory / "padded.msgpack", find_setup("cuda", "sweep", "default").header) as writer:
+        for problem in problems:
+            kernel, pad = (
+                Config("triton_bmm" if problem.op == "bmm" else "triton_mm", TILES),
+                pad_multiple(problem.dtype),
+            )
+            plain = [ATEN, kernel]
+            if problem.op != "bmm":
+                plain.append(Config("triton_mm_persistent_tma", TILES))
+            configs = (*plain[:2], *(config.padded(pad) for config in plain))
+            (swept,) = measure_sweep([Task(problem, configs)], "cuda", Watch(lost), "default")
+            assert swept.record is not None, swept
+            (task,) = finalists([swept.record], [problem], 132)
+            (final,) = measure_final([task], "cuda", Watch(lost), "default")
+            for outcome in (swept, final):
+                assert outcome.record is not None, outcome
+                writer.append(outcome.record)
+                times = {str(each.config): each.reason or each.ns for each in outcome.record.timings}
+                found[f"{problem} {outcome.record.stage}"] = times
+    kept = {f"{record.problem} {record.stage}": record for record in read_dataset(directory / "padded.msgpack")}
+    assert found == {
+        name: {str(each.config): each.reason or each.ns for each in record.timings} for name, record in kept.items()
+    }
+    return found
+
+
+if __name__ == "__main__":
+    with interpreter_cuda(), ExitStack() as stack:
+        from tests.fake_cuda import H200
+
+        H200.L2_cache_size = 1024  # all of which is written before each launch
+        for target, value in {
+            "torch.cuda.Event": Event,
+            "torch.cuda._sleep": lambda _: None,
+            "torch.cuda.current_stream": lambda *_: SimpleNamespace(cuda_stream=0),
+        }.items():
+            stack.enter_context(mock.patch(target, value))
+        print(json.dumps(main(Path(sys.argv[1]))))
