@@ -18,6 +18,7 @@ from diode_lut.domain.errors import BROKEN_IMPORT, HardwareError, SettingError, 
 from diode_lut.domain.problem import DTYPES, LAYOUTS
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
+from diode_lut.kernels.padding import pad_multiple
 from diode_lut.kernels.triton_gemm import ROCM
 from diode_lut.table import Entry
 from diode_lut.table.check import unlaunchable
@@ -127,7 +128,8 @@ def _trials(rows: Mapping[int, Entry], arch: str) -> dict[Trial, list[JsonPath]]
         for place, config in enumerate(entry.configs):
             if config.kernel.tiled and place not in refused:
                 for dtype, layout in _kinds(entry):
-                    trial = Trial(arch, config, dtype, layout, entry.align or 16)
+                    align = 16 if config.pad % pad_multiple(dtype) == 0 else entry.align or 16
+                    trial = Trial(arch, config, dtype, layout, align)
                     places[trial].append(("entries", number, "configs", place))
     return places
 

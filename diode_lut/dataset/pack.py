@@ -44,8 +44,8 @@ def combined(records: Iterable[Record]) -> Iterator[Record]:
                 stage[timing.config].append(timing.ns)
     for problem in sorted(times):
         sweep, final = ({config: median(ns) for config, ns in stage.items()} for stage in times[problem])
-        scale = _scale(sweep, final)
-        together = {config: ns * scale for config, ns in sweep.items()} | final
+        scales = {pad: _scale(sweep, final, pad) for pad in {config.pad for config in sweep}}
+        together = {config: ns * scales[config.pad] for config, ns in sweep.items()} | final
         timings = {config: Timing(config, ns) for config, ns in together.items()} | failed[problem]
         yield Record(problem, tuple(timings[config] for config in sorted(timings)), "final")
 
@@ -53,9 +53,9 @@ def combined(records: Iterable[Record]) -> Iterator[Record]:
 _Times = defaultdict[Config, list[float]]
 
 
-def _scale(sweep: Mapping[Config, float], final: Mapping[Config, float]) -> float:
-    """Final times over those of the sweep."""
-    both = [config for config in final if config in sweep and config != ATEN]
+def _scale(sweep: Mapping[Config, float], final: Mapping[Config, float], pad: int) -> float:
+    """Final times over those of the sweep, of configs with this ``pad``."""
+    both = [config for config in final if config in sweep and config.pad == pad and config.template != ATEN.template]
     if both:
         return median(final[config] / sweep[config] for config in both)
     return final[ATEN] / sweep[ATEN] / _STATIC_GAIN if ATEN in final and ATEN in sweep else 1.0

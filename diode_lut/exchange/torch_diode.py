@@ -124,9 +124,10 @@ def _key(problem: Problem, layout: str) -> str:
 
 
 def _rows(problem: Problem, configs: Sequence[Config]) -> list[dict[str, Any]]:
-    plain = list(takewhile(lambda config: config.template == pointer_gemm(problem.op), configs))
+    template = pointer_gemm(problem.op)
+    plain = list(takewhile(lambda config: config.template == template and not config.has_optional_tunables, configs))
     if not plain:
-        raise ProblemError(f"{configs[0].template}, which torch-diode's table does not know")
+        raise ProblemError(f"{configs[0]}, which torch-diode's table cannot say")
     return [_row(problem, config) for config in plain]
 
 

@@ -13,7 +13,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import is_off
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.kernels.padding import PADDED_OPS, pad_multiple
+from diode_lut.kernels.padding import PADDED_OPS, needed_pad, pad_multiple
 from diode_lut.runtime.snapshot import skip
 from diode_lut.selection.selector import Decision
 from diode_lut.settings import Settings
@@ -73,7 +73,7 @@ def runnable(decision: Decision, build: Build, pad: int = 1) -> Iterator[tuple[C
     """
     for candidate in decision.configs:
         try:
-            if candidate.pad != pad:
+            if needed_pad(decision.problem, candidate.pad) != pad:
                 raise CannotRun(_why_not(candidate, decision.problem, pad))
             yield candidate, build(candidate.padded(1))
         except CannotRun as reason:  # noqa: PERF203 (one config is all that is usually tried)
@@ -85,7 +85,7 @@ def runnable(decision: Decision, build: Build, pad: int = 1) -> Iterator[tuple[C
 def _why_not(config: Config, problem: Problem, pad: int) -> str:
     """Why operands that are padded to multiples of ``pad`` are not what the config needs."""
     multiple = pad_multiple(problem.dtype)
-    if config.pad == 1:
+    if needed_pad(problem, config.pad) == 1:
         return f"its operands are padded to multiples of {pad} already"
     if problem.op not in PADDED_OPS:
         return f"Inductor does not pad {problem.op}"

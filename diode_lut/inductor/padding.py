@@ -26,7 +26,7 @@ from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.versions import hint_of
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import Config
-from diode_lut.kernels.padding import PADDED_OPS, is_copied, pad_multiple, padded
+from diode_lut.kernels.padding import PADDED_OPS, needed_pad, pad_multiple, padded
 from diode_lut.selection.selector import Decision
 
 _OPS = {getattr(torch.ops.aten, op).default: op for op in PADDED_OPS}
@@ -77,15 +77,18 @@ def _first_pad(decision: Decision) -> int:
     """What the first config that can run has its operands padded to; 1 if it does not, or there is none."""
     candidates = decision.configs[:1] if decision.only_first else decision.configs
     arch = architecture(decision.hardware.arch)
-    return next((config.pad for config in candidates if _can_run(config, decision.problem, arch)), 1)
+    pads = ((config, needed_pad(decision.problem, config.pad)) for config in candidates)
+    return next((pad for config, pad in pads if _can_run(config, pad, decision.problem, arch)), 1)
 
 
-def _can_run(config: Config, problem: Problem, arch: Architecture) -> bool:
-    """Whether the config can run on operands of the problem, as far as that can be known before they are lowered."""
-    if config.pad > 1:
-        if config.pad != pad_multiple(problem.dtype) or not any(is_copied(problem, config.pad)):
-            return False
-        problem = padded(problem, config.pad)
+def _can_run(config: Config, pad: int, problem: Problem, arch: Architecture) -> bool:
+    """Whether the config can run on operands of the problem, padded to multiples of ``pad``.
+
+    That is so as far as it can be known before there are operands.
+    """
+    if pad not in (1, pad_multiple(problem.dtype)):
+        return False
+    problem = padded(problem, pad)
     covered = _Covered(problem.op, problem.dtype, problem.align, (problem.k, problem.k))
     kernel = config.kernel
     return (

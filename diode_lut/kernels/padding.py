@@ -19,6 +19,11 @@ def is_copied(problem: Problem, multiple: int) -> tuple[bool, bool]:
     return m or k, n or k
 
 
+def needed_pad(problem: Problem, pad: int) -> int:
+    """``pad``, or 1 where the problem's sizes are multiples of it already, so that nothing is padded."""
+    return pad if any(is_copied(problem, pad)) else 1
+
+
 def padded(problem: Problem, multiple: int) -> Problem:
     """The problem that is left where M, N and K are padded to multiples of ``multiple``.
 

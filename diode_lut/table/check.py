@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from diode_lut.domain.errors import TableError
+from diode_lut.domain.problem import DTYPES
 from diode_lut.io.bounded import has_more_values
 from diode_lut.kernels.architecture import architecture
+from diode_lut.kernels.padding import PADDED_OPS, pad_multiple
 from diode_lut.kernels.registry import templates_for
 from diode_lut.table.canonical import canonical_bytes
 from diode_lut.table.entry import Entry
@@ -202,6 +204,26 @@ def _unusable(entry: Entry) -> Iterator[Fault]:
         if entry.op is not None and entry.op not in ops:
             reason = f"{config.template} cannot do {entry.op} (it can do: {', '.join(ops)})"
             yield Fault(reason, "configs", number, "template")
+        elif config.pad > 1:
+            yield from (Fault(reason, "configs", number, "pad") for reason in _useless_padding(entry, config.pad))
+
+
+def _useless_padding(entry: Entry, pad: int) -> Iterator[str]:
+    """Why Inductor never pads for a row's config with this ``pad``."""
+    if entry.op is not None and entry.op not in PADDED_OPS:
+        yield f"Inductor does not pad {entry.op} (what it pads: {', '.join(PADDED_OPS)})"
+        return
+    multiples = {pad_multiple(dtype) for dtype in (DTYPES if entry.dtype is None else (entry.dtype,))}
+    if pad not in multiples:
+        what = entry.dtype or "any dtype"
+        yield f"Inductor does not pad {what} to multiples of {pad} ({_one_of(multiples)} is what it pads to)"
+    sizes = entry.m, entry.n, entry.k
+    if all(size is not None and size[0] == size[1] and (size[0] == 1 or size[0] % pad == 0) for size in sizes):
+        yield f"m, n and k are multiples of {pad} already, so that nothing is padded"
+
+
+def _one_of(numbers: set[int]) -> str:
+    return " or ".join(map(str, sorted(numbers)))
 
 
 def unlaunchable(entry: Entry, arch: str) -> Iterator[Fault]:

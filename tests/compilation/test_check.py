@@ -36,6 +36,14 @@ def test_configs_that_compile_are_good(table_file: Write) -> None:
         assert (result.exit_code, result.stdout) == (0, "")
 
 
+def test_padded_operands_are_aligned(table_file: Write) -> None:
+    """A kernel on padded operands is compiled for aligned rows, which TMA needs."""
+    key = {**KEY, "align": 2}
+    rows = [{**key, "configs": [config("triton_mm_persistent_tma 64x64x64 g8 s3 w4 pad8"), config("aten pad8")]}]
+    result = call("check", "--compile", table_file("padded.json", *rows))
+    assert (result.exit_code, result.stdout) == (0, "")
+
+
 def test_what_does_not_compile_is_reported(table_file: Write) -> None:
     """Each place with such a config is named, with what Triton says; rows that cannot be read are counted, too."""
     bad = {**KEY, "m": [1, 64], "configs": [config("aten"), config("triton_mm 32x32x32 g8 s3 w4")]}

@@ -39,6 +39,19 @@ def test_where_only_aten_was_final_it_gives_the_scale() -> None:
     assert found == {ATEN: 90, SLOW: pytest.approx(180 / 1.012)}
 
 
+def test_padded_configs_have_a_scale_of_their_own() -> None:
+    """Copies take the same time in both stages, so that kernels with padding are scaled by what such kernels have."""
+    plain, padded = ({FAST.padded(pad): 80.0, MIDDLE.padded(pad): 100.0, SLOW.padded(pad): 200.0} for pad in (1, 8))
+    final = {FAST: 120.0, FAST.padded(8): 80.0, ATEN: 100.0}
+    found = times(
+        *(
+            Record(MM, tuple(Timing(config, ns) for config, ns in each.items()), stage)
+            for each, stage in (({**plain, **padded}, "sweep"), (final, "final"))
+        )
+    )
+    assert (found[SLOW], found[SLOW.padded(8)]) == (300, 200)
+
+
 def test_one_stage_stays_as_it_is() -> None:
     """Without final times nothing is scaled; several times of a config are combined by their median."""
     assert times(record("autotune", aten=10, fast=6), record("autotune", aten=20, fast=8)) == {ATEN: 15, FAST: 7}

@@ -114,6 +114,8 @@ def test_templates_that_no_config_names_are_skipped(tmp_path: Path) -> None:
         ("torch-diode-table", MM._replace(layout="nt"), A, "layout nt"),
         ("torch-diode-table", MM, ATEN, "aten"),
         ("torch-diode-table", MM._replace(align=2), A, "align 2"),
+        ("inductor-table", MM, A.padded(8), "pad, which Inductor's table has no name for"),
+        ("torch-diode-table", MM, A.padded(8), f"{A} pad8, which torch-diode's table cannot say"),
     ],
 )
 def test_what_a_format_cannot_say_is_counted(name: str, problem: Problem, config: Config, reason: str) -> None:

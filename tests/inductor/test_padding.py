@@ -186,6 +186,16 @@ def test_where_inductor_does_not_pad(
     assert asked == []
 
 
+def test_sizes_that_need_no_padding(mode: str, rows: Rows, asked: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    """A config with padding runs as it is where the sizes are multiples of it already, whatever the multiple."""
+    rows({"configs": [padded_to(OTHER, 16), MM]})
+    lowered = compiled(torch.mm, Input((1008, 80)), Input((80, 512)))
+    assert PADDED not in lowered.code
+    assert "BLOCK_M : tl.constexpr = 32" in lowered.code
+    assert asked == []
+    assert "cannot run" not in caplog.text
+
+
 def test_force_shape_pad(rows: Rows) -> None:
     """With ``force_shape_pad`` everything is padded, also where the row has no padding."""
     rows({"align": 2, "configs": [MM]})

@@ -132,6 +132,26 @@ def test_templates_must_be_able_to_do_the_op(good: str, save: Save) -> None:
     ]
 
 
+def test_padding_that_never_happens_is_reported(good: str, save: Save) -> None:
+    """Inductor pads some ops only, to multiples of 16 bytes, and not where the sizes are such multiples."""
+    padded = {**ATEN, "pad": 8}
+    fixed = {"op": "mm", "dtype": "float16", "m": [64, 64], "n": [1, 1]}
+    rows = [
+        {"op": "baddbmm", "configs": [padded]},
+        {"op": "mm", "dtype": "float32", "configs": [padded]},
+        {"op": "mm", "configs": [{**ATEN, "pad": 16}]},
+        {**fixed, "k": [72, 72], "configs": [padded]},
+        {**fixed, "k": [71, 71], "configs": [padded]},
+        {**fixed, "k": [64, 72], "configs": [padded, {**_gemm(), "pad": 8}]},
+    ]
+    assert _check(save, good, *rows) == [
+        "entries[0].configs[0].pad: Inductor does not pad baddbmm (what it pads: mm, addmm, bmm)",
+        "entries[1].configs[0].pad: Inductor does not pad float32 to multiples of 8 (4 is what it pads to)",
+        "entries[2].configs[0].pad: Inductor does not pad any dtype to multiples of 16 (4 or 8 is what it pads to)",
+        "entries[3].configs[0].pad: m, n and k are multiples of 8 already, so that nothing is padded",
+    ]
+
+
 def test_rows_that_nothing_can_reach_are_reported(good: str, save: Save) -> None:
     """No batch comes with mm and addmm, so that a row for 2 of them is never asked for; two such rows do not clash."""
     row = {"op": "mm", "b": [2, 3], "configs": [ATEN]}
