@@ -68,9 +68,10 @@ def decide(inputs: Any, op: str) -> tuple[Decision | None, int]:
 
 
 def _is_answered(matmul: Node) -> bool:
-    *bias, a, b = _values(matmul.args[: 3 if _OPS[matmul.target] == "addmm" else 2])
-    problem = _problem(_OPS[matmul.target], a, b, *bias)
-    return problem is not None and bool(snapshot().consider(problem, a.device).configs)
+    *bias, a, b = matmul.args[: 3 if _OPS[matmul.target] == "addmm" else 2]
+    tensors = _values((a, b, *bias))
+    problem = None if tensors is None else _problem(_OPS[matmul.target], *tensors)
+    return problem is not None and tensors is not None and bool(snapshot().consider(problem, tensors[0].device).configs)
 
 
 def _first_pad(decision: Decision) -> int:
@@ -111,22 +112,33 @@ def _stay_aligned(a: Any, b: Any) -> bool:
 
 
 def _unpadded(node: Node | None, op: str) -> Problem | None:
-    """The problem before its operands were padded, as ``pad_mm`` pads; None if they are not."""
+    """The problem before its operands were padded, as ``pad_mm`` pads; None if they are not padded so."""
     if node is None or _OPS.get(node.target) != op:
         return None
-    *_, a, b = node.args[: 3 if op == "addmm" else 2]
+    *bias, a, b = node.args[: 3 if op == "addmm" else 2]
     (a, m, k), (b, same_k, n) = _source(a), _source(b)
-    if k != same_k or not (m or k or n):
+    tensors = _values((a, b, *bias))
+    if tensors is None or k != same_k:
         return None
-    bias = _values(node.args[:1]) if op == "addmm" else ()
-    return _problem(op, *_values((a, b)), *bias)
+    problem = _problem(op, *tensors)
+    return problem if problem is not None and _is_inductors(problem, (m, n, k), tensors) else None
+
+
+def _is_inductors(problem: Problem, added: tuple[int, int, int], tensors: Sequence[Any]) -> bool:
+    """Whether M, N and K grow by what Inductor adds. To a size that may change, that is nothing."""
+    a, b, *_ = tensors
+    wanted = padded(problem, pad_multiple(problem.dtype))
+    sizes = zip(added, (a.shape[-2], b.shape[-1], a.shape[-1]), wanted.sizes[1:], problem.sizes[1:], strict=True)
+    return any(added) and all(
+        count == (larger - smaller if isinstance(size, int) else 0) for count, size, larger, smaller in sizes
+    )
 
 
 def _source(operand: Any) -> tuple[Any, int, int]:
     """What ``operand`` was before padding, and the number of rows and columns of zeros that were added at its end."""
     if not isinstance(operand, Node) or operand.target is not _PAD:
         return operand, 0, 0
-    source, pads, *value = operand.args
+    source, pads, *value = (*operand.args, *operand.kwargs.values())
     before, after = cast("list[Any]", pads)[::2], cast("list[Any]", pads)[1::2]  # of each dimension, the last one first
     if any(before) or any(after[2:]) or any(value):
         return operand, 0, 0
@@ -134,8 +146,10 @@ def _source(operand: Any) -> tuple[Any, int, int]:
     return source, rows, columns
 
 
-def _values(nodes: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(node.meta["val"] for node in nodes)
+def _values(nodes: Sequence[Any]) -> tuple[Any, ...] | None:
+    """The fake tensors that graph nodes stand for; None if one has none."""
+    values = tuple(node.meta.get("val") if isinstance(node, Node) else None for node in nodes)
+    return values if all(isinstance(value, torch.Tensor) for value in values) else None
 
 
 def _problem(op: str, a: Any, b: Any, bias: Any = None) -> Problem | None:

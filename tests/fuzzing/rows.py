@@ -126,7 +126,8 @@ def _configs(random: Random, gemm: Gemm) -> list[Row]:
 
 def _config(random: Random, gemm: Gemm) -> Config:
     if random.random() < 0.08:
-        return Config(random.choice(["aten", "cpp_gemm"]))
+        library = Config(random.choice(["aten", "cpp_gemm"]))
+        return _padded(random, library) if library.template == "aten" and random.random() < 0.5 else library
     batched = gemm.op in ("bmm", "baddbmm") or (gemm.op in BATCHED and random.random() < 0.2)
     template = "triton_bmm" if batched else random.choices(_TEMPLATES, [6, 2, 1])[0]
     if random.random() < 0.05:
@@ -139,7 +140,7 @@ def _config(random: Random, gemm: Gemm) -> Config:
     while True:
         config = _tiled(random, template)
         if anything or _likely(config):
-            return _padded(random, config) if random.random() < 0.03 else config
+            return _padded(random, config) if random.random() < 0.2 else config
 
 
 def _tiled(random: Random, template: str) -> Config:
@@ -148,8 +149,8 @@ def _tiled(random: Random, template: str) -> Config:
 
 
 def _padded(random: Random, config: Config) -> Config:
-    """The config with padded operands, which the hook passes over."""
-    return Config.from_json({**config.to_json(), PAD.name: random.choice(PAD.values[1:])})
+    """The config with padded operands, mostly to multiples that Inductor pads to."""
+    return config.padded(random.choice([4, 4, 8, 8, 8, *PAD.values[1:]]))
 
 
 def _likely(config: Config) -> bool:

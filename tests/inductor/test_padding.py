@@ -133,13 +133,17 @@ def test_padding_by_inductor_leaves_the_padded_problem_to_its_own_row(rows: Rows
 def test_padding_that_a_program_does_itself(rows: Rows, asked: list[str]) -> None:
     """A program that pads as the row says gets the row's kernel; a row without padding leaves it to the aligned row."""
 
-    def program(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.pad(a, (0, 3)) @ torch.nn.functional.pad(b, (0, 0, 0, 3))
+    def code(zeros: int) -> str:
+        def program(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.pad(a, (0, zeros)) @ torch.nn.functional.pad(b, (0, 0, 0, zeros))
+
+        return compiled(program, A, B).code
 
     rows({"align": 2, "configs": [padded_to(OTHER, 8)]}, {"align": 16, "configs": [MM]})
-    assert "BLOCK_M : tl.constexpr = 32" in compiled(program, A, B).code
+    assert "BLOCK_M : tl.constexpr = 32" in code(3)
+    assert "BLOCK_M : tl.constexpr = 64" in code(11)
     rows({"align": 2, "configs": [ATEN]}, {"align": 16, "configs": [MM]})
-    assert "BLOCK_M : tl.constexpr = 64" in compiled(program, A, B).code
+    assert "BLOCK_M : tl.constexpr = 64" in code(3)
     assert asked == []
 
 
