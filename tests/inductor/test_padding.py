@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from diode_lut.inductor.install import PaddingQuestion
 from diode_lut.kernels.config import Config
 from diode_lut.model.training_set import Kind
 from diode_lut.model.weights import write_model
+from diode_lut.runtime import recorder
 from tests.fake_cuda import Input, Lowered, lower
 from tests.model import small
 
@@ -88,6 +90,22 @@ def test_a_row_has_operands_padded(op: str, mode: str, rows: Rows, asked: list[s
     assert len(lowered.triton_templates) == 1
     assert (lowered.extern, asked) == ([], [])
     assert (counts.total_predictions, counts.hits["user"], counts.skipped_configs) == (1, 1, 0)
+
+
+def test_receipts_have_the_padding(rows: Rows) -> None:
+    """What is counted is the problem before padding, answered with the config that pads."""
+    rows({"align": 2, "configs": [padded_to(MM, 8)]})
+    before = counted()
+    compiled(torch.mm, Input((1000, 93)), Input((93, 504)))
+    problem = "mm 1000x504x93 bfloat16 nn align 2"
+    assert counted() - before == {(problem, ("triton_mm 64x128x64 g8 s3 w4 pad8",)): 1}
+
+
+def counted() -> Counter[tuple[str, tuple[str, ...]]]:
+    """How often each problem was answered with which configs in this process."""
+    devices = recorder.own_receipt().devices.values()
+    hits = [(str(hit.problem), hit.configs, count) for each in devices for hit, count in each.hits.items()]
+    return Counter({(problem, configs): count for problem, configs, count in hits})
 
 
 def test_the_library_multiplies_padded_operands(mode: str, rows: Rows, asked: list[str]) -> None:
