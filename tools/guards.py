@@ -24,6 +24,7 @@ from source_changes import Guard, Instead, Without
 HOOK, KERNELS = "tests/inductor/test_hook.py::", "tests/inductor/test_guards.py::"
 ON_CPU, CPU = "tests/inductor/test_guards_on_cpu.py::", "tests/inductor/test_cpu.py::"
 INSTALL, CACHE = "tests/inductor/test_install.py::", "tests/inductor/test_cache.py::"
+PADDING = "tests/inductor/test_padding.py::"
 CHANGES = "tests/inductor/test_snapshot.py::"
 SETTINGS = "tests/test_settings.py::"
 RUNTIME, STATISTICS = "tests/test_runtime.py::", "tests/test_statistics.py::"
@@ -141,13 +142,13 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
     "diode_lut.inductor.problems": {
         "unbacked-sizes": ("free_unbacked_symbols", FALSE, ON_CPU + "test_unbacked_size_is_left_to_inductor"),
         "mixed-types": (
-            "_dtype",
-            Instead("lambda inputs: original(inputs) or _DTYPES.get(inputs.dtype())"),
+            "dtype_of",
+            Instead("lambda kinds, device: original(kinds, device) or max(map(str, map(_DTYPES.get, kinds)))"),
             KERNELS + "test_mixed_types",
         ),
         "precision": (
-            "_dtype",
-            Instead('lambda inputs: "float32" if inputs.dtype() == torch.float32 else original(inputs)'),
+            "dtype_of",
+            Instead('lambda kinds, device: "float32" if torch.float32 in kinds else original(kinds, device)'),
             KERNELS + "test_precision_switches",
             HOOK + "test_tf32_is_another_dtype",
         ),
@@ -274,6 +275,10 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             Instead('"the name of nothing"'),
             INSTALL + "test_repro_script_names_the_factory",
         ),
+    },
+    "diode_lut.inductor.padding": {
+        "padding-of-dynamic-rows": ("_stay_aligned", TRUE, PADDING + "test_dynamic_sizes"),
+        "padding-by-others": ("_is_inductors", TRUE, PADDING + "test_padding_that_a_program_does_itself"),
     },
     "diode_lut.inductor.versions": {
         "another-inductor": ("require_same_parameters", NONE, INSTALL + "test_inductor_has_moved_on"),
