@@ -28,7 +28,9 @@ def entries_of(measurements: Measurements, previous: Table | None, epsilon: floa
     """Few rows that keep the promise of ``build``, in no particular order."""
     problems = measurements.problems
     allowed = measurements.within(epsilon, noise)
+    pads = np.array([config.pad > 1 for config in measurements.configs])[measurements.config_numbers]
     near = _times(measurements, allowed | (measurements.relative <= NEAR))
+    padded = _times(measurements, pads)
     times = _times(measurements, allowed)
     costs = _costs(measurements, times, previous, noise)
     sizes = [problem.sizes for problem in problems]
@@ -38,7 +40,7 @@ def entries_of(measurements: Measurements, previous: Table | None, epsilon: floa
         numbers_of[problem.kind].append(number)
     for kind, numbers in numbers_of.items():
         for row in few_rows(Group(numbers, sizes, times), costs):
-            entry = _entry(row, measurements, near)
+            entry = _entry(row, measurements, near, padded)
             yield entry if entry.epilogue != NO_EPILOGUE or kind in fused else entry._replace(epilogue=None)
 
 
@@ -64,7 +66,11 @@ def _costs(measurements: Measurements, allowed: _Times, previous: Table | None, 
     return costs
 
 
-def _entry(row: Row, measurements: Measurements, near: _Times) -> Entry:
+def _entry(row: Row, measurements: Measurements, near: _Times, padded: _Times) -> Entry:
+    """The row's config and its runners-up; with the best padded one behind them, if none pads but such were measured.
+
+    That tells the hook that padding has been compared, so that Inductor need not.
+    """
     problem = measurements.problems[row.problems[0]]
     b, m, n, k = row.box
     batch = b if problem.op in BATCHED else None
@@ -74,6 +80,11 @@ def _entry(row: Row, measurements: Measurements, near: _Times) -> Entry:
         candidates.append(Candidate(config, _gain(row, number, measurements, near)))
         if config == ATEN:
             break  # it always works, so that nothing after it would ever be used
+    if all(candidate.config.pad == 1 for candidate in candidates):
+        candidates += [
+            Candidate(measurements.configs[number], _gain(row, number, measurements, padded))
+            for number in _ranking(row, padded)[1:2]
+        ]
     return Entry(
         problem.op,
         problem.dtype,

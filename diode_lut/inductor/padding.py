@@ -36,6 +36,8 @@ _PAD = torch.ops.aten.constant_pad_nd.default
 def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: Any) -> bool | None:
     """Whether a table or model has the operands of a matmul padded; None where Inductor should find out by itself.
 
+    That is so where no config of the answer has a ``pad``: whoever gave it has not compared with padded operands.
+
     A match of several matmuls is a matmul with those of its gradients, which Inductor pads together or not at all. If
     there is an answer for any of them, the result is False: Inductor then asks about each alone. Nothing is recorded,
     because Inductor will ask for the kernel, too.
@@ -47,9 +49,13 @@ def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: An
         return False if any(_is_answered(node) for node in matmuls) else None
     problem = _problem(op.__name__, mat1, mat2, bias)
     decision = None if problem is None else snapshot().consider(problem, mat1.device)
-    if decision is None or not decision.configs:
+    if decision is None or not _has_compared(decision):
         return None
     return _first_pad(decision) > 1 and _stay_aligned(mat1, mat2)
+
+
+def _has_compared(decision: Decision) -> bool:
+    return any(config.pad > 1 for config in decision.configs)
 
 
 def decide(inputs: Any, op: str) -> tuple[Decision | None, int]:

@@ -358,3 +358,15 @@ def test_no_usable_timing_is_an_error(some_file: Path) -> None:
             build([dataset(some_file, records)])
     with pytest.raises(DatasetError, match="no dataset was given"):
         build([])
+
+
+def test_padding_that_was_compared_is_said(tmp_path: Path) -> None:
+    """A row whose best config pads nothing ends with the best one that does, however slow, where one was measured."""
+    padded = Config.parse("aten pad8")
+    times = {ATEN: 100.0, padded: 150.0, A._replace(template="triton_mm"): 300.0}
+    (entry,) = build([stored(tmp_path / "d", [record(7, times, n=7)])]).table.entries
+    assert entry.configs == (ATEN, padded)
+    (entry,) = build([stored(tmp_path / "e", [record(7, {ATEN: 100.0, A: 90.0}, n=7)])]).table.entries
+    assert entry.configs == (A,)
+    (entry,) = build([stored(tmp_path / "f", [record(7, {ATEN: 100.0, padded: 40.0}, n=7)])]).table.entries
+    assert entry.configs == (padded,)

@@ -140,6 +140,13 @@ def test_without_an_answer_inductor_decides(settings: dict[str, Any], rows: Rows
     assert asked == ["mm"]
 
 
+def test_an_answer_that_has_not_compared_padding_leaves_it_to_inductor(rows: Rows, asked: list[str]) -> None:
+    """Where no config of a row has padding, Inductor's own benchmark decides on it."""
+    rows({"configs": [MM]})
+    assert PADDED in compiled(torch.mm, A, B).code
+    assert asked == ["mm"]
+
+
 def test_padding_by_inductor_leaves_the_padded_problem_to_its_own_row(rows: Rows, asked: list[str]) -> None:
     """Where no row answers for the operands before padding, the row for the padded ones does."""
     rows({"align": 16, "configs": [OTHER]})

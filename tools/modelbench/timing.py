@@ -64,8 +64,7 @@ def time_model(
 
 def _exact(workload: Workload) -> tuple[Tensor, ...]:
     copied = workload.in_float64()
-    results = copied.step(copied.module)
-    return results
+    return copied.step(copied.module)
 
 
 Measured = tuple[dict[str, list[float]], dict[str, list[float]]]
