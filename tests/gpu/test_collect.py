@@ -68,6 +68,20 @@ def test_each_problem_is_swept_and_finished(path: Path) -> None:
         assert stage == "final" or len(times) >= 15
 
 
+def test_epilogues_are_timed_as_users_run_them(tmp_path: Path) -> None:
+    """A GEMM with an epilogue is swept without it, and finished with it, and nothing computes anything wrong."""
+    alone = Problem.of("addmm", 64, 1000, 2048, dtype="float16", layout="nt")
+    wanted = [alone._replace(epilogue=name) for name in ("light", "medium", "heavy")]
+    outcomes = [outcome for each in collect(wanted, tmp_path / "t.msgpack", device="cuda") for outcome in each.outcomes]
+    records = {(each.record.problem, each.record.stage): each.record for each in outcomes if each.record is not None}
+    assert set(records) == {(alone, "sweep"), *((problem, "final") for problem in wanted)}
+    for problem in wanted:
+        times = {timing.config: timing.ns for timing in records[problem, "final"].timings}
+        assert all(times.values())
+        assert ATEN in times
+        assert len(times) >= 3
+
+
 @pytest.mark.parametrize("paused", range(1, 6))
 def test_a_pause_does_not_make_a_kernel_slow(paused: int) -> None:
     """Whichever launch of a kernel the CPU pauses in, the sweep finds it as fast as the same without a pause."""
