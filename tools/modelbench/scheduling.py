@@ -66,17 +66,15 @@ def measure(plan: Plan) -> int:
 def _submit(
     plan: Plan, model: str, done: dict[tuple[object, ...], Record], pool: ThreadPoolExecutor
 ) -> Iterator[Future[Record | None]]:
-    """All tasks of a model; the last one takes the times of what the others have compiled."""
+    """All tasks of a model; the last one takes the times of what the others, and earlier runs, have compiled."""
     if missing := MODELS[model].missing():
         print(f"{model}: skipped, needs {', '.join(missing)}", flush=True)
         return
-    known: list[Record] = []
+    known = [record for record in done.values() if record["kind"] == "compile" and record["model"] == model]
     compiles: list[Future[Record | None]] = []
     for label, repetition in plan.compiles():
         fields = {"kind": "compile", "model": model, "label": label.to_json(), "repetition": repetition}
-        if key(fields) in done:
-            known.append(done[key(fields)])
-        else:
+        if key(fields) not in done:
             compiles.append(pool.submit(_compile, plan, fields, plan.cache_of(model, label, repetition)))
     yield from compiles
     wanted = {"kind": "run", "model": model}
@@ -124,7 +122,7 @@ def _do(plan: Plan, task: Record, fields: Record, caches: Path) -> Record | None
     found = _in_process(task, result, log, plan.left())
     if found is None:
         return None
-    conditions = {"device": plan.device, "processes": plan.processes, "exclusive": task["exclusive"]}
+    conditions = {"device": plan.device, "tiny": plan.tiny, "processes": plan.processes, "exclusive": task["exclusive"]}
     record = {**fields, **conditions, **found}
     append(plan.out, record)
     print(_line(record), flush=True)

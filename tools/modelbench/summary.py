@@ -31,12 +31,12 @@ class LabelSummary(NamedTuple):
 
 
 class ModelSummary(NamedTuple):
-    """All labels of one model that were compiled and timed, and the time and the error of eager mode."""
+    """All labels of one model that were compiled and timed, the error of eager mode, and the device and PyTorch."""
 
     name: str
     labels: dict[str, LabelSummary]
-    eager_us: float
     eager_error: float
+    where: str
 
     @property
     def about(self) -> str:
@@ -103,7 +103,7 @@ def _of_model(name: str, run: Record, compiles: list[Record]) -> ModelSummary:
         for label, found in by_label.items()
         if label in run["us"]
     }
-    return ModelSummary(name, labels, run["us"][EAGER][0], run["errors"][EAGER][0])
+    return ModelSummary(name, labels, run["errors"][EAGER][0], f"{run['device_name']}, PyTorch {run['torch']}")
 
 
 def _of_label(compiles: list[Record], us: list[float], errors: list[float]) -> LabelSummary:

@@ -12,10 +12,11 @@ NOTHING = "–"  # noqa: RUF001 (a dash, as tables have it)
 
 
 def markdown(models: list[ModelSummary]) -> str:
-    """The three tables; a model that has no result of a label has a dash there."""
+    """Where it was measured, and the three tables; a model that has no result of a label has a dash there."""
     labels = labels_of(models)
     parts = [_run_times(models, labels), _compile_times(models, labels), _errors(models, labels)]
-    return "\n\n".join("\n".join(map(_row, part)) for part in parts)
+    where = "; ".join(sorted({model.where for model in models}))
+    return "\n\n".join([f"Measured on: {where}.", *("\n".join(map(_row, part)) for part in parts)])
 
 
 def _row(cells: Iterable[str]) -> str:

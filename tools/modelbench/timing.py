@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import torch
-from modelbench.compiling import synchronize
 from modelbench.labels import Label
 from modelbench.models import Workload, build
 from torch import Tensor
 from torch._dynamo.utils import counters
+from torch._inductor.codecache import PyCodeCache
 from torch._inductor.utils import clear_caches
 
 from diode_lut.collect.gemm import Bench
 
 EAGER = "eager"
+"""What errors in eager mode are called; it is not timed."""
 ROUNDS = 60
 CPU_ROUNDS = 3
 NOT_COMPUTED = 0.5
-"""Relative error in bfloat16 of tensors that say nothing, such as gradients that are zero in exact arithmetic."""
+"""Relative error in eager mode of tensors that say nothing, such as gradients that are zero in exact arithmetic."""
 
 
 class Compiled(NamedTuple):
@@ -35,95 +36,109 @@ class Compiled(NamedTuple):
     caches: Path
 
 
-class Runner(NamedTuple):
-    """What can be timed: ``run`` leaves the results in ``results()``."""
-
-    name: str
-    run: Callable[[], object]
-    results: Callable[[], tuple[Tensor, ...]]
+Step = Callable[[], tuple[Tensor, ...]]
+"""Runs the model once, and returns its results."""
 
 
 def time_model(
     model: str, compiles: list[Compiled], device: str, tiny: bool, alone: Callable[[], None]
 ) -> dict[str, Any]:
-    """Microseconds of one step and relative errors, for each label a list of one for each of its compiles, and eager.
+    """Microseconds of one step and relative errors: for each label a list, with one for each of its compiles.
 
     Compiles come from their caches, and are made again where these have none. ``alone`` is called before times are
     taken, and returns once nothing else uses the device.
     """
     workload = build(model, device, tiny)
-    exact = _exact(workload)
-    times, errors = (_on_gpu if device == "cuda" else _on_cpu)(workload, compiles, exact, alone)
+    errors = Errors(workload)
+    times = (_on_gpu if device == "cuda" else _on_cpu)(workload, compiles, errors, alone)
     return {
         "us": times,
-        "errors": errors,
+        "errors": errors.by_label,
         "cache_hits": counters["inductor"]["fxgraph_cache_hit"],
         "cache_misses": counters["inductor"]["fxgraph_cache_miss"],
     }
 
 
-def _exact(workload: Workload) -> tuple[Tensor, ...]:
-    copied = workload.in_float64()
-    return copied.step(copied.module)
+class Errors:
+    """Relative errors of results, against the same model in float64; ``by_label`` has eager mode's first."""
 
+    def __init__(self, workload: Workload) -> None:
+        reference = workload.in_float64()
+        self._exact = reference.step(reference.module)
+        eager = self._of_each(workload.step(workload.module))
+        self._computed = [index for index, error in enumerate(eager) if error < NOT_COMPUTED]
+        self.by_label = {EAGER: [self._mean(eager)]}
 
-Measured = tuple[dict[str, list[float]], dict[str, list[float]]]
+    def add(self, label: str, results: tuple[Tensor, ...]) -> None:
+        """Take in the results of one compile."""
+        self.by_label.setdefault(label, []).append(self._mean(self._of_each(results)))
+
+    def _of_each(self, results: tuple[Tensor, ...]) -> list[float]:
+        pairs = zip(results, self._exact, strict=True)
+        return [float((found.double() - exact).norm() / exact.norm()) for found, exact in pairs]
+
+    def _mean(self, errors: list[float]) -> float:
+        """The root mean square over the tensors."""
+        return math.sqrt(fmean(errors[index] ** 2 for index in self._computed))
 
 
 def _on_gpu(
-    workload: Workload, compiles: list[Compiled], exact: tuple[Tensor, ...], alone: Callable[[], None]
-) -> Measured:
+    workload: Workload, compiles: list[Compiled], errors: Errors, alone: Callable[[], None]
+) -> dict[str, list[float]]:
     """Each compile in a CUDA graph, all in each round in a new order, with a cold L2 cache.
 
     The graphs share their memory, so results are those of the latest replay.
     """
     pool = torch.cuda.graph_pool_handle()
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    runners = [_captured(EAGER, lambda: workload.step(workload.module), pool, stream)]
+    graphs, results, kept = [], [], []
     for each in compiles:
-        step = _loaded(workload, each)
-        with each.label.in_force():
-            runners.append(_captured(each.label.name, step, pool, stream))
+        graph, result = _captured(_loaded(workload, each), pool)
+        graphs.append(graph)
+        results.append(result)
+        kept += PyCodeCache.modules  # with the kernels and constants that the graph uses
     alone()
-    bench = Bench()
-    rounds = bench.rounds([runner.run for runner in runners], ROUNDS)
-    times = [median(column) / 1000 for column in rounds.T.tolist()]
-    return _by_label(runners, times), _by_label(runners, _errors(runners, exact))
+    rounds = Bench().rounds([graph.replay for graph in graphs], ROUNDS)
+    for each, graph, result in zip(compiles, graphs, results, strict=True):
+        graph.replay()
+        torch.cuda.synchronize()
+        errors.add(each.label.name, result)
+    return _by_label(compiles, [median(column) / 1000 for column in rounds.T.tolist()])
 
 
-def _captured(name: str, step: Callable[[], tuple[Tensor, ...]], pool: Any, stream: Any) -> Runner:
+def _captured(step: Step, pool: Any) -> tuple[Any, tuple[Tensor, ...]]:
+    """A CUDA graph of the step, and its results."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
             step()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, stream=stream):
+    with torch.cuda.graph(graph, pool=pool):
         results = step()
-    return Runner(name, graph.replay, lambda: results)
+    return graph, results
 
 
 def _on_cpu(
-    workload: Workload, compiles: list[Compiled], exact: tuple[Tensor, ...], alone: Callable[[], None]
-) -> Measured:
+    workload: Workload, compiles: list[Compiled], errors: Errors, alone: Callable[[], None]
+) -> dict[str, list[float]]:
     """One compile after the other, because loading the next one lets Dynamo forget the last."""
     alone()
-    runners, times = [], []
-    for name, each in [(EAGER, None), *((each.label.name, each) for each in compiles)]:
-        step = _loaded(workload, each) if each else lambda: workload.step(workload.module)
-        results = step()
-        runners.append(Runner(name, step, partial(tuple, results)))
+    times = []
+    for each in compiles:
+        step = _loaded(workload, each)
         times.append(median(_seconds(step) for _ in range(CPU_ROUNDS)) * 1e6)
-    return _by_label(runners, times), _by_label(runners, _errors(runners, exact, again=False))
+        errors.add(each.label.name, step())
+    return _by_label(compiles, times)
 
 
-def _seconds(step: Callable[[], object]) -> float:
+def _seconds(step: Step) -> float:
     started = time.perf_counter()
     step()
     return time.perf_counter() - started
 
 
-def _loaded(workload: Workload, compiled: Compiled) -> Callable[[], tuple[Tensor, ...]]:
+def _loaded(workload: Workload, compiled: Compiled) -> Step:
     """The step, compiled and called once, with nothing in memory of other compiles."""
     torch._dynamo.reset()
     clear_caches()
@@ -135,28 +150,8 @@ def _loaded(workload: Workload, compiled: Compiled) -> Callable[[], tuple[Tensor
     return lambda: workload.step(module)
 
 
-def _errors(runners: list[Runner], exact: tuple[Tensor, ...], again: bool = True) -> list[float]:
-    """Relative errors of the runners, the first of which is eager mode."""
-    by_tensor = []
-    for runner in runners:
-        if again:
-            runner.run()
-            synchronize("cuda")
-        by_tensor.append([_relative_error(*pair) for pair in zip(runner.results(), exact, strict=True)])
-    computed = [index for index, error in enumerate(by_tensor[0]) if error < NOT_COMPUTED]
-    return [_root_mean_square([errors[index] for index in computed]) for errors in by_tensor]
-
-
-def _relative_error(found: Tensor, exact: Tensor) -> float:
-    return float((found.double() - exact).norm() / exact.norm())
-
-
-def _root_mean_square(values: list[float]) -> float:
-    return float(torch.tensor(values, dtype=torch.float64).square().mean().sqrt())
-
-
-def _by_label(runners: list[Runner], values: list[float]) -> dict[str, list[float]]:
+def _by_label(compiles: list[Compiled], values: list[float]) -> dict[str, list[float]]:
     by_label: dict[str, list[float]] = {}
-    for runner, value in zip(runners, values, strict=True):
-        by_label.setdefault(runner.name, []).append(value)
+    for each, value in zip(compiles, values, strict=True):
+        by_label.setdefault(each.label.name, []).append(round(value, 3))
     return by_label
