@@ -54,6 +54,8 @@ class Label(NamedTuple):
 
 OFF = (("policy", "off"),)
 DEFAULT, AUTOTUNE, DIODE_LUT = "default", "max-autotune", "diode_lut"
+EAGER = "eager"
+"""What errors in eager mode are called; it is not timed."""
 LABELS = (
     Label(DEFAULT, settings=OFF),
     Label(AUTOTUNE, "max-autotune-no-cudagraphs", settings=OFF),

@@ -213,7 +213,7 @@ MODELS = {
     "llama-decode": Model("Llama 3 8B, 4 layers, one token of 16 sequences", _llama_decode),
     "unet": Model("UNet block with attention, 8 x 640 x 32 x 32", _unet),
     "gated-mlp": Model("gated MLP, 2,048 x 1000, hidden 2731", _gated_mlp),
-    "adapted-mlp": Model("the same with adapters of rank 16", _adapted_mlp),
+    "adapted-mlp": Model("gated MLP with adapters of rank 16", _adapted_mlp),
     "dlrm": Model("DLRM's MLPs, batch 4,096", _dlrm),
     "dlrm-training": Model("DLRM's MLPs, loss and gradients, batch 4,096", _dlrm_training),
 }

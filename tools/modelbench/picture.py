@@ -92,7 +92,8 @@ def _panel(panel: Panel, models: list[ModelSummary], labels: list[str], group: i
 def _bar(panel: Panel, value: float, y: float, colour: str) -> Iterator[str]:
     length = PANEL * panel.position(value)
     yield f'<rect x="{panel.left}" y="{y}" width="{max(length, 1):.1f}" height="{BAR - 2}" fill="{colour}"/>'
-    yield _text(panel.left + length + 5, y + BAR - 3, f"{value:.2f}×", ' font-size="10"')  # noqa: RUF001
+    text = f"{value:.2f}" if value < 10 else f"{value:.0f}"
+    yield _text(panel.left + length + 5, y + BAR - 3, f"{text}\u00d7", ' font-size="10"')
 
 
 def _text(x: float, y: float, content: str, more: str = "") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from typing import Any
 from modelbench.labels import Label
 from modelbench.models import MODELS
 from modelbench.records import Record, append, key, read
+from modelbench.summary import wrong
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -145,10 +147,16 @@ def _in_process(task: Record, result: Path, log: Path, seconds: float) -> Record
     if code == -signal.SIGALRM:
         return {"failed": f"took over {task['timeout']} s"}
     if code or not result.exists():
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        return {"failed": f"exit code {code}: {lines[-1] if lines else 'no output'}"}
+        return {"failed": f"exit code {code}: {error_in(log.read_text(errors='replace'))} (see {log})"}
     found: dict[str, Any] = json.loads(result.read_text())
     return found
+
+
+def error_in(log: str) -> str:
+    """The line that names the exception, as far as there is one; torch adds advice behind it."""
+    lines = [line for line in log.splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Failed)\b", line)]
+    return (named or lines or ["no output"])[-1]
 
 
 def _environment(caches: Path) -> dict[str, str]:
@@ -167,4 +175,5 @@ def _line(record: Record) -> str:
     if record["kind"] == "compile":
         return f"{name}: {record['seconds']:.1f} s, {record['timed']['kernels']} kernels timed, {record['receipt']}"
     times = ", ".join(f"{label} {sorted(values)[len(values) // 2]:.1f}" for label, values in record["us"].items())
-    return f"{name}: {times} us"
+    faults = f"; wrong: {', '.join(labels)}" if (labels := wrong(record["errors"])) else ""
+    return f"{name}: {times} us{faults}"

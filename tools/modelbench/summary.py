@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from statistics import geometric_mean, median
 from typing import Any, NamedTuple
 
-from modelbench.labels import AUTOTUNE, DEFAULT
+from modelbench.labels import AUTOTUNE, DEFAULT, EAGER
 from modelbench.models import MODELS
 from modelbench.records import Record
-from modelbench.timing import EAGER
 
 WRONG = 3.0
 """A result is wrong if its error is larger than that of eager mode by this factor."""
@@ -66,8 +65,13 @@ class ModelSummary(NamedTuple):
 
     def wrong(self) -> list[str]:
         """The labels with wrong results."""
-        limit = WRONG * self.eager_error
-        return [label for label, each in self.labels.items() if not all(error <= limit for error in each.errors)]
+        return wrong({EAGER: [self.eager_error], **{label: each.errors for label, each in self.labels.items()}})
+
+
+def wrong(errors: dict[str, list[float]]) -> list[str]:
+    """The labels of which a compile has too large an error, or none that is a number."""
+    limit = WRONG * errors[EAGER][0]
+    return [label for label, values in errors.items() if not all(value <= limit for value in values)]
 
 
 def _ratio(over: float | None, under: float | None) -> float | None:

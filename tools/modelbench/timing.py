@@ -11,7 +11,7 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import torch
-from modelbench.labels import Label
+from modelbench.labels import EAGER, Label
 from modelbench.models import Workload, build
 from torch import Tensor
 from torch._dynamo.utils import counters
@@ -20,8 +20,6 @@ from torch._inductor.utils import clear_caches
 
 from diode_lut.collect.gemm import Bench
 
-EAGER = "eager"
-"""What errors in eager mode are called; it is not timed."""
 ROUNDS = 60
 CPU_ROUNDS = 3
 NOT_COMPUTED = 0.5

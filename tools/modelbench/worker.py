@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ def main() -> None:
     _prepare(task)
     with Path(task["lock"]).open("w") as file:
         _lock(file.fileno(), task["exclusive"], task["timeout"])
-        found = _compile(task) if task["kind"] == "compile" else _time(task, _alone(file.fileno()))
+        wait = partial(_lock, file.fileno(), True, task["timeout"])
+        found = _compile(task) if task["kind"] == "compile" else _time(task, wait)
     result = {**found, "device_name": _device_name(task["device"]), "torch": torch.__version__}
     Path(sys.argv[2]).write_text(json.dumps(result))
 
@@ -43,12 +45,9 @@ def _prepare(task: dict[str, Any]) -> None:
 
 def _lock(descriptor: int, exclusive: bool, timeout: int) -> None:
     """Wait until it is this process's turn; ``timeout`` seconds later, SIGALRM ends it."""
+    signal.alarm(0)
     fcntl.flock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
     signal.alarm(timeout)
-
-
-def _alone(descriptor: int) -> Callable[[], None]:
-    return lambda: fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def _compile(task: dict[str, Any]) -> dict[str, Any]:

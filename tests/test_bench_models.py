@@ -1,0 +1,137 @@
+"""The benchmark of whole models: tiny ones on a CPU, and what it makes of results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from modelbench.labels import DEFAULT, LABELS, Label, parse_label
+from modelbench.models import MODELS, build
+from modelbench.picture import draw
+from modelbench.records import Record, append, read
+from modelbench.scheduling import Plan, error_in, measure
+from modelbench.summary import summarize
+from modelbench.table import markdown
+
+OWN = [name for name, model in MODELS.items() if not model.needs]
+
+
+def plan(directory: Path, **fields: Any) -> Plan:
+    """For a tiny model on the CPU, compiled once in default mode."""
+    defaults = {"models": ["dlrm"], "labels": {LABELS[0]: 1}, "device": "cpu", "tiny": True, "processes": 2}
+    places = {"out": directory / "results.jsonl", "caches": directory / "caches"}
+    return Plan(**{**defaults, **places, "share": False, "seconds": float("inf"), "timeout": 400, **fields})
+
+
+def compiled(label: str, seconds: float, model: str = "dlrm", **receipt: Any) -> Record:
+    """The record of one compile."""
+    answers = {"tiers": {}, "kernels": {}, "epilogues": {}, "misses": 0, "skipped": 0, **receipt}
+    fields = {"kind": "compile", "model": model, "label": Label(label).to_json(), "repetition": 0, "seconds": seconds}
+    return {**fields, "timed": {"ops": 2, "kernels": 30}, "counters": {"pad_mm_bench": 4}, "receipt": answers}
+
+
+def timed(us: dict[str, list[float]], errors: dict[str, list[float]], model: str = "dlrm") -> Record:
+    """The record of one model's times."""
+    return {"kind": "run", "model": model, "us": us, "errors": errors, "device_name": "a GPU", "torch": "2.11.0"}
+
+
+def results(diode_lut_error: float = 1e-3) -> list[Record]:
+    """Those of one model, once for each label."""
+    seconds = {"default": 10.0, "max-autotune": 200.0, "diode_lut": 11.0}
+    epilogues = {"light": {"fused": 3, "not fused": 1}}
+    receipts: dict[str, Any] = {"diode_lut": {"tiers": {"device": 5}, "misses": 1, "epilogues": epilogues}}
+    compiles = [compiled(label, value, **receipts.get(label, {})) for label, value in seconds.items()]
+    us = {"default": [100.0], "max-autotune": [80.0], "diode_lut": [84.0, 76.0]}
+    errors = {"eager": [1e-3], "default": [2e-3], "max-autotune": [2e-3], "diode_lut": [1e-3, diode_lut_error]}
+    return [*compiles, timed(us, errors)]
+
+
+def test_a_tiny_model_is_compiled_and_timed(tmp_path: Path) -> None:
+    """A compile begins with an empty cache, and is then timed from that cache; a second run finds all done."""
+    assert measure(plan(tmp_path)) == 0
+    compile_, run = read([tmp_path / "results.jsonl"])
+    assert compile_["counters"]["fxgraph_cache_miss"] == 1
+    assert (run["cache_hits"], run["cache_misses"]) == (1, 0)
+    assert run["errors"][DEFAULT][0] < 3 * run["errors"]["eager"][0]
+    assert summarize([compile_, run])[0].us(DEFAULT) == run["us"][DEFAULT][0]
+    assert measure(plan(tmp_path)) == 0
+    assert list(read([tmp_path / "results.jsonl"])) == [compile_, run]
+
+
+def test_a_failure_is_named_by_its_error() -> None:
+    """Of the output of a process that failed, the result has the line with the error, not the advice that follows."""
+    log = "Traceback\n  File x\ntorch._inductor.exc.InductorError: RuntimeError: no\n\nSet TORCHDYNAMO_VERBOSE=1\n\n"
+    assert error_in(log) == "torch._inductor.exc.InductorError: RuntimeError: no"
+    assert error_in("Segmentation fault\n") == "Segmentation fault"
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_tiny_models_compute_what_they_do_in_float64(name: str) -> None:
+    """Each model that needs no other package has finite results, close to those in float64, all of their shapes."""
+    workload = build(name, "cpu", tiny=True)
+    reference = workload.in_float64()
+    found, exact = workload.step(workload.module), reference.step(reference.module)
+    assert len(found) == (1 + len([*workload.module.parameters()]) if workload.training else 1)
+    for one, other in zip(found, exact, strict=True):
+        assert one.shape == other.shape
+        assert (one.double() - other).norm() <= 0.05 * other.norm()
+
+
+def test_no_time_is_an_exit_code(tmp_path: Path) -> None:
+    """Without time left, nothing is started, and the exit code is 3."""
+    assert measure(plan(tmp_path, seconds=0.0)) == 3
+    assert not (tmp_path / "results.jsonl").exists()
+
+
+def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    """What was written whole is read."""
+    path = tmp_path / "results.jsonl"
+    append(path, {"kind": "run"})
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"kind": ')
+    assert list(read([path])) == [{"kind": "run"}]
+
+
+def test_ratios_are_of_medians() -> None:
+    """Speeds are relative to default mode, and to the better of it and max-autotune."""
+    (model,) = summarize(results())
+    assert model.speed("diode_lut") == pytest.approx(100 / 80)
+    assert model.speed_to_better("diode_lut") == pytest.approx(1.0)
+    assert model.compile_ratio("max-autotune") == 20
+
+
+def test_large_errors_are_wrong() -> None:
+    """A label with an error over three times that of eager mode in any of its compiles is reported; NaN is one too."""
+    assert summarize(results(2.9e-3))[0].wrong() == []
+    assert summarize(results(3.1e-3))[0].wrong() == ["diode_lut"]
+    assert summarize(results(float("nan")))[0].wrong() == ["diode_lut"]
+
+
+def test_tables_have_all_labels() -> None:
+    """Times, ratios, benchmarks, answers and errors are in the tables, and a dash where a model lacks a label."""
+    times = timed({"default": [5.0]}, {"eager": [0.1], "default": [0.1]}, model="unet")
+    other = [compiled("default", 4.0, model="unet"), times]
+    text = markdown(summarize([*results(), *other]))
+    assert "| 80.0 (76.0 to 84.0) | 1.250 | 1.250 | 1.000 |" in text
+    assert "device 5, missed 1, light fused 3 of 4" in text
+    assert "| 5.0 | – | – | – | – | – |" in text  # noqa: RUF001 (a dash, as tables have it)
+    assert "Measured on: a GPU, PyTorch 2.11.0." in text
+
+
+def test_the_picture_has_a_bar_for_each_value() -> None:
+    """The SVG is well-formed, and has a bar for each model and label, and for their means, in both halves."""
+    root = ET.fromstring(draw(summarize(results())))
+    background, legend, panels = 1, 2, 2
+    assert len(root.findall("{*}rect")) == background + legend + panels * 2 * 2
+
+
+def test_labels_are_written_as_settings() -> None:
+    """A label has settings of diode_lut, options of Inductor's and a mode, with values as Python writes them."""
+    label = parse_label("own=policy=verify,top_k=3,inductor.shape_padding=False,mode=max-autotune-no-cudagraphs")
+    assert label == Label(
+        "own", "max-autotune-no-cudagraphs", (("shape_padding", False),), (("policy", "verify"), ("top_k", 3))
+    )
+    assert label.autotunes
+    assert Label.from_json(label.to_json()) == label
