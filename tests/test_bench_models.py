@@ -22,7 +22,9 @@ def plan(directory: Path, **fields: Any) -> Plan:
     """For a tiny model on the CPU, compiled once in default mode."""
     defaults = {"models": ["dlrm"], "labels": {LABELS[0]: 1}, "device": "cpu", "tiny": True, "processes": 2}
     places = {"out": directory / "results.jsonl", "caches": directory / "caches"}
-    return Plan(**{**defaults, **places, "share": False, "seconds": float("inf"), "timeout": 400, **fields})
+    return Plan(
+        **{**defaults, **places, "share": False, "seconds": float("inf"), "timeout": 400, "retry": False, **fields}
+    )
 
 
 def compiled(label: str, seconds: float, model: str = "dlrm", **receipt: Any) -> Record:

@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--share", action="store_true", help="compiles that autotune nothing do not take turns")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop then; the next run continues")
     parser.add_argument("--timeout", type=int, default=400, metavar="SECONDS", help="for each compile, and each model")
+    parser.add_argument("--retry", action="store_true", help="try again what failed in earlier runs")
     parser.add_argument("--caches", type=Path, default=Path("/tmp/diode-lut-models"), help="for Inductor's caches")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="tiny versions of the models, to try this out")
@@ -69,13 +70,14 @@ def _plan(options: argparse.Namespace) -> Plan:
         models=[name for name in options.models.split(",") if MODELS[name]],
         labels={label: autotuned if label.autotunes else options.repetitions for label in labels},
         out=options.out[0],
-        caches=options.caches,
+        caches=options.caches.absolute(),
         device=options.device,
         tiny=options.tiny,
         processes=options.processes,
         share=options.share,
         seconds=options.seconds,
         timeout=options.timeout,
+        retry=options.retry,
     )
 
 

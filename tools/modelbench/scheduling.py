@@ -26,7 +26,10 @@ ROOT = Path(__file__).parent.parent.parent
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure: ``labels`` says how often each is compiled; ``seconds`` is for all, ``timeout`` for a task."""
+    """What to measure: ``labels`` says how often each is compiled; ``seconds`` is for all, ``timeout`` for a task.
+
+    With ``retry``, what failed earlier is tried again.
+    """
 
     models: list[str]
     labels: dict[Label, int]
@@ -38,6 +41,7 @@ class Plan:
     share: bool
     seconds: float
     timeout: int
+    retry: bool
     started: float = field(default_factory=time.monotonic)
 
     def left(self) -> float:
@@ -58,7 +62,8 @@ def measure(plan: Plan) -> int:
     """Do what the results do not have yet; the exit code is 1 if something failed, and 3 if the time was up."""
     plan.out.parent.mkdir(parents=True, exist_ok=True)
     plan.caches.mkdir(parents=True, exist_ok=True)
-    done = {key(record): record for record in read([plan.out] if plan.out.exists() else [])}
+    earlier = read([plan.out] if plan.out.exists() else [])
+    done = {key(record): record for record in earlier if not (plan.retry and "failed" in record)}
     with ThreadPoolExecutor(plan.processes) as pool:
         futures = [future for model in plan.models for future in _submit(plan, model, done, pool)]
     records = [future.result() for future in futures]
@@ -109,6 +114,8 @@ def _run(plan: Plan, fields: Record, known: list[Record], compiling: list[Future
         if each is not None and "failed" not in each
         for caches in [plan.cache_of(each["model"], Label.from_json(each["label"]), each["repetition"])]
     ]
+    if not compiles:
+        return next(iter(records), None)
     caches = plan.caches / fields["model"] / "run"
     caches.mkdir(parents=True, exist_ok=True)
     return _do(plan, {**fields, "exclusive": not plan.share, "compiles": compiles}, fields, caches)
@@ -136,7 +143,7 @@ def _in_process(task: Record, result: Path, log: Path, seconds: float) -> Record
     command = [sys.executable, "-m", "modelbench.worker", json.dumps(task), str(result)]
     with log.open("w") as file:
         process = subprocess.Popen(
-            command, env=_environment(log.parent), stdout=file, stderr=file, cwd=ROOT, start_new_session=True
+            command, env=_environment(log.parent), stdout=file, stderr=file, start_new_session=True
         )
         try:
             code = process.wait(None if seconds == float("inf") else seconds)
