@@ -118,7 +118,8 @@ def _run(plan: Plan, fields: Record, known: list[Record], compiling: list[Future
         return next(iter(records), None)
     caches = plan.caches / fields["model"] / "run"
     caches.mkdir(parents=True, exist_ok=True)
-    return _do(plan, {**fields, "exclusive": not plan.share, "compiles": compiles}, fields, caches)
+    again = any(not Path(each["caches"]).exists() for each in compiles)  # on another machine than before
+    return _do(plan, {**fields, "exclusive": again or not plan.share, "compiles": compiles}, fields, caches)
 
 
 def _do(plan: Plan, task: Record, fields: Record, caches: Path) -> Record | None:
