@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from statistics import geometric_mean, median
 from typing import Any, NamedTuple
 
-from modelbench.labels import AUTOTUNE, DEFAULT, EAGER
+from modelbench.labels import AUTOTUNE, DEFAULT, EAGER, LABELS
 from modelbench.models import MODELS
 from modelbench.records import Record
 
@@ -118,5 +118,7 @@ def _of_label(compiles: list[Record], us: list[float], errors: list[float]) -> L
 
 
 def labels_of(models: Iterable[ModelSummary]) -> list[str]:
-    """All labels, in the order in which they first occur."""
-    return list(dict.fromkeys(label for model in models for label in model.labels))
+    """All labels: the usual ones in their order, then the others by name."""
+    found = {label for model in models for label in model.labels}
+    usual = [label.name for label in LABELS if label.name in found]
+    return [*usual, *sorted(found.difference(usual))]
