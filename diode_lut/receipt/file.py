@@ -14,7 +14,7 @@ import orjson
 
 from diode_lut.domain.errors import ProblemError, ReceiptError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import MAX_SIZE, Problem
+from diode_lut.domain.problem import MAX_SIZE, NO_EPILOGUE, Problem
 from diode_lut.io.bounded import has_more_values, read_at_most
 from diode_lut.receipt.receipt import MAX_PERMILLE, Device, Hit, Receipt, Skip, Source, Versions, merge_receipts
 from diode_lut.settings import TIERS
@@ -188,7 +188,7 @@ def _source(value: Any) -> Source:
 
 
 def _hit(value: Any) -> tuple[Hit, int]:
-    fields = _fields(value, (*_PROBLEM, "calls", *_WHO, "configs"))
+    fields = _fields(value, (*_PROBLEM, "calls", *_WHO, "configs"), ("epilogue",))
     configs = tuple(_each(fields, "configs", _string))
     if not configs:
         raise _Wrong("is empty", "configs")
@@ -196,13 +196,13 @@ def _hit(value: Any) -> tuple[Hit, int]:
 
 
 def _miss(value: Any) -> tuple[Problem, int, int | None]:
-    fields = _fields(value, (*_PROBLEM, "calls"), ("expected_permille",))
+    fields = _fields(value, (*_PROBLEM, "calls"), ("epilogue", "expected_permille"))
     expected = _integer(fields, "expected_permille", 1, MAX_PERMILLE) if "expected_permille" in fields else None
     return _problem(fields), _integer(fields, "calls"), expected
 
 
 def _skip(value: Any) -> tuple[Skip, int]:
-    fields = _fields(value, (*_PROBLEM, "calls", *_WHO, "config", "reason"))
+    fields = _fields(value, (*_PROBLEM, "calls", *_WHO, "config", "reason"), ("epilogue",))
     config, reason = _text(fields, "config"), _text(fields, "reason")
     return Skip(_problem(fields), *_who(fields), config, reason), _integer(fields, "calls")
 
@@ -210,8 +210,11 @@ def _skip(value: Any) -> tuple[Skip, int]:
 def _problem(fields: dict[str, Any]) -> Problem:
     op, dtype, layout = (fields[name] for name in _KIND)
     align, b, m, n, k = (_integer(fields, name, 1, MAX_SIZE) for name in _NUMBERS)
+    epilogue = fields.get("epilogue", NO_EPILOGUE)
+    if "epilogue" in fields and epilogue == NO_EPILOGUE:
+        raise _Wrong(f"is left out where there is none, not {NO_EPILOGUE!r}", "epilogue")
     with _inside():
-        return Problem.checked(op, dtype, layout, align, b, m, n, k)
+        return Problem.checked(op, dtype, layout, align, b, m, n, k, epilogue)
 
 
 def _who(fields: dict[str, Any]) -> tuple[str, str, str]:

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import as_json as printable_as_json
 from diode_lut.domain.printable import as_lines
-from diode_lut.domain.problem import ITEMSIZES, Problem
+from diode_lut.domain.problem import EPILOGUES, ITEMSIZES, NO_EPILOGUE, Problem
 from diode_lut.kernels.architecture import architecture
+from diode_lut.kernels.config import ATEN
 from diode_lut.receipt.file import hardware_to_json, versions_to_json
 from diode_lut.receipt.receipt import Device, Receipt, Source, Versions
 from diode_lut.settings import TIERS
@@ -100,6 +101,8 @@ def _device(hardware: Hardware, device: Device, lost: list[Loss]) -> Iterator[st
         by_tier = ", ".join(f"{tier} {calls}" for tier, calls in _calls_by_tier(device).items() if calls)
         share = f"{answered / device.calls:.1%} answered{by_tier and f' ({by_tier})'}"
         yield f"  {_count(device.calls, 'call', 'calls')}, {share}, {device.misses.total()} left to Inductor"
+    for name, (fused, apart) in _epilogues(device).items():
+        yield f"  {name} epilogues: {fused} fused into the matmul, {apart} left to a kernel of their own"
     yield from _misses(lost)
     yield from _skipped(device)
 
@@ -166,10 +169,21 @@ def _device_to_json(hardware: Hardware, device: Device) -> dict[str, Any]:
         "calls": device.calls,
         "answered": device.hits.total(),
         "hits": _calls_by_tier(device),
+        "epilogues": {name: {"fused": fused, "apart": apart} for name, (fused, apart) in _epilogues(device).items()},
         "skipped_configs": device.skipped.total(),
         "sources": [source._asdict() for source in sorted(device.sources)],
         "left_out": sorted(device.left_out),
     }
+
+
+def _epilogues(device: Device) -> dict[str, tuple[int, int]]:
+    """Per class of epilogue: how many were fused, and how many were not because that is as fast."""
+    found = dict.fromkeys(EPILOGUES, (0, 0))
+    for hit, calls in device.hits.items():
+        fused, apart = found[hit.problem.epilogue]
+        is_apart = hit.configs[0] == str(ATEN)
+        found[hit.problem.epilogue] = (fused + calls * (not is_apart), apart + calls * is_apart)
+    return {name: counts for name, counts in found.items() if name != NO_EPILOGUE and any(counts)}
 
 
 def _calls_by_tier(device: Device) -> dict[str, int]:

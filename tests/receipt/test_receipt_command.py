@@ -85,6 +85,20 @@ def test_figures_for_programs(file: Path) -> None:
     ]
 
 
+def test_epilogues_are_counted(tmp_path: Path) -> None:
+    """The report says for each class of epilogues how many were fused, for people and for programs."""
+    light, heavy = (SMALL._replace(epilogue=name) for name in ("light", "heavy"))
+    kernel = "triton_mm 64x64x32 g8 s3 w4"
+    hits = {Hit(light, "device", "ab", "r", (kernel,)): 2, Hit(heavy, "device", "ab", "r", ("aten",)): 1}
+    path = tmp_path / "receipt.json"
+    path.write_bytes(receipt_bytes(Receipt(devices={H200: Device(hits=Counter(hits))})))
+    text = call("receipt", path).output
+    assert "light epilogues: 2 fused into the matmul, 0 left to a kernel of their own" in text
+    assert "heavy epilogues: 0 fused into the matmul, 1 left to a kernel of their own" in text
+    (device,) = json.loads(call("receipt", path, "--format", "json").output)["devices"]
+    assert device["epilogues"] == {"light": {"fused": 2, "apart": 0}, "heavy": {"fused": 0, "apart": 1}}
+
+
 def test_many_become_one(file: Path, tmp_path: Path) -> None:
     """Counts add up in the merged file, which is a receipt like any other."""
     merged = tmp_path / "merged.json"

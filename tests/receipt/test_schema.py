@@ -21,8 +21,10 @@ from tests.receipt.strategies import receipts
 SCHEMA = orjson.loads((schemas_directory() / "receipt.v1.schema.json").read_bytes())
 VALIDATOR = Draft202012Validator(SCHEMA)
 NUMBERS = [0, 1, 2, -1, 1.0, 16.0, 1.5, True, MAX_SIZE, MAX_SIZE + 1, MAX_PERMILLE + 1, MAX_COUNT, MAX_COUNT + 1, 1e300]
-JUNK = st.sampled_from([None, "", "mm", "nn", "user", "kin", [], ["a"], [1], {}, *NUMBERS]).map(copy.deepcopy)
-NAMES = st.sampled_from(["torch", "expected_permille", "aliases", "row", "x"])
+JUNK = st.sampled_from([None, "", "mm", "nn", "none", "light", "user", "kin", [], ["a"], [1], {}, *NUMBERS]).map(
+    copy.deepcopy
+)
+NAMES = st.sampled_from(["torch", "epilogue", "expected_permille", "aliases", "row", "x"])
 
 
 @st.composite
