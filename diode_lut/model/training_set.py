@@ -1,6 +1,6 @@
 """The problems that a model was trained on: how they are split from test problems, and their kinds and sizes.
 
-The split depends on each problem alone, so it is the same in every dataset.
+The split depends on each GEMM alone, so it is the same in every dataset, and for every class of epilogue.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Split(NamedTuple):
         return TEST if self.draw(problem) < self.test else TRAIN
 
     def draw(self, problem: Problem) -> float:
-        """A number from 0 to 1 that depends only on the problem and the seed."""
-        digest = hashlib.sha256(f"{self.seed} {problem}".encode()).digest()
+        """A number from 0 to 1 that depends only on the seed and the GEMM, whatever its epilogue."""
+        digest = hashlib.sha256(f"{self.seed} {problem.alone}".encode()).digest()
         return int.from_bytes(digest[:6], "big") / 2**48
 
     def to_json(self) -> dict[str, Any]:
@@ -95,10 +95,10 @@ MIN_PROBLEMS = 4
 
 
 class Kind(NamedTuple):
-    """Problems of one op, dtype, layout and alignment, with the ranges of sizes that the model knows.
+    """Problems of one op, dtype, layout, alignment and epilogue, with the ranges of sizes that the model knows.
 
-    All known kinds of one dtype share their ranges, those with a batch and those without one apart, because the
-    network learns about sizes from other ops, layouts and alignments as well.
+    All known kinds of one dtype and one class share their ranges, those with a batch and those without one apart,
+    because the network learns about sizes from other ops, layouts and alignments as well.
     """
 
     op: str
@@ -109,21 +109,24 @@ class Kind(NamedTuple):
     m: Range
     n: Range
     k: Range
+    epilogue: str = NO_EPILOGUE
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Kind:
-        """The kind of ``{"op": ..., "m": [low, high], ...}``.
+        """The kind of ``{"op": ..., "m": [low, high], ...}``; the epilogue may be left out if there is none.
 
         Anything else raises ProblemError, KeyError, TypeError or ValueError.
         """
         kind = cls(**{**fields, **{name: _range(name, *fields[name]) for name in _SIZES}})
-        Problem.checked(kind.op, kind.dtype, kind.layout, kind.align, 1, 1, 1, 1)
+        Problem.checked(kind.op, kind.dtype, kind.layout, kind.align, 1, 1, 1, 1, kind.epilogue)
         return kind
 
-    @property
-    def epilogue(self) -> str:
-        """The class of epilogues that models are trained for."""
-        return NO_EPILOGUE
+    def to_json(self) -> dict[str, Any]:
+        """The fields that ``from_json`` takes."""
+        fields = self._asdict()
+        if self.epilogue == NO_EPILOGUE:
+            del fields["epilogue"]
+        return fields
 
     @property
     def key(self) -> tuple[str, str, str, int, str]:
@@ -151,16 +154,19 @@ def _range(name: str, low: Any, high: Any) -> Range:
 
 def kinds_of(problems: Iterable[Problem]) -> list[Kind]:
     """The kinds that have enough problems, sorted."""
-    found: defaultdict[tuple[str, str, str, int], list[tuple[int, ...]]] = defaultdict(list)
+    found: defaultdict[tuple[str, str, str, int, str], list[tuple[int, ...]]] = defaultdict(list)
     for problem in problems:
-        if problem.epilogue == NO_EPILOGUE:
-            found[problem.op, problem.dtype, problem.layout, problem.align].append(problem.sizes)
+        found[problem.kind].append(problem.sizes)
     known = {key: sizes for key, sizes in sorted(found.items()) if len(sizes) >= MIN_PROBLEMS}
-    together: defaultdict[tuple[str, bool], list[tuple[int, ...]]] = defaultdict(list)
-    for (op, dtype, *_), sizes in known.items():
-        together[dtype, op in BATCHED] += sizes
+    together: defaultdict[tuple[str, bool, str], list[tuple[int, ...]]] = defaultdict(list)
+    for (op, dtype, _, _, epilogue), sizes in known.items():
+        together[dtype, op in BATCHED, epilogue] += sizes
     ranges = {group: [(min(each), max(each)) for each in zip(*sizes, strict=True)] for group, sizes in together.items()}
-    return [Kind(op, dtype, layout, align, *ranges[dtype, op in BATCHED]) for op, dtype, layout, align in known]
+    return [
+        Kind(op, dtype, layout, align, b, m, n, k, epilogue)
+        for op, dtype, layout, align, epilogue in known
+        for b, m, n, k in [ranges[dtype, op in BATCHED, epilogue]]
+    ]
 
 
 def unknown(kinds: Iterable[Kind], problem: Problem) -> str:

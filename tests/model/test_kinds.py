@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diode_lut.domain.problem import Problem
-from diode_lut.model.training_set import MIN_PROBLEMS, kinds_of, unknown
+from diode_lut.model.training_set import MIN_PROBLEMS, Kind, kinds_of, unknown
 
 
 def problems(op: str, layout: str, count: int, m: int, b: int = 1) -> list[Problem]:
@@ -33,3 +33,24 @@ def test_sizes_of_what_is_not_learned_are_not_known() -> None:
     """Problems of an unknown kind do not widen the ranges of sizes, because they are not trained on."""
     kinds = kinds_of([*problems("mm", "nn", MIN_PROBLEMS, 64), *problems("mm", "tt", MIN_PROBLEMS - 1, 100_000)])
     assert [kind.m for kind in kinds] == [(64, 63 + MIN_PROBLEMS)]
+
+
+def test_classes_of_epilogues_are_known_apart() -> None:
+    """A class is known only for the ops, types and layouts that have problems with it, and has sizes of its own."""
+    large, small = problems("mm", "nn", MIN_PROBLEMS, 4096), problems("mm", "nn", MIN_PROBLEMS, 64)
+    light = [problem._replace(epilogue="light") for problem in small]
+    kinds = kinds_of([*large, *small, *light])
+    assert [kind.key for kind in kinds] == [("mm", "float16", "nn", 16, name) for name in ("light", "none")]
+    assert unknown(kinds, light[0]) == unknown(kinds, large[0]) == ""
+    wide = large[0]._replace(epilogue="light")
+    assert unknown(kinds, wide) == "not trained for these sizes: m=4096 is outside 64 to 67"
+    assert unknown(kinds, light[0]._replace(epilogue="heavy")).endswith("epilogue=heavy")
+    assert unknown(kinds, light[0]._replace(layout="nt")).endswith("layout=nt")
+
+
+def test_kinds_survive_json() -> None:
+    """Kinds with and without an epilogue are the same after they are written as JSON and read again."""
+    mm = problems("mm", "nn", MIN_PROBLEMS, 64)
+    kinds = kinds_of([*mm, *(problem._replace(epilogue="heavy") for problem in mm)])
+    assert [Kind.from_json(kind.to_json()) for kind in kinds] == kinds
+    assert ["epilogue" in kind.to_json() for kind in kinds] == [True, False]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.problem import Problem
+from diode_lut.domain.problem import EPILOGUES, Problem
 from diode_lut.model.training_set import TEST, TRAIN, Split, belongs, family_name, parse_family
 from tests.model.small import MM
 
@@ -28,6 +28,13 @@ def test_each_problem_is_drawn_alone() -> None:
     assert [first.draw(problem) for problem in PROBLEMS[:5]] != [
         Split(1, 0.2).draw(problem) for problem in PROBLEMS[:5]
     ]
+
+
+def test_epilogues_do_not_split_a_gemm() -> None:
+    """A GEMM is in the same group with every class of epilogue, so that no test problem's twin is trained on."""
+    split = Split(0, 0.2)
+    for problem in PROBLEMS[:200]:
+        assert len({split.group(problem._replace(epilogue=name)) for name in EPILOGUES}) == 1
 
 
 def test_families_are_left_out_as_a_whole() -> None:
