@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diode_lut.domain.problem import BATCHED, ITEMSIZES, Problem
+from diode_lut.domain.problem import BATCHED, EPILOGUES, ITEMSIZES, NO_EPILOGUE, Problem
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
 
 Floats = npt.NDArray[np.floating[Any]]
 
-VERSION = 4
+VERSION = 5
 """Version of the network's inputs and outputs. A weights file has to have this version and the same feature names."""
 
 _LIBRARY_TILES = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
@@ -31,6 +31,11 @@ _TILE_MULTIPLE = 64
 _LOAD_BYTES = 16
 """Bytes of a thread's widest load. Rows that are aligned to less need narrower loads, and other library kernels."""
 
+_CLASSES = tuple(name for name in EPILOGUES if name != NO_EPILOGUE)
+
+EPILOGUE_FEATURES = tuple(f"epilogue_{name}" for name in _CLASSES)
+"""The last features of a problem, which version 4 did not have; all are 0 without an epilogue."""
+
 PROBLEM_FEATURES = (
     *("log_b", "log_m", "log_n", "log_k", "log_flops", "log_bytes", "log_intensity"),
     *("log_outputs", "log_shorter", "log_longer", "bias", "batched", "float16", "float32", "tf32"),
@@ -38,6 +43,7 @@ PROBLEM_FEATURES = (
     *(f"{size}_multiple_of_{_TILE_MULTIPLE}" for size in "mnk"),
     *(f"log_{matrix}_vector" for matrix in "abc"),
     *(f"{name}_{m}x{n}" for m, n in _LIBRARY_TILES for name in ("log_waves", "wave_fill", "tile_fill")),
+    *EPILOGUE_FEATURES,
 )
 CONFIG_FEATURES = (
     *("aten", "tiled", "tma", "decompose_k", "log_block_m", "log_block_n", "log_block_k", "log_group_m"),
@@ -72,6 +78,7 @@ def problem_features(problem: Problem, sm_count: int) -> Floats:
         tiles = -(-m // rows) * -(-n // columns) * b
         waves = tiles / sm_count
         values += [math.log2(waves), waves / math.ceil(waves), b * m * n / (tiles * rows * columns)]
+    values += [problem.epilogue == name for name in _CLASSES]
     return np.array(values, np.float32)[:, None]
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
+from diode_lut.domain.problem import NO_EPILOGUE, Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
 from diode_lut.model.candidates import Candidates, families, family_of
@@ -92,12 +92,17 @@ class _Scorers(NamedTuple):
         return cls(candidates, Scorer(weights, candidates), Scorer(weights, candidates, np.float64))
 
 
+NEVER = Calibration(0.0, (), ())
+"""The calibration that is never confident."""
+
+
 class Model:
     """Ranks the candidates for a problem; read-only.
 
     ``candidates`` are the configs that it chooses from. ``kinds`` are the problems that it was trained for.
-    ``calibration`` maps doubts to confidence. ``split`` tells which problems it was not trained on. ``path`` is the
-    weights file and ``digest`` the SHA-256 of its bytes in hexadecimal; a model in memory has neither.
+    ``calibration`` maps doubts to confidence, ``fused_calibration`` those about problems with an epilogue. ``split``
+    tells which problems it was not trained on. ``path`` is the weights file and ``digest`` the SHA-256 of its bytes in
+    hexadecimal; a model in memory has neither.
     """
 
     def __init__(
@@ -112,12 +117,13 @@ class Model:
         *,
         path: Path | None = None,
         digest: str = "",
+        fused_calibration: Calibration = NEVER,
     ) -> None:
         self.hardware = hardware
         self.weights = weights
         self.candidates = tuple(candidates)
         self.kinds = tuple(kinds)
-        self.calibration = calibration
+        self.calibration, self.fused_calibration = calibration, fused_calibration
         self.split = split
         self.provenance = provenance or {}
         self.path, self.digest = path, digest
@@ -138,21 +144,22 @@ class Model:
             return None
         hardware = hardware or self.hardware
         candidates, *scorers = self._scorers_for(hardware.arch)[family_of(problem)]
+        calibration = self.calibration if problem.epilogue == NO_EPILOGUE else self.fused_calibration
         applicable = np.flatnonzero(candidates.applicable(problem))
         for scorer in scorers:
             scores, doubts = scorer.scores(problem, hardware.sm_count)
             scores = np.round(scores - scores[candidates.aten], _DIGITS)
             order = applicable[np.argsort(scores[applicable], kind="stable")]
             best = scores[order[: _SETTLED_PLACES + 1]].tolist()
-            doubt = self.calibration.doubt(float(doubts[order[0]]), best)
-            if _settled(best, gain, doubt, self.calibration):
+            doubt = calibration.doubt(float(doubts[order[0]]), best)
+            if _settled(best, gain, doubt, calibration):
                 break
         numbers = order[:MAX_RANKED].tolist()
         if candidates.aten not in numbers:
             numbers[-1] = candidates.aten
         times = np.exp(scores[numbers].clip(-_MAX_LOG_TIME, _MAX_LOG_TIME)).tolist()
         configs = tuple(map(candidates.configs.__getitem__, numbers))
-        return Ranking(configs, tuple(times), self.calibration.confidence(doubt))
+        return Ranking(configs, tuple(times), calibration.confidence(doubt))
 
     @cached_property
     def _kinds(self) -> dict[tuple[str, str, str, int, str], Kind]:

@@ -18,10 +18,10 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.io.files import write_atomically
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
+from diode_lut.model.features import CONFIG_FEATURES, EPILOGUE_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
 from diode_lut.model.header import KEY, MAX_WEIGHTS_BYTES, metadata_of, read_bytes
 from diode_lut.model.network import MAX_NEURONS, MAX_WEIGHT, Weights
-from diode_lut.model.ranking import Calibration, Model
+from diode_lut.model.ranking import NEVER, Calibration, Model
 from diode_lut.model.training_set import Kind, Split
 
 _FEATURES = {
@@ -31,11 +31,20 @@ _FEATURES = {
     "joint": list(JOINT_FEATURES),
 }
 
+_WITHOUT_EPILOGUES = 4
+"""Version of the features that has no EPILOGUE_FEATURES and is the same otherwise."""
 
-def _features(arch: Any) -> dict[str, Any]:
-    """The features that the weights are for, and the architecture's constants that the features depend on."""
+
+def _features(arch: Any, version: Any = VERSION) -> dict[str, Any]:
+    """The features that the weights are for, and the architecture's constants that the features depend on.
+
+    ``version`` is the version that a file has.
+    """
     shared_memory = architecture(arch).shared_memory if isinstance(arch, str) else None
-    return {**_FEATURES, "constants": {"shared_memory": shared_memory}}
+    expected = {**_FEATURES, "constants": {"shared_memory": shared_memory}}
+    if version == _WITHOUT_EPILOGUES:
+        expected |= {"version": version, "problem": list(PROBLEM_FEATURES[: -len(EPILOGUE_FEATURES)])}
+    return expected
 
 
 def write_model(model: Model, path: Path) -> None:
@@ -44,8 +53,9 @@ def write_model(model: Model, path: Path) -> None:
         "features": _features(model.hardware.arch),
         "hardware": model.hardware._asdict(),
         "candidates": [config.to_json() for config in model.candidates],
-        "kinds": [kind._asdict() for kind in model.kinds],
+        "kinds": [kind.to_json() for kind in model.kinds],
         "calibration": model.calibration._asdict(),
+        "fused_calibration": model.fused_calibration._asdict(),
         "split": model.split.to_json(),
         "provenance": dict(model.provenance),
     }
@@ -67,7 +77,7 @@ def _decoded(data: bytes, path: Path) -> Model:
     metadata = metadata_of(data, path)
     _check_features(metadata, path)
     try:
-        tensors = load(data)
+        tensors = _widened(load(data), metadata["features"]["version"])
     except (SafetensorError, KeyError) as error:  # KeyError: a dtype that NumPy does not have
         raise ModelError(f"{path}: damaged: {error}") from error
     try:
@@ -82,12 +92,21 @@ def _check_features(metadata: Mapping[str, Any], path: Path) -> None:
     found, hardware = metadata.get("features"), metadata.get("hardware")
     if not isinstance(found, dict):
         raise ModelError(f"{path}: the metadata do not say which features it is for")
-    for name, expected in _features(hardware.get("arch") if isinstance(hardware, dict) else None).items():
+    arch = hardware.get("arch") if isinstance(hardware, dict) else None
+    for name, expected in _features(arch, found.get("version")).items():
         if found.get(name) != expected:
             difference = (
                 f"expected {expected}, found {found.get(name)!r}" if name == "version" else "other names or values"
             )
             raise ModelError(f"{path}: features.{name}: {difference}; distill the model again with this diode_lut")
+
+
+def _widened(tensors: dict[str, Any], version: int) -> dict[str, Any]:
+    """The tensors for the features of VERSION: those that an older version lacks have the weight 0."""
+    problem = tensors.get("problem")
+    if version == VERSION or problem is None or problem.ndim != 2:
+        return tensors
+    return {**tensors, "problem": np.pad(problem, ((0, 0), (0, len(EPILOGUE_FEATURES))))}
 
 
 def _model(metadata: Mapping[str, Any], tensors: dict[str, Any], path: Path, digest: str) -> Model:
@@ -102,6 +121,7 @@ def _model(metadata: Mapping[str, Any], tensors: dict[str, Any], path: Path, dig
         metadata["provenance"],
         path=path,
         digest=digest,
+        fused_calibration=_calibration(metadata["fused_calibration"]) if "fused_calibration" in metadata else NEVER,
     )
 
 

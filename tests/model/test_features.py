@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.domain.problem import Problem
+from diode_lut.domain.problem import EPILOGUES, Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.features import (
     CONFIG_FEATURES,
+    EPILOGUE_FEATURES,
     JOINT_FEATURES,
     PROBLEM_FEATURES,
     Tiling,
@@ -87,6 +88,18 @@ def test_problem_features_by_name() -> None:
     assert (found["log_m"], found["log_k"], found["log_flops"]) == (6, 10, pytest.approx(math.log2(2 * 64 * 96 * 1024)))
     flags = ("bias", "batched", "float16", "float32", "a_transposed", "b_transposed", "aligned", "n_multiple_of_64")
     assert [found[name] for name in flags] == [1, 0, 1, 0, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_classes_of_epilogues_are_flags(epilogue: str) -> None:
+    """Of the last features of a problem, the one of its class is set; all others are as without an epilogue."""
+    alone, found = (problem_features(problem, 132)[:, 0] for problem in (MM, MM._replace(epilogue=epilogue)))
+    count = len(EPILOGUE_FEATURES)
+    assert PROBLEM_FEATURES[-count:] == EPILOGUE_FEATURES
+    assert (found[:-count] == alone[:-count]).all()
+    assert [name for name, value in zip(EPILOGUE_FEATURES, found[-count:], strict=True) if value] == (
+        [] if epilogue == "none" else [f"epilogue_{epilogue}"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.candidates import Candidates
+from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES
 from diode_lut.model.network import MAX_WEIGHT, Weights
-from diode_lut.model.ranking import MAX_RANKED, Calibration
+from diode_lut.model.ranking import MAX_RANKED, Calibration, Model
 from tests.model.small import BATCHED, BMM, CANDIDATES, CUT, KINDS, LARGE, MM, SMALL, model, weights
 
 
@@ -55,6 +56,40 @@ def test_aten_can_win() -> None:
     ranking = model(advantage=-0.5).rank(MM)
     assert ranking is not None
     assert ranking.configs[0] == ATEN
+
+
+def test_classes_of_epilogues_can_have_different_answers() -> None:
+    """A model may choose a Triton kernel for a GEMM alone, and aten with an epilogue, with a confidence of its own."""
+    chooser = by_epilogue()
+    for epilogue, expected, confidence in (("none", SMALL, 0.99), ("light", SMALL, 0.7), ("heavy", ATEN, 0.7)):
+        ranking = chooser.rank(MM._replace(epilogue=epilogue))
+        assert ranking is not None
+        assert (ranking.configs[0], ranking.confidence) == (expected, confidence)
+    assert chooser.rank(MM._replace(epilogue="medium")) is None
+    assert model().rank(MM._replace(epilogue="light")) is None
+
+
+def by_epilogue() -> Model:
+    """A model that expects SMALL to be faster than aten, but not with a heavy epilogue. It knows no medium ones."""
+    config = np.zeros((2, len(CONFIG_FEATURES) + 1), np.float32)
+    config[0, CONFIG_FEATURES.index("tiled")] = config[1, CONFIG_FEATURES.index("aten")] = 1
+    problem = np.zeros((2, len(PROBLEM_FEATURES)), np.float32)
+    problem[0, PROBLEM_FEATURES.index("epilogue_heavy")] = -1
+    two = Weights(
+        learned=np.zeros((1, len(CANDIDATES)), np.float32),
+        problem=problem,
+        config=config,
+        joint=np.zeros((2, len(JOINT_FEATURES)), np.float32),
+        first_bias=np.array([[0], [-0.5]], np.float32),
+        second=np.eye(2, dtype=np.float32),
+        second_bias=np.zeros((2, 1), np.float32),
+        last=np.array([[-1, -1]], np.float32),
+        last_bias=np.zeros((1, 1), np.float32),
+        doubt=np.zeros((1, 4), np.float32),
+        doubt_bias=np.array([[-1]], np.float32),
+    )
+    kinds = [*KINDS, *(KINDS[0]._replace(epilogue=name) for name in ("light", "heavy"))]
+    return model(weights=two, kinds=kinds, fused_calibration=Calibration(0.0, (0.0,), (0.7,)))
 
 
 def test_problems_with_a_batch_have_candidates_of_their_own() -> None:

@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import load, save
 
 from diode_lut.domain.errors import ModelError
+from diode_lut.model.features import EPILOGUE_FEATURES, PROBLEM_FEATURES
 from diode_lut.model.header import KEY, MAX_WEIGHTS_BYTES, metadata_of, read_model_hardware
 from diode_lut.model.training_set import Split, parse_family
 from diode_lut.model.weights import read_model, write_model
@@ -41,6 +42,22 @@ def test_same_model_same_bytes(path: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.safetensors"
     write_model(read_model(path), again)
     assert again.read_bytes() == path.read_bytes()
+
+
+def test_models_without_epilogues_are_read(path: Path) -> None:
+    """A model of version 4 has the same rankings as before, and no match for GEMMs with an epilogue."""
+    written = read_model(path)
+    data = path.read_bytes()
+    tensors, metadata = load(data), metadata_of(data, path)
+    metadata["features"] |= {"version": 4, "problem": list(PROBLEM_FEATURES[: -len(EPILOGUE_FEATURES)])}
+    del metadata["fused_calibration"]
+    tensors["problem"] = np.ascontiguousarray(tensors["problem"][:, : -len(EPILOGUE_FEATURES)])
+    path.write_bytes(save(tensors, {KEY: json.dumps(metadata)}))
+    found = read_model(path)
+    assert found.rank(MM) == written.rank(MM)
+    light = MM._replace(epilogue="light")
+    assert found.rank(light) is None
+    assert "epilogue=light" in found.unknown(light)
 
 
 def altered(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -137,11 +154,16 @@ def test_types_that_numpy_does_not_have(path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda fields: fields["features"].update(version=3), "features.version: expected 4, found 3"),
+        (lambda fields: fields["features"].update(version=3), "features.version: expected 5, found 3"),
         (lambda fields: fields["features"]["joint"].reverse(), "features.joint: other names or values; distill"),
         (lambda fields: fields["features"]["constants"].update(shared_memory=1), "features.constants: other names"),
         (lambda fields: fields.pop("kinds"), "metadata is incomplete or damaged: KeyError: 'kinds'"),
         (lambda fields: fields["kinds"][0].update(dtype={}), "metadata: dtype: {} is not one of float16"),
+        (
+            lambda fields: fields["kinds"][0].update(epilogue="all"),
+            "metadata: epilogue: 'all' is not one of none, light",
+        ),
+        (lambda fields: fields["fused_calibration"].update(doubts=[1]), "calibration: not ascending doubts, each"),
         (lambda fields: fields["kinds"][0].update(m=""), "metadata is incomplete or damaged: TypeError"),
         (lambda fields: fields["candidates"][0].update(block_m=96), "metadata: block_m: 96 is not allowed"),
         (lambda fields: fields["kinds"][0].update(m=[100, 1]), "metadata: m: 100 to 1 is not a range of sizes"),
