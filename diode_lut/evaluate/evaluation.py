@@ -101,10 +101,11 @@ class Evaluation(NamedTuple):
 
     @property
     def groups(self) -> dict[str, dict[str, Summary]]:
-        """The figures by op, by dtype and by the origin of the choice."""
+        """The figures by op, dtype and class of epilogue, and by the origin of the choice."""
         keys: dict[str, Callable[[Case], str]] = {
             "op": lambda case: case.problem.op,
             "dtype": lambda case: case.problem.dtype,
+            "epilogue": lambda case: case.problem.epilogue,
             "source": lambda case: case.origin,
         }
         return {name: self._by(key) for name, key in keys.items()}

@@ -127,13 +127,16 @@ def test_another_baseline_can_be_named() -> None:
         evaluated(A, record(1, {A: 1.0}), against="triton")
 
 
-def test_groups_are_by_op_dtype_and_source() -> None:
+def test_groups_are_by_op_dtype_epilogue_and_source() -> None:
     """Each group has its own figures."""
-    other = Record(problem(1)._replace(op="bmm", dtype="bfloat16"), (Timing(ATEN, 2.0), Timing(A, 1.0)))
+    other = Record(
+        problem(1)._replace(op="bmm", dtype="bfloat16", epilogue="heavy"), (Timing(ATEN, 2.0), Timing(A, 1.0))
+    )
     groups = evaluated(A, other, record(1, {A: 4.0, ATEN: 4.0})).groups
     assert {name: {key: each.gain for key, each in group.items()} for name, group in groups.items()} == {
         "op": {"bmm": 2, "mm": 1},
         "dtype": {"bfloat16": 2, "float16": 1},
+        "epilogue": {"heavy": 2, "none": 1},
         "source": {"range": pytest.approx(math.sqrt(2))},
     }
 
