@@ -4,7 +4,7 @@ A logistic regression predicts the doubt: the log odds that the choice is not go
 both hidden layers for the choice, and the choice's lead over the second. The student's choices on its training problems
 are better than those on new ones. So the labels are from the choices of the teacher's member that was not trained on
 the problem; these are about as good as the student's choices on new problems. The confidence for a doubt is found by
-cross-validation, on problems that the regression was not fitted to.
+cross-validation, on problems that the regression was not fitted to, with and without an epilogue apart.
 """
 
 from __future__ import annotations
@@ -64,24 +64,31 @@ class Regression(NamedTuple):
 
 
 class Calibrated(NamedTuple):
-    """The weights from a student's layers to the doubt, and the confidences of doubts."""
+    """The weights from a student's layers to the doubt, and the confidences of doubts.
+
+    ``calibration`` is for problems without an epilogue, ``fused_calibration`` for those with one.
+    """
 
     weights: Tensor
     bias: Tensor
     calibration: Calibration
+    fused_calibration: Calibration
 
 
 def calibrate(trained: Trained) -> Calibrated:
     """The calibration of a student, from the problems that it and its teacher were trained on."""
     inputs = _inputs(trained.student, trained.measured)
     good = trained.teacher.unseen_losses(trained.measured) <= np.log1p(GOOD)
+    fused = trained.measured.fused
     doubts = torch.empty(len(good))
     for part in range(len(trained.teacher.members)):
         held_out = trained.teacher.unseen == part
         doubts[held_out] = Regression.of(inputs[~held_out], (~good[~held_out]).float()).doubts(inputs[held_out])
     weights, bias = Regression.of(inputs, (~good).float())
-    calibration = calibration_of(doubts.numpy(), good.numpy(), -float(weights[-1]))
-    return Calibrated(weights[:-1], bias, calibration)
+    calibrations = (
+        calibration_of(doubts[rows].numpy(), good[rows].numpy(), -float(weights[-1])) for rows in (~fused, fused)
+    )
+    return Calibrated(weights[:-1], bias, *calibrations)
 
 
 def _inputs(student: Network, examples: Examples) -> Tensor:
@@ -93,7 +100,12 @@ def _inputs(student: Network, examples: Examples) -> Tensor:
 
 
 def calibration_of(doubts: np.ndarray, good: np.ndarray, per_lead: float) -> Calibration:
-    """Per doubt: the lower bound of the share of good answers with at most that doubt, made non-increasing."""
+    """Per doubt: the lower bound of the share of good answers with at most that doubt, made non-increasing.
+
+    Without any answers there are no doubts, and the confidence is always 0.
+    """
+    if not len(good):
+        return Calibration(per_lead, (), ())
     doubts = doubts.round(_DIGITS)
     order = np.argsort(doubts, kind="stable")
     last = np.flatnonzero(np.diff(doubts[order], append=np.inf))  # the last of those with the same doubt

@@ -15,6 +15,7 @@ from diode_lut.distill.training import Epoch, Plan, one_thread, train_student
 from diode_lut.distill.validation import Validation, validate
 from diode_lut.domain.errors import DatasetError, ModelError
 from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import NO_EPILOGUE
 from diode_lut.io.resources import __version__
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
@@ -54,7 +55,8 @@ def distill(
     training = [target for target in found if any(kind.key == target.problem.kind for kind in kinds)]
     if rare := len(found) - len(training):
         report(
-            f"{rare} problems are left out: their op, dtype, layout and align have fewer than {MIN_PROBLEMS} problems"
+            f"{rare} problems are left out: their op, dtype, layout, align and epilogue have fewer than {MIN_PROBLEMS} "
+            "problems"
         )
     if len(training) < MIN_TRAINING_PROBLEMS:
         raise ModelError(
@@ -70,8 +72,11 @@ def distill(
         calibrated = calibrate(trained)
         weights = trained.student.weights(calibrated.weights, calibrated.bias)
     provenance = _provenance(datasets, plan, len(training))
-    model = Model(hardware, weights, candidates, kinds, calibrated.calibration, split, provenance)
-    validations = {name: validate(model, group) for name, group in sorted(groups.items())}
+    model = Model(
+        *(hardware, weights, candidates, kinds, calibrated.calibration, split, provenance),
+        fused_calibration=calibrated.fused_calibration,
+    )
+    validations = {name: validate(model, group) for name, group in sorted(_by_epilogue(groups).items())}
     return Distilled(model, len(training), validations, trained.histories)
 
 
@@ -103,6 +108,16 @@ def _groups(targets: Sequence[Target], split: Split) -> dict[str, list[Target]]:
                 f"{name}: no problem belongs to this family, or all of its problems belong to families before it"
             )
     return dict(groups)
+
+
+def _by_epilogue(groups: dict[str, list[Target]]) -> dict[str, list[Target]]:
+    """The groups, of which each class of epilogues is a group of its own, such as ``test with epilogue light``."""
+    parts: defaultdict[str, list[Target]] = defaultdict(list)
+    for name, targets in groups.items():
+        for target in targets:
+            epilogue = target.problem.epilogue
+            parts[name if epilogue == NO_EPILOGUE else f"{name} with epilogue {epilogue}"].append(target)
+    return dict(parts)
 
 
 def _provenance(datasets: Sequence[Dataset], plan: Plan, problems: int) -> dict[str, object]:

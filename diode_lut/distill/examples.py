@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from diode_lut.distill.targets import Target
-from diode_lut.domain.problem import ITEMSIZES, Problem, contiguous_align
+from diode_lut.domain.problem import ITEMSIZES, NO_EPILOGUE, Problem, contiguous_align
 from diode_lut.kernels.config import Config
 from diode_lut.model.candidates import Candidates, family_of
 from diode_lut.model.features import config_features, problem_features
@@ -47,11 +47,15 @@ class Space(NamedTuple):
 class Examples(NamedTuple):
     """Problems as tensors, which have a row per problem.
 
+    ``gemm`` numbers the GEMMs: problems that differ in their epilogues alone have the same number, from 0 up.
+    ``fused`` flags problems with an epilogue.
     ``features`` are PROBLEM_FEATURES (problems x features). ``family`` is 0 without a batch, 1 with one. ``joint`` are
     JOINT_FEATURES (problems x candidates x features). ``applies`` flags the applicable candidates and ``losses`` are
     log(time / best time), capped at MAX_LOSS (both problems x candidates).
     """
 
+    gemm: Tensor
+    fused: Tensor
     features: Tensor
     family: Tensor
     joint: Tensor
@@ -80,7 +84,10 @@ def examples_of(problems: Sequence[Problem], space: Space, targets: Sequence[Tar
     losses = [
         _losses(target, space.families[member].configs, width) for target, member in zip(targets, members, strict=False)
     ]
+    numbers = {gemm: number for number, gemm in enumerate(dict.fromkeys(problem.alone for problem in problems))}
     return Examples(
+        torch.tensor([numbers[problem.alone] for problem in problems]),
+        torch.tensor([problem.epilogue != NO_EPILOGUE for problem in problems]),
         torch.from_numpy(np.hstack([problem_features(problem, space.sm_count) for problem in problems]).T.copy()),
         torch.tensor(members),
         torch.from_numpy(np.stack(joint)).transpose(1, 2).contiguous(),
@@ -90,7 +97,8 @@ def examples_of(problems: Sequence[Problem], space: Space, targets: Sequence[Tar
 
 
 def _losses(target: Target, configs: Sequence[Config], width: int) -> npt.NDArray[np.float32]:
-    losses = [target.times.get(config, np.inf) - target.best for config in configs]
+    times = target.expected
+    losses = [times.get(config, np.inf) - target.best for config in configs]
     return np.minimum([*losses, *[MAX_LOSS] * (width - len(losses))], MAX_LOSS).astype(np.float32)
 
 

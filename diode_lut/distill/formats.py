@@ -52,10 +52,12 @@ def _lines(name: str, validation: Validation) -> Iterator[str]:
 
 def _figures(validation: Validation) -> str:
     good = sum(choice.good for choice in validation.choices) / len(validation.choices)
+    untimed = sum(not choice.timed for choice in validation.choices)
     worst = max((choice.time for choice in validation.choices if not choice.failed), default=math.nan)
     return (
         f"{good:.1%} within {GOOD:.0%} of the best, gain over aten {validation.gain:.3f}, "
         f"of the best {validation.best_gain:.3f}, worst {worst:.2f} times as long as aten"
+        f"{f', {untimed} without a time of their own' if untimed else ''}"
     )
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +40,9 @@ def choose(targets: Sequence[Target]) -> list[Config]:
 
 def _cover(targets: Sequence[Target]) -> list[Config]:
     """The configs chosen greedily: each lowers most the summed time of the best candidate per problem."""
-    configs = sorted({config for target in targets for config in target.times if _eligible(config)}, key=config_order)
+    configs = sorted(
+        {config for target in targets for config in target.expected if _eligible(config)}, key=config_order
+    )
     losses = _losses(targets, configs)
     best = losses[:, configs.index(ATEN)]
     chosen: list[int] = []
@@ -60,7 +65,7 @@ def _losses(targets: Sequence[Target], configs: Sequence[Config]) -> _Matrix:
     losses = np.full((len(targets), len(configs)), np.inf)
     column = {config: number for number, config in enumerate(configs)}
     for row, target in enumerate(targets):
-        for config, time in target.times.items():
+        for config, time in target.expected.items():
             if config in column:
                 losses[row, column[config]] = time - target.best
     np.minimum(losses, _MAX_LOSS, out=losses)
@@ -71,17 +76,26 @@ class Target(NamedTuple):
     """The measurements of one problem.
 
     ``times`` are log(time / time of aten) per config; ``best`` is the least of them. ``failed`` configs have no time.
+    With an epilogue, only the best config of each tile and number of warps was timed; ``estimated`` are the others.
     """
 
     problem: Problem
     times: dict[Config, float]
     best: float
     failed: frozenset[Config] = frozenset()
+    estimated: Mapping[Config, float] = MappingProxyType({})
+
+    @property
+    def expected(self) -> dict[Config, float]:
+        """The times, and the estimates for configs without one."""
+        return {**self.estimated, **self.times}
 
 
 def targets_of(records: Iterable[Record]) -> list[Target]:
     """A target for each problem on which aten was timed, in order."""
-    return [target for record in combined(records) if (target := _target(record)) is not None]
+    targets = [target for record in combined(records) if (target := _target(record)) is not None]
+    by_problem = {target.problem: target for target in targets}
+    return [_with_estimates(target, by_problem.get(target.problem.alone, target)) for target in targets]
 
 
 def _target(record: Record) -> Target | None:
@@ -91,3 +105,26 @@ def _target(record: Record) -> Target | None:
     relative = {config: math.log(ns / times[ATEN]) for config, ns in times.items()}
     failed = frozenset(timing.config for timing in record.timings if timing.ns is None)
     return Target(record.problem, relative, min(relative.values()), failed)
+
+
+def _with_estimates(target: Target, alone: Target) -> Target:
+    """The target with estimates for configs that were timed only on the GEMM without its epilogue, ``alone``.
+
+    An epilogue costs kernels with the same tile and number of warps about the same factor.
+    """
+    factors: defaultdict[tuple[object, ...], list[float]] = defaultdict(list)
+    for config in target.times.keys() & alone.times.keys():
+        if config.kernel.tiled:
+            factors[_accumulators(config)].append(target.times[config] - alone.times[config])
+    known = target.times.keys() | target.failed
+    estimated = {
+        config: max(time + fmean(factors[_accumulators(config)]), target.best)
+        for config, time in alone.times.items()
+        if config.kernel.tiled and config not in known and _accumulators(config) in factors
+    }
+    return target._replace(estimated=estimated)
+
+
+def _accumulators(config: Config) -> tuple[object, ...]:
+    """What the accumulators of a tiled config are like, on which the cost of an epilogue depends."""
+    return config.template, config.tiles.block_m, config.tiles.block_n, config.tiles.num_warps

@@ -134,7 +134,7 @@ MEMBERS = 6
 
 
 class Teacher(NamedTuple):
-    """Trained networks; ``unseen`` is, per problem, the number of the member that was not trained on it."""
+    """Trained networks; ``unseen`` is, per problem, the number of the member that was not trained on its GEMM."""
 
     members: tuple[Network, ...]
     unseen: Tensor
@@ -158,7 +158,7 @@ def train_teacher(
 ) -> tuple[Teacher, list[Epoch]]:
     """The teacher, with ``at_once`` members trained at a time, and the history of its first member."""
     generator = torch.Generator().manual_seed(plan.seed)
-    unseen = torch.randperm(examples.size, generator=generator) % MEMBERS
+    unseen = (torch.randperm(int(examples.gemm.max()) + 1, generator=generator) % MEMBERS)[examples.gemm]
     trainings = []
     for number in range(MEMBERS):
         own = plan._replace(seed=MEMBERS * plan.seed + number)

@@ -33,6 +33,7 @@ class Choice(NamedTuple):
 
     ``time``, ``expected`` and ``best`` are times over aten's: of the choice as measured and as expected, and of the
     best config. ``failed`` says that the choice failed when it was measured; then its time follows from UNTIMED.
+    ``timed`` says that the choice has a time; if not, ``time`` is the target's estimate, or UNTIMED.
     ``tops`` has, per number of TOPS, the time of the best of that many first configs over the best time. ``errors``
     are log(expected time / measured time) of the first configs.
     """
@@ -47,6 +48,7 @@ class Choice(NamedTuple):
     tops: tuple[float, ...]
     errors: tuple[float, ...]
     failed: bool
+    timed: bool
 
     @property
     def good(self) -> bool:
@@ -117,7 +119,7 @@ def _choice(model: Model, target: Target) -> Choice | None:
     ranking = model.rank(target.problem)
     if ranking is None:
         return None
-    times = [target.times.get(config, UNTIMED) for config in ranking.configs]
+    times = [target.expected.get(config, UNTIMED) for config in ranking.configs]
     ranked = islice(zip(ranking.configs, ranking.times, strict=True), TOPS[-1])
     pairs = ((target.times.get(config), time) for config, time in ranked)
     return Choice(
@@ -131,6 +133,7 @@ def _choice(model: Model, target: Target) -> Choice | None:
         tops=tuple(math.exp(min(times[:top]) - target.best) for top in TOPS),
         errors=tuple(math.log(expected) - measured for measured, expected in pairs if measured is not None),
         failed=ranking.configs[0] in target.failed,
+        timed=ranking.configs[0] in target.times,
     )
 
 

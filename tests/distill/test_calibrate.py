@@ -32,6 +32,11 @@ def test_the_last_confidence_is_a_lower_bound(good: int, among: int, expected: f
     assert found.confidences[-1] == pytest.approx(expected, abs=2e-4)
 
 
+def test_without_answers_nothing_is_sure() -> None:
+    """Without any answer the confidence is 0 for every doubt."""
+    assert calibration_of(np.zeros(0), np.zeros(0, np.bool_), 0.0).confidence(-1e9) == 0
+
+
 @given(st.lists(st.booleans(), min_size=1, max_size=300))
 def test_confidence_never_rises_with_the_doubt(good: list[bool]) -> None:
     """Confidence descends with the doubt, and is below 1."""
@@ -122,3 +127,15 @@ def test_what_doubts_mean_is_found_elsewhere(trained: Trained, known: torch.Tens
     expected = calibration_of(doubts.numpy(), bad.numpy() == 0, found.per_lead)
     np.testing.assert_allclose(found.doubts, expected.doubts, atol=2e-3)
     np.testing.assert_allclose(found.confidences, expected.confidences, atol=2e-3)
+
+
+def test_problems_with_an_epilogue_have_confidences_of_their_own(trained: Trained) -> None:
+    """The confidences for problems with an epilogue are from these problems alone, and so are the others'."""
+    fused = torch.arange(trained.measured.size) % 3 == 0
+    found, other = (
+        calibrate(trained._replace(measured=trained.measured._replace(fused=flags))) for flags in (fused, ~fused)
+    )
+    assert (found.calibration, found.fused_calibration) == (other.fused_calibration, other.calibration)
+    assert found.calibration != found.fused_calibration
+    assert len(found.fused_calibration.doubts) == 40
+    assert calibrate(trained).fused_calibration.doubts == ()

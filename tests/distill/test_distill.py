@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,27 @@ def test_a_seed_gives_one_model(dataset_file: Path, distilled: Distilled, tmp_pa
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
+def test_classes_of_epilogues_are_trained_and_validated(dataset_file: Path) -> None:
+    """A class with enough problems is known, has confidences, and is validated on GEMMs held out with all epilogues."""
+
+    def with_light(dataset: Dataset) -> Iterator[Record]:
+        for record in dataset:
+            yield record
+            if record.stage == "final":
+                timings = (timing._replace(ns=timing.ns * 1.3) for timing in record.timings if timing.ns is not None)
+                yield Record(record.problem._replace(epilogue="light"), tuple(timings), "final")
+
+    dataset = read_dataset(dataset_file)
+    both = Dataset(dataset.path, dataset.header, lambda *_: with_light(dataset))
+    found = distill([both], Split(0, 0.2), Plan(epochs=1))
+    assert {kind.epilogue for kind in found.model.kinds} == {"none", "light"}
+    assert found.model.fused_calibration.doubts
+    assert set(found.validations) == {"test", "test with epilogue light"}
+    alone, light = ({choice.problem.alone for choice in each.choices} for each in found.validations.values())
+    assert alone
+    assert alone == light
+
+
 class Threads(TorchFunctionMode):
     """Records which torch functions this thread calls, and torch's number of threads at each call."""
 
@@ -135,7 +157,9 @@ def test_what_is_left_out_is_said(dataset_file: Path) -> None:
         dataset.path, dataset.header, lambda *_: chain(dataset, [next(iter(dataset))._replace(problem=rare)])
     )
     distill([more], Split(0, 0.0), Plan(epochs=1), said.append)
-    assert said[0] == "1 problems are left out: their op, dtype, layout and align have fewer than 4 problems"
+    assert said[0] == (
+        "1 problems are left out: their op, dtype, layout, align and epilogue have fewer than 4 problems"
+    )
 
 
 def test_nothing_to_choose_from(dataset_file: Path) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 
-from diode_lut.distill.targets import MAX_CANDIDATES, Target, choose
+import pytest
+
+from diode_lut.dataset import Record, Timing
+from diode_lut.distill.targets import MAX_CANDIDATES, Target, choose, targets_of
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from tests.model.small import BATCHED, BMM, CUT, MM
@@ -50,3 +54,50 @@ def test_problems_with_a_batch_have_candidates_of_their_own() -> None:
     found = choose([*targets, target(BMM, {BATCHED: -0.01})])
     assert len(found) == MAX_CANDIDATES + 1
     assert BATCHED in found
+
+
+def test_configs_without_a_time_are_estimated() -> None:
+    """An epilogue costs a config without a time the same factor as configs with the same tile and number of warps."""
+    timed, other, wide, failing, beside = (
+        Config("triton_mm", tiles)
+        for tiles in (
+            (64, 64, 32, 8, 3, 4),
+            (64, 64, 64, 8, 4, 4),
+            (64, 64, 32, 8, 3, 8),
+            (64, 64, 128, 8, 3, 4),
+            (128, 64, 32, 8, 3, 4),
+        )
+    )
+    alone = Record(
+        MM,
+        tuple(
+            Timing(config, ns)
+            for config, ns in (
+                (ATEN, 100.0),
+                (timed, 80.0),
+                (other, 88.0),
+                (wide, 60.0),
+                (failing, 81.0),
+                (beside, 70.0),
+            )
+        ),
+    )
+    fused = Record(
+        MM._replace(epilogue="light"),
+        (Timing(ATEN, 200.0), Timing(timed, 120.0), Timing(failing, None, "wrong_result")),
+    )
+    plain, light = sorted(targets_of([alone, fused]), key=lambda target: target.problem.epilogue == "light")
+    assert not plain.estimated
+    assert set(light.times) == {ATEN, timed}
+    assert light.estimated == {other: pytest.approx(math.log(0.6 * 88 / 80))}
+    assert light.expected == {**light.times, **light.estimated}
+    assert targets_of([fused])[0].estimated == {}
+
+
+def test_no_estimate_is_better_than_the_best_time() -> None:
+    """A config that was not timed is expected to be no better than the best that was."""
+    fast, slow = (Config("triton_mm", (64, 64, 32, 8, stages, 4)) for stages in (3, 4))
+    alone = Record(MM, (Timing(ATEN, 100.0), Timing(fast, 50.0), Timing(slow, 80.0)))
+    fused = Record(MM._replace(epilogue="light"), (Timing(ATEN, 200.0), Timing(slow, 120.0)))
+    light = next(target for target in targets_of([alone, fused]) if target.problem != MM)
+    assert light.estimated == {fast: light.best}

@@ -44,6 +44,15 @@ def test_a_member_learns_nothing_from_what_it_has_not_seen(space_and_examples: t
     assert same == [number == 2 for number in range(MEMBERS)]
 
 
+def test_a_member_has_not_seen_a_gemm_with_any_epilogue(space_and_examples: tuple[Space, Examples]) -> None:
+    """Problems that differ in their epilogues alone are unseen by the same member."""
+    space, examples = space_and_examples
+    teacher = trained(space, examples._replace(gemm=torch.arange(examples.size) // 4))
+    for number in range(examples.size // 4):
+        assert len(set(teacher.unseen[4 * number : 4 * number + 4].tolist())) == 1
+    assert sorted(set(teacher.unseen.tolist())) == list(range(MEMBERS))
+
+
 def test_a_teacher_expects_what_its_members_do_on_average(space_and_examples: tuple[Space, Examples]) -> None:
     """The teacher's losses are the members' mean scores over the best, capped at MAX_LOSS."""
     space, examples = space_and_examples

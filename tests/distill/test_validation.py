@@ -10,8 +10,8 @@ from diode_lut.dataset import Record, Timing
 from diode_lut.distill.formats import as_text
 from diode_lut.distill.targets import targets_of
 from diode_lut.distill.validation import Validation, validate
-from diode_lut.kernels.config import ATEN
-from tests.model.small import LARGE, MM, SMALL, model
+from diode_lut.kernels.config import ATEN, Config
+from tests.model.small import KINDS, LARGE, MM, SMALL, model
 
 NEARLY = math.log(0.9)
 """log(time / time of aten) that the model expects of both tiled configs; SMALL comes first."""
@@ -64,3 +64,19 @@ def test_a_choice_without_a_time_is_slow() -> None:
         assert len(choice.errors) == 2, "of aten and LARGE"
     assert len(validated(None, timed=False).slow) == 1
     assert validated(None, timed=False).failed == []
+
+
+def test_an_estimate_stands_for_a_time() -> None:
+    """With an epilogue, a choice that was timed only without it has an estimated time, and is counted."""
+    alone = Record(MM, (Timing(ATEN, 100.0), Timing(BESIDE, 50.0), Timing(SMALL, 60.0)))
+    fused = Record(MM._replace(epilogue="light"), (Timing(ATEN, 200.0), Timing(BESIDE, 150.0)))
+    kinds = [KINDS[0]._replace(epilogue="light")]
+    target = next(each for each in targets_of([alone, fused]) if each.problem != MM)
+    validation = validate(model(-NEARLY, kinds=kinds), [target])
+    (choice,) = validation.choices
+    assert (choice.config, choice.timed, choice.time) == (SMALL, False, pytest.approx(0.9))
+    assert ", 1 without a time of their own\n" in as_text("test", validation)
+
+
+BESIDE = Config("triton_mm", (*SMALL.params[:4], 3, SMALL.params[5]))
+"""SMALL with another number of stages."""
