@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from diode_lut.distill.examples import Examples, Space
 from diode_lut.model.features import Floats
@@ -87,9 +88,11 @@ class Network(nn.Module):
     def layers(self, examples: Examples) -> tuple[Tensor, Tensor]:
         """Activations of the first and the second layer, each problems x candidates x neurons."""
         of_problem, of_config, of_joint = self.parts
-        plain, batched = torch.cat((self._configs, self.learned[self._numbers]), dim=2) @ of_config.T
-        first = examples.joint @ of_joint.T + torch.where(examples.family[:, None, None] == 1, batched, plain)
-        first = torch.relu(first + (examples.features @ of_problem.T + self.first_bias)[:, None])
+        of_families = torch.cat((self._configs, self.learned[self._numbers]), dim=2) @ of_config.T
+        member = one_hot(examples.family, len(of_families)).to(of_families.dtype)
+        fixed = (member @ of_families.flatten(1)).view(examples.size, *of_families.shape[1:])
+        fixed = fixed + (examples.features @ of_problem.T + self.first_bias)[:, None]
+        first = torch.relu(torch.baddbmm(fixed, examples.joint, of_joint.T.expand(examples.size, -1, -1)))
         return first, torch.relu(self.second(first))
 
     def weights(self, doubt: Tensor, doubt_bias: Tensor) -> Weights:

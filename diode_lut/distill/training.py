@@ -86,7 +86,7 @@ def train(trainings: Sequence[Training], at_once: int) -> list[list[Epoch]]:
 def _train(training: Training, ended: Event) -> list[Epoch]:
     network, lessons, plan, test = training
     generator = torch.Generator().manual_seed(plan.seed)
-    optimizer = torch.optim.AdamW(network.parameters(), weight_decay=_WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW(network.parameters(), weight_decay=_WEIGHT_DECAY, fused=True)
     batches = sum(-(-lesson.size // _BATCH) for lesson in lessons)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, _LEARNING_RATE, total_steps=plan.epochs * batches, pct_start=_WARM_UP
