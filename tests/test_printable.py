@@ -272,6 +272,6 @@ def test_text_leaves_in_one_place() -> None:
     for path in sorted((ROOT / "diode_lut" / "cli").glob("*.py")):
         text = path.read_text(encoding="utf-8")
         if path.stem != "output":
-            assert text.count("click.echo(") == (path.stem == "diff"), path
+            assert text.count("click.echo(") == (path.stem == "git"), path
             assert "click.secho(" not in text
     assert isinstance(main, click.Group)

@@ -17,7 +17,7 @@ TABLES = Path(__file__).parent.parent / "tables"
 def test_a_table_comes_out_of_its_datasets(path: Path) -> None:
     """Building from the datasets that a table names gives the file, byte for byte."""
     shipped = read_table(path)
-    found = {f"sha256:{each.digest}": each for each in map(read_dataset, (TABLES / "datasets").glob(f"{path.stem}*"))}
+    found = {f"sha256:{each.digest}": each for each in map(read_dataset, (TABLES / "datasets").rglob(f"{path.stem}*"))}
     named = shipped.provenance["datasets"]
     assert isinstance(named, list)
     noted = Table(shipped.hardware, [entry for entry in shipped.entries if entry.note is not None])

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 from tests.interpreter.device import interpreter_cuda
@@ -124,11 +124,13 @@ def caches(table: Tables, directory: Path) -> dict[str, list[list[Any]]]:
     from torch._dynamo.utils import counters
     from torch._functorch import config as functorch_config
     from torch._inductor import config
+    from torch._inductor.fx_passes import pad_mm
     from torch._inductor.utils import fresh_cache
 
     import diode_lut
 
-    no, yes = (table("cache", {"align": 2, "configs": [config]}) for config in (ATEN, {**ATEN, "pad": 8}))
+    padded = {**ATEN, "pad": 8}
+    no, yes = (table("cache", {"align": 2, "configs": configs}) for configs in ([ATEN, padded], [padded]))
     steps: list[dict[str, Any]] = [{"tables": (no,)}, {"tables": (no,)}, {"tables": (yes,)}, {"tables": (yes,)}]
     steps += [{"tables": (yes,), "pad": False}, {"tables": (no,)}]
     found: dict[str, list[list[Any]]] = {}
@@ -142,6 +144,7 @@ def caches(table: Tables, directory: Path) -> dict[str, list[list[Any]]]:
                 calls: list[Any] = []
                 with (
                     diode_lut.config.patch(tiers=("user",), **settings),
+                    mock.patch.object(cast("Any", pad_mm._should_pad), "_inductors", lambda *_: False),
                     mock.patch.object(
                         torch._inductor.runtime.triton_heuristics.CachingAutotuner, "run", _counting(calls)
                     ),
