@@ -240,7 +240,7 @@ def bench_decision(path: Path) -> None:
     with (
         fake_cuda(),
         diode_lut.config.patch(tables=(str(path),)),
-        mock.patch("diode_lut.inductor.hook.problem_of", measure),
+        mock.patch("diode_lut.inductor.padding.problem_of", measure),
     ):
         for problem in (hit, hit._replace(m=20_000)):
             shapes = (problem.m, problem.k), (problem.k, problem.n)

@@ -144,7 +144,7 @@ def caches(table: Tables, directory: Path) -> dict[str, list[list[Any]]]:
                 calls: list[Any] = []
                 with (
                     diode_lut.config.patch(tiers=("user",), **settings),
-                    mock.patch.object(cast("Any", pad_mm._should_pad), "_inductors", lambda *_: False),
+                    mock.patch.object(cast("Any", pad_mm._should_pad), "_inductors", return_value=False),
                     mock.patch.object(
                         torch._inductor.runtime.triton_heuristics.CachingAutotuner, "run", _counting(calls)
                     ),
