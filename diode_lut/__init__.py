@@ -11,7 +11,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from diode_lut.io.resources import __version__
+from diode_lut.domain.version import __version__
 from diode_lut.runtime.post_import import when_imported
 from diode_lut.settings import autoregister, config
 

@@ -13,7 +13,7 @@ from diode_lut.build.prune import Pruning, needless
 from diode_lut.dataset import SOFTWARE, Dataset, Record
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.io.resources import __version__
+from diode_lut.domain.version import __version__
 from diode_lut.table import Entry, Table
 from diode_lut.table.overlap import coverage
 

@@ -19,7 +19,7 @@ import click
 from diode_lut.cli.output import exit_code, say
 from diode_lut.domain.errors import DiodeLutError
 from diode_lut.domain.printable import printable
-from diode_lut.io.resources import __version__
+from diode_lut.domain.version import __version__
 from diode_lut.settings import config
 
 COMMANDS = {

@@ -123,8 +123,10 @@ def _unpadded(node: Node | None, op: str) -> Problem | None:
         return None
     *bias, a, b = node.args[: 3 if op == "addmm" else 2]
     (a, m, k), (b, same_k, n) = _source(a), _source(b)
+    if k != same_k or not (m or n or k):
+        return None
     tensors = _values((a, b, *bias))
-    if tensors is None or k != same_k:
+    if tensors is None:
         return None
     problem = _problem(op, *tensors)
     return problem if problem is not None and _is_inductors(problem, (m, n, k), tensors) else None
@@ -135,9 +137,7 @@ def _is_inductors(problem: Problem, added: tuple[int, int, int], tensors: Sequen
     a, b, *_ = tensors
     wanted = padded(problem, pad_multiple(problem.dtype))
     sizes = zip(added, (a.shape[-2], b.shape[-1], a.shape[-1]), wanted.sizes[1:], problem.sizes[1:], strict=True)
-    return any(added) and all(
-        count == (larger - smaller if isinstance(size, int) else 0) for count, size, larger, smaller in sizes
-    )
+    return all(count == (larger - smaller if isinstance(size, int) else 0) for count, size, larger, smaller in sizes)
 
 
 def _source(operand: Any) -> tuple[Any, int, int]:

@@ -1,13 +1,10 @@
-"""What diode_lut ships: its version, the digest of its code, and the directories of its data."""
+"""The directories of the data that diode_lut ships with, and the digest of its code."""
 
 from __future__ import annotations
 
 import hashlib
 from functools import cache
 from pathlib import Path
-
-__version__ = "0.1.0"
-"""The version, which receipts, tables and the keys of Inductor's caches have, too."""
 
 _PACKAGE = _CODE = Path(__file__).resolve().parent.parent
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.version import __version__
 from diode_lut.io.forks import in_forked_children
-from diode_lut.io.resources import __version__
 from diode_lut.kernels.config import Config
 from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions, merge_receipts
 from diode_lut.runtime import at_exit

@@ -14,8 +14,9 @@ from diode_lut.domain.errors import MissError
 from diode_lut.domain.hardware import Hardware, detect_hardware, local_devices
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
+from diode_lut.domain.version import __version__
 from diode_lut.io.forks import in_forked_children
-from diode_lut.io.resources import __version__, code_digest
+from diode_lut.io.resources import code_digest
 from diode_lut.kernels.config import Config
 from diode_lut.runtime import recorder
 from diode_lut.selection.catalog import tiers_for, warn_of_useless
