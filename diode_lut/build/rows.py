@@ -36,7 +36,7 @@ of real models on an H200 was left out, rows for Triton kernels with this reach 
 slower than ``aten`` by over 3 % on one of fourteen; with a reach of 64 on one of eight."""
 
 _STRIDE = 256
-"""So many problems are compared with all others at a time, which bounds the memory that takes."""
+"""Number of problems that are compared with all others at a time, which bounds the memory that takes."""
 
 _SAME = 1e-9
 """Volumes that differ by a smaller fraction may be the same: as floating-point numbers they are not exact."""

@@ -10,7 +10,7 @@
     ├── ProblemError           a problem, config or hardware that cannot exist
     ├── HardwareError          no device, or not the one that was asked for
     ├── SettingError           a setting with a value that it cannot have
-    ├── MissError              a product that no table answered for, with the setting strict
+    ├── MissError              a GEMM that no table answered for, with the setting strict
     ├── ReceiptError           a receipt file
     ├── CollectError           measuring could not start or go on
     └── DeviceLostError        a kernel left the device unusable for this process
@@ -86,7 +86,7 @@ class SettingError(DiodeLutError, ValueError):
 
 
 class MissError(DiodeLutError):
-    """A product is left to Inductor, and the setting ``strict`` forbids that."""
+    """A GEMM is left to Inductor, and the setting ``strict`` forbids that."""
 
 
 class ReceiptError(DiodeLutError):

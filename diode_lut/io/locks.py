@@ -36,7 +36,7 @@ def require_unlocked(path: Path) -> None:
 
 
 def _take(descriptor: int, *, shared: bool) -> None:
-    """Try for a while, because a process that looks for stale temporary files locks each of them for an instant."""
+    """Try for a while, because a process that looks for stale temporary files locks each for an instant."""
     for _ in range(_TRIES):
         if try_lock(descriptor, shared=shared):
             return

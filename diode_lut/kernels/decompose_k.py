@@ -10,7 +10,7 @@ from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.template import Complaint, Covered, Parameter, Params, Template
 
 LONG_K = 8
-"""Where K is this many times M and N, tiles of the result are too few to fill the device, and K is worth cutting."""
+"""Where K is this many times M and N, tiles of the result are too few to fill the device, and cutting K can pay."""
 
 _LEAST_PART = 128
 """Elements along K that a part has at least."""

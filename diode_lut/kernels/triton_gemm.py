@@ -75,7 +75,7 @@ GROUP_M = 8
 OTHER_GROUPS = (1, 4, 16)
 
 TMA_ROWS = 64
-"""Tensor descriptors are worth their set-up from this many rows on."""
+"""Minimum number of rows from which tensor descriptors save more than their set-up costs."""
 
 _STAGES_OF_BLOCK_K = {16: (3,), 32: (3, 5), 64: (3, 4, 5), 128: (2, 3, 4), 256: (2,)}
 _WIDE_ROWS = 128

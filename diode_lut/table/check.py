@@ -1,4 +1,4 @@
-"""Everything that is wrong with a table, and what is worth a remark."""
+"""Everything that is wrong with a table, and remarks on what may be."""
 
 from __future__ import annotations
 
