@@ -92,18 +92,19 @@ class Target(NamedTuple):
 
 
 def targets_of(records: Iterable[Record]) -> list[Target]:
-    """A target for each problem on which aten was timed, in order."""
+    """A target for each problem on which aten was timed, in order; no feature describes padding, so it has no part."""
     targets = [target for record in combined(records) if (target := _target(record)) is not None]
     by_problem = {target.problem: target for target in targets}
     return [_with_estimates(target, by_problem.get(target.problem.alone, target)) for target in targets]
 
 
 def _target(record: Record) -> Target | None:
-    times = {timing.config: timing.ns for timing in record.timings if timing.ns is not None}
+    timings = [timing for timing in record.timings if timing.config.pad == 1]
+    times = {timing.config: timing.ns for timing in timings if timing.ns is not None}
     if ATEN not in times:
         return None
     relative = {config: math.log(ns / times[ATEN]) for config, ns in times.items()}
-    failed = frozenset(timing.config for timing in record.timings if timing.ns is None)
+    failed = frozenset(timing.config for timing in timings if timing.ns is None)
     return Target(record.problem, relative, min(relative.values()), failed)
 
 

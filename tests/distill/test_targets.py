@@ -56,6 +56,15 @@ def test_problems_with_a_batch_have_candidates_of_their_own() -> None:
     assert BATCHED in found
 
 
+def test_padding_has_no_part() -> None:
+    """Times on padded operands are neither candidates nor the best, because models cannot tell where padding helps."""
+    padded = Config.parse("aten pad8")
+    timings = (Timing(ATEN, 100.0), Timing(padded, 20.0), Timing(CONFIGS[0], 50.0))
+    (found,) = targets_of([Record(mm(0), timings, "final")])
+    assert found.times == {ATEN: 0.0, CONFIGS[0]: pytest.approx(math.log(0.5))}
+    assert found.best == pytest.approx(math.log(0.5))
+
+
 def test_configs_without_a_time_are_estimated() -> None:
     """An epilogue costs a config without a time the same factor as configs with the same tile and number of warps."""
     timed, other, wide, failing, beside = (
