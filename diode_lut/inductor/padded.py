@@ -8,16 +8,12 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch._inductor import config as inductor_config
-from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes import pad_mm
-from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
-from torch._subclasses import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from diode_lut.domain.problem import BATCHED, Problem
 from diode_lut.inductor.names import failure_reason
+from diode_lut.inductor.program import code_of, trace
 from diode_lut.inductor.standalone import Kernel, Lowering, Subgraph
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.padding import padded
@@ -42,11 +38,7 @@ class Compiled:
         packed: bool = False,
     ) -> None:
         self._settings = {"comprehensive_padding": False} if packed else {}
-        env = ShapeEnv()
-        with FakeTensorMode(shape_env=env) as self._mode:
-            fake = [torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=device) for each in inputs]
-            traced = make_fx(function, decomposition_table=select_decomp_table())(*fake)
-        self._graph = GraphLowering(traced, example_inputs=fake, shape_env=env)
+        self._graph, self._mode, fake = trace(function, inputs, device)
         self.outputs = self._within(lambda: self._lower(fake))
         self._call: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]] | None = None
 
@@ -57,8 +49,8 @@ class Compiled:
 
     def code(self) -> str:
         """The code that Inductor generates, instead of ``load``."""
-        code, *_ = self._within(self._graph.codegen)
-        return str(getattr(code, "value", code))
+        code: str = self._within(lambda: code_of(self._graph))
+        return code
 
     def __call__(self, tensors: Operands) -> Sequence[torch.Tensor]:
         """What it returns for these tensors, once it is loaded."""

@@ -16,7 +16,6 @@ from torch._inductor.codecache import PyCodeCache
 from torch._inductor.compile_worker.subproc_pool import SubprocKind, SubprocPool
 from torch._inductor.debug import DebugContext
 from torch._inductor.decomposition import select_decomp_table
-from torch._inductor.fx_passes.post_grad import view_to_reshape
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import ChoiceCaller
 from torch._inductor.virtualized import V
@@ -99,13 +98,7 @@ def generate(
 
     CannotRun if the config cannot run it.
     """
-    env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=env)
-    with mode:
-        inputs = [torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=device) for each in operands]
-        traced = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
-    view_to_reshape(traced)  # type: ignore[no-untyped-call]
-    graph = GraphLowering(traced, example_inputs=inputs, shape_env=env)
+    graph, mode, inputs = trace(function, operands, device)
     with (
         inductor_config.patch(compile_threads=1),  # generating starts no kernel's compilation
         V.set_graph_handler(graph),
@@ -114,7 +107,23 @@ def generate(
         V.set_choices_handler(_Forced(config)),
     ):
         graph.run(*inputs)
-        code, *_ = graph.codegen()
+        return code_of(graph)
+
+
+def trace(
+    function: Callable[..., Any], operands: Sequence[torch.Tensor], device: torch.device
+) -> tuple[GraphLowering, FakeTensorMode, list[torch.Tensor]]:
+    """A function of tensors like ``operands`` on a device as a graph to be lowered, its fake mode and its inputs."""
+    env = ShapeEnv()
+    with FakeTensorMode(shape_env=env) as mode:
+        inputs = [torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=device) for each in operands]
+        traced = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
+    return GraphLowering(traced, example_inputs=inputs, shape_env=env), mode, inputs
+
+
+def code_of(graph: GraphLowering) -> str:
+    """Inductor's code for a graph that has been lowered."""
+    code, *_ = graph.codegen()
     return str(getattr(code, "value", code))
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.forks import Forks, forks_after
+from tests.forks import ROOT, Forks, forks_after
 from tests.interpreter.process import require_interpreter
 
 DEVICE = """
@@ -23,3 +26,11 @@ def with_device() -> Iterator[Forks]:
     require_interpreter()
     with forks_after(DEVICE) as forks:
         yield forks
+
+
+def found_by(forks: Forks, program: str, *arguments: Path) -> dict[str, Any]:
+    """What one of tests/programs prints, as JSON, in a process of its own."""
+    done = forks.run(str(ROOT / "tests" / "programs" / program), *map(str, arguments))
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.forks import ROOT, Forks
+from tests.forks import Forks
+from tests.interpreter.conftest import found_by
 
 
 @pytest.fixture(scope="module")
 def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What tests/programs/collect_padded.py found out in a process of its own."""
-    directory: Path = tmp_path_factory.mktemp("collect")
-    done = with_device.run(str(ROOT / "tests" / "programs" / "collect_padded.py"), str(directory))
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return found_by(with_device, "collect_padded.py", tmp_path_factory.mktemp("collect"))
 
 
 @pytest.mark.parametrize("stage", ["sweep", "final"])

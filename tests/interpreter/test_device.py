@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from tests.forks import ROOT, Forks
+from tests.forks import Forks
+from tests.interpreter.conftest import found_by
 
 ROUNDING = {"torch.float16": 2.0**-11, "torch.bfloat16": 2.0**-8, "torch.float32": 2.0**-24}
 
@@ -15,10 +15,7 @@ ROUNDING = {"torch.float16": 2.0**-11, "torch.bfloat16": 2.0**-8, "torch.float32
 @pytest.fixture(scope="module")
 def found(with_device: Forks) -> dict[str, Any]:
     """What tests/programs/interpret.py found out in a process of its own."""
-    done = with_device.run(str(ROOT / "tests" / "programs" / "interpret.py"))
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return found_by(with_device, "interpret.py")
 
 
 def test_unwritten_memory_is_nan(found: dict[str, Any]) -> None:

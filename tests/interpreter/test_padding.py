@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.forks import ROOT, Forks
+from tests.forks import Forks
+from tests.interpreter.conftest import found_by
 from tests.interpreter.test_device import ROUNDING
 from tests.programs.pad import SHAPES
 
@@ -16,11 +15,7 @@ from tests.programs.pad import SHAPES
 @pytest.fixture(scope="module")
 def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What tests/programs/pad.py found out in a process of its own."""
-    directory: Path = tmp_path_factory.mktemp("pad")
-    done = with_device.run(str(ROOT / "tests" / "programs" / "pad.py"), str(directory))
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return found_by(with_device, "pad.py", tmp_path_factory.mktemp("pad"))
 
 
 @pytest.mark.parametrize("dtype", ["torch.bfloat16", "torch.float32"])
