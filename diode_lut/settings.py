@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from diode_lut.domain.errors import SettingError
+from diode_lut.domain.values import FLAG, FRACTION, NAMES, NOT_NEGATIVE, PATH, Values, integer, one_of, some_of
 from diode_lut.io.forks import in_forked_children
 
 TIERS = ("user", "device", "same_arch", "model")
@@ -18,107 +19,19 @@ CONFIDENCE, GAIN = 0.95, 0.15
 """The defaults of ``confidence_threshold`` and ``gain_threshold``."""
 
 
-class _Kind(NamedTuple):
-    """What a setting may be: as text, as a check that returns the value to keep, and as an environment variable."""
-
-    allowed: str
-    check: Callable[[Any], Any]
-    parse: Callable[[str], Any]
-
-
-def _choice(*values: str) -> _Kind:
-    def check(value: Any) -> str:
-        if value not in values:
-            raise ValueError
-        return str(value)
-
-    return _Kind(", ".join(values), check, str)
-
-
-def _integer(low: int, high: int) -> _Kind:
-    def check(value: Any) -> int:
-        if type(value) is not int or not low <= value <= high:
-            raise ValueError
-        return value
-
-    return _Kind(f"an integer from {low} to {high}", check, int)
-
-
-def _fraction() -> _Kind:
-    def check(value: Any) -> float:
-        if type(value) not in (int, float) or not 0 <= value <= 1:
-            raise ValueError
-        return float(value)
-
-    return _Kind("a number from 0 to 1", check, float)
-
-
-def _check_gain(value: Any) -> float:
-    if type(value) not in (int, float) or not value >= 0:
-        raise ValueError
-    return float(value)
-
-
-def _check_flag(value: Any) -> bool:
-    if type(value) is not bool:
-        raise ValueError
-    return value
-
-
-def _parse_flag(text: str) -> bool:
-    return {"0": False, "false": False, "1": True, "true": True}[text.lower()]
-
-
-def _check_names(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str):  # would be taken apart into its letters
-        raise TypeError
-    return tuple(os.fspath(name) for name in value)
-
-
-def _check_tiers(value: Any) -> tuple[str, ...]:
-    names = set(_check_names(value))
-    if not names or names - set(TIERS):
-        raise ValueError
-    return tuple(name for name in TIERS if name in names)
-
-
-def _check_path(value: Any) -> str | None:
-    if value is None:
-        return None
-    path = os.fspath(value)
-    if not isinstance(path, str) or not path or "\0" in path:
-        raise ValueError
-    return os.path.abspath(path)  # noqa: PTH100 (pathlib takes longer to import than all the rest)
-
-
-def _parse_names(text: str) -> tuple[str, ...]:
-    return tuple(name for name in text.split(os.pathsep) if name)
-
-
-_GAIN = _Kind("a number that is not negative; inf for never", _check_gain, float)
-_FLAG = _Kind("True or False; in the environment 1, true, 0 or false", _check_flag, _parse_flag)
-_NAMES = _Kind(
-    f"a list of table names and paths; in the environment separated by {os.pathsep!r}", _check_names, _parse_names
-)
-_TIERS = _Kind(
-    f"a list of some of {', '.join(TIERS)}; in the environment separated by {os.pathsep!r}", _check_tiers, _parse_names
-)
-
-_PATH = _Kind("a path, or None", _check_path, lambda text: text or None)
-
-_SETTINGS: dict[str, tuple[_Kind, Any]] = {
-    "policy": (_choice("pick", "verify", "off"), "pick"),
-    "default_mode": (_FLAG, True),
-    "pad": (_FLAG, True),
-    "top_k": (_integer(1, 32), 1),
-    "fallback_to_autotune": (_FLAG, True),
-    "confidence_threshold": (_fraction(), CONFIDENCE),
-    "gain_threshold": (_GAIN, GAIN),
-    "tables": (_NAMES, ()),
-    "tiers": (_TIERS, TIERS),
-    "epilogues": (_FLAG, True),
-    "strict": (_FLAG, False),
-    "receipt": (_PATH, None),
+_SETTINGS: dict[str, tuple[Values, Any]] = {
+    "policy": (one_of("pick", "verify", "off"), "pick"),
+    "default_mode": (FLAG, True),
+    "pad": (FLAG, True),
+    "top_k": (integer(1, 32), 1),
+    "fallback_to_autotune": (FLAG, True),
+    "confidence_threshold": (FRACTION, CONFIDENCE),
+    "gain_threshold": (NOT_NEGATIVE, GAIN),
+    "tables": (NAMES, ()),
+    "tiers": (some_of(*TIERS), TIERS),
+    "epilogues": (FLAG, True),
+    "strict": (FLAG, False),
+    "receipt": (PATH, None),
 }
 """For each setting what it may be, and its default."""
 
@@ -176,7 +89,10 @@ class Settings:
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._begin(
-            {name: _from_environment(environment, name, kind, default) for name, (kind, default) in _SETTINGS.items()}
+            {
+                name: _from_environment(environment, name, values, default)
+                for name, (values, default) in _SETTINGS.items()
+            }
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -243,46 +159,46 @@ class Settings:
 
 def autoregister(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether importing diode_lut arms the hook: not with ``DIODE_LUT_AUTOREGISTER=0``."""
-    return bool(_from_environment(environment, "autoregister", _FLAG, True))
+    return bool(_from_environment(environment, "autoregister", FLAG, True))
 
 
 def faults_in_environment(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
     """What is wrong with the variables that begin with ``DIODE_LUT_``."""
-    kinds = {**{name: kind for name, (kind, _) in _SETTINGS.items()}, "autoregister": _FLAG}
+    known = {**{name: allowed for name, (allowed, _) in _SETTINGS.items()}, "autoregister": FLAG}
     for variable in sorted(name for name in environment if name.startswith("DIODE_LUT_")):
-        kind = kinds.get(variable.removeprefix("DIODE_LUT_").lower())
-        if kind is None:
-            known = ", ".join(f"DIODE_LUT_{name.upper()}" for name in kinds)
-            yield f"{variable}: there is no such setting (known: {known})"
+        allowed = known.get(variable.removeprefix("DIODE_LUT_").lower())
+        if allowed is None:
+            names = ", ".join(f"DIODE_LUT_{name.upper()}" for name in known)
+            yield f"{variable}: there is no such setting (known: {names})"
             continue
         try:
-            kind.check(kind.parse(environment[variable]))
+            allowed.check(allowed.parse(environment[variable]))
         except (KeyError, ValueError):
-            yield f"{variable}: {environment[variable]!r} is not allowed (allowed: {kind.allowed})"
+            yield f"{variable}: {environment[variable]!r} is not allowed (allowed: {allowed.text})"
 
 
 def _checked(name: str, value: Any) -> Any:
     if name not in _SETTINGS:
         raise SettingError(f"diode_lut.config.{name}: there is no such setting (settings: {', '.join(_SETTINGS)})")
-    kind, _ = _SETTINGS[name]
+    allowed, _ = _SETTINGS[name]
     try:
-        return kind.check(value)
+        return allowed.check(value)
     except (TypeError, ValueError):
-        raise SettingError(f"diode_lut.config.{name}: {value!r} is not allowed (allowed: {kind.allowed})") from None
+        raise SettingError(f"diode_lut.config.{name}: {value!r} is not allowed (allowed: {allowed.text})") from None
 
 
-def _from_environment(environment: Mapping[str, str], name: str, kind: _Kind, default: Any) -> Any:
+def _from_environment(environment: Mapping[str, str], name: str, allowed: Values, default: Any) -> Any:
     variable = f"DIODE_LUT_{name.upper()}"
     text = environment.get(variable)
     if text is None:
         return default
     try:
-        return kind.check(kind.parse(text))
+        return allowed.check(allowed.parse(text))
     except (KeyError, ValueError):
         import logging
 
         logging.getLogger(__name__).warning(
-            "%s: %r is not allowed (allowed: %s); using %r", variable, text, kind.allowed, default
+            "%s: %r is not allowed (allowed: %s); using %r", variable, text, allowed.text, default
         )
         return default
 
