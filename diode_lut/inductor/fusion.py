@@ -18,7 +18,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._inductor.dependencies import MemoryDep
-from torch._inductor.ir import Buffer, ChoiceCaller, FlexibleLayout, InputBuffer, Layout, MultiTemplateBuffer, TensorBox
+from torch._inductor.ir import (
+    Buffer,
+    ChoiceCaller,
+    FlexibleLayout,
+    InputBuffer,
+    Layout,
+    MultiTemplateBuffer,
+    TensorBox,
+    is_storage_and_layout,
+)
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.scheduler import BaseSchedulerNode, FusionResult, Scheduler
 from torch._inductor.select_algorithm import TritonTemplateCaller
@@ -26,7 +35,7 @@ from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
 from diode_lut.domain.problem import EPILOGUES, NO_EPILOGUE, Problem
-from diode_lut.inductor.answer import Build, runnable
+from diode_lut.inductor.answer import Build, CannotRun, runnable
 from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.choices import config_of
 from diode_lut.inductor.snapshot import snapshot
@@ -110,7 +119,13 @@ def with_epilogues(plain: ChoiceCaller, aten: ChoiceCaller, problem: Problem, in
 
 
 def _with_a_layout(node: Any, assumed: list[tuple[Any, Layout]]) -> Any:
-    """The input; where its layout is open, a buffer of that name with the layout that is likely."""
+    """The input; where its layout is open, a buffer of that name with the layout that is likely.
+
+    CannotRun for a bias that is not in memory yet, which only torch 2.11 passes: putting it there for a kernel that may
+    never run would change what the library reads.
+    """
+    if not is_storage_and_layout(node):
+        raise CannotRun("its bias is not in memory yet")
     layout = node.get_layout()
     if not isinstance(layout, FlexibleLayout):
         return node

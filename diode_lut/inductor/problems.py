@@ -56,13 +56,17 @@ _Numbers = tuple[tuple[int, ...], ...]
 
 
 def _numbers(inputs: MMKernelInputs) -> tuple[_Numbers, _Numbers] | None:
-    """Shapes and strides of A and B, as hints where they are dynamic; None if some are unbacked."""
-    shapes, strides = inputs.shapes_symbolic(), inputs.strides_symbolic()
+    """Shapes and strides of A and B, as hints where they are dynamic; None if some are unbacked.
+
+    A bias is not looked at: in torch 2.11 it may not be in memory yet, and then has no strides.
+    """
+    matrices = MMKernelInputs(list(inputs.mat1mat2()))
+    shapes, strides = matrices.shapes_symbolic(), matrices.strides_symbolic()
     if _PLAIN.issuperset(map(type, chain(*shapes, *strides))):
-        return tuple(tuple(map(int, shape)) for shape in shapes[-2:]), tuple(tuple(map(int, s)) for s in strides[-2:])
+        return tuple(tuple(map(int, shape)) for shape in shapes), tuple(tuple(map(int, s)) for s in strides)
     if free_unbacked_symbols([*shapes, *strides]):
         return None
-    return inputs.shapes_hinted()[-2:], inputs.strides_hinted()[-2:]
+    return matrices.shapes_hinted(), matrices.strides_hinted()
 
 
 def dtype_of(kinds: set[torch.dtype], device_type: str | None) -> str | None:

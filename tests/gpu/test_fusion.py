@@ -73,6 +73,7 @@ def test_training_and_cuda_graphs(rows: Rows) -> None:
     assert exact.grad is not None
     for _ in range(4):
         x.grad = None
+        layer.zero_grad()
         torch.compiler.cudagraph_mark_step_begin()
         compiled(x).sum().backward()
         assert x.grad is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -418,6 +419,20 @@ def test_aten_beside_triton_has_the_bias_of_its_own(
     assert len(choices) > 1
     ((name, operands),) = aten_operands(choices).items()
     assert operands == aten_operands(without)[name]
+
+
+@pytest.mark.parametrize("bias", [(64,), (512, 64)], ids=str)
+@pytest.mark.parametrize("epilogues", [False, True])
+def test_a_bias_that_is_not_in_memory_yet(bias: tuple[int, ...], epilogues: bool, rows: Rows) -> None:
+    """An addmm is answered where its bias is a view of what is still to be computed, which has no strides."""
+    rows({"configs": [MM]})
+
+    def of_a_view(b: Any, x: Any, w: Any) -> Any:
+        return torch.addmm(b.relu().t().reshape(bias), x, w)
+
+    with diode_lut.config.patch(epilogues=epilogues):
+        lowered = lower(of_a_view, Input((64, math.prod(bias) // 64)), Input((512, 128)), Input((128, 64)))
+    assert (lowered.extern, len(lowered.triton_templates)) == ([], 1)
 
 
 def matmul_of_theirs(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
