@@ -228,7 +228,7 @@ def bench_decision(path: Path) -> None:
     def decide(inputs: Any) -> None:
         problem = problem_of(inputs, "mm")
         assert problem is not None
-        Snapshot().decide(problem, inputs.device())
+        Snapshot().decide(problem, inputs.device(), padding=False)
 
     def measure(inputs: Any, op: str) -> Problem | None:
         decide(inputs)  # the first has to load what answers

@@ -9,7 +9,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 
@@ -42,7 +42,7 @@ def main(paths: Sequence[str]) -> None:
     """Train each on the training split, and print the regret of the first choices on the test split."""
     datasets = [read_dataset(Path(path)) for path in paths]
     split = Split(SEED, TEST)
-    targets = targets_of(chain.from_iterable(datasets))
+    targets = targets_of(*datasets)
     training = [target for target in targets if split.group(target.problem) == TRAIN]
     unseen = [target for target in targets if split.group(target.problem) != TRAIN]
     hardware = datasets[0].header.hardware

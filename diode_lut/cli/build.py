@@ -115,7 +115,7 @@ def _pruning(model: Model) -> Pruning:
     name = f"sha256:{model.digest}, with confidence {threshold.confidence:g} or a gain of {threshold.gain:g}"
 
     def choose(problem: Problem) -> Config | None:
-        answer = source.ask(problem, threshold)
+        answer = source.ask(problem, threshold, padding=True)
         return answer.configs[0] if answer is not None and answer.configs else None
 
     return Pruning(choose, name)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import NamedTuple
 
 from diode_lut.dataset import Dataset
 from diode_lut.distill.calibrate import calibrate
 from diode_lut.distill.examples import Space, examples_of
+from diode_lut.distill.padding import fit_padding
 from diode_lut.distill.targets import Target, choose, targets_of
 from diode_lut.distill.training import Epoch, Plan, one_thread, train_student
 from diode_lut.distill.validation import Validation, validate
@@ -49,7 +49,7 @@ def distill(
     ModelError if there are too few problems, if a family to leave out has no problem, or if aten is the only candidate.
     """
     hardware = _common_hardware(datasets)
-    groups = _groups(targets_of(chain.from_iterable(datasets)), split)
+    groups = _groups(targets_of(*datasets), split)
     found = groups.pop(TRAIN, [])
     kinds = kinds_of(target.problem for target in found)
     training = [target for target in found if any(kind.key == target.problem.kind for kind in kinds)]
@@ -75,8 +75,12 @@ def distill(
     model = Model(
         *(hardware, weights, candidates, kinds, calibrated.calibration, split, provenance),
         fused_calibration=calibrated.fused_calibration,
+        padding=fit_padding(training, plan.seed),
     )
     validations = {name: validate(model, group) for name, group in sorted(_by_epilogue(groups).items())}
+    for name, group in sorted(groups.items()):
+        if model.padding is not None and (padded := [target for target in group if target.padded]):
+            validations[f"{name} with padding"] = validate(model, padded, padding=True)
     return Distilled(model, len(training), validations, trained.histories)
 
 

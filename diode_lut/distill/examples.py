@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from diode_lut.distill.targets import Target
-from diode_lut.domain.problem import ITEMSIZES, NO_EPILOGUE, Problem, contiguous_align
+from diode_lut.domain.problem import NO_EPILOGUE, Problem, contiguous_align
 from diode_lut.kernels.config import Config
 from diode_lut.model.candidates import Candidates, family_of
 from diode_lut.model.features import config_features, problem_features
@@ -122,7 +122,7 @@ def draw_problems(problems: Sequence[Problem], kinds: Sequence[Kind], count: int
     draw = random.Random(seed)  # noqa: S311 (no secret)
     known = {kind.key: kind for kind in kinds}
     groups = {key: [problem for problem in problems if problem.kind == key] for key in known}
-    largest = {key: max(map(_bytes, group)) for key, group in groups.items()}
+    largest = {key: max(problem.nbytes for problem in group) for key, group in groups.items()}
     parents = [problem for group in groups.values() for problem in group]
     taken = set(problems)
     drawn: list[Problem] = []
@@ -131,7 +131,7 @@ def draw_problems(problems: Sequence[Problem], kinds: Sequence[Kind], count: int
             break
         parent = draw.choice(parents)
         child = _child(draw, parent, groups[parent.kind])
-        plausible = child.align == _align(child) and _bytes(child) <= largest[child.kind]
+        plausible = child.align == _align(child) and child.nbytes <= largest[child.kind]
         if plausible and child not in taken and not known[child.kind].outside(child):
             taken.add(child)
             drawn.append(child)
@@ -155,8 +155,3 @@ def _child(draw: random.Random, parent: Problem, group: Sequence[Problem]) -> Pr
 
 def _align(problem: Problem) -> int:
     return contiguous_align(problem.dtype, problem.layout, problem.m, problem.n, problem.k, problem.b)
-
-
-def _bytes(problem: Problem) -> int:
-    b, m, n, k = problem.sizes
-    return ITEMSIZES[problem.dtype] * b * (m * k + k * n + m * n)

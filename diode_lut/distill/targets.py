@@ -77,6 +77,7 @@ class Target(NamedTuple):
 
     ``times`` are log(time / time of aten) per config; ``best`` is the least of them. ``failed`` configs have no time.
     With an epilogue, only the best config of each tile and number of warps was timed; ``estimated`` are the others.
+    ``padded`` are the times of configs with a ``pad``, on which the network is not trained.
     """
 
     problem: Problem
@@ -84,6 +85,7 @@ class Target(NamedTuple):
     best: float
     failed: frozenset[Config] = frozenset()
     estimated: Mapping[Config, float] = MappingProxyType({})
+    padded: Mapping[Config, float] = MappingProxyType({})
 
     @property
     def expected(self) -> dict[Config, float]:
@@ -91,21 +93,31 @@ class Target(NamedTuple):
         return {**self.estimated, **self.times}
 
 
-def targets_of(records: Iterable[Record]) -> list[Target]:
-    """A target for each problem on which aten was timed, in order; no feature describes padding, so it has no part."""
-    targets = [target for record in combined(records) if (target := _target(record)) is not None]
-    by_problem = {target.problem: target for target in targets}
+def targets_of(*datasets: Iterable[Record]) -> list[Target]:
+    """A target for each problem on which aten was timed, in order.
+
+    Of a problem in several datasets the times in the first count, and the times with padding in the last that has them:
+    problems are measured again, with padding.
+    """
+    by_problem: dict[Problem, Target] = {}
+    for dataset in datasets:
+        for target in filter(None, map(_target, combined(dataset))):
+            known = by_problem.setdefault(target.problem, target)
+            if target.padded:
+                by_problem[target.problem] = known._replace(padded=target.padded)
+    targets = [by_problem[problem] for problem in sorted(by_problem)]
     return [_with_estimates(target, by_problem.get(target.problem.alone, target)) for target in targets]
 
 
 def _target(record: Record) -> Target | None:
-    timings = [timing for timing in record.timings if timing.config.pad == 1]
-    times = {timing.config: timing.ns for timing in timings if timing.ns is not None}
+    times = {timing.config: timing.ns for timing in record.timings if timing.ns is not None}
     if ATEN not in times:
         return None
     relative = {config: math.log(ns / times[ATEN]) for config, ns in times.items()}
-    failed = frozenset(timing.config for timing in timings if timing.ns is None)
-    return Target(record.problem, relative, min(relative.values()), failed)
+    alone = {config: time for config, time in relative.items() if config.pad == 1}
+    padded = {config: time for config, time in relative.items() if config.pad > 1}
+    failed = frozenset(timing.config for timing in record.timings if timing.ns is None and timing.config.pad == 1)
+    return Target(record.problem, alone, min(alone.values()), failed, padded=padded)
 
 
 def _with_estimates(target: Target, alone: Target) -> Target:

@@ -108,32 +108,38 @@ class Validation(NamedTuple):
         return Validation(tuple(met), self.unknown)
 
 
-def validate(model: Model, targets: Sequence[Target]) -> Validation:
-    """The validation of the model on the problems that it knows; the others are counted."""
-    choices = [choice for target in targets if (choice := _choice(model, target)) is not None]
+def validate(model: Model, targets: Sequence[Target], *, padding: bool = False) -> Validation:
+    """The validation of the model on the problems that it knows; the others are counted.
+
+    With ``padding`` it chooses among configs with a ``pad`` as well, which the targets need times of.
+    """
+    choices = [choice for target in targets if (choice := _choice(model, target, padding=padding)) is not None]
     choices.sort(key=lambda choice: (not choice.failed, -choice.tops[0], choice.problem))
     return Validation(tuple(choices), len(targets) - len(choices))
 
 
-def _choice(model: Model, target: Target) -> Choice | None:
-    ranking = model.rank(target.problem)
+def _choice(model: Model, target: Target, *, padding: bool) -> Choice | None:
+    ranking = model.rank(target.problem, padding=padding)
     if ranking is None:
         return None
-    times = [target.expected.get(config, UNTIMED) for config in ranking.configs]
+    measured = {**target.times, **target.padded} if padding else target.times
+    best = min(measured, key=measured.__getitem__)
+    expected = {**target.estimated, **measured}
+    times = [expected.get(config, UNTIMED) for config in ranking.configs]
     ranked = islice(zip(ranking.configs, ranking.times, strict=True), TOPS[-1])
-    pairs = ((target.times.get(config), time) for config, time in ranked)
+    pairs = ((measured.get(config), time) for config, time in ranked)
     return Choice(
         problem=target.problem,
         config=ranking.configs[0],
-        best_config=min(target.times, key=target.times.__getitem__),
+        best_config=best,
         time=math.exp(times[0]),
         expected=ranking.times[0],
-        best=math.exp(target.best),
+        best=math.exp(measured[best]),
         confidence=ranking.confidence,
-        tops=tuple(math.exp(min(times[:top]) - target.best) for top in TOPS),
-        errors=tuple(math.log(expected) - measured for measured, expected in pairs if measured is not None),
+        tops=tuple(math.exp(min(times[:top]) - measured[best]) for top in TOPS),
+        errors=tuple(math.log(time) - log_time for log_time, time in pairs if log_time is not None),
         failed=ranking.configs[0] in target.failed,
-        timed=ranking.configs[0] in target.times,
+        timed=ranking.configs[0] in measured,
     )
 
 

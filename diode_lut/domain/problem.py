@@ -123,6 +123,17 @@ class Problem(NamedTuple):
         """b, m, n and k."""
         return self.b, self.m, self.n, self.k
 
+    @property
+    def operations(self) -> int:
+        """The number of multiplications and additions."""
+        return 2 * self.b * self.m * self.n * self.k
+
+    @property
+    def nbytes(self) -> int:
+        """The size of A, B and the result, in bytes."""
+        elements = self.m * self.k + self.k * self.n + self.m * self.n
+        return ITEMSIZES[self.dtype] * self.b * elements
+
     def to_json(self) -> dict[str, Any]:
         """The fields that a problem file has, which ``collect`` takes."""
         op, dtype, layout, align, b, m, n, k, epilogue = self

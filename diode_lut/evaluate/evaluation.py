@@ -174,7 +174,7 @@ def _case(
     source: Source, threshold: Threshold, problem: Problem, number: int, measurements: Measurements, baseline: Config
 ) -> Case:
     times = measurements.times_on(number)
-    answer = source.ask(problem, threshold)
+    answer = source.ask(problem, threshold, padding=any(config.pad > 1 for config in times))
     origin = source.origin(answer) if answer is not None and answer.configs else MISS
     choice = answer.configs[0] if answer is not None and answer.configs else ATEN
     ns = times.get(choice)

@@ -54,7 +54,7 @@ def _from_table(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
             raise CannotRun("Inductor does not offer it here")
         return offered
 
-    found = answer(snapshot().decide(problem, "cpu"), build)
+    found = answer(snapshot().decide(problem, "cpu", padding=False), build)
     return found if found is None or _can_be_timed(choices) else found[:1]
 
 

@@ -139,7 +139,7 @@ def _alternatives(problem: Problem, device: torch.device, build: Build) -> Itera
     for name in EPILOGUES:
         if name == NO_EPILOGUE:
             continue
-        decision = now.consider(problem._replace(epilogue=name), device)
+        decision = now.consider(problem._replace(epilogue=name), device, padding=False)
         for config, choice in runnable(decision, build):
             yield name, Alternative(decision, config, choice if isinstance(choice, TritonTemplateCaller) else None)
             break

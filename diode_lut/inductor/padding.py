@@ -48,7 +48,7 @@ def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: An
     if len(matmuls) > 1:
         return False if any(_is_answered(node) for node in matmuls) else None
     problem = _problem(op.__name__, mat1, mat2, bias)
-    decision = None if problem is None else snapshot().consider(problem, mat1.device)
+    decision = None if problem is None else snapshot().consider(problem, mat1.device, padding=True)
     if decision is None or not _has_compared(decision):
         return None
     return _first_pad(decision) > 1 and _stay_aligned(mat1, mat2)
@@ -66,18 +66,20 @@ def decide(inputs: Any, op: str) -> tuple[Decision | None, int]:
     """
     unpadded = _unpadded(V.graph.current_node, op) if snapshot().settings.pad else None
     if unpadded is not None:
-        pad = _first_pad(snapshot().consider(unpadded, inputs.device()))
+        pad = _first_pad(snapshot().consider(unpadded, inputs.device(), padding=True))
         if pad > 1:
-            return snapshot().decide(unpadded, inputs.device()), pad
+            return snapshot().decide(unpadded, inputs.device(), padding=True), pad
     problem = problem_of(inputs, op)
-    return None if problem is None else snapshot().decide(problem, inputs.device()), 1
+    return None if problem is None else snapshot().decide(problem, inputs.device(), padding=False), 1
 
 
 def _is_answered(matmul: Node) -> bool:
     *bias, a, b = matmul.args[: 3 if _OPS[matmul.target] == "addmm" else 2]
     tensors = _values((a, b, *bias))
     problem = None if tensors is None else _problem(_OPS[matmul.target], *tensors)
-    return problem is not None and tensors is not None and bool(snapshot().consider(problem, tensors[0].device).configs)
+    if problem is None or tensors is None:
+        return False
+    return bool(snapshot().consider(problem, tensors[0].device, padding=True).configs)
 
 
 def _first_pad(decision: Decision) -> int:

@@ -19,6 +19,14 @@ def is_copied(problem: Problem, multiple: int) -> tuple[bool, bool]:
     return m or k, n or k
 
 
+def copied_bytes(problem: Problem, multiple: int) -> int:
+    """The bytes that copying operands to padded places reads and writes."""
+    larger = padded(problem, multiple)
+    a, b = is_copied(problem, multiple)
+    elements = a * (problem.m * problem.k + larger.m * larger.k) + b * (problem.k * problem.n + larger.k * larger.n)
+    return ITEMSIZES[problem.dtype] * problem.b * elements
+
+
 def needed_pad(problem: Problem, pad: int) -> int:
     """``pad``, or 1 where the problem's sizes are multiples of it already, so that nothing is padded."""
     return pad if any(is_copied(problem, pad)) else 1

@@ -65,15 +65,14 @@ _OTHER_REGISTERS = 40
 def problem_features(problem: Problem, sm_count: int) -> Floats:
     """PROBLEM_FEATURES of the problem, as a column."""
     b, m, n, k = problem.sizes
-    flops = 2 * b * m * n * k
-    data = ITEMSIZES[problem.dtype] * b * (m * k + k * n + m * n)
+    flops, data = problem.operations, problem.nbytes
     values: list[float] = [math.log2(value) for value in (b, m, n, k, flops, data, flops / data)]
     values += [math.log2(b * m * n), math.log2(min(m, n)), math.log2(max(m, n))]
     values += [problem.op in ("addmm", "baddbmm"), problem.op in BATCHED]
     values += [problem.dtype == dtype for dtype in ("float16", "float32", "tf32")]
     values += [problem.layout[0] == "t", problem.layout[1] == "t", problem.align == 16]
     values += [size % _TILE_MULTIPLE == 0 for size in (m, n, k)]
-    values += [math.log2(vector) for vector in _vectors(problem)]
+    values += [math.log2(vector) for vector in vectors(problem)]
     for rows, columns in _LIBRARY_TILES:
         tiles = -(-m // rows) * -(-n // columns) * b
         waves = tiles / sm_count
@@ -82,7 +81,7 @@ def problem_features(problem: Problem, sm_count: int) -> Floats:
     return np.array(values, np.float32)[:, None]
 
 
-def _vectors(problem: Problem) -> tuple[int, int, int]:
+def vectors(problem: Problem) -> tuple[int, int, int]:
     """Alignment in bytes, up to 16, of the rows of A, B and C, as their lengths imply it."""
     itemsize = ITEMSIZES[problem.dtype]
     rows = problem.m if problem.layout[0] == "t" else problem.k, problem.k if problem.layout[1] == "t" else problem.n
@@ -170,7 +169,7 @@ class Tiling:
         np.multiply(whole_waves, self.tile * np.float32(k), out=out[8])
         np.multiply(np.minimum(occupancy, whole_waves), self.warps, out=out[9])
         np.multiply(out[5], self.edges * self.block_k * occupancy, out=out[10])
-        a_vector, b_vector, _ = _vectors(problem)
+        a_vector, b_vector, _ = vectors(problem)
         np.add(self.moved[0] * (itemsize / a_vector), self.moved[1] * (itemsize / b_vector), out=out[11])
         np.log2(out[:_LOGARITHM_COUNT], out=out[:_LOGARITHM_COUNT])
         out[12], out[13] = rounds / whole_rounds, waves / whole_waves

@@ -6,7 +6,8 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from math import inf, log1p
+from math import inf, log, log1p
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +17,10 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import NO_EPILOGUE, Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
+from diode_lut.kernels.padding import pad_multiple, padded
 from diode_lut.model.candidates import Candidates, families, family_of
 from diode_lut.model.network import Scorer, Weights
+from diode_lut.model.padding import Padding
 from diode_lut.model.training_set import Kind, Split, unknown
 
 MAX_RANKED = 32
@@ -101,7 +104,8 @@ class Model:
 
     ``candidates`` are the configs that it chooses from. ``kinds`` are the problems that it was trained for.
     ``calibration`` maps doubts to confidence, ``fused_calibration`` those about problems with an epilogue. ``split``
-    tells which problems it was not trained on. ``path`` is the weights file and ``digest`` the SHA-256 of its bytes in
+    tells which problems it was not trained on. ``padding`` says what padding costs or gains; without it, nothing is
+    padded. ``path`` is the weights file and ``digest`` the SHA-256 of its bytes in
     hexadecimal; a model in memory has neither.
     """
 
@@ -118,13 +122,14 @@ class Model:
         path: Path | None = None,
         digest: str = "",
         fused_calibration: Calibration = NEVER,
+        padding: Padding | None = None,
     ) -> None:
         self.hardware = hardware
         self.weights = weights
         self.candidates = tuple(candidates)
         self.kinds = tuple(kinds)
         self.calibration, self.fused_calibration = calibration, fused_calibration
-        self.split = split
+        self.split, self.padding = split, padding
         self.provenance = provenance or {}
         self.path, self.digest = path, digest
         self._scorers: dict[str, tuple[_Scorers, _Scorers]] = {}
@@ -133,20 +138,40 @@ class Model:
         """Why the model does not rank for the problem; empty if it does."""
         return unknown(self.kinds, problem)
 
-    def rank(self, problem: Problem, hardware: Hardware | None = None, gain: float = inf) -> Ranking | None:
+    def rank(
+        self, problem: Problem, hardware: Hardware | None = None, gain: float = inf, *, padding: bool = True
+    ) -> Ranking | None:
         """The ranking for a problem on ``hardware``, by default the model's own; None for an unknown problem.
 
         Configs that the hardware's architecture cannot launch are left out.
         ``gain`` is the gain over aten, a fraction, that the caller will compare with the first config's.
+        ``padding`` says whether the operands may be padded: then there are configs with a ``pad`` where that could pay.
         """
+        hardware = hardware or self.hardware
+        if not padding or self.padding is None or not self.padding.knows(problem):
+            return self._rank(problem, hardware, gain, MAX_RANKED)
+        multiple = pad_multiple(problem.dtype)
+        alone, other = (
+            self._rank(each, hardware, gain, MAX_RANKED // 2, in_double=True)
+            for each in (problem, padded(problem, multiple))
+        )
+        if alone is None or other is None:
+            return alone
+        configs = tuple(config.padded(multiple) for config in other.configs)
+        times = self.padding.times(problem, other.times)
+        return _merged(alone, Ranking(configs, times, other.confidence), self.padding)
+
+    def _rank(
+        self, problem: Problem, hardware: Hardware, gain: float, most: int, *, in_double: bool = False
+    ) -> Ranking | None:
+        """At most ``most`` configs for the problem as it is, ranked with scores in double precision where asked to."""
         kind = self._kinds.get(problem.kind)
         if kind is None or kind.outside(problem):
             return None
-        hardware = hardware or self.hardware
         candidates, *scorers = self._scorers_for(hardware.arch)[family_of(problem)]
         calibration = self.calibration if problem.epilogue == NO_EPILOGUE else self.fused_calibration
         applicable = np.flatnonzero(candidates.applicable(problem))
-        for scorer in scorers:
+        for scorer in scorers[in_double:]:
             scores, doubts = scorer.scores(problem, hardware.sm_count)
             scores = np.round(scores - scores[candidates.aten], _DIGITS)
             order = applicable[np.argsort(scores[applicable], kind="stable")]
@@ -154,7 +179,7 @@ class Model:
             doubt = calibration.doubt(float(doubts[order[0]]), best)
             if _settled(best, gain, doubt, calibration):
                 break
-        numbers = order[:MAX_RANKED].tolist()
+        numbers = order[:most].tolist()
         if candidates.aten not in numbers:
             numbers[-1] = candidates.aten
         times = np.exp(scores[numbers].clip(-_MAX_LOG_TIME, _MAX_LOG_TIME)).tolist()
@@ -174,6 +199,15 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<Model for {self.hardware}: {len(self.candidates)} candidates, {self.path or 'in memory'}>"
+
+
+def _merged(one: Ranking, other: Ranking, padding: Padding) -> Ranking:
+    """Both rankings as one; the confidence is that in the first config, and in its ranking being the better one."""
+    first, second = (one, other) if one.times[0] <= other.times[0] else (other, one)
+    lead = log(second.times[0] / first.times[0]) + log1p(GOOD)
+    pairs = sorted(zip(first.configs + second.configs, first.times + second.times, strict=True), key=itemgetter(1))
+    configs, times = zip(*pairs, strict=True)
+    return Ranking(configs, times, first.confidence * padding.chance(lead))
 
 
 def _settled(best: list[float], gain: float, doubt: float, calibration: Calibration) -> bool:

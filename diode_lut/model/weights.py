@@ -21,6 +21,7 @@ from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.features import CONFIG_FEATURES, EPILOGUE_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
 from diode_lut.model.header import KEY, MAX_WEIGHTS_BYTES, metadata_of, read_bytes
 from diode_lut.model.network import MAX_NEURONS, MAX_WEIGHT, Weights
+from diode_lut.model.padding import PADDING_FEATURES, Padding, terms_of
 from diode_lut.model.ranking import NEVER, Calibration, Model
 from diode_lut.model.training_set import Kind, Split
 
@@ -56,6 +57,7 @@ def write_model(model: Model, path: Path) -> None:
         "kinds": [kind.to_json() for kind in model.kinds],
         "calibration": model.calibration._asdict(),
         "fused_calibration": model.fused_calibration._asdict(),
+        "padding": None if model.padding is None else model.padding.to_json(),
         "split": model.split.to_json(),
         "provenance": dict(model.provenance),
     }
@@ -122,6 +124,7 @@ def _model(metadata: Mapping[str, Any], tensors: dict[str, Any], path: Path, dig
         path=path,
         digest=digest,
         fused_calibration=_calibration(metadata["fused_calibration"]) if "fused_calibration" in metadata else NEVER,
+        padding=_padding(metadata["padding"]) if metadata.get("padding") else None,
     )
 
 
@@ -131,6 +134,8 @@ def _candidates(rows: Sequence[Mapping[str, Any]]) -> list[Config]:
         raise ProblemError("candidates: aten is not among them")
     if len(set(candidates)) < len(candidates):
         raise ProblemError("candidates: a config is repeated")
+    if any(config.pad > 1 for config in candidates):
+        raise ProblemError("candidates: one has a pad, which what is known about padding adds")
     tiled = [config.kernel.tiled for config in candidates]
     if tiled != sorted(tiled, reverse=True):
         raise ProblemError("candidates: tiled configs do not come first")
@@ -155,6 +160,19 @@ def _calibration(fields: Mapping[str, Any]) -> Calibration:
     ):
         raise ProblemError("calibration: not ascending doubts, each with a confidence, which descend from 1 to 0")
     return Calibration(per_lead, tuple(doubts), tuple(confidences))
+
+
+def _padding(fields: Mapping[str, Any]) -> Padding:
+    if tuple(fields["features"]) != PADDING_FEATURES:
+        raise ProblemError("padding: other features; distill the model again with this diode_lut")
+    count = len(PADDING_FEATURES)
+    mean, deviation, weights = (tuple(map(float, fields[name])) for name in ("mean", "deviation", "weights"))
+    kinds, error = tuple((str(op), str(dtype)) for op, dtype in fields["kinds"]), float(fields["error"])
+    if [len(mean), len(deviation), len(weights)] != [count, count, len(terms_of(mean))]:
+        raise ProblemError("padding: not a mean and a deviation per feature, and a weight per term")
+    if not all(abs(number) <= MAX_WEIGHT for number in (*mean, *weights)) or min(*deviation, error) <= 0:
+        raise ProblemError(f"padding: NaN, a magnitude above {MAX_WEIGHT}, or a deviation that is not positive")
+    return Padding(mean, deviation, weights, kinds, error)
 
 
 def _weights(tensors: Mapping[str, Any], candidates: int, path: Path) -> Weights:

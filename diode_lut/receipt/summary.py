@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import as_json as printable_as_json
 from diode_lut.domain.printable import as_lines
-from diode_lut.domain.problem import EPILOGUES, ITEMSIZES, NO_EPILOGUE, Problem
+from diode_lut.domain.problem import EPILOGUES, NO_EPILOGUE, Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN
 from diode_lut.receipt.file import hardware_to_json, versions_to_json
@@ -50,7 +50,7 @@ def losses(receipt: Receipt) -> list[Loss]:
             time = roofline_ns(problem, hardware)
             lost = None if time is None else saved * time
             loss = Loss(hardware, problem, calls, lost, permille is not None)
-            found.append((-(lost or 0.0), -saved * _operations(problem), loss))
+            found.append((-(lost or 0.0), -saved * problem.operations, loss))
     return [loss for *_, loss in sorted(found)]
 
 
@@ -60,14 +60,7 @@ def roofline_ns(problem: Problem, hardware: Hardware) -> float | None:
     if peaks is None:
         return None
     operations_per_ns = {"float32": peaks.single, "tf32": peaks.tf32}.get(problem.dtype, peaks.half)
-    b, m, n, k = problem.sizes
-    moved = ITEMSIZES[problem.dtype] * b * (m * k + k * n + m * n)
-    return max(_operations(problem) / operations_per_ns, moved / peaks.memory_bytes) / hardware.sm_count
-
-
-def _operations(problem: Problem) -> int:
-    b, m, n, k = problem.sizes
-    return 2 * b * m * n * k
+    return max(problem.operations / operations_per_ns, problem.nbytes / peaks.memory_bytes) / hardware.sm_count
 
 
 _SHOWN = 10

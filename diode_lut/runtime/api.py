@@ -62,7 +62,9 @@ def select(problem: Problem, *, hardware: Hardware | str | None = None) -> Decis
     there is none, or if torch finds no device.
     """
     settings = config.copy()
-    return selector_for(_hardware(hardware, settings), settings).select(problem, Threshold.of(settings))
+    return selector_for(_hardware(hardware, settings), settings).select(
+        problem, Threshold.of(settings), padding=settings.pad
+    )
 
 
 def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
@@ -73,7 +75,8 @@ def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
 def explanation(problem: Problem, *, hardware: Hardware | str | None = None) -> Explanation:
     """What ``explain`` says, in its parts."""
     settings = config.copy()
-    return explanation_of(selector_for(_hardware(hardware, settings), settings), problem, Threshold.of(settings))
+    selector = selector_for(_hardware(hardware, settings), settings)
+    return explanation_of(selector, problem, Threshold.of(settings), padding=settings.pad)
 
 
 def _hardware(hardware: Hardware | str | None, settings: Settings) -> Hardware:

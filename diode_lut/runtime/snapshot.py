@@ -57,18 +57,21 @@ class Snapshot:
         # Where GPUs are alike, their number does not matter; where they differ, a graph may be for any of them.
         return (__version__, code_digest(), *settings, cpu, *(gpus if len(set(gpus)) > 1 else gpus[:1]))
 
-    def decide(self, problem: Problem, device: str | torch.device) -> Decision:
-        """The decision for one problem on one of torch's devices, which is recorded."""
+    def decide(self, problem: Problem, device: str | torch.device, *, padding: bool) -> Decision:
+        """The decision for one problem on one of torch's devices, which is recorded.
+
+        ``padding`` says whether the operands may be padded, or are.
+        """
         start = time.perf_counter()
-        decision = self.consider(problem, device)
+        decision = self.consider(problem, device, padding=padding)
         recorder.decided(decision, time.perf_counter() - start)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s", decision.explain())
         return decision
 
-    def consider(self, problem: Problem, device: str | torch.device) -> Decision:
+    def consider(self, problem: Problem, device: str | torch.device, *, padding: bool) -> Decision:
         """The decision for a problem that may not come about, which is not recorded."""
-        return self._selector(self._hardware(device)).select(problem, Threshold.of(self.settings))
+        return self._selector(self._hardware(device)).select(problem, Threshold.of(self.settings), padding=padding)
 
     def record_fusion(self, decision: Decision, served: Config) -> None:
         """Record a decision that was considered for an epilogue, now that the epilogue is known."""

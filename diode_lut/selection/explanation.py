@@ -76,9 +76,14 @@ class Explanation(NamedTuple):
         yield from self.models.details()
 
 
-def explain(selector: Selector, problem: Problem, threshold: Threshold = THRESHOLD) -> Explanation:
-    """The decision of the selector for the problem, and what stands behind it."""
-    decision = selector.select(problem, threshold)
+def explain(
+    selector: Selector, problem: Problem, threshold: Threshold = THRESHOLD, *, padding: bool = True
+) -> Explanation:
+    """The decision of the selector for the problem, and what stands behind it.
+
+    ``padding`` says whether operands may be padded.
+    """
+    decision = selector.select(problem, threshold, padding=padding)
     if decision.entry is None:
         return Explanation(decision, (), None)
     rivals = (
@@ -89,7 +94,7 @@ def explain(selector: Selector, problem: Problem, threshold: Threshold = THRESHO
         if entry is not decision.entry
     )
     models = Selector(selector.hardware, (tier for tier in selector.tiers if tier.name == TIERS[-1]))
-    return Explanation(decision, tuple(rivals), models.select(problem, threshold))
+    return Explanation(decision, tuple(rivals), models.select(problem, threshold, padding=padding))
 
 
 def _number(factor: float) -> str:

@@ -130,12 +130,15 @@ class Selector:
         """Per number: that many of the first steps, where none has a match."""
         self._asked = [(number, step.tier, step.source) for number, step in enumerate(steps) if step.source is not None]
 
-    def select(self, problem: Problem, threshold: Threshold = THRESHOLD) -> Decision:
-        """The decision for one problem; the same in every process that has the same tables and models."""
+    def select(self, problem: Problem, threshold: Threshold = THRESHOLD, *, padding: bool = True) -> Decision:
+        """The decision for one problem; the same in every process that has the same tables and models.
+
+        ``padding`` says whether operands may be padded.
+        """
         abstained: dict[int, Step] = {}
         source, answer = None, None
         for number, tier, asked in self._asked:
-            found = asked.ask(problem, threshold)
+            found = asked.ask(problem, threshold, padding=padding)
             if found is None:
                 continue
             source, answer = asked, found

@@ -100,8 +100,11 @@ class Source(Protocol):
     def only_first(self) -> bool:
         """Whether it vouches for its first config alone, so that none of the others may be used instead."""
 
-    def ask(self, problem: Problem, threshold: Threshold) -> Answer | None:
-        """The answer; None where there is no match, for which ``no_match`` has the reason."""
+    def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
+        """The answer; None where there is no match, for which ``no_match`` has the reason.
+
+        Without ``padding`` the operands stay as they are, so that no config with a ``pad`` can run.
+        """
 
     def no_match(self, problem: Problem) -> str:
         """Why there is no match."""
@@ -154,9 +157,9 @@ class TableSource:
         """A table of other hardware is never asked, so its content is all that its answers depend on."""
         return self.table.digest
 
-    def ask(self, problem: Problem, threshold: Threshold) -> Answer | None:
+    def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
         """The most specific row that covers the problem."""
-        del threshold
+        del threshold, padding
         entry = self.table.lookup(problem)
         if entry is None:
             return None
@@ -230,9 +233,9 @@ class ModelSource:
         """
         return f"{self.model.digest} {self.hardware.arch} {self.hardware.sm_count}"
 
-    def ask(self, problem: Problem, threshold: Threshold) -> Answer | None:
+    def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
         """The ranking; without configs if it does not reach the threshold."""
-        ranking = self.model.rank(problem, self.hardware, threshold.gain)
+        ranking = self.model.rank(problem, self.hardware, threshold.gain, padding=padding)
         if ranking is None:
             return None
         if threshold.reached(ranking.confidence, ranking.times[0]):

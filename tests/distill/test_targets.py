@@ -57,7 +57,7 @@ def test_problems_with_a_batch_have_candidates_of_their_own() -> None:
 
 
 def test_padding_has_no_part() -> None:
-    """Times on padded operands are neither candidates nor the best, because models cannot tell where padding helps."""
+    """Times on padded operands are neither candidates nor the best: the network ranks for operands as they are."""
     padded = Config.parse("aten pad8")
     timings = (Timing(ATEN, 100.0), Timing(padded, 20.0), Timing(CONFIGS[0], 50.0))
     (found,) = targets_of([Record(mm(0), timings, "final")])

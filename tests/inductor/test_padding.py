@@ -242,16 +242,51 @@ def test_dynamic_sizes(a: Input, b: Input, rows: Rows, asked: list[str]) -> None
     assert asked == []
 
 
-def test_a_model_has_operands_padded(shipped: Path, tmp_path: Path, asked: list[str]) -> None:
-    """A model whose best candidate has padding decides like a row."""
-    weights, best = tmp_path / "x.safetensors", Config.from_json(padded_to(MM, 8))
-    kind = Kind("mm", "bfloat16", "nn", 2, (1, 1), (1, 4096), (1, 4096), (1, 4096))
-    write_model(small.model(candidates=(best, small.BATCHED, small.ATEN), kinds=(kind,)), weights)
-    with diode_lut.config.patch(tables=(str(weights),)):
+@pytest.fixture
+def model(shipped: Path, tmp_path: Path) -> Iterator[Callable[[float], None]]:
+    """Puts a model in force that expects this log(time of aten with padding / time of aten), and Triton to be fast."""
+    kinds = tuple(Kind("mm", "bfloat16", "nn", align, (1, 1), (1, 4096), (1, 4096), (1, 4096)) for align in (2, 16))
+    candidates = Config.from_json(MM), small.BATCHED, small.ATEN
+    with diode_lut.config.patch(tables=()):
+
+        def put(log_time: float) -> None:
+            path = tmp_path / "x.safetensors"
+            write_model(small.model(candidates=candidates, kinds=kinds, padding=small.padding(log_time)), path)
+            diode_lut.config.tables = (str(path),)
+
+        yield put
+
+
+@pytest.mark.parametrize("log_time", [-0.5, 0.5])
+def test_a_model_decides_on_padding(log_time: float, model: Callable[[float], None], asked: list[str]) -> None:
+    """Without a benchmark, operands are padded if that is expected to pay; the kernel is its choice either way."""
+    model(log_time)
+    with diode_lut.profile_predictions() as counts:
         lowered = compiled(torch.mm, A, B)
-    assert PADDED in lowered.code
-    assert len(lowered.triton_templates) == 1
-    assert asked == []
+    assert (PADDED in lowered.code) == (log_time < 0)
+    assert (len(lowered.triton_templates), lowered.extern, asked) == (1, [], [])
+    assert (counts.total_predictions, counts.skipped_configs) == (1, 0)
+
+
+def test_a_model_answers_where_nothing_may_be_padded(model: Callable[[float], None]) -> None:
+    """Where a size may change so that Inductor does not pad, the kernel is the best for the operands as they are."""
+    model(-0.5)
+    a = Input((1000, 77), dynamic=[1])
+    with diode_lut.profile_predictions() as counts:
+        lowered = compiled(torch.mm, a, Input((77, 504), dynamic=[0]))
+    assert PADDED not in lowered.code
+    assert (len(lowered.triton_templates), counts.skipped_configs) == (1, 0)
+
+
+def test_a_model_is_not_asked_about_padding_with_the_setting_off(
+    model: Callable[[float], None], asked: list[str]
+) -> None:
+    """With ``pad=False`` Inductor's benchmark decides, and the model chooses the kernel for what it is left."""
+    model(0.5)
+    with diode_lut.config.patch(pad=False):
+        lowered = compiled(torch.mm, A, B)
+    assert asked == ["mm"]
+    assert (PADDED in lowered.code, len(lowered.triton_templates)) == (True, 1)
 
 
 @pytest.mark.parametrize(("k", "answered"), [(77, True), (504, True), (1000, True), (5, False)])

@@ -16,7 +16,7 @@ from diode_lut.model.features import EPILOGUE_FEATURES, PROBLEM_FEATURES
 from diode_lut.model.header import KEY, MAX_WEIGHTS_BYTES, metadata_of, read_model_hardware
 from diode_lut.model.training_set import Split, parse_family
 from diode_lut.model.weights import read_model, write_model
-from tests.model.small import H200, MM, model
+from tests.model.small import H200, MM, model, padding
 
 
 @pytest.fixture
@@ -58,6 +58,31 @@ def test_models_without_epilogues_are_read(path: Path) -> None:
     light = MM._replace(epilogue="light")
     assert found.rank(light) is None
     assert "epilogue=light" in found.unknown(light)
+
+
+def test_padding_is_read_as_it_was_written(path: Path) -> None:
+    """What a model knows about padding is in its file; a model without that has none."""
+    assert read_model(path).padding is None
+    write_model(model(padding=padding(-0.25)), path)
+    assert read_model(path).padding == padding(-0.25)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("features", ["log_b"], "other features"),
+        ("weights", [1.0], "a weight per term"),
+        ("mean", [1e9] * 14, "a magnitude above"),
+        ("error", 0.0, "not positive"),
+        ("kinds", None, "incomplete or damaged"),
+    ],
+)
+def test_damaged_padding_is_refused(path: Path, name: str, value: object, message: str) -> None:
+    """A regression that is not for these features, or not of finite numbers, is a ModelError."""
+    write_model(model(padding=padding(-0.25)), path)
+    altered(path, lambda metadata: metadata["padding"].update({name: value}))
+    with pytest.raises(ModelError, match=message):
+        read_model(path)
 
 
 def altered(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
