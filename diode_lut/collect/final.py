@@ -99,7 +99,8 @@ def _finalists(records: list[Record], wanted: Mapping[Problem, list[Problem]], s
 
 def _alone(problem: Problem, ranking: _Ranking, served: Mapping[Config, int], sm_count: int) -> list[Config]:
     best = _best([each for each in ranking if each[0].pad == 1], problem.align)
-    best += _best([each for each in ranking if each[0].pad > 1], 16)
+    padded = [each for each in ranking if each[0].pad > 1]
+    best += _best(padded, 16) or [config for config, _ in padded[:1]]  # so that a row can say that padding is slower
     serving = [config for config, factor in ranking if factor <= _SERVING_FACTOR and config not in best]
     serving.sort(key=lambda config: -served[config])
     return [*best, *serving[:_MAX_SHARED], *other_groups(problem, ranking[0][0], sm_count)]

@@ -103,6 +103,14 @@ def test_padded_operands_compete() -> None:
     assert task.configs == (ATEN, config(1), config(2), *best)
 
 
+def test_the_best_padded_kernel_is_timed_however_slow() -> None:
+    """A row can then say that padding does not pay, and Inductor need not find out by its own benchmark."""
+    plain = record(64, n=61, aten=200, s1=100)
+    slow = Timing(config(3).padded(8), 500, None), Timing(ATEN.padded(8), 400, None)
+    (task,) = tasks_of([plain._replace(timings=(*plain.timings, *slow))])
+    assert task.configs == (ATEN, config(1), ATEN.padded(8))
+
+
 def test_groups_of_a_padded_kernel_are_padded() -> None:
     """Another order of tiles is tried with the same padding."""
     timings = (Timing(config(3).padded(8), 100, None), Timing(ATEN, 200, None))
