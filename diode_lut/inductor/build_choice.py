@@ -160,7 +160,17 @@ def _with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
     for node in nodes:
         if isinstance(node.get_layout(), ir.FlexibleLayout):
             node.freeze_layout()
+        elif has_open_base(node):
+            node.unwrap_view().freeze_layout_with_exact_strides(node.unwrap_view().get_stride())
     return MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype)
+
+
+def has_open_base(node: Any) -> bool:
+    """Whether the node is a view of a buffer whose layout may still change, although that of the view may not.
+
+    In torch 2.11 a template would take the buffer's strides for those of the view.
+    """
+    return isinstance(node, ir.ReinterpretView) and isinstance(node.unwrap_view().get_layout(), ir.FlexibleLayout)
 
 
 def _fits_32_bits(inputs: MMKernelInputs) -> bool:

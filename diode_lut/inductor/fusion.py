@@ -36,7 +36,7 @@ from torch.utils._ordered_set import OrderedSet
 
 from diode_lut.domain.problem import EPILOGUES, NO_EPILOGUE, Problem
 from diode_lut.inductor.answer import Build, CannotRun, runnable
-from diode_lut.inductor.build_choice import build_choice
+from diode_lut.inductor.build_choice import build_choice, has_open_base
 from diode_lut.inductor.choices import config_of
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import leave
@@ -127,7 +127,7 @@ def _with_a_layout(node: Any, assumed: list[tuple[Any, Layout]]) -> Any:
     if not is_storage_and_layout(node):
         raise CannotRun("its bias is not in memory yet")
     layout = node.get_layout()
-    if not isinstance(layout, FlexibleLayout):
+    if not isinstance(layout, FlexibleLayout) and not has_open_base(node):
         return node
     likely = copy.copy(layout).as_fixed()
     assumed.append((node, likely))

@@ -435,6 +435,23 @@ def test_a_bias_that_is_not_in_memory_yet(bias: tuple[int, ...], epilogues: bool
     assert (lowered.extern, len(lowered.triton_templates)) == ([], 1)
 
 
+@pytest.mark.parametrize("epilogues", [False, True])
+def test_a_view_of_what_inductor_may_still_lay_out(epilogues: bool, rows: Rows) -> None:
+    """A bmm of a view of a matmul's result, whose rows Inductor pads, reads it by the view's strides."""
+    rows({"op": "mm", "configs": [ATEN]}, {"op": "bmm", "configs": [BMM]})
+
+    def of_a_view(x: Any, w: Any, v: Any) -> Any:
+        return torch.bmm((x @ w).view(2, 129, 1500), v).relu()
+
+    with diode_lut.config.patch(epilogues=epilogues), inductor_config.patch(pad_outputs=True):
+        lowered = lower(of_a_view, Input((258, 64)), Input((64, 1500)), Input((2, 1500, 64)))
+    (kernel,) = lowered.triton_templates
+    assert lowered.extern == ["mm"]
+    (row,) = re.findall(r"empty_strided_cuda\(\(258, 1500\), \((\d+), 1\)", lowered.code)
+    assert f"stride_aq = {129 * int(row)}\n" in kernel
+    assert f"stride_am = {row}\n" in kernel
+
+
 def matmul_of_theirs(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
     return torch.mm(a, b, out=out)
 
