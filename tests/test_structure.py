@@ -60,6 +60,11 @@ READING = {"'rb'", "path", "name", "os.O_RDONLY", "os.devnull", "os.O_WRONLY", "
 READING |= {"os.O_RDONLY | getattr(os, 'O_NONBLOCK', 0)"}
 """The arguments of ``open`` outside of files.py: it is for reading, or of the null device."""
 
+RECORDS = {"problem", "entry", "kind", "candidate", "candidates", "layout", "box", "params", "fault"}
+"""Names of records and of their parts: code says ``entry.best``, not ``entry.candidates[0]``."""
+OF_RECORDS = {f"diode_lut/{path}.py" for path in ("domain/problem", "table/entry", "kernels/template", "kernels/decompose_k")}
+"""The modules that define them."""
+
 RUNNING = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.load", "np.load", "np.fromfile"}
 RUNNING_MODULES = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "yaml", "code", "codeop"}
 RUNNING_KEYWORDS = {"shell", "allow_pickle", "ext_hook", "object_hook"}
@@ -204,6 +209,29 @@ def test_exceptions_are_caught_by_name() -> None:
         return [node.lineno for node in handlers if node.type is None or "Exception" in names_in(node.type)]
 
     assert breaches(everywhere_but("inductor"), caught_without_a_name) == {}
+
+
+def test_parts_of_records_have_names() -> None:
+    """No part of a problem, a row, a config or a fault is taken by its number outside of the module that defines it."""
+
+    def taken_by_number(path: Path) -> set[str]:
+        found = [node for node in ast.walk(parse(path)) if isinstance(node, ast.Subscript)]
+        return {ast.unparse(node) for node in found if last_name(node.value) in RECORDS and is_number(node.slice)}
+
+    modules = [path for path in everywhere_but("inductor", "report") if name_of(path) not in OF_RECORDS]
+    assert breaches(modules, taken_by_number) == {}
+
+
+def last_name(node: ast.expr) -> str:
+    """``kind`` of ``row.kind`` and of ``kind``; empty for what has no name."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def is_number(node: ast.expr) -> bool:
+    """Whether an index, or a bound of a slice, is written as a number."""
+    if isinstance(node, ast.Slice):
+        return any(bound is not None and is_number(bound) for bound in (node.lower, node.upper))
+    return isinstance(node, (ast.Constant, ast.UnaryOp)) and isinstance(ast.literal_eval(node), int)
 
 
 def names_in(tree: ast.AST) -> set[str]:

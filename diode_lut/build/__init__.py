@@ -122,7 +122,7 @@ def build(
         kept=kept,
         pruned=[row._replace(problems=len(answered[row])) for row in pruned],
         regrets=[
-            measurements.relative_time(number, entry.configs[0]) - 1
+            measurements.relative_time(number, entry.best.config) - 1
             for entry, numbers in left.items()
             for number in numbers
         ],

@@ -56,7 +56,7 @@ def _costs(measurements: Measurements, allowed: _Times, previous: Table | None, 
     costs = []
     for problem, times in zip(measurements.problems, allowed, strict=True):
         entry = previous.lookup(problem) if previous else None
-        first = entry.configs[0] if entry else None
+        first = entry.best.config if entry else None
         costs.append(
             {
                 number: time - (noise if names[number] == first else bonuses.get(number, 0))

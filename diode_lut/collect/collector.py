@@ -85,7 +85,7 @@ def _require_fit(table: Table, setup: Setup) -> None:
 def _answers(table: Table, problems: Sequence[Problem]) -> list[Task]:
     """For each problem that the table covers, the first config of its row, and aten."""
     entries = ((problem, table.lookup(problem)) for problem in problems)
-    return [Task(problem, tuple(dict.fromkeys((ATEN, entry.configs[0])))) for problem, entry in entries if entry]
+    return [Task(problem, tuple(dict.fromkeys((ATEN, entry.best.config)))) for problem, entry in entries if entry]
 
 
 def _outcomes(

@@ -98,12 +98,13 @@ def _finalists(records: list[Record], wanted: Mapping[Problem, list[Problem]], s
 
 
 def _alone(problem: Problem, ranking: _Ranking, served: Mapping[Config, int], sm_count: int) -> list[Config]:
-    best = _best([each for each in ranking if each[0].pad == 1], problem.align)
-    padded = [each for each in ranking if each[0].pad > 1]
+    best = _best([(config, factor) for config, factor in ranking if config.pad == 1], problem.align)
+    padded = [(config, factor) for config, factor in ranking if config.pad > 1]
     best += _best(padded, 16) or [config for config, _ in padded[:1]]  # so that a row can say that padding is slower
     serving = [config for config, factor in ranking if factor <= _SERVING_FACTOR and config not in best]
     serving.sort(key=lambda config: -served[config])
-    return [*best, *serving[:_MAX_SHARED], *other_groups(problem, ranking[0][0], sm_count)]
+    (fastest, _), *_ = ranking
+    return [*best, *serving[:_MAX_SHARED], *other_groups(problem, fastest, sm_count)]
 
 
 def _best(ranking: _Ranking, align: int) -> list[Config]:
@@ -112,10 +113,11 @@ def _best(ranking: _Ranking, align: int) -> list[Config]:
 
 
 def _fused(problem: Problem, ranking: _Ranking) -> list[Config]:
-    kernels = [pair for pair in ranking if pair[0].kernel.tiled and pair[0].pad == 1]
+    kernels = [(config, factor) for config, factor in ranking if config.kernel.tiled and config.pad == 1]
     best: dict[tuple[int, int, int], Config] = {}
+    limit = _CLOSE_FUSED[problem.epilogue] * min((factor for _, factor in kernels), default=0.0)
     for config, factor in kernels:
-        if factor <= _CLOSE_FUSED[problem.epilogue] * kernels[0][1]:
+        if factor <= limit:
             tiles = config.tiles
             best.setdefault((tiles.block_m, tiles.block_n, tiles.num_warps), config)
     return list(best.values())[:_MAX_FUSED]
@@ -124,7 +126,8 @@ def _fused(problem: Problem, ranking: _Ranking) -> list[Config]:
 def _ranked(record: Record) -> _Ranking:
     """Configs with their times over the best time, fastest first."""
     times = sorted((timing.ns, timing.config) for timing in record.timings if timing.ns is not None)
-    return [(config, ns / times[0][0]) for ns, config in times]
+    fastest = min((ns for ns, _ in times), default=1.0)
+    return [(config, ns / fastest) for ns, config in times]
 
 
 def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:

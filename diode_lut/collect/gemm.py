@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from diode_lut.domain.errors import CollectError
-from diode_lut.domain.problem import BATCHED, ITEMSIZES, NO_EPILOGUE, Problem, contiguous_align
+from diode_lut.domain.problem import BATCHED, ITEMSIZES, NO_EPILOGUE, Problem, contiguous_align, letters
 from diode_lut.inductor.problems import TORCH_DTYPES
 
 
@@ -123,8 +123,9 @@ class _Linear(torch.nn.Module):
 
 
 def _operands(problem: Problem, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    a = _matrix(problem, problem.m, problem.k, problem.layout[0], device)
-    b = _matrix(problem, problem.k, problem.n, problem.layout[1], device)
+    letter_a, letter_b = letters(problem.layout)
+    a = _matrix(problem, problem.m, problem.k, letter_a, device)
+    b = _matrix(problem, problem.k, problem.n, letter_b, device)
     return a, b
 
 

@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 from diode_lut.compilation.pool import each_in_a_process
 from diode_lut.domain.errors import BROKEN_IMPORT, HardwareError, SettingError, TableError
-from diode_lut.domain.problem import DTYPES, LAYOUTS
+from diode_lut.domain.problem import DTYPES, LAYOUTS, letters
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.padding import pad_multiple
 from diode_lut.kernels.triton_gemm import ROCM
 from diode_lut.table import Entry
-from diode_lut.table.check import unlaunchable
-from diode_lut.table.position import Fault, JsonPath
+from diode_lut.table.check import launchable
+from diode_lut.table.position import Fault
 from diode_lut.table.read import located, read_bytes, table_of
 
 _POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "tf32": "*fp32"}
@@ -45,6 +45,17 @@ class Trial(NamedTuple):
     align: int
 
 
+class Place(NamedTuple):
+    """A config of a table, by the number of its row and its number in the row."""
+
+    row: int
+    config: int
+
+    def fault(self, reason: str) -> Fault:
+        """What is wrong with the config."""
+        return Fault(reason, "entries", self.row, "configs", self.config)
+
+
 def compile_trial(trial: Trial) -> int:
     """Bytes of shared memory that the compiled kernel needs; any error of Triton's if it does not compile.
 
@@ -56,10 +67,11 @@ def compile_trial(trial: Trial) -> int:
     from diode_lut.compilation.kernels import gemm, persistent_tma_gemm
 
     tiles = trial.config.tiles
+    letter_a, letter_b = letters(trial.layout)
     constants = {
         **dict.fromkeys("MNK", _SIZES[trial.align]),
-        "A_ROW_MAJOR": trial.layout[0] == "n",
-        "B_ROW_MAJOR": trial.layout[1] == "n",
+        "A_ROW_MAJOR": letter_a == "n",
+        "B_ROW_MAJOR": letter_b == "n",
         "PRECISION": "tf32" if trial.dtype == "tf32" else "ieee",
         "BLOCK_M": tiles.block_m,
         "BLOCK_N": tiles.block_n,
@@ -104,12 +116,12 @@ def check_compiling(path: Path, track: Callable[[Iterable[Done], int], Iterable[
         _require_working_triton()
     if places and not re.fullmatch(r"sm_\d+|gfx\w+", table.hardware.arch):
         raise HardwareError(f"{path}: Triton cannot compile for {table.hardware.arch} (allowed: sm_..., gfx...)")
-    faults: dict[JsonPath, Fault] = {}
+    faults: dict[Place, Fault] = {}
     for trial, done in track(each_in_a_process(compile_trial, places), len(places)):
         reason = _reason(trial, done)
         if reason is not None:
-            faults.update((place, Fault(reason, *place)) for place in places[trial])
-    return located(path, data, [faults[place] for place in sorted(faults, key=lambda place: (place[1], place[3]))])
+            faults.update((place, place.fault(reason)) for place in places[trial])
+    return located(path, data, [faults[place] for place in sorted(faults)])
 
 
 def _require_working_triton() -> None:
@@ -120,17 +132,16 @@ def _require_working_triton() -> None:
         raise SettingError(f"--compile needs Triton, which cannot be imported ({error}): install it again") from error
 
 
-def _trials(rows: Mapping[int, Entry], arch: str) -> dict[Trial, list[JsonPath]]:
+def _trials(rows: Mapping[int, Entry], arch: str) -> dict[Trial, list[Place]]:
     """The trials of a table, each with the places in the file that need it."""
-    places: dict[Trial, list[JsonPath]] = defaultdict(list)
+    places: dict[Trial, list[Place]] = defaultdict(list)
     for number, entry in rows.items():
-        refused = {fault.path[1] for fault in unlaunchable(entry, arch)}
-        for place, config in enumerate(entry.configs):
-            if config.kernel.tiled and place not in refused:
+        for place, config in launchable(entry, arch):
+            if config.kernel.tiled:
                 for dtype, layout in _kinds(entry):
                     align = 16 if config.pad % pad_multiple(dtype) == 0 else entry.align or 16
                     trial = Trial(arch, config, dtype, layout, align)
-                    places[trial].append(("entries", number, "configs", place))
+                    places[trial].append(Place(number, place))
     return places
 
 

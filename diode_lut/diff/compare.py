@@ -40,7 +40,7 @@ class Change(NamedTuple):
     @property
     def new_winner(self) -> bool:
         """Whether the row is in both tables, with different first configs."""
-        return self.old is not None and self.new is not None and self.old.configs[0] != self.new.configs[0]
+        return self.old is not None and self.new is not None and self.old.best.config != self.new.best.config
 
     @property
     def row(self) -> Entry:
@@ -156,7 +156,7 @@ def _resized(removed: Sequence[Entry], added: Sequence[Entry], pairs: Iterable[P
 def _likeness(one: Entry, other: Entry) -> tuple[bool, float]:
     """A sort key with which the most similar pairs come first."""
     small, large = sorted((one.volume, other.volume))
-    return one.configs[0] != other.configs[0], -small / max(large, 1)
+    return one.best.config != other.best.config, -small / max(large, 1)
 
 
 def _header_changes(old: Table, new: Table) -> Iterator[HeaderChange]:

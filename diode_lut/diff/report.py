@@ -73,7 +73,7 @@ def effect_of(old: Table, new: Table, records: Iterable[Record]) -> Effect:
 def _first_choices(table: Table, measurements: Measurements) -> list[Config | None]:
     """The first config for each problem; None for a miss."""
     entries = map(table.lookup, measurements.problems)
-    return [None if entry is None else entry.configs[0] for entry in entries]
+    return [None if entry is None else entry.best.config for entry in entries]
 
 
 def _switch(measurements: Measurements, number: int, old: Config, new: Config) -> Switch:
@@ -112,7 +112,7 @@ def change_details(change: Change) -> list[str]:
     if old is None or new is None or change.kind != "details":
         return []
     fields = {
-        "gain": (_gain(old.candidates[0].gain_permille), _gain(new.candidates[0].gain_permille)),
+        "gain": (_gain(old.best.gain_permille), _gain(new.best.gain_permille)),
         "after it": (_others(old.configs), _others(new.configs)),
         "problems": (str(old.problems), str(new.problems)),
         "note": (json.dumps(old.note, ensure_ascii=False), json.dumps(new.note, ensure_ascii=False)),

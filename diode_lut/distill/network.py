@@ -52,10 +52,15 @@ class Scale(NamedTuple):
 
     def apply(self, examples: Examples) -> Examples:
         """The scaled examples, which are the network's input."""
+        (of_problem, _, of_joint), (problem, _, joint) = self.mean, self.deviation
         return examples._replace(
-            features=(examples.features - self.mean[0]) / self.deviation[0],
-            joint=(examples.joint - self.mean[2]) / self.deviation[2],
+            features=(examples.features - of_problem) / problem, joint=(examples.joint - of_joint) / joint
         )
+
+    def apply_to(self, configs: Tensor) -> Tensor:
+        """The scaled features of configs."""
+        (_, mean, _), (_, deviation, _) = self.mean, self.deviation
+        return (configs - mean) / deviation
 
 
 class Network(nn.Module):
@@ -64,7 +69,7 @@ class Network(nn.Module):
     def __init__(self, scale: Scale, space: Space, seed: int) -> None:
         super().__init__()
         self.scale = scale
-        self._configs, self._numbers = (space.configs - scale.mean[1]) / scale.deviation[1], space.numbers
+        self._configs, self._numbers = scale.apply_to(space.configs), space.numbers
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self._draw(*HIDDEN)

@@ -161,10 +161,16 @@ WITHOUT_TENSOR_CORES = "float32"
 make a kernel 34 times slower (measured on sm_90 with Triton 3.6): such blocks should be neither tried nor chosen."""
 
 
+def letters(layout: str) -> tuple[str, str]:
+    """The letter of A, and that of B, in one of LAYOUTS."""
+    return layout[0], layout[1]
+
+
 def contiguous_align(dtype: str, layout: str, m: int, n: int, k: int, b: int = 1) -> int:
     """``align`` of a GEMM whose A and B are packed, without gaps between rows, as ``layout`` says."""
-    a = (m, k) if layout[0] == "n" else (k, m)
-    c = (k, n) if layout[1] == "n" else (n, k)
+    letter_a, letter_b = letters(layout)
+    a = (m, k) if letter_a == "n" else (k, m)
+    c = (k, n) if letter_b == "n" else (n, k)
     unit = 16 // ITEMSIZES[dtype]
     packed = all(
         (rows == 1 or cols == 1 or cols % unit == 0) and (b == 1 or rows * cols % unit == 0) for rows, cols in (a, c)
@@ -224,7 +230,8 @@ def packed_operands(problem: Problem) -> tuple[Operand, Operand]:
     """
     b, m, n, k = problem.sizes
     batch = b if problem.op in BATCHED else None
-    operands = _packed(problem.layout[0], m, k, batch), _packed(problem.layout[1], k, n, batch)
+    letter_a, letter_b = letters(problem.layout)
+    operands = _packed(letter_a, m, k, batch), _packed(letter_b, k, n, batch)
     if problem_of(problem.op, problem.dtype, *operands) != problem:
         raise ProblemError(f"{problem.layout} align {problem.align}, which packed matrices of these sizes are not")
     return operands

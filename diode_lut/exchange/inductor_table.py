@@ -19,7 +19,7 @@ import orjson
 
 from diode_lut.domain.errors import ExchangeError, ProblemError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Operand, Problem, packed_operands, problem_of
+from diode_lut.domain.problem import Operand, Problem, letters, packed_operands, problem_of
 from diode_lut.exchange.content import (
     Facts,
     Skipped,
@@ -131,9 +131,10 @@ def _rows(config: Config, problem: Problem, hardware: Hardware) -> Iterator[dict
             even_k = problem.k % row["BLOCK_K"] == 0
             row |= {"EVEN_K": even_k, "ACC_TYPE": "tl.float32", "USE_FAST_ACCUM": False, "hint_override": None}
         if config.kernel.tma:
+            letter_a, letter_b = letters(problem.layout)
             row |= {
-                "A_ROW_MAJOR": problem.layout[0] == "n",
-                "B_ROW_MAJOR": problem.layout[1] == "n",
+                "A_ROW_MAJOR": letter_a == "n",
+                "B_ROW_MAJOR": letter_b == "n",
                 "NUM_SMS": hardware.sm_count,
                 **_TMA,
             }

@@ -26,9 +26,11 @@ class DecomposeK(Template):
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
         """That no K of the row can be cut into equal parts."""
         yield from super().complaints(params, covered, architecture)
-        split, sizes = self.k_split(params), covered.k
-        if sizes is not None and sizes[1] // split * split < sizes[0]:
-            text = str(sizes[0]) if sizes[0] == sizes[1] else f"{sizes[0]} to {sizes[1]}"
+        if covered.k is None:
+            return
+        split, (low, high) = self.k_split(params), covered.k
+        if high // split * split < low:
+            text = str(low) if low == high else f"{low} to {high}"
             yield Complaint(f"{split} divides no k of the row ({text})", "k_split")
 
     def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:

@@ -83,7 +83,7 @@ def judge(ours: Claim, theirs: Claim) -> Verdict:
     conflict.
     """
     one, other = ours.entry, theirs.entry
-    same = "both name the same kernel" if one.configs[0] == other.configs[0] else ""
+    same = "both name the same kernel" if one.best.config == other.best.config else ""
     if one.note and other.note:
         return Verdict(ours, theirs, same if one.note == other.note else "")
     for our_evidence, their_evidence, reason in _evidence(ours, theirs):
@@ -111,7 +111,7 @@ def resolve(verdict: Verdict) -> tuple[Claim, Remark]:
 def _evidence(ours: Claim, theirs: Claim) -> Iterator[tuple[Any, Any, str]]:
     """The evidence of both sides, the strongest first, and the reason to give for the side with more."""
     yield bool(ours.entry.note), bool(theirs.entry.note), "it has a note"
-    gain, other_gain = (claim.entry.candidates[0].gain_permille for claim in (ours, theirs))
+    gain, other_gain = (claim.entry.best.gain_permille for claim in (ours, theirs))
     if gain is not None and other_gain is not None and max(gain, other_gain) > min(gain, other_gain) * (1 + SAME_GAIN):
         yield gain, other_gain, "it gains more over aten"
     yield ours.entry.problems or 0, theirs.entry.problems or 0, "it has more measured problems behind it"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diode_lut.domain.problem import BATCHED, EPILOGUES, ITEMSIZES, NO_EPILOGUE, Problem
+from diode_lut.domain.problem import BATCHED, EPILOGUES, ITEMSIZES, NO_EPILOGUE, Problem, letters
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
@@ -70,7 +70,8 @@ def problem_features(problem: Problem, sm_count: int) -> Floats:
     values += [math.log2(b * m * n), math.log2(min(m, n)), math.log2(max(m, n))]
     values += [problem.op in ("addmm", "baddbmm"), problem.op in BATCHED]
     values += [problem.dtype == dtype for dtype in ("float16", "float32", "tf32")]
-    values += [problem.layout[0] == "t", problem.layout[1] == "t", problem.align == 16]
+    values += [letter == "t" for letter in letters(problem.layout)]
+    values += [problem.align == 16]
     values += [size % _TILE_MULTIPLE == 0 for size in (m, n, k)]
     values += [math.log2(vector) for vector in vectors(problem)]
     for rows, columns in _LIBRARY_TILES:
@@ -84,8 +85,9 @@ def problem_features(problem: Problem, sm_count: int) -> Floats:
 def vectors(problem: Problem) -> tuple[int, int, int]:
     """Alignment in bytes, up to 16, of the rows of A, B and C, as their lengths imply it."""
     itemsize = ITEMSIZES[problem.dtype]
-    rows = problem.m if problem.layout[0] == "t" else problem.k, problem.k if problem.layout[1] == "t" else problem.n
-    a, b, c = (math.gcd(size * itemsize, _LOAD_BYTES) for size in (*rows, problem.n))
+    letter_a, letter_b = letters(problem.layout)
+    row_a, row_b = problem.m if letter_a == "t" else problem.k, problem.k if letter_b == "t" else problem.n
+    a, b, c = (math.gcd(size * itemsize, _LOAD_BYTES) for size in (row_a, row_b, problem.n))
     return a, b, c
 
 

@@ -34,7 +34,7 @@ def candidate_text(candidate: Candidate) -> str:
 
 def winner_text(entry: Entry) -> str:
     """The row's first config, with its gain."""
-    return candidate_text(entry.candidates[0])
+    return candidate_text(entry.best)
 
 
 def baseline_as_text(baseline: Baseline, op: str | None) -> str:

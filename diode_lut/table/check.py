@@ -13,11 +13,13 @@ from typing import Any
 from diode_lut.domain.errors import TableError
 from diode_lut.domain.problem import DTYPES
 from diode_lut.io.bounded import has_more_values
-from diode_lut.kernels.architecture import architecture
+from diode_lut.kernels.architecture import Architecture, architecture
+from diode_lut.kernels.config import Config
 from diode_lut.kernels.padding import PADDED_OPS, pad_multiple
 from diode_lut.kernels.registry import templates_for
+from diode_lut.kernels.template import Complaint
 from diode_lut.table.canonical import canonical_bytes
-from diode_lut.table.entry import Entry
+from diode_lut.table.entry import Entry, is_point
 from diode_lut.table.header import decode_header, decode_version
 from diode_lut.table.overlap import Effort, overlaps, repeats, shared_problem
 from diode_lut.table.position import Fault, JsonPath
@@ -89,8 +91,8 @@ def check_file(path: Path) -> list[TableError]:
         return located(path, data, [fault])
     except RecursionError:
         return located(path, data, [Fault("is nested too deeply to be a table")])
-    said = {fault.path[:3] for fault in of_schema}
-    more = [fault for fault in of_meaning if fault.path[:3] not in said]
+    said = {fault.field for fault in of_schema}
+    more = [fault for fault in of_meaning if fault.field not in said]
     errors = located(path, data, [*of_schema, *more, *written_twice(data)])
     if not broken:
         errors += _of_form(path, data, document, entries)
@@ -114,10 +116,10 @@ def _of_schema(document: dict[str, Any], version: int, broken: list[int]) -> lis
 
 def _renumbered(fault: Fault, numbers: list[int]) -> Fault:
     """The fault of a row, with its number in the file instead of that in ``numbers``."""
-    if fault.path[:1] != ("entries",):
-        return fault
-    number = numbers[int(fault.path[1])]
-    return Fault(fault.reason, "entries", number, *fault.path[2:])
+    match fault.path:
+        case ("entries", int(place), *inner):
+            return Fault(fault.reason, "entries", numbers[place], *inner)
+    return fault
 
 
 def _of_meaning(document: dict[str, Any], version: int, good: dict[int, Entry], broken: list[int]) -> Iterator[Fault]:
@@ -218,7 +220,7 @@ def _useless_padding(entry: Entry, pad: int) -> Iterator[str]:
         what = entry.dtype or "any dtype"
         yield f"Inductor does not pad {what} to multiples of {pad} ({_one_of(multiples)} is what it pads to)"
     sizes = entry.m, entry.n, entry.k
-    if all(size is not None and size[0] == size[1] and (size[0] == 1 or size[0] % pad == 0) for size in sizes):
+    if all(size is not None and is_point(size) and all(x == 1 or x % pad == 0 for x in size) for size in sizes):
         yield f"m, n and k are multiples of {pad} already, so that nothing is padded"
 
 
@@ -230,9 +232,21 @@ def unlaunchable(entry: Entry, arch: str) -> Iterator[Fault]:
     """What keeps configs of the row from being launched: the hook passes over these configs."""
     known = architecture(arch)
     for number, config in enumerate(entry.configs):
-        if not config.kernel.runs_on(known):
-            reason = f"{config.template} does not run on {arch} (what does: {', '.join(templates_for(known))})"
-            yield Fault(reason, "configs", number, "template")
-            continue
-        for reason, field in config.kernel.complaints(config.params, entry, known):
+        for reason, field in _refusals(config, entry, known):
             yield Fault(reason, "configs", number, *([field] if field else []))
+
+
+def launchable(entry: Entry, arch: str) -> Iterator[tuple[int, Config]]:
+    """The configs of the row that nothing keeps from being launched, each with its number."""
+    known = architecture(arch)
+    for number, config in enumerate(entry.configs):
+        if not any(True for _ in _refusals(config, entry, known)):
+            yield number, config
+
+
+def _refusals(config: Config, entry: Entry, known: Architecture) -> Iterator[Complaint]:
+    if config.kernel.runs_on(known):
+        yield from config.kernel.complaints(config.params, entry, known)
+    else:
+        others = ", ".join(templates_for(known))
+        yield Complaint(f"{config.template} does not run on {known.name} (what does: {others})", "template")

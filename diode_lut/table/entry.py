@@ -102,6 +102,11 @@ class Entry(NamedTuple):
         return tuple([candidate.config for candidate in self.candidates])
 
     @property
+    def best(self) -> Candidate:
+        """The first candidate."""
+        return self.candidates[0]
+
+    @property
     def kind(self) -> tuple[str | None, str | None, str | None, int | None, str | None]:
         """op, dtype, layout, align and epilogue; None matches anything."""
         return self.op, self.dtype, self.layout, self.align, self.epilogue
@@ -131,13 +136,18 @@ class Entry(NamedTuple):
         )
 
     @property
+    def covers_unbatched(self) -> bool:
+        """Whether the sizes that the entry covers include those of ops without a batch, whose b is 1."""
+        return self.b is None or self.b[0] == 1
+
+    @property
     def volume(self) -> int:
         """How many problems the entry covers, sizes up to MAX_SIZE counted: the fewer, the more specific.
 
         mm and addmm have no batch, so that their b can only be 1, whether or not the key says so.
         """
         ops = OPS if self.op is None else (self.op,)
-        batches = sum(_width(self.b) if op in BATCHED else self.b is None or self.b[0] == 1 for op in ops)
+        batches = sum(_width(self.b) if op in BATCHED else self.covers_unbatched for op in ops)
         kinds = prod(
             len(domain) if value is None else 1
             for value, domain in (
@@ -214,6 +224,11 @@ def of_kind(rows: Iterable[_K], problem: Problem) -> tuple[list[_K], str]:
         if not found:
             break
     return found, " ".join(parts)
+
+
+def is_point(sizes: Range | None) -> bool:
+    """Whether the range is a single size."""
+    return sizes is not None and sizes[0] == sizes[1]
 
 
 def _width(sizes: Range | None) -> int:

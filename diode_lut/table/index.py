@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from diode_lut.domain.problem import BATCHED, SIZE_FIELDS, Problem
 from diode_lut.table.canonical import canonical_order
-from diode_lut.table.entry import Entry, Range
+from diode_lut.table.entry import Entry, Range, is_point
 
 Kind = tuple[str | int | None, ...]
 """op, dtype, layout, align and epilogue: of a problem, or of an entry, where None matches anything."""
@@ -73,13 +73,14 @@ class Index:
         return group.exact.get(sizes) or group.ranges.find(sizes)
 
     def _group(self, kind: Kind) -> Group:
-        batched = kind[0] in BATCHED
+        op, *_ = kind
+        batched = op in BATCHED
         rows = [
             Row(entry, entry.sizes if batched else (None, entry.m, entry.n, entry.k))
             for pattern, entries in self._rows.items()
             if all(part in (None, wanted) for part, wanted in zip(pattern, kind, strict=True))
             for entry in entries
-            if batched or entry.b is None or entry.b[0] == 1
+            if batched or entry.covers_unbatched
         ]
         rows.sort(key=lambda row: (row.entry.volume, canonical_order(row.entry)))
         exact = next((place for place, row in enumerate(rows) if not _is_point(row.entry, batched)), len(rows))
@@ -149,12 +150,17 @@ class Group(NamedTuple):
 def _is_point(entry: Entry, batched: bool) -> bool:
     """Whether the entry covers a single size."""
     sizes = (entry.b, entry.m, entry.n, entry.k) if batched else (entry.m, entry.n, entry.k)
-    return all(size is not None and size[0] == size[1] for size in sizes)
+    return all(map(is_point, sizes))
 
 
 def _exact(rows: Sequence[Row]) -> dict[Sizes, Entry]:
     """Rows for one size each; of rows for the same size, the first."""
-    return {tuple(1 if size is None else size[0] for size in row.box): row.entry for row in reversed(rows)}
+    return {tuple(low for low, _ in map(_or_one, row.box)): row.entry for row in reversed(rows)}
+
+
+def _or_one(sizes: Range | None) -> Range:
+    """The range, which is 1 for the batch of an op that has none."""
+    return (1, 1) if sizes is None else sizes
 
 
 def _node(rows: Sequence[Row]) -> Node:
@@ -179,9 +185,10 @@ def _leaf(rows: Sequence[Row]) -> Leaf:
         for number, row in enumerate(rows):
             size = row.box[axis]
             if size is not None:
+                low, high = size
                 inside ^= 1 << number
-                flips[size[0]] ^= 1 << number
-                flips[size[1] + 1] ^= 1 << number
+                flips[low] ^= 1 << number
+                flips[high + 1] ^= 1 << number
         if flips:
             borders = sorted(flips)
             axes.append((axis, borders, list(accumulate((flips[at] for at in borders), xor, initial=inside))))
@@ -190,7 +197,7 @@ def _leaf(rows: Sequence[Row]) -> Leaf:
 
 def _cuts(rows: Sequence[Row], axis: int, parts: int) -> list[int]:
     """Sizes where boxes begin, such that about as many begin in each of at most ``parts`` slabs between them."""
-    lows = sorted(size[0] for row in rows if (size := row.box[axis]) is not None)
+    lows = sorted(low for row in rows if (size := row.box[axis]) is not None for low, _ in (size,))
     return sorted({lows[number * len(lows) // parts] for number in range(1, parts)} - {lows[0]}) if lows else []
 
 
@@ -218,4 +225,5 @@ def _slabs(size: Range | None, cuts: list[int]) -> range:
     """The numbers of the slabs between cuts that a range reaches into."""
     if size is None:
         return range(len(cuts) + 1)
-    return range(bisect_right(cuts, size[0]), bisect_right(cuts, size[1]) + 1)
+    low, high = size
+    return range(bisect_right(cuts, low), bisect_right(cuts, high) + 1)

@@ -108,8 +108,8 @@ def coverage(entry: Entry) -> Coverage:
 
 def lies_inside(inner: Coverage, outer: Coverage) -> bool:
     """Whether the outer one holds all that the inner one does."""
-    for narrow, wide in zip(inner.box, outer.box, strict=True):
-        if narrow[0] < wide[0] or narrow[1] > wide[1]:
+    for (low, high), (lowest, highest) in zip(inner.box, outer.box, strict=True):
+        if low < lowest or high > highest:
             return False
     return all(wide in (None, narrow) for narrow, wide in zip(inner.kind, outer.kind, strict=True))
 
@@ -141,7 +141,8 @@ def overlaps(entries: Mapping[int, Entry], effort: Effort | None = None) -> Iter
 
 def shared_problem(one: Entry, other: Entry) -> Problem:
     """A problem that both entries cover, of which there must be one."""
-    b, m, n, k = (max((x or _ANY)[0], (y or _ANY)[0]) for x, y in zip(one.sizes, other.sizes, strict=True))
+    pairs = ((x or _ANY, y or _ANY) for x, y in zip(one.sizes, other.sizes, strict=True))
+    b, m, n, k = (max(low, other_low) for (low, _), (other_low, _) in pairs)
     problems = (
         Problem(
             op,
@@ -201,12 +202,12 @@ def _same_kind(values: Sequence[object], field: int) -> Sharing:
 
 def _same_size(ranges: Sequence[Range], axis: int) -> Sharing:
     """Two ranges share a size if each begins before the other ends."""
-    by_low = sorted(range(len(ranges)), key=lambda number: ranges[number][0])
-    by_high = sorted(range(len(ranges)), key=lambda number: -ranges[number][1])
-    lows = [ranges[number][0] for number in by_low]
-    highs = [-ranges[number][1] for number in by_high]
-    begun = list(accumulate((1 << number for number in by_low), or_, initial=0))
-    not_over = list(accumulate((1 << number for number in by_high), or_, initial=0))
+    by_low = sorted((low, number) for number, (low, _) in enumerate(ranges))
+    by_high = sorted((-high, number) for number, (_, high) in enumerate(ranges))
+    lows = [low for low, _ in by_low]
+    highs = [high for high, _ in by_high]
+    begun = list(accumulate((1 << number for _, number in by_low), or_, initial=0))
+    not_over = list(accumulate((1 << number for _, number in by_high), or_, initial=0))
 
     def sharing(key: Coverage) -> int:
         low, high = key.box[axis]

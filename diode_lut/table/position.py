@@ -25,6 +25,11 @@ class Fault(Exception):  # noqa: N818 (checks list faults as values; only decodi
         self.path: JsonPath = path
         self.note = note
 
+    @property
+    def field(self) -> JsonPath:
+        """The path to the field of a row that the fault is in; seen from outside the row."""
+        return self.path[:3]
+
     def inside(self, *outer: str | int) -> Fault:
         """The same fault, seen from further out."""
         return Fault(self.reason, *outer, *self.path, note=self.note)

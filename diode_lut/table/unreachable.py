@@ -41,8 +41,8 @@ def unreachable(
     reachable: set[int] = set()
     unknown: set[int] = set()
     try:
-        for kind, numbers in _by_kind(entries, volumes, asked, effort).items():
-            rows = {number: entries[number]._replace(op=kind[0]) for number in numbers}
+        for (op, *_), numbers in _by_kind(entries, volumes, asked, effort).items():
+            rows = {number: entries[number]._replace(op=op) for number in numbers}
             _look_at(rows, volumes, asked, reachable, unknown, effort)
     except ExhaustedError:
         unknown.update(asked)
@@ -77,7 +77,8 @@ def _kinds(entry: Entry, classes: tuple[str, ...]) -> Iterator[Kind]:
     """The op, dtype, layout, align and epilogue of all the entry's problems, with these classes of epilogues."""
     domains = (OPS, DTYPES, LAYOUTS, ALIGNS, classes)
     choices = (domain if value is None else (value,) for domain, value in zip(domains, entry.kind, strict=True))
-    return (kind for kind in product(*choices) if kind[0] in BATCHED or entry.b is None or entry.b[0] == 1)
+    kinds = product(*choices)
+    return kinds if entry.covers_unbatched else ((op, *others) for op, *others in kinds if op in BATCHED)
 
 
 def _look_at(
@@ -130,10 +131,10 @@ def _covered(whole: Box, boxes: Sequence[Box], effort: Effort) -> bool:
 def _common(one: Box, other: Box) -> Box | None:
     sides = []
     for (low, high), (other_low, other_high) in zip(one, other, strict=True):
-        side = (low if low > other_low else other_low, high if high < other_high else other_high)
-        if side[0] > side[1]:
+        lowest, highest = low if low > other_low else other_low, high if high < other_high else other_high
+        if lowest > highest:
             return None
-        sides.append(side)
+        sides.append((lowest, highest))
     return tuple(sides)
 
 
@@ -144,9 +145,9 @@ def _size(sides: Box) -> int:
 def _around(part: Box, whole: Box) -> Iterator[Box]:
     """``whole`` without ``part``, which is in it, in pieces."""
     for axis, ((low, high), (lowest, highest)) in enumerate(zip(part, whole, strict=True)):
-        for side in ((lowest, low - 1), (high + 1, highest)):
-            if side[0] <= side[1]:
-                yield (*part[:axis], side, *whole[axis + 1 :])
+        for start, end in ((lowest, low - 1), (high + 1, highest)):
+            if start <= end:
+                yield (*part[:axis], (start, end), *whole[axis + 1 :])
 
 
 def _halves(piece: Box, parts: Iterable[Box]) -> tuple[Box, Box]:

@@ -187,8 +187,9 @@ def reversed_ranges(row: Any) -> Iterator[Fault]:
     """The ranges of a row, or of an entry, that end before they begin."""
     for name in SIZE_FIELDS:
         size = getattr(row, name)
-        if size is not None and size[0] > size[1]:
-            yield Fault(f"{list(size)} ends before it begins (allowed: [lowest, highest])", name)
+        low, high = size or (0, 0)
+        if low > high:
+            yield Fault(f"[{low}, {high}] ends before it begins (allowed: [lowest, highest])", name)
 
 
 def misplaced(row: Any) -> Iterator[Fault]:
@@ -205,9 +206,10 @@ def misplaced(row: Any) -> Iterator[Fault]:
     if row.op not in BATCHED and baseline.b != 1:
         yield Fault(f"{baseline.b} is not 1, and {row.op} has no batch", "aten_ns", "b")
     for name in OP_SIZES[row.op]:
-        found, size = getattr(row, name), getattr(baseline, name)
-        if found is not None and not found[0] <= size <= found[1]:
-            yield Fault(f"{size} is not in the row's {name} (allowed: {found[0]} to {found[1]})", "aten_ns", name)
+        size = getattr(baseline, name)
+        low, high = getattr(row, name) or (size, size)
+        if not low <= size <= high:
+            yield Fault(f"{size} is not in the row's {name} (allowed: {low} to {high})", "aten_ns", name)
 
 
 def _repeated(candidates: Sequence[Candidate]) -> Fault:
