@@ -60,6 +60,8 @@ def opens(directory: Path, command: str) -> dict[str, int]:
         "diff a.json b.json --dataset d.msgpack --format markdown",
         "evaluate a.json d.msgpack --json new.json",
         f"evaluate --model {MODEL} --all d.msgpack",
+        "explain mm 256 512 96 --hardware NVIDIA_H200 --table a.json",
+        f"explain mm 256 512 96 --hardware NVIDIA_H200 --table {MODEL}",
         "export inductor-table a.json -o new.json",
         "export t4 d.msgpack -o new.json",
         "import inductor-table a.json -o new.json --hardware NVIDIA_H200,sm_90,132",

@@ -10,7 +10,6 @@ import click
 from diode_lut.cli.output import say
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NO_EPILOGUE, OPS, Problem
-from diode_lut.settings import config
 
 _SIZE = click.IntRange(1, MAX_SIZE)
 
@@ -71,20 +70,10 @@ def explain_command(
     neither a table nor a model answers.
     """
     from diode_lut.runtime import api
-    from diode_lut.selection.catalog import is_model, open_model
-    from diode_lut.table import read_hardware
 
     alignment = int(align) if align else None
     problem = Problem.of(op, m, n, k, b=batch, dtype=dtype, layout=layout, align=alignment, epilogue=epilogue)
-    tables = config.tables
-    if table is not None:
-        if is_model(table):
-            open_model(table)
-        else:
-            read_hardware(table)
-        tables = (str(table), *tables)
-    with config.patch(tables=tables):
-        explanation = api.explanation(problem, hardware=hardware)
+    explanation = api.explanation(problem, hardware=hardware, file=table)
     say(str(explanation))
     ctx.exit(0 if explanation.decision.configs else 1)
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from contextlib import AbstractContextManager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from diode_lut.domain.errors import SettingError
 from diode_lut.domain.hardware import Hardware, detect_hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.runtime import recorder
 from diode_lut.runtime.recorder import Counts
-from diode_lut.runtime.snapshot import selector_for
+from diode_lut.runtime.snapshot import selector_for, selector_with
 from diode_lut.selection.catalog import (
     TableFile,
     find_hardware,
@@ -26,6 +27,10 @@ from diode_lut.selection.explanation import explain as explanation_of
 from diode_lut.selection.selector import Decision
 from diode_lut.selection.sources import Threshold
 from diode_lut.settings import Settings, config
+
+if TYPE_CHECKING:
+    from diode_lut.model.ranking import Model
+    from diode_lut.table import Table
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -48,10 +53,7 @@ def register_table(name_or_path: str) -> None:
     same file wherever the process goes.
     """
     path = find_path(name_or_path).absolute()
-    if is_model(path):
-        open_model(path)
-    else:
-        open_table(path)
+    _open(path)
     config.add_table(name_or_path, str(path))
 
 
@@ -72,11 +74,24 @@ def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
     return str(explanation(problem, hardware=hardware))
 
 
-def explanation(problem: Problem, *, hardware: Hardware | str | None = None) -> Explanation:
-    """What ``explain`` says, in its parts."""
+def explanation(problem: Problem, *, hardware: Hardware | str | None = None, file: Path | None = None) -> Explanation:
+    """What ``explain`` says, in its parts; of the user's own tables and models, the one in ``file`` comes first.
+
+    TableError or ModelError if that file is invalid.
+    """
     settings = config.copy()
-    selector = selector_for(_hardware(hardware, settings), settings)
+    if file is None:
+        selector = selector_for(_hardware(hardware, settings), settings)
+    else:
+        opened = _open(file)
+        mine = TableFile(file, opened.hardware, shipped=False)
+        called = isinstance(hardware, str) and mine.called(hardware)
+        selector = selector_with(opened, mine.hardware if called else _hardware(hardware, settings), settings)
     return explanation_of(selector, problem, Threshold.of(settings), padding=settings.pad)
+
+
+def _open(path: Path) -> Table | Model:
+    return open_model(path) if is_model(path) else open_table(path)
 
 
 def _hardware(hardware: Hardware | str | None, settings: Settings) -> Hardware:

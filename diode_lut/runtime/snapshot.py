@@ -27,6 +27,9 @@ from diode_lut.settings import Settings, config
 if TYPE_CHECKING:
     import torch
 
+    from diode_lut.model.ranking import Model
+    from diode_lut.table import Table
+
 log = logging.getLogger(__name__)
 
 _lock = threading.RLock()
@@ -105,6 +108,11 @@ def selector_for(hardware: Hardware, settings: Settings) -> Selector:
     """What answers for ``hardware`` under these settings; tables that were read for it lately are not read again."""
     with _lock:
         return _build_selector(hardware, settings.tables, settings.tiers)
+
+
+def selector_with(opened: Table | Model, hardware: Hardware, settings: Settings) -> Selector:
+    """The same with a table or model that was read before, which is the first of the user's own."""
+    return Selector(hardware, tiers_for(hardware, settings.tables, settings.tiers, opened))
 
 
 def forget_tables() -> None:

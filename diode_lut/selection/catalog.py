@@ -5,7 +5,7 @@ Only the heads of the files are read until a table is wanted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,7 +26,7 @@ from diode_lut.table.read import table_of
 if TYPE_CHECKING:
     from diode_lut.model.ranking import Model
 
-_SHIPPED = ("*.json", f"*{SUFFIX}")
+_SHIPPED = _TABLES, _MODELS = "*.json", f"*{SUFFIX}"
 _MISSING = "no such file"
 _DANGLING = "is a symbolic link that leads to no file"
 _ROWS_NAMED = 10
@@ -72,7 +72,7 @@ class TableFile(NamedTuple):
 
 def find_tables(user_tables: Iterable[str]) -> list[TableFile]:
     """The user's own tables in their order, then the shipped ones by name; bad files are left out with a warning."""
-    return [*_files(user_tables, shipped=False), *_shipped_files(), *_shipped_models()]
+    return [*_files(user_tables, shipped=False), *_shipped(*_SHIPPED)]
 
 
 def find_path(name_or_path: str) -> Path:
@@ -81,7 +81,7 @@ def find_path(name_or_path: str) -> Path:
     fault = _no_file(path)
     if not fault:
         return path
-    shipped = [*_shipped_files(), *_shipped_models()]
+    shipped = _shipped(*_SHIPPED)
     for file in shipped:
         if file.called(name_or_path):
             return file.path
@@ -146,28 +146,33 @@ def open_model(path: Path) -> Model:
     return read_model(path)
 
 
-def tiers_for(hardware: Hardware, user_tables: Sequence[str], allowed: Collection[str] = TIERS) -> tuple[Tier, ...]:
+def tiers_for(
+    hardware: Hardware, user_tables: Sequence[str], allowed: Collection[str] = TIERS, first: Table | Model | None = None
+) -> tuple[Tier, ...]:
     """The tiers that answer for ``hardware``: the user's tables, those shipped for it, those shipped
     for another device with the same architecture and SM count, models.
 
     Of models, the user's own come first, whatever they were trained for, then those shipped for this device, then
     those for the same architecture. What cannot be used is left out with one warning, a table for other hardware
-    without. Of a tier that is not among the ``allowed`` nothing is opened.
+    without. Of a tier that is not among the ``allowed`` nothing is opened. ``first`` is the first of the user's own.
     """
-    left = _shipped_files()
+    tables: list[str | Table] = [name for name in user_tables if not _names_model(name)]
+    models: list[str | Model] = [name for name in user_tables if _names_model(name)]
+    if isinstance(first, Table):
+        tables.insert(0, first)
+    elif first is not None:
+        models.insert(0, first)
+    left = _shipped(_TABLES)
     openers: dict[str, Callable[[], Tier]] = {
-        "user": partial(_tier, "user", hardware, [name for name in user_tables if not _names_model(name)], _USER),
-        "model": partial(_model_tier, "model", hardware, [name for name in user_tables if _names_model(name)]),
+        "user": partial(_tier, "user", hardware, tables, _USER),
+        "model": partial(_model_tier, "model", hardware, models),
     }
-    for name, tables in _SHIPPED_TABLES.items():
-        fitting = [file for file in left if tables.fits(file.hardware, hardware)]
+    for name, shipped in _SHIPPED_TABLES.items():
+        fitting = [file for file in left if shipped.fits(file.hardware, hardware)]
         left = [file for file in left if file not in fitting]
-        openers[name] = partial(_tier, name, hardware, list(_paths(fitting)), tables)
-    return tuple(openers[name]() if name in allowed else _switched_off(name) for name in TIERS)
-
-
-def _switched_off(name: str) -> Tier:
-    return Tier(name, left_out=("switched off by the setting tiers",))
+        openers[name] = partial(_tier, name, hardware, [str(file.path) for file in fitting], shipped)
+    off = ("switched off by the setting tiers",)
+    return tuple(openers[name]() if name in allowed else Tier(name, left_out=off) for name in TIERS)
 
 
 def _names_model(name: str) -> bool:
@@ -179,10 +184,11 @@ def _names_model(name: str) -> bool:
         return is_model(Path(name))
 
 
-def _model_tier(name: str, hardware: Hardware, mine: Iterable[str]) -> Tier:
-    shipped = [file for file in _shipped_models() if file.hardware.same_arch(hardware)]
+def _model_tier(name: str, hardware: Hardware, mine: Iterable[str | Model]) -> Tier:
+    shipped = [file for file in _shipped(_MODELS) if file.hardware.same_arch(hardware)]
     shipped.sort(key=lambda file: not file.hardware.same_device(hardware))
-    opened = [try_model(name_or_path) for name_or_path in (*mine, *_paths(shipped))]
+    files = [*mine, *(str(file.path) for file in shipped)]
+    opened = [try_model(file) if isinstance(file, str) else file for file in files]
     left_out = tuple(f"left out: {found}" for found in opened if isinstance(found, DiodeLutError))
     models = tuple(ModelSource(found, hardware) for found in opened if not isinstance(found, DiodeLutError))
     return Tier(name, models, left_out if opened else (f"no model is for {hardware}",))
@@ -205,8 +211,8 @@ def warn_of_useless(user_tables: Iterable[str], devices: Sequence[Hardware]) -> 
             warn_once(f"{file.path}: is for {file.hardware}, so it is of no use on {', '.join(map(str, devices))}")
 
 
-def _tier(name: str, hardware: Hardware, paths: Iterable[str], tables: _Tables) -> Tier:
-    opened = [_open_for(hardware, path, tables.fits) for path in paths]
+def _tier(name: str, hardware: Hardware, files: Iterable[str | Table], tables: _Tables) -> Tier:
+    opened = [_open_for(hardware, file, tables.fits) for file in files]
     left_out = [str(found) for found in opened if isinstance(found, TableError)]
     return Tier(
         name,
@@ -215,12 +221,16 @@ def _tier(name: str, hardware: Hardware, paths: Iterable[str], tables: _Tables) 
     )
 
 
-def _open_for(hardware: Hardware, name_or_path: str, fits: Callable[[Hardware, Hardware], bool]) -> Table | TableError:
+def _open_for(hardware: Hardware, file: str | Table, fits: Callable[[Hardware, Hardware], bool]) -> Table | TableError:
     """The table, or why it cannot answer for ``hardware``."""
     try:
-        path = find_path(name_or_path)
-        found = read_hardware(path)
-        table = open_table(path) if fits(found, hardware) else None
+        path: Path | None
+        if isinstance(file, str):
+            path = find_path(file)
+            found = read_hardware(path)
+            table = open_table(path) if fits(found, hardware) else None
+        else:
+            path, found, table = file.path, file.hardware, file
         # The second check: the file may have been replaced in between by a table for other hardware.
         if table is not None and fits(table.hardware, hardware):
             return table
@@ -231,35 +241,26 @@ def _open_for(hardware: Hardware, name_or_path: str, fits: Callable[[Hardware, H
         return error
 
 
-def _shipped_files() -> list[TableFile]:
-    return _files(_found(_SHIPPED[0]), shipped=True)
+def _shipped(*patterns: str) -> list[TableFile]:
+    return _files(shipped_paths(patterns), shipped=True)
 
 
-def _shipped_models() -> list[TableFile]:
-    return _files(_found(_SHIPPED[1]), shipped=True)
+def shipped_paths(patterns: Iterable[str] = _SHIPPED) -> list[str]:
+    """The shipped files, good or bad, that can be trusted, which matters because the user did not name them.
 
-
-def _found(pattern: str) -> list[str]:
-    """The shipped files that can be trusted, which matters because the user did not name them."""
-    return [str(path) for path in sorted(tables_directory().glob(pattern)) if _trusted(path)]
-
-
-def shipped_paths() -> list[str]:
-    """The shipped files that can be trusted, good or bad: tables, then models."""
-    return [path for pattern in _SHIPPED for path in _found(pattern)]
+    By default these are all tables, then all models.
+    """
+    reasons = {path: _against(path) for pattern in patterns for path in sorted(tables_directory().glob(pattern))}
+    for path, reason in reasons.items():
+        if reason:
+            warn_once(f"{_kind(path)} left out: {reason}")
+    return [str(path) for path, reason in reasons.items() if not reason]
 
 
 def distrusted() -> list[str]:
     """Why shipped files that others could have written are not used."""
     paths = (path for pattern in _SHIPPED for path in sorted(tables_directory().glob(pattern)))
     return [reason for path in paths if (reason := _against(path))]
-
-
-def _trusted(path: Path) -> bool:
-    reason = _against(path)
-    if reason:
-        warn_once(f"{_kind(path)} left out: {reason}")
-    return not reason
 
 
 def _against(path: Path) -> str:
@@ -294,7 +295,3 @@ def _shipped_file(name: str) -> Path:
     if fault := _no_file(path):
         raise TableError(fault, path=path) from OSError(name)
     return path
-
-
-def _paths(files: Iterable[TableFile]) -> Iterator[str]:
-    return (str(file.path) for file in files)
