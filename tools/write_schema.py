@@ -1,6 +1,8 @@
-"""Writes the JSON Schema of the table format from the registry of kernels and the limits of the reader.
+"""Writes the JSON Schemas: of the table format, from the registry of kernels and the limits of the reader, and of
+receipts, whose file has the structure and gets the names that the code has.
 
-Run after a change of a template, a tunable, a limit or a text: ``python tools/write_schema.py``. Version 1 is frozen.
+Run after a change of a template, a tunable, a tier, a limit or a text: ``python tools/write_schema.py``. Version 1 of
+the table format is frozen.
 """
 
 from __future__ import annotations
@@ -10,13 +12,28 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from diode_lut.domain.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, OP_SIZES, OPS, SIZE_FIELDS
+from diode_lut.domain.problem import (
+    ALIGNS,
+    DTYPES,
+    EPILOGUES,
+    LAYOUTS,
+    MAX_SIZE,
+    NO_EPILOGUE,
+    OP_SIZES,
+    OPS,
+    SIZE_FIELDS,
+)
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.template import Parameter, Template
+from diode_lut.receipt.file import EARLIER_NAMES
+from diode_lut.receipt.file import VERSION as RECEIPT_VERSION
+from diode_lut.settings import TIERS
 from diode_lut.table.canonical import PROVENANCE, SCHEMA_VERSION
 from diode_lut.table.wire import FORMATS, MAX_ATEN_NS, MAX_CONFIGS, MAX_ENTRIES, MAX_GAIN_PERMILLE
 
-PATH = Path(__file__).parents[1] / "schemas" / f"table.v{SCHEMA_VERSION}.schema.json"
+SCHEMAS = Path(__file__).parents[1] / "schemas"
+PATH = SCHEMAS / f"table.v{SCHEMA_VERSION}.schema.json"
+RECEIPT = SCHEMAS / f"receipt.v{RECEIPT_VERSION}.schema.json"
 
 Schema = dict[str, Any]
 
@@ -31,6 +48,12 @@ OF_PROVENANCE = {
     "pruned_with": ("Pruned with", "The model that rows were left to: its digest, sha256:..., and its thresholds."),
     "diode_lut": ("diode_lut", "Version of diode_lut that built the table."),
 }
+OF_TIERS = {
+    "user": "a table of the user's own",
+    "device": "a shipped one for this device",
+    "same_arch": "one for another device with the same architecture and SM count",
+    "model": "a model",
+}
 OF_SIZES = {
     "b": ("B", "Number of matrices in a batch; 1 for ops without a batch."),
     "m": ("M", "Rows of A and C."),
@@ -40,13 +63,29 @@ OF_SIZES = {
 
 
 def main() -> None:
-    """Replace the file."""
-    PATH.write_text(text(), encoding="utf-8")
+    """Replace the files."""
+    PATH.write_text(text(table()), encoding="utf-8")
+    RECEIPT.write_text(text(receipt()), encoding="utf-8")
 
 
-def text() -> str:
-    """The schema as its file has it."""
-    return json.dumps(table(), indent=2, ensure_ascii=False) + "\n"
+def text(schema: Schema) -> str:
+    """A schema as its file has it."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def receipt() -> Schema:
+    """The schema of receipts: as it is, with the names of tiers and of problems' values that the code has."""
+    schema: Schema = json.loads(RECEIPT.read_text(encoding="utf-8"))
+    tiers = "; ".join(f"{name}: {OF_TIERS[name]}" for name in TIERS)
+    earlier = ", ".join(f"{name} for {now}" for name, now in EARLIER_NAMES.items())
+    about = f"{tiers}. Earlier versions wrote {earlier}."
+    schema["$defs"]["tier"] = {**described("Tier", about), **choice("string", (*TIERS, *EARLIER_NAMES))}
+    classes = [name for name in EPILOGUES if name != NO_EPILOGUE]
+    values = {"op": OPS, "dtype": DTYPES, "layout": LAYOUTS, "align": ALIGNS, "epilogue": classes}
+    for of_problem in ("hit", "miss", "skip"):
+        for name, allowed in values.items():
+            schema["$defs"][of_problem]["properties"][name]["enum"] = list(allowed)
+    return schema
 
 
 def table() -> Schema:

@@ -97,7 +97,7 @@ _NUMBERS = ("align", "B", "M", "N", "K")
 _PROBLEM = (*_KIND, *_NUMBERS)
 _WHO = ("tier", "digest", "row")
 
-_EARLIER_NAMES = {"kin": "same_arch"}
+EARLIER_NAMES = {"kin": "same_arch"}
 """Names of tiers in receipts of earlier versions, and today's names."""
 
 T = TypeVar("T")
@@ -223,7 +223,7 @@ def _who(fields: dict[str, Any]) -> tuple[str, str, str]:
 
 def _tier(fields: dict[str, Any]) -> str:
     name = _text(fields, "tier")
-    tier = _EARLIER_NAMES.get(name, name)
+    tier = EARLIER_NAMES.get(name, name)
     if tier not in TIERS:
         raise _Wrong(f"{name!r:.60} is not one of {', '.join(TIERS)}", "tier")
     return tier

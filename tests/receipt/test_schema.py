@@ -17,6 +17,7 @@ from diode_lut.receipt.file import MAX_COUNT, decode_receipt, receipt_bytes
 from diode_lut.receipt.receipt import MAX_PERMILLE, Receipt, merge_receipts
 from tests.mutated import containers, mutate
 from tests.receipt.strategies import receipts
+from tools import write_schema
 
 SCHEMA = orjson.loads((schemas_directory() / "receipt.v1.schema.json").read_bytes())
 VALIDATOR = Draft202012Validator(SCHEMA)
@@ -81,6 +82,11 @@ def test_the_order_of_merging_does_not_matter(parts: list[Receipt], data: st.Dat
     cut = data.draw(st.integers(0, len(parts)))
     grouped = merge_receipts([merge_receipts(shuffled[:cut]), merge_receipts(shuffled[cut:])])
     assert receipt_bytes(grouped) == receipt_bytes(whole)
+
+
+def test_the_schema_is_the_one_that_is_generated() -> None:
+    """Tiers, ops and other names in the schema are those of the code: ``tools/write_schema.py`` has been run."""
+    assert write_schema.RECEIPT.read_text(encoding="utf-8") == write_schema.text(write_schema.receipt())
 
 
 def test_the_schema_is_closed() -> None:
