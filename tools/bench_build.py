@@ -20,8 +20,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from diode_lut.build import build
-from diode_lut.build.prune import Pruning
+from diode_lut.build import Pruning, build
 from diode_lut.dataset import Header, Record, Timing, read_dataset
 from diode_lut.dataset.frames import header_bytes, record_bytes
 from diode_lut.domain.hardware import Hardware

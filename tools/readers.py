@@ -32,7 +32,7 @@ from diode_lut.receipt.summary import as_json as receipt_as_json
 from diode_lut.receipt.summary import as_text as receipt_as_text
 from diode_lut.table import Candidate, Entry, Table, read_hardware, read_table, to_bytes
 from diode_lut.table.check import check_file
-from diode_lut.table.write import as_text
+from diode_lut.table.table import as_text
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132, ("H200",))
 GEMM = Config("triton_mm", (128, 64, 32, 8, 3, 4))

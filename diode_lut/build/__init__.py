@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
 from diode_lut.build.entries import entries_of
 from diode_lut.build.measurements import Columns, Measurements
-from diode_lut.build.prune import Pruning, needless
 from diode_lut.dataset import SOFTWARE, Dataset, Record
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.domain.version import __version__
+from diode_lut.kernels.config import Config
 from diode_lut.table import Entry, Table
-from diode_lut.table.overlap import coverage
+from diode_lut.table.overlap import Neighbours, coverage
 
 EPSILON = 0.02
 """By what fraction a table's choice may be slower than the best config measured."""
@@ -180,3 +181,42 @@ def _provenance(datasets: Sequence[Dataset], pruning: Pruning | None) -> dict[st
     provenance["pruned_with"] = pruning.model if pruning else ""
     provenance["diode_lut"] = __version__
     return {name: value for name, value in provenance.items() if value}
+
+
+Choose = Callable[[Problem], Config | None]
+"""A model's first choice for a problem; None if it is not sure enough."""
+
+
+class Pruning(NamedTuple):
+    """What rows are left to: the choices of a model, and which model that is, for the table's provenance."""
+
+    choose: Choose
+    model: str
+
+
+def needless(
+    answered: Mapping[Entry, Sequence[int]],
+    kept: Iterable[Entry],
+    measurements: Measurements,
+    choose: Choose,
+    epsilon: float,
+    noise: float,
+) -> list[Entry]:
+    """The rows whose problems (``answered`` has their numbers) all go to the model without them, and are safe there.
+
+    Safe is a choice that keeps the promise of ``build`` by what was measured. A problem that another row covers, which
+    would then answer for it, goes to that row.
+    """
+    rows = [*answered, *kept]
+    neighbours = Neighbours(rows)
+    good = measurements.within(epsilon, noise)
+
+    def left_to_the_model(row: Entry, numbers: Sequence[int]) -> bool:
+        others = [rows[place] for place in neighbours.of(row, len(rows)) if rows[place] is not row]
+        problems = [measurements.problems[number] for number in numbers]
+        if any(other.covers(problem) for other in others for problem in problems):
+            return False
+        safe = (measurements.configs_on(number, good) for number in numbers)
+        return all(choose(problem) in configs for problem, configs in zip(problems, safe, strict=True))
+
+    return [row for row, numbers in answered.items() if left_to_the_model(row, numbers)]

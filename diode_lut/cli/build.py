@@ -13,8 +13,7 @@ from diode_lut.domain.printable import as_lines, printable
 from diode_lut.domain.problem import LAYOUTS
 
 if TYPE_CHECKING:
-    from diode_lut.build import BuildResult
-    from diode_lut.build.prune import Pruning
+    from diode_lut.build import BuildResult, Pruning
     from diode_lut.domain.problem import Problem
     from diode_lut.kernels.config import Config
     from diode_lut.model.ranking import Model
@@ -106,7 +105,7 @@ def build_command(
 
 def _pruning(model: Model) -> Pruning:
     """Pruning with the model's answers, where they pass the thresholds of the settings."""
-    from diode_lut.build.prune import Pruning
+    from diode_lut.build import Pruning
     from diode_lut.selection.sources import ModelSource, Threshold
     from diode_lut.settings import config
 

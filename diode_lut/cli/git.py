@@ -17,8 +17,7 @@ from diode_lut.cli.inputs import read_whole_table
 from diode_lut.cli.output import progress_bars, say
 from diode_lut.domain.errors import SettingError, TableError
 from diode_lut.domain.printable import printable
-from diode_lut.io.bounded import read_at_most
-from diode_lut.io.files import write_atomically
+from diode_lut.io.files import read_at_most, write_atomically
 
 if TYPE_CHECKING:
     from diode_lut.diff.report import Effect

@@ -12,7 +12,7 @@ import click
 from diode_lut.cli.output import REPORTERS, exit_code, progress_bars, say
 from diode_lut.domain.errors import ModelError, TableError
 from diode_lut.domain.printable import printable
-from diode_lut.io.bounded import open_regular, read_rest
+from diode_lut.io.files import open_regular, read_rest
 
 if TYPE_CHECKING:
     from diode_lut.table import Table
@@ -26,7 +26,7 @@ def show_command(file: Path) -> None:
     Equal tables are printed equally, however they are written.
     """
     from diode_lut.model.header import header_text
-    from diode_lut.table.write import as_text
+    from diode_lut.table.table import as_text
 
     with open_regular(file) as opened:
         is_json = opened.read(64).lstrip().startswith(b"{")

@@ -13,7 +13,7 @@ import orjson
 from diode_lut.domain.errors import CollectError, ProblemError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import BATCHED, ITEMSIZES, NO_EPILOGUE, Problem
-from diode_lut.io.bounded import has_more_values, read_at_most
+from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.receipt.file import decode_receipt
 from diode_lut.receipt.receipt import Receipt
 from diode_lut.receipt.summary import losses

@@ -1,19 +1,20 @@
-"""Compiling the configs of tables with Triton, without a GPU."""
+"""Compiling the configs of tables with Triton, without a GPU, in processes that a kernel may kill."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from diode_lut.compilation.pool import each_in_a_process
 from diode_lut.domain.errors import BROKEN_IMPORT, HardwareError, SettingError, TableError
 from diode_lut.domain.problem import DTYPES, LAYOUTS, letters
 from diode_lut.kernels.architecture import architecture
@@ -169,3 +170,52 @@ def _reason(trial: Trial, done: Future[int]) -> str | None:
 def _shortened(message: str) -> str:
     line = " ".join(message.split())
     return line if len(line) <= 2 * _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]} ... {line[-_SHOWN_CHARS:]}"
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def each_in_a_process(
+    function: Callable[[Item], Result], items: Iterable[Item]
+) -> Iterator[tuple[Item, Future[Result]]]:
+    """Each item with its future, as soon as ``function`` returned or raised.
+
+    The items run on all CPUs. If one kills its process, the items that were running are run again, one at a time, so
+    that only the item that kills has the exception BrokenProcessPool. Output of the processes to stderr is lost.
+    """
+    broken: list[Item] = []
+    with _pool(os.cpu_count() or 1) as pool:
+        futures: dict[Future[Result], Item] = {}
+        for item in items:
+            try:
+                futures[pool.submit(function, item)] = item
+            except BrokenProcessPool:  # noqa: PERF203 (an earlier item was quick to kill)
+                broken.append(item)
+        for future in as_completed(futures):
+            if isinstance(future.exception(), BrokenProcessPool):
+                broken.append(futures[future])
+            else:
+                yield futures[future], future
+    while broken:
+        yield from _until_it_breaks(function, broken)
+
+
+def _until_it_breaks(function: Callable[[Item], Result], items: list[Item]) -> Iterator[tuple[Item, Future[Result]]]:
+    """Runs and removes items from the end of the list, until one kills the process."""
+    with _pool(1) as pool:
+        while items:
+            item = items.pop()
+            future = pool.submit(function, item)
+            broken = isinstance(future.exception(), BrokenProcessPool)
+            yield item, future
+            if broken:
+                return
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_be_quiet)
+
+
+def _be_quiet() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

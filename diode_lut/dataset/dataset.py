@@ -14,7 +14,7 @@ import zstandard
 from diode_lut.dataset.record import Header, Lost, Record, lost_text
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.printable import printable
-from diode_lut.io.bounded import open_regular
+from diode_lut.io.files import open_regular
 
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from diode_lut.dataset.unframed import Unframed
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import printable
-from diode_lut.io.bounded import open_regular
+from diode_lut.io.files import open_regular
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree.
+"""What can go wrong, as one tree, and what is no error of ours: an exception that a signal handler raises.
 
 ::
 
@@ -16,11 +16,16 @@
     └── DeviceLostError        a kernel left the device unusable for this process
 
 A message says what is wrong, where, and what is allowed; it fits on one line.
+
+Python runs a signal handler between any two instructions, also within a ``try`` that catches other errors. What it
+raises, such as an alarm's TimeoutError, belongs to the program.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 from diode_lut.domain.printable import printable
 
@@ -99,3 +104,37 @@ class CollectError(DiodeLutError):
 
 class DeviceLostError(DiodeLutError):
     """A kernel left the device unusable for this process: nothing can be measured in it any more."""
+
+
+def let_pass(error: BaseException) -> None:
+    """Raise again what a signal handler, or a debugger, has raised, if ``error`` is that or was caused by it.
+
+    To be called wherever Exception or OSError is caught that others may have raised.
+    """
+    for each in _causes(error):
+        traceback = each.__traceback__
+        while traceback is not None:
+            if _interrupts(traceback.tb_frame):
+                raise each
+            traceback = traceback.tb_next
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, what it was raised for, and so on."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _interrupts(frame: FrameType) -> bool:
+    """Whether the function of this frame got the frame that called it as an argument, as a signal handler does."""
+    code = frame.f_code
+    names = code.co_varnames[: code.co_argcount + 1]  # the last is *args, if there are any
+    given = [frame.f_locals.get(name) for name in names]
+    below = frame.f_back
+    return below is not None and any(
+        value is below or (isinstance(value, tuple) and any(each is below for each in value)) for value in given
+    )

@@ -14,7 +14,7 @@ from diode_lut.dataset import Header, Record
 from diode_lut.domain.errors import ExchangeError, ProblemError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import BATCHED, SIZE_FIELDS, Problem
-from diode_lut.io.bounded import has_more_values, read_at_most
+from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.kernels.config import Config
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.table.entry import KIND_FIELDS

@@ -21,7 +21,7 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import OPS, Operand, Problem, problem_of
 from diode_lut.exchange.content import Facts, Skipped, Timings, counting, known_hardware, literal, read_json
 from diode_lut.inductor.names import KWARGS, TEMPLATE_OF_UID, UIDS
-from diode_lut.io.bounded import read_at_most
+from diode_lut.io.files import read_at_most
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
 

@@ -17,8 +17,7 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache, get_algorit
 from torch._inductor.utils import fresh_cache
 
 from diode_lut.dataset import Timing
-from diode_lut.domain.errors import CollectError
-from diode_lut.domain.interruption import let_pass
+from diode_lut.domain.errors import CollectError, let_pass
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.choices import aten_of, config_of, problem_of_aten
 from diode_lut.inductor.names import failure_reason

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._inductor import config as inductor_config
 
-from diode_lut.domain.interruption import let_pass
+from diode_lut.domain.errors import let_pass
 from diode_lut.inductor.install import FACTORY, PaddingQuestion, filter_choices
 from diode_lut.settings import config
 

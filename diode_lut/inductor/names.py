@@ -6,7 +6,7 @@ all supported releases for everything named here.
 
 from __future__ import annotations
 
-from diode_lut.domain.interruption import let_pass
+from diode_lut.domain.errors import let_pass
 
 _TRITON_KWARGS = {
     "block_m": "BLOCK_M",

@@ -23,7 +23,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from diode_lut.domain.interruption import let_pass
+from diode_lut.domain.errors import let_pass
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.choices import library_choice

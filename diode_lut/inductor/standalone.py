@@ -28,7 +28,7 @@ from torch._inductor.virtualized import V
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from diode_lut.domain.interruption import let_pass
+from diode_lut.domain.errors import let_pass
 from diode_lut.domain.problem import BATCHED, ITEMSIZES, Problem, contiguous_align
 from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.names import failure_reason

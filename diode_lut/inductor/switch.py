@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from diode_lut.domain.interruption import let_pass
+from diode_lut.domain.errors import let_pass
 from diode_lut.io.log import warn_once
 
 _MISFITS = (AttributeError, ImportError, TypeError)

@@ -13,7 +13,7 @@ from typing import Any
 from diode_lut.domain.errors import DiodeLutError, ModelError, ProblemError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import as_lines
-from diode_lut.io.bounded import open_regular
+from diode_lut.io.files import open_regular
 
 SUFFIX = ".safetensors"
 """Suffix of a weights file's name."""

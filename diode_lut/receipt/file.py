@@ -15,7 +15,7 @@ import orjson
 from diode_lut.domain.errors import ProblemError, ReceiptError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import MAX_SIZE, NO_EPILOGUE, Problem
-from diode_lut.io.bounded import has_more_values, read_at_most
+from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.receipt.receipt import MAX_PERMILLE, Device, Hit, Receipt, Skip, Source, Versions, merge_receipts
 from diode_lut.settings import TIERS
 

@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from diode_lut.domain.errors import DiodeLutError, HardwareError, ModelError, TableError
+from diode_lut.domain.errors import DiodeLutError, HardwareError, ModelError, TableError, let_pass
 from diode_lut.domain.hardware import Hardware, slug
-from diode_lut.domain.interruption import let_pass
 from diode_lut.io.log import warn_once
 from diode_lut.io.permissions import distrust
 from diode_lut.io.resources import tables_directory

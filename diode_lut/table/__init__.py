@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from diode_lut.table.entry import Candidate, Entry, Range, of_kind
 from diode_lut.table.read import read_hardware, read_table
-from diode_lut.table.table import Table
-from diode_lut.table.write import to_bytes, write_table
+from diode_lut.table.table import Table, to_bytes, write_table
 
 __all__ = [
     "Candidate",

@@ -12,7 +12,7 @@ from typing import Any
 
 from diode_lut.domain.errors import TableError
 from diode_lut.domain.problem import DTYPES
-from diode_lut.io.bounded import has_more_values
+from diode_lut.io.files import has_more_values
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.padding import PADDED_OPS, pad_multiple

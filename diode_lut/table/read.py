@@ -23,7 +23,7 @@ from msgspec import MsgspecError
 
 from diode_lut.domain.errors import TableError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.io.bounded import has_more_values, open_regular, read_at_most
+from diode_lut.io.files import has_more_values, open_regular, read_at_most
 from diode_lut.table.entry import Entry
 from diode_lut.table.header import Header, decode_header
 from diode_lut.table.position import Fault, Landmark, Positions, dotted, place_at

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.build import BuildResult, build
+from diode_lut.build import BuildResult, Pruning, build, needless
 from diode_lut.build.measurements import measurements_of
-from diode_lut.build.prune import Pruning, needless
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem

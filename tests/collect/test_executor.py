@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from diode_lut.collect.executor import InProcess
+from diode_lut.collect.collector import InProcess
 from diode_lut.collect.setup import find_setup
 from diode_lut.collect.tasks import Shard, Task
 from diode_lut.dataset import Timing
