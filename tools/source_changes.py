@@ -63,6 +63,13 @@ class Without(NamedTuple):
         return self.subject in names
 
 
+TRUE, FALSE, NONE = (Instead(f"lambda *_, **__: {value}") for value in (True, False, None))
+RAISES = Instead("lambda *given: (_ for _ in ()).throw(given[-1] if given else RuntimeError())")
+"""Raises the last argument where that is an error, else a RuntimeError."""
+UNREGISTERED = Instead("lambda function: function")
+"""Replaces a decorator that registers a function."""
+
+
 class Guard(NamedTuple):
     """A function, method or value of a module, and the change of it that takes the guard away.
 

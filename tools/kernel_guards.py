@@ -1,0 +1,167 @@
+"""The guards of what a row decides for one GEMM: which problem it is, and which kernels may compute it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from source_changes import FALSE, NONE, RAISES, TRUE, Instead, Without
+
+HOOK, KERNELS = "tests/inductor/test_hook.py::", "tests/inductor/test_guards.py::"
+ON_CPU, CPU = "tests/inductor/test_guards_on_cpu.py::", "tests/inductor/test_cpu.py::"
+INSTALL, CACHE = "tests/inductor/test_install.py::", "tests/inductor/test_cache.py::"
+PADDING = "tests/inductor/test_padding.py::"
+CHANGES = "tests/inductor/test_snapshot.py::"
+SETTINGS = "tests/test_settings.py::"
+RUNTIME, STATISTICS = "tests/test_runtime.py::", "tests/test_statistics.py::"
+
+
+def parameters(more: str) -> Instead:
+    """A template's kernel gets these parameters, whatever Inductor derives."""
+    changed = f"params.kwargs.update({more})"
+    return Instead(f"lambda template, params, *others: ({changed}, original(template, params, *others))[1]")
+
+
+def sizes_checked_as(function: str) -> Instead:
+    """A problem's sizes are checked as what a function of each and of 1 gives."""
+    checked = f"original.__func__(cls, *fields[:4], *({function}(size, 1) for size in fields[4:]))"
+    return Instead(f"classmethod(lambda cls, *fields: {checked}._replace(**dict(zip('bmnk', fields[4:]))))")
+
+
+KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "diode_lut.inductor.build_choice": {
+        "even-k": ("_choice_of", parameters("EVEN_K=True"), HOOK + "test_even_k_is_derived"),
+        "accumulator-type": (
+            "_choice_of",
+            parameters("ACC_TYPE='tl.float16'"),
+            KERNELS + "test_reduced_precision_reduction",
+        ),
+        "blocks-as-they-are": ("_triton", Without("should_scale_configs"), HOOK + "test_row_becomes_the_kernel"),
+        "frozen-layouts": (
+            "_with_fixed_layouts",
+            Without("freeze_layout"),
+            HOOK + "test_flexible_input_keeps_the_layout_it_was_looked_up_by",
+        ),
+        "prologue": ("_triton", Without("allowed_prologue_inps"), HOOK + "test_prologue_is_not_fused"),
+        "tma-legal": ("use_triton_tma_template", TRUE, HOOK + "test_tma_is_refused_where_illegal"),
+        "tma-order": ("_order_is_plain", TRUE, HOOK + "test_tma_is_refused_where_illegal"),
+        "tma-rows-stay-aligned": (
+            "_stays_aligned",
+            Instead("lambda node: node.get_layout().offset * node.get_dtype().itemsize % _DESCRIPTOR_BYTES == 0"),
+            KERNELS + "test_tma_where_rows_may_become_unaligned",
+        ),
+        "tma-view-is-aligned": (
+            "_stays_aligned",
+            Instead("lambda node: original(node) or node.get_layout().offset != 0"),
+            KERNELS + "test_tma_of_a_view",
+        ),
+        "shared-memory": (
+            "_triton",
+            Without("max_autotune_prune_choices_based_on_shared_mem"),
+            HOOK + "test_unlaunchable_config_gives_way",
+            KERNELS + "test_tma_that_would_not_fit_with_its_epilogue_is_refused",
+        ),
+        "registers": (
+            "accumulator_registers",
+            Instead("lambda *_: 0"),
+            HOOK + "test_unlaunchable_config_gives_way",
+            KERNELS + "test_accumulator_that_takes_all_registers",
+        ),
+        "batch-over-65535": ("_batch_fits_grid", TRUE, KERNELS + "test_batch_over_65535"),
+        "batch-that-may-grow": (
+            "_batch_fits_grid",
+            Instead("lambda inputs: not V.graph.sizevars.statically_known_gt(inputs.shapes_symbolic()[-1][0], 65535)"),
+            KERNELS + "test_batch_over_65535",
+        ),
+        "batch-invariance": ("is_batch_invariant", FALSE, KERNELS + "test_batch_invariance"),
+        "factor-of-zero": ("_require_factors", NONE, HOOK + "test_what_no_row_can_serve_is_left_alone"),
+        "factor-that-may-change": (
+            "_require_factors",
+            Without("free_symbols"),
+            KERNELS + "test_factors_that_may_change",
+        ),
+        "indices-of-32-bits": ("_fits_32_bits", TRUE, KERNELS + "test_more_elements_than_32_bits_index"),
+        "tma-rows-are-apart": ("_rows_are_apart", TRUE, HOOK + "test_tma_is_refused_where_illegal"),
+        "triton-allowed": ("use_triton_template", TRUE, HOOK + "test_triton_backend_switched_off_is_respected"),
+        "template-of-another-op": (
+            "UIDS",
+            Instead("dict.fromkeys(original, ('mm', 'addmm', 'bmm', 'baddbmm'))"),
+            HOOK + "test_unlaunchable_config_gives_way",
+        ),
+        "equal-parts-of-k": ("_decompose_k", Without("k_split"), HOOK + "test_unlaunchable_config_gives_way"),
+        "aot-inductor": ("_decompose_k", Without("aot_mode"), KERNELS + "test_kernels_that_aot_inductor_cannot_have"),
+        "cpp-wrapper": ("_decompose_k", Without("cpp_wrapper"), KERNELS + "test_kernels_that_aot_inductor_cannot_have"),
+        "padded-results": ("_returns_its_layout", TRUE, KERNELS + "test_parts_of_k_where_results_are_padded"),
+        "bias-of-aten": (
+            "_with_fixed_layouts",
+            Instead(
+                "lambda given, op: [made := original(given, op), given.nodes().__setitem__(slice(3), made.nodes())][0]"
+            ),
+            HOOK + "test_aten_beside_triton_has_the_bias_of_its_own",
+        ),
+    },
+    "diode_lut.domain.problem": {
+        "zero-sizes": (
+            "Problem.checked",
+            sizes_checked_as("max"),
+            KERNELS + "test_zero_sizes",
+            HOOK + "test_what_no_row_can_serve_is_left_alone",
+        ),
+        "enormous-sizes": (
+            "Problem.checked",
+            sizes_checked_as("min"),
+            HOOK + "test_what_no_row_can_serve_is_left_alone",
+        ),
+        "unit-stride": (
+            "Operand.letter",
+            Instead('property(lambda self: original.fget(self) or "t")'),
+            HOOK + "test_what_no_row_can_serve_is_left_alone",
+        ),
+        "unaligned-rows": ("Operand.is_aligned", TRUE, KERNELS + "test_rows_for_what_is_aligned"),
+    },
+    "diode_lut.inductor.problems": {
+        "unbacked-sizes": ("free_unbacked_symbols", FALSE, ON_CPU + "test_unbacked_size_is_left_to_inductor"),
+        "mixed-types": (
+            "dtype_of",
+            Instead("lambda kinds, device: original(kinds, device) or max(map(str, map(_DTYPES.get, kinds)))"),
+            KERNELS + "test_mixed_types",
+        ),
+        "precision": (
+            "dtype_of",
+            Instead('lambda kinds, device: "float32" if torch.float32 in kinds else original(kinds, device)'),
+            KERNELS + "test_precision_switches",
+            HOOK + "test_tf32_is_another_dtype",
+        ),
+        "unaligned-input": (
+            "_stays_aligned",
+            Instead("lambda node: original(node) or node.get_layout().offset == 0"),
+            KERNELS + "test_rows_for_what_is_aligned",
+        ),
+        "unaligned-view": (
+            "_stays_aligned",
+            Instead("lambda node: original(node) or node.get_layout().offset != 0"),
+            KERNELS + "test_rows_for_what_is_aligned",
+        ),
+    },
+    "diode_lut.inductor.choices": {
+        "freezing": ("is_packed_linear", FALSE, CPU + "test_row_decides_frozen_linear"),
+        "freezing-after-something-fused": (
+            "realize_inputs",
+            Instead("lambda node: node"),
+            CPU + "test_linear_after_something_fused",
+        ),
+    },
+    "diode_lut.inductor.choice_filter": {
+        "candidates-without-a-layout": ("_can_be_timed", TRUE, CPU + "test_frozen_linear_with_several_candidates"),
+        "candidates-of-others": (
+            "MARK",
+            Instead('"a mark that nothing has"'),
+            HOOK + "test_what_others_add_is_left_out",
+        ),
+        "failure-in-the-filter": ("leave", RAISES, INSTALL + "test_inductor_has_moved_on"),
+    },
+    "diode_lut.inductor.padding": {
+        "padding-of-dynamic-rows": ("_stay_aligned", TRUE, PADDING + "test_dynamic_sizes"),
+        "padding-by-others": ("_is_inductors", TRUE, PADDING + "test_padding_that_a_program_does_itself"),
+    },
+}
+"""For each module its guards, as BY_MODULE in ``guards.py`` has them."""
