@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import prod
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from diode_lut.domain.problem import (
@@ -146,18 +145,20 @@ class Entry(NamedTuple):
 
         mm and addmm have no batch, so that their b can only be 1, whether or not the key says so.
         """
-        ops = OPS if self.op is None else (self.op,)
-        batches = sum(_width(self.b) if op in BATCHED else self.covers_unbatched for op in ops)
-        kinds = prod(
-            len(domain) if value is None else 1
-            for value, domain in (
-                (self.dtype, DTYPES),
-                (self.layout, LAYOUTS),
-                (self.align, ALIGNS),
-                (self.epilogue, EPILOGUES),
-            )
-        )
-        return batches * kinds * _width(self.m) * _width(self.n) * _width(self.k)
+        batched, unbatched = _width(self.b), int(self.covers_unbatched)
+        if self.op is None:
+            count = len(BATCHED) * batched + (len(OPS) - len(BATCHED)) * unbatched
+        else:
+            count = batched if self.op in BATCHED else unbatched
+        if self.dtype is None:
+            count *= len(DTYPES)
+        if self.layout is None:
+            count *= len(LAYOUTS)
+        if self.align is None:
+            count *= len(ALIGNS)
+        if self.epilogue is None:
+            count *= len(EPILOGUES)
+        return count * _width(self.m) * _width(self.n) * _width(self.k)
 
     @property
     def is_exact(self) -> bool:
