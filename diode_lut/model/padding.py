@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
 
-from diode_lut.domain.problem import BATCHED, NO_EPILOGUE, Problem
+from diode_lut.domain.problem import BATCHED, NO_EPILOGUE, Problem, letters
 from diode_lut.kernels.padding import PADDED_OPS, copied_bytes, needed_pad, pad_multiple, padded
 from diode_lut.model.features import vectors
 
@@ -75,7 +75,8 @@ def padding_features(problem: Problem) -> list[float]:
     """PADDING_FEATURES of a problem; sizes are logarithms to base 2."""
     copied = copied_bytes(problem, pad_multiple(problem.dtype))
     sizes = (*problem.sizes, problem.operations, problem.nbytes, copied, *vectors(problem))
-    flags = (problem.op in BATCHED, problem.layout[0] == "t", problem.layout[1] == "t", problem.dtype == "bfloat16")
+    letter_a, letter_b = letters(problem.layout)
+    flags = (problem.op in BATCHED, letter_a == "t", letter_b == "t", problem.dtype == "bfloat16")
     return [*map(math.log2, sizes), *map(float, flags)]
 
 
