@@ -27,6 +27,7 @@ _SETTINGS: dict[str, tuple[Values, Any]] = {
     "fallback_to_autotune": (FLAG, True),
     "confidence_threshold": (FRACTION, CONFIDENCE),
     "gain_threshold": (NOT_NEGATIVE, GAIN),
+    "min_gain": (NOT_NEGATIVE, 0.0),
     "tables": (NAMES, ()),
     "tiers": (some_of(*TIERS), TIERS),
     "epilogues": (FLAG, True),
@@ -73,6 +74,8 @@ class Settings:
     """How sure a model must be that its first config is within 5 % of the best, from 0 to 1, to answer."""
     gain_threshold: float
     """A model also answers if it expects its first config to be faster than aten by this fraction."""
+    min_gain: float
+    """Where the first config is known to gain less over aten than this fraction, aten is taken: it compiles nothing."""
     tables: tuple[str, ...]
     """Your own tables and models, as names or paths.
 

@@ -10,7 +10,7 @@ import pytest
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.selection.explanation import explain
 from diode_lut.selection.selector import Selector, Tier
-from diode_lut.selection.sources import ModelSource, TableSource
+from diode_lut.selection.sources import ModelSource, TableSource, Threshold
 from diode_lut.table import Candidate, Entry, Table, read_table
 from tests.model.small import H200, MM, model
 
@@ -90,3 +90,31 @@ def test_without_a_table_the_explanation_is_the_decision() -> None:
     """Without a table's answer, the explanation is the decision's alone, which has the models' answers."""
     selector = Selector(H200, (Tier("model", (ModelSource(model(confidence=0.96), H200),)),))
     assert str(explain(selector, MM)) == selector.select(MM).explain()
+
+
+@pytest.mark.parametrize(
+    ("configs", "min_gain", "taken"),
+    [
+        ([Candidate(FAST, 1060), Candidate(ATEN, 1000)], 0.05, FAST),
+        ([Candidate(FAST, 1040), Candidate(ATEN, 1000)], 0.05, ATEN),
+        ([Candidate(FAST, 1040)], 0.05, ATEN),
+        ([Candidate(FAST.padded(8), 1400), Candidate(ATEN.padded(8), 1390)], 0.5, ATEN.padded(8)),
+        ([Candidate(FAST)], 0.05, FAST),
+        ([Candidate(ATEN.padded(8), 1010)], 0.05, ATEN.padded(8)),
+    ],
+    ids=["gains enough", "gains little", "without aten", "padded", "not measured", "needs no kernel"],
+)
+def test_what_gains_too_little_is_not_compiled(configs: list[Candidate], min_gain: float, taken: Config) -> None:
+    """Below ``min_gain`` the library's config is taken, and the line of the row that answers says so."""
+    entry = Entry("mm", "bfloat16", "nt", 16, None, (1024, 1024), (1024, 1024), (1024, 1024), tuple(configs))
+    selector = Selector(H200, [user(Table(H200, [entry]))])
+    decision = selector.select(MM, Threshold(min_gain=min_gain))
+    assert decision.configs[0] == taken
+    assert decision.steps[-1].endswith(f"min_gain, so {taken} is taken") == (taken != configs[0].config)
+
+
+def test_min_gain_is_for_models_too() -> None:
+    """Where a model expects less, aten is taken."""
+    selector = Selector(H200, [Tier("model", (ModelSource(model(0.1), H200),))])
+    assert selector.select(MM, Threshold(min_gain=0.2)).configs == (ATEN,)
+    assert selector.select(MM, Threshold(min_gain=0.1)).configs != (ATEN,)

@@ -161,6 +161,8 @@ def test_cache_identity_follows_what_can_answer(cpu: Hardware, table_file: Write
         {"default_mode": False},
         {"fallback_to_autotune": False},
         {"confidence_threshold": 0.5},
+        {"min_gain": 0.05},
+        {"pad": False},
         {"gain_threshold": 0.5},
         {"epilogues": False},
         {"tables": (mine,)},

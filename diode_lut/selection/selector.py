@@ -9,7 +9,7 @@ from typing import NamedTuple
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import as_lines
 from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import Config
+from diode_lut.kernels.config import ATEN, Config
 from diode_lut.selection.sources import THRESHOLD, Answer, Source, Threshold
 from diode_lut.table import Entry
 
@@ -103,7 +103,9 @@ class Decision(NamedTuple):
             return f"{ABSTAIN}: Inductor decides as it would without diode_lut"
         assert self.source is not None
         assert self.answer is not None
-        return f"{self.tier}: {self.source.answers(self.answer)}"
+        dropped = self.configs != self.answer.configs
+        instead = f"; the gain is below the setting min_gain, so {self.configs[0]} is taken" if dropped else ""
+        return f"{self.tier}: {self.source.answers(self.answer)}{instead}"
 
 
 class Selector:
@@ -144,7 +146,8 @@ class Selector:
             source, answer = asked, found
             if found.configs:
                 tried = self._tried(number, abstained)
-                return Decision(problem, self.hardware, tier, found.configs, source, answer, tried)
+                configs = _worthwhile(found, threshold.min_gain)
+                return Decision(problem, self.hardware, tier, configs, source, answer, tried)
             abstained[number] = Step(tier, asked, found.reason)
         return Decision(
             problem, self.hardware, ABSTAIN, (), source, answer, self._tried(len(self._before) - 1, abstained)
@@ -154,3 +157,11 @@ class Selector:
         """The first ``number`` steps, with what those said that abstained."""
         before = self._before[number]
         return tuple(abstained.get(each, step) for each, step in enumerate(before)) if abstained else before
+
+
+def _worthwhile(answer: Answer, min_gain: float) -> tuple[Config, ...]:
+    """The configs of the answer; if the first is known to gain less than ``min_gain``, only that of the library."""
+    gain = answer.gain
+    if gain is None or gain >= min_gain or answer.configs[0].template == ATEN.template:
+        return answer.configs
+    return next(((config,) for config in answer.configs if config.template == ATEN.template), (ATEN,))

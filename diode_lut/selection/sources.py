@@ -31,19 +31,21 @@ _RANKED = 5
 
 
 class Threshold(NamedTuple):
-    """What a model must reach for its answer to be used: one of the two is enough.
+    """What an answer must reach to be used.
 
-    ``confidence``, from 0 to 1, is that its first config is within 5 % of the best. ``gain`` is the fraction by which
-    the first config is expected to be faster than aten: another may be faster still, but aten hardly is.
+    A model's must reach one of two: ``confidence``, from 0 to 1, is that its first config is within 5 % of the best.
+    ``gain`` is the fraction by which the first config is expected to be faster than aten: another may be faster still,
+    but aten hardly is. Where the first config of any answer gains less than ``min_gain``, aten is used instead.
     """
 
     confidence: float = CONFIDENCE
     gain: float = GAIN
+    min_gain: float = 0.0
 
     @classmethod
     def of(cls, settings: Settings) -> Threshold:
         """The threshold that the user has set."""
-        return cls(settings.confidence_threshold, settings.gain_threshold)
+        return cls(settings.confidence_threshold, settings.gain_threshold, settings.min_gain)
 
     def reached(self, confidence: float, time: float) -> bool:
         """Whether this confidence in a config, or its expected ``time`` over that of aten, is enough."""
@@ -75,6 +77,14 @@ class Answer(NamedTuple):
     def expected_time(self) -> float | None:
         """Time that a model expects of its first config, over that of aten; None if no model said so."""
         return None if self.ranking is None else self.ranking.times[0]
+
+    @property
+    def gain(self) -> float | None:
+        """The fraction by which the first config is faster than aten, as measured or expected; None if not known."""
+        if self.entry is not None:
+            permille = self.entry.best.gain_permille
+            return None if permille is None else permille / 1000 - 1
+        return None if self.expected_time is None else 1 / self.expected_time - 1
 
 
 class Source(Protocol):
