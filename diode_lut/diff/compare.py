@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import zip_longest
 from typing import Literal, NamedTuple
 
@@ -19,13 +21,14 @@ KINDS: tuple[Kind, ...] = ("winner", "added", "removed", "narrowed", "widened", 
 """The order in which reports count them."""
 
 
-class Change(NamedTuple):
+@dataclass(frozen=True)
+class Change:
     """A row before and after; None where it is missing."""
 
     old: Entry | None
     new: Entry | None
 
-    @property
+    @cached_property
     def kind(self) -> Kind:
         """The kind of the change. A narrowed or widened row may have another winner as well."""
         if self.old is None:
