@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from diode_lut.cli.inputs import end_with_losses, require_inductor
 from diode_lut.cli.output import say
-from diode_lut.collect.setup import METHODS
+from diode_lut.collect.setup import METHODS, SETS
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.domain.printable import printable
@@ -34,9 +34,10 @@ _STOPPED = 130
 @click.option(
     "--problems",
     "problem_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help='JSON list of {"op", "B", "M", "N", "K", "dtype", "layout"}, optionally "align" and "epilogue"; or a receipt,'
-    " whose misses on devices like this one are measured.",
+    metavar="SET|FILE",
+    help=f"A shipped set ({', '.join(SETS)}), the most useful problems first; or a file: a JSON list of "
+    '{"op", "M", "N", "K", "dtype"}, optionally "B", "layout", "align" and "epilogue"; a dataset; a table; or a '
+    "receipt, whose misses on devices like this one are measured.",
 )
 @click.option("--random", "count", metavar="N", type=click.IntRange(min=1), help="Draw N problems at random instead.")
 @click.option(
@@ -112,7 +113,7 @@ _STOPPED = 130
 def collect_command(
     context: click.Context,
     /,
-    problem_file: Path | None,
+    problem_file: str | None,
     count: int | None,
     path: Path,
     method: str | None,
@@ -165,7 +166,7 @@ def collect_command(
 
 
 def _problems(
-    context: click.Context, problem_file: Path | None, count: int | None, drawing: dict[str, Any], device: str | None
+    context: click.Context, problem_file: str | None, count: int | None, drawing: dict[str, Any], device: str | None
 ) -> list[Problem]:
     """The problems to measure; ``device`` is the option, empty without one, None if other machines measure."""
     if (problem_file is None) == (count is None):
@@ -177,11 +178,18 @@ def _problems(
     given = [name for name in drawing if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if given:
         raise click.UsageError(f"--{given[0].rstrip('s').replace('_', '-')} goes with --random only")
-    from diode_lut.collect.problems import read_problems
+    from diode_lut.collect.problems import find_problems
 
     assert problem_file is not None
+    require_problems(problem_file)
     name = {"": None, "all": "cuda"}.get(device or "", device)
-    return read_problems(problem_file, None if device is None else partial(detect_hardware, name))
+    return find_problems(problem_file, None if device is None else partial(detect_hardware, name))
+
+
+def require_problems(name_or_path: str) -> None:
+    """UsageError if it is neither the name of a shipped set nor a file."""
+    if name_or_path not in SETS and not Path(name_or_path).exists():
+        raise click.UsageError(f"--problems: {name_or_path}: no such file, and no shipped set ({', '.join(SETS)})")
 
 
 def _show(each: Pass, tally: Counter[str]) -> None:
