@@ -44,6 +44,7 @@ COMMANDS = {
     "set": "diode_lut.cli.edit:set_command",
     "tables": "diode_lut.cli.tables:tables_command",
     "unset": "diode_lut.cli.edit:unset_command",
+    "verify": "diode_lut.cli.adopt:verify_command",
 }
 """The function of each command, which is imported when it is needed."""
 
