@@ -22,7 +22,7 @@ SAMPLE = 48
 _REPEATED = 8
 """Rows that did not drift and are measured twice all the same, to know the noise."""
 
-_RESERVE = 0.75
+_FIRST = 0.75
 """Share of the time after which the first measurement begins no row, so that there is time for the second."""
 
 Report = Callable[[str], None]
@@ -72,14 +72,30 @@ def verify(
     """
     deadline = time.monotonic() + budget_s
     gains = sample_of(table, SAMPLE) if sample is None else sample
-    with open_executor(device, None) as executor, TemporaryDirectory(prefix="diode-lut-") as directory:
+    with open_executor(device, None) as executor:
+        return measure_drift(table, gains, executor, deadline, device=device, method=method, report=report)
+
+
+def measure_drift(
+    table: Table,
+    gains: Sample,
+    executor: Executor,
+    deadline: float,
+    *,
+    device: str | None = None,
+    method: str | None = None,
+    report: Report = lambda _: None,
+) -> Drift:
+    """What ``verify`` does, with an executor that is open, until ``time.monotonic()`` passes the deadline."""
+    begin = time.monotonic()
+    with TemporaryDirectory(prefix="diode-lut-") as directory:
 
         def measure(problems: Iterable[Problem], name: str, until: float) -> dict[Problem, float]:
             path = Path(directory) / f"{name}.msgpack"
             seconds = max(0.0, until - time.monotonic())
             return again(table, list(problems), path, executor, device=device, method=method, budget_s=seconds)
 
-        first = measure(gains, "first", deadline - (1 - _RESERVE) * budget_s)
+        first = measure(gains, "first", begin + _FIRST * (deadline - begin))
         report(f"{len(first)} of {len(gains)} rows measured once")
         repeated = _to_repeat(gains, first)
         second = measure(repeated, "second", deadline)

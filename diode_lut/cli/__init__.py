@@ -23,6 +23,7 @@ from diode_lut.domain.version import __version__
 from diode_lut.settings import config
 
 COMMANDS = {
+    "adopt": "diode_lut.cli.adopt:adopt_command",
     "build": "diode_lut.cli.build:build_command",
     "check": "diode_lut.cli.tables:check_command",
     "collect": "diode_lut.cli.collect:collect_command",

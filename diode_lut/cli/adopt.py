@@ -10,9 +10,10 @@ import click
 
 from diode_lut.cli.inputs import require_inductor
 from diode_lut.cli.output import say
+from diode_lut.collect.setup import SETS
 from diode_lut.domain.errors import HardwareError
 from diode_lut.domain.hardware import Hardware, detect_hardware
-from diode_lut.domain.printable import as_lines
+from diode_lut.domain.printable import as_lines, printable
 from diode_lut.io.files import require_writable
 
 if TYPE_CHECKING:
@@ -22,6 +23,64 @@ if TYPE_CHECKING:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _SHOWN = 10
 """Most rows that drifted that are listed."""
+
+
+@click.command("adopt")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MINUTES",
+    required=True,
+    help="Time to spend: 10 gives a first table, 60 most of the models, a night all problems.",
+)
+@click.option(
+    "--problems",
+    "problems_name",
+    metavar="SET|FILE",
+    default="models",
+    show_default=True,
+    help=f"A shipped set ({', '.join(SETS)}), or any problem file that collect takes.",
+)
+@click.option("--device", type=click.Choice(("cuda", "cpu", "all")), help="[default: cuda where there is any]")
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIRECTORY",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("adopted"),
+    show_default=True,
+    help="The directory to write to, and to continue from.",
+)
+@click.pass_context
+def adopt_command(context: click.Context, budget: float, problems_name: str, device: str | None, output: Path) -> None:
+    """Make a table for this machine's device: measure, check, build, train, evaluate and report.
+
+    The most useful problems come first. Run again with the same directory, it goes on where it stopped, with a new
+    budget. It refuses to build from a busy or slowed GPU and from noise, and says why. OUTPUT/contribution has all that
+    a pull request needs.
+    """
+    from diode_lut.cli.collect import STOPPED, require_problems
+
+    require_problems(problems_name)
+    require_inductor("adopt")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a killed run removes its temporary files
+    from diode_lut.adopt.adopt import Folder, adopt
+    from diode_lut.adopt.contribution import complete
+    from diode_lut.collect.problems import find_problems
+    from diode_lut.domain.hardware import slug
+
+    def report(text: str) -> None:
+        say(printable(text), err=True)
+
+    name = slug(Path(problems_name).name.partition(".")[0]) or "problems"
+    problems = find_problems(problems_name, lambda: detect_hardware("cuda" if device == "all" else device))
+    try:
+        adopted = adopt(problems, output, name=name, budget_s=60 * budget, device=device, report=report)
+        lines = complete(adopted, Folder(output), report)
+    except KeyboardInterrupt:
+        report("stopped: run the same command again to go on")
+        context.exit(STOPPED)
+    say(as_lines([*lines, "", f"{Folder(output).contribution}: ready to contribute; README.md says how"]))
 
 
 @click.command("verify")

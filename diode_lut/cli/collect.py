@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from diode_lut.collect.collector import Pass
     from diode_lut.collect.tasks import Outcome
 
-_STOPPED = 130
+STOPPED = 130
 """Exit code after Ctrl-C, as in shells."""
 
 
@@ -156,7 +156,7 @@ def collect_command(
         if tallies and tallies[-1]["left"]:
             say(_summary(path, each.stage, tallies[-1]))
         say("stopped: run the same command again to go on", err=True)
-        context.exit(_STOPPED)
+        context.exit(STOPPED)
     left = sum(tally["left"] for tally in tallies)
     if left:
         say(f"{left} problems left: run the same command again to go on", err=True)
