@@ -90,7 +90,7 @@ def adopt_command(context: click.Context, budget: float, problems_name: str, dev
     "--budget",
     type=click.FloatRange(min=0, min_open=True),
     metavar="MINUTES",
-    default=0.8,
+    default=0.7,
     show_default=True,
     help="Begin no row after this time.",
 )

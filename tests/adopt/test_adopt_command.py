@@ -10,6 +10,8 @@ from diode_lut.adopt import adopt as adopting
 from diode_lut.adopt.adopt import FIRST_BATCH
 from diode_lut.build import build
 from diode_lut.cli import main
+from diode_lut.collect import setup
+from diode_lut.collect.setup import METHODS
 from diode_lut.dataset import read_dataset
 from diode_lut.domain.hardware import detect_hardware, slug
 from diode_lut.table import read_table, write_table
@@ -68,6 +70,23 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert adopted(tmp_path, 30).exit_code == 0
     assert timings.read_bytes().startswith(data)
     assert sorted(record.problem for record in read_dataset(timings)) == sorted(problems(30))
+
+
+def test_only_finished_problems_are_built_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A problem that was swept but has no careful times is in the timings, and neither in the dataset nor the table."""
+    for stage in METHODS["sweep"]:
+        monkeypatch.setitem(setup.MEASURERS, stage, f"tests.adopt.measurers:{stage}")
+    monkeypatch.setattr(setup, "FINALISTS", "tests.adopt.measurers:finalists")
+    monkeypatch.setitem(METHODS, "autotune", METHODS["sweep"])
+    result = adopted(tmp_path, 20)
+    assert result.exit_code == 0, result.output
+    assert "skipped bmm 2x20x64x64 float32 nn align 16: for a test" in result.stderr
+    (unfinished,) = (problem for problem in problems(20) if problem.m == measurers.UNFINISHED)
+    (path,) = (tmp_path / "out" / "contribution").rglob("*.zst")
+    dataset = list(read_dataset(path))
+    assert {record.stage for record in dataset} == {"sweep", "final"}
+    assert {record.problem for record in dataset} == set(problems(20)) - {unfinished}
+    assert unfinished in {record.problem for record in read_dataset(tmp_path / "out" / "timings.msgpack")}
 
 
 def test_noise_is_not_built_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
