@@ -17,6 +17,7 @@ from tests.model.small import model
 LEAVE_OUT = "distill d.msgpack -o x.safetensors --leave-out m=9:1"
 
 CASES = [
+    ("adopt --budget 1 --problems modles", 2, "modles: no such file, and no shipped set (models, llm, quick)"),
     ("build nosuch.msgpack -o x.json", 2, "error: nosuch.msgpack: No such file or directory"),
     ("build mine.json -o x.json", 1, "error: mine.json: a table, not a dataset"),
     ("build d.msgpack -o nodir/x.json", 2, "nodir: no such directory to write the table to"),
@@ -80,6 +81,7 @@ CASES = [
     ("show text.json", 1, "error: text.json: neither a table nor a safetensors file"),
     ("tables mine.json", 2, "Got unexpected extra argument (mine.json)"),
     ("unset mine.json bmm", 1, "error: mine.json: no row has the key bmm"),
+    ("verify mine.json -o nodir/x.json", 2, "nodir: no such directory to write the problems to"),
 ]
 """What is typed, the exit code, and a part of what is said."""
 
@@ -117,7 +119,15 @@ def test_messages(typed: str, code: int, words: str, directory: Path, monkeypatc
     assert len([line for line in said.splitlines() if line.startswith("error:")]) <= 1
 
 
-@pytest.mark.parametrize("typed", ["collect --random 1 --out t.msgpack", "distill d.msgpack -o x.safetensors"])
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "collect --random 1 --out t.msgpack",
+        "distill d.msgpack -o x.safetensors",
+        "adopt --budget 1",
+        "verify mine.json",
+    ],
+)
 def test_commands_that_need_torch_say_so(typed: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is not installed, the message has the remedy."""
     monkeypatch.chdir(directory)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from diode_lut.adopt.drift import Drift
+from diode_lut.adopt.drift import Drift, noise_of
 from diode_lut.adopt.machine import Machine, clocks_text, slowed
 from diode_lut.adopt.verify import SAMPLE, Report, Sample, measure_drift
 from diode_lut.build import BuildResult, build
@@ -103,7 +103,8 @@ def adopt(
             until = max(begin + _CHECKING * budget_s, time.monotonic() + (_CHECKING - _MEASURING) * budget_s)
             report(f"measuring {len(gains)} answers again, to see the noise")
             drift = measure_drift(built.table, gains, executor, until, device=device, report=report)
-    _require([*slowed(machine.samples), *_unreliable(drift)])
+    drift = drift._replace(noise=noise_of([(row.recorded, row.measured[0]) for row in drift.rows]))
+    _require([*slowed(machine.samples), *_unreliable(drift, len(gains))])
     table = folder.tables / f"{slug(setup.header.hardware.name)}.json"
     write_table(built.table, table)
     return Adopted(setup.header.hardware, dataset, table, built, drift, clocks_text(machine.samples), left)
@@ -178,7 +179,9 @@ def _gains(table: Table, records: Iterable[Record]) -> Sample:
     return {problem: found[problem] for problem in ranked[::step][:SAMPLE]}
 
 
-def _unreliable(drift: Drift) -> list[str]:
+def _unreliable(drift: Drift, wanted: int) -> list[str]:
+    if wanted and not drift.rows:
+        return ["no time was left to measure gains again: give a larger budget"]
     if drift.verdict == "too noisy":
         return [
             f"two measurements of a gain typically differ by {drift.noise or 0:.1%}: end other programs, fix the clocks"

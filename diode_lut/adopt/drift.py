@@ -85,14 +85,13 @@ class Drift(NamedTuple):
         return wilson(len(self.drifted), len(self.rows))
 
     @property
-    def kept(self) -> Interval:
-        """Measured over recorded gain as a geometric mean, of the rows whose configs ran."""
+    def kept(self) -> Interval | None:
+        """Measured over recorded gain as a geometric mean, of the rows whose configs ran; None if not two did."""
         shifts = [row.shifts[-1] for row in self.rows if row.measured[-1] > 0]
-        if not shifts:
-            return Interval(0.0, 0.0, 0.0)
-        error = _Z * stdev(shifts) / math.sqrt(len(shifts)) if len(shifts) > 1 else math.inf
-        mean = fmean(shifts)
-        return Interval(math.exp(mean), math.exp(mean - error), math.exp(min(mean + error, 700.0)))
+        if len(shifts) < 2:
+            return None
+        mean, error = fmean(shifts), _Z * stdev(shifts) / math.sqrt(len(shifts))
+        return Interval(math.exp(mean), math.exp(mean - error), math.exp(mean + error))
 
     @property
     def verdict(self) -> Verdict:

@@ -177,13 +177,15 @@ def _findings(drift: Drift) -> list[str]:
 def _advice(drift: Drift) -> str:
     return {
         "too noisy": "measure on an idle machine: times differ too much to say anything",
-        "undecided": "too few rows were measured for a verdict: use a larger --budget, or more --rows",
+        "undecided": "too few rows for a verdict: use a larger --budget or more --rows, if the table has more rows for one GEMM",
         "does not hold": "measure the problems again, and build the table from all timings",
         "holds": "",
     }[drift.verdict]
 
 
-def _factor(interval: Interval) -> str:
+def _factor(interval: Interval | None) -> str:
+    if interval is None:
+        return "not known"
     return f"{interval.value:.3f} (95 %: {interval.low:.3f} to {interval.high:.3f})"
 
 

@@ -51,8 +51,10 @@ def test_noise_is_the_typical_difference() -> None:
 def test_kept_gain_has_an_interval() -> None:
     """The measured gain over the recorded one is a geometric mean, with what its spread allows."""
     kept = Drift([Row(PROBLEM, 1.0, (gain,)) for gain in (1.21, 1 / 1.21, 1.0)], None).kept
+    assert kept is not None
     assert kept.value == pytest.approx(1)
     assert kept.low < 1 / 1.1 < 1.1 < kept.high
+    assert Drift(rows(0, 1), None).kept is None
 
 
 def test_wilson() -> None:
