@@ -39,9 +39,9 @@ def sample_of(table: Table, count: int, seed: int = 0) -> Sample:
     them the table says what was measured for it.
     """
     gains = {
-        problem: entry.candidates[0].gain_permille / 1000
+        problem: entry.best.gain_permille / 1000
         for entry in table.entries
-        if _tells(entry) and entry.candidates[0].gain_permille
+        if _tells(entry) and entry.best.gain_permille
         for problem in ends(entry)
         if table.lookup(problem) == entry
     }
@@ -53,7 +53,7 @@ def sample_of(table: Table, count: int, seed: int = 0) -> Sample:
 
 def _tells(entry: Entry) -> bool:
     plain = entry.epilogue in (None, NO_EPILOGUE)
-    return plain and entry.is_exact and entry.configs[0] != ATEN and bool(entry.candidates[0].gain_permille)
+    return plain and entry.is_exact and entry.best.config != ATEN and bool(entry.best.gain_permille)
 
 
 def verify(
@@ -138,6 +138,6 @@ def again(
         times = {timing.config: timing.ns for timing in outcome.record.timings} if outcome.record else {}
         entry, aten = table.lookup(outcome.problem), times.get(ATEN)
         if entry is not None and aten is not None:
-            ns = times.get(entry.configs[0])
+            ns = times.get(entry.best.config)
             found[outcome.problem] = aten / ns if ns else 0.0
     return found

@@ -91,7 +91,7 @@ def _of_dataset(path: Path) -> list[Problem]:
 
 
 def _of_table(table: Table) -> list[Problem]:
-    rows = sorted(table.entries, key=lambda entry: -(entry.candidates[0].gain_permille or 0))
+    rows = sorted(table.entries, key=lambda entry: -(entry.best.gain_permille or 0))
     found = list(dict.fromkeys(problem for row in rows for problem in ends(row)))
     if not found:
         raise CollectError(f"{table.path}: no row names op, dtype, layout, align and all sizes")
