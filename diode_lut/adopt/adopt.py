@@ -139,10 +139,9 @@ def _measure(
         done += len(batch)
         if tally["measured"]:
             took = (time.monotonic() - begin) * BATCH / len(batch)
-        report(
-            f"{done} of {len(problems)} problems measured, {max(0.0, deadline - time.monotonic()):.0f} s left for more"
-        )
-    return len(problems) - done
+        seconds = max(0.0, deadline - time.monotonic())
+        report(f"{done - left} of {len(problems)} problems are done; {seconds:.0f} s are left for more")
+    return len(problems) - done + left
 
 
 def _shown(outcomes: Iterable[Outcome], report: Report) -> Iterator[Outcome]:
