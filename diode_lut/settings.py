@@ -12,8 +12,9 @@ from diode_lut.domain.errors import SettingError
 from diode_lut.domain.values import FLAG, FRACTION, NAMES, NOT_NEGATIVE, PATH, Values, integer, one_of, some_of
 from diode_lut.io.forks import in_forked_children
 
-TIERS = ("user", "device", "same_arch", "model")
-"""Who can answer: the user's own tables, those shipped for this device, those for the same architecture, a model."""
+TIERS = ("user", "device", "same_arch", "chooser", "model")
+"""Who can answer: the user's own tables, those shipped for this device, those for the same architecture, the user's
+own functions (which may also be registered to be asked first), a model."""
 
 CONFIDENCE, GAIN = 0.95, 0.15
 """The defaults of ``confidence_threshold`` and ``gain_threshold``."""

@@ -143,7 +143,7 @@ def test_skipped_config_warns_once(cpu: Hardware, table_file: Write, caplog: pyt
             skip(decision, ATEN, "no library")
     assert counts.skipped_configs == 2
     assert caplog.messages == [
-        f"{decision.where}: aten cannot run {MM} here: no library; the row's next config is taken, if there is one"
+        f"{decision.where}: aten cannot run {MM} here: no library; the next config is taken, if there is one"
     ]
     assert decision.where.startswith(f"{path}:")
 

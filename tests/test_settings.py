@@ -31,9 +31,9 @@ WRONG = [
     ("tables", "a.json", "allowed: a list of table names and paths"),
     ("tables", [1], "allowed: a list of table names and paths"),
     ("tables", None, "allowed: a list of table names and paths"),
-    ("tiers", "user", "allowed: a list of some of user, device, same_arch, model"),
-    ("tiers", [], "allowed: a list of some of user, device, same_arch, model"),
-    ("tiers", ["user", "abstain"], "allowed: a list of some of user, device, same_arch, model"),
+    ("tiers", "user", "allowed: a list of some of user, device, same_arch, chooser, model"),
+    ("tiers", [], "allowed: a list of some of user, device, same_arch, chooser, model"),
+    ("tiers", ["user", "abstain"], "allowed: a list of some of user, device, same_arch, chooser, model"),
 ]
 
 
@@ -42,7 +42,7 @@ def test_defaults() -> None:
     settings = Settings({})
     assert (settings.policy, settings.default_mode, settings.top_k) == ("pick", True, 1)
     assert (settings.fallback_to_autotune, settings.tables) == (True, ())
-    assert settings.tiers == ("user", "device", "same_arch", "model")
+    assert settings.tiers == ("user", "device", "same_arch", "chooser", "model")
 
 
 def test_every_setting_is_declared_with_a_default() -> None:
@@ -76,8 +76,8 @@ def test_environment() -> None:
         ("DIODE_LUT_TOP_K", "many", "an integer from 1 to 32"),
         ("DIODE_LUT_TOP_K", "99", "an integer from 1 to 32"),
         ("DIODE_LUT_DEFAULT_MODE", "maybe", "0 or false"),
-        ("DIODE_LUT_TIERS", "users", "user, device, same_arch, model"),
-        ("DIODE_LUT_TIERS", "", "user, device, same_arch, model"),
+        ("DIODE_LUT_TIERS", "users", "user, device, same_arch, chooser, model"),
+        ("DIODE_LUT_TIERS", "", "user, device, same_arch, chooser, model"),
     ],
 )
 def test_bad_environment_warns_and_is_ignored(

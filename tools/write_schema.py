@@ -52,6 +52,7 @@ OF_TIERS = {
     "user": "a table of the user's own",
     "device": "a shipped one for this device",
     "same_arch": "one for another device with the same architecture and SM count",
+    "chooser": "a function of the user's",
     "model": "a model",
 }
 OF_SIZES = {

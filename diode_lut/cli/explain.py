@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import click
@@ -49,6 +50,7 @@ _SIZE = click.IntRange(1, MAX_SIZE)
     metavar="FILE",
     help="Ask this table before all other tables, or this model before all other models; tables come first.",
 )
+@click.option("--chooser", metavar="MODULE:FUNCTION", help="Ask this function first, as register_chooser takes it.")
 @click.pass_context
 def explain_command(
     ctx: click.Context,
@@ -63,6 +65,7 @@ def explain_command(
     epilogue: str,
     hardware: str | None,
     table: Path | None,
+    chooser: str | None,
 ) -> None:
     """Show which configs the GEMM of an M x K and a K x N matrix gets, and from which row of which table.
 
@@ -73,9 +76,20 @@ def explain_command(
 
     alignment = int(align) if align else None
     problem = Problem.of(op, m, n, k, b=batch, dtype=dtype, layout=layout, align=alignment, epilogue=epilogue)
-    explanation = api.explanation(problem, hardware=hardware, file=table)
+    with _registered(chooser):
+        explanation = api.explanation(problem, hardware=hardware, file=table)
     say(str(explanation))
     ctx.exit(0 if explanation.decision.configs else 1)
+
+
+def _registered(chooser: str | None) -> AbstractContextManager[object]:
+    """The function MODULE:FUNCTION is registered, if there is one."""
+    if chooser is None:
+        return nullcontext()
+    from diode_lut.runtime.choosers import register_chooser
+    from diode_lut.selection.chooser import load_function
+
+    return register_chooser(load_function(chooser), name=chooser, digest=chooser, before_tables=True)
 
 
 @click.command("doctor")

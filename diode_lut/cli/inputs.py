@@ -56,6 +56,18 @@ def require_same_device(datasets: Iterable[Dataset], table: Table | Model) -> No
             raise DatasetError(f"{dataset.path}: measured on {found}, but {table.path} is for {table.hardware}")
 
 
+def read_datasets_alike(inputs: Iterable[Path]) -> tuple[list[Dataset], Hardware]:
+    """The datasets and what they were measured on, or DatasetError if that is not one device for all of them."""
+    from diode_lut.dataset import read_dataset
+
+    first, *others = datasets = [read_dataset(path) for path in inputs]
+    device = first.header.hardware
+    for other in others:
+        if not other.header.hardware.same_device(device):
+            raise DatasetError(f"{other.path}: measured on {other.header.hardware}, but {first.path} on {device}")
+    return datasets, device
+
+
 def end_with_losses(datasets: Iterable[Dataset]) -> None:
     """At the end of a command: exit with 1 if datasets were damaged, and say how many places were left out."""
     lost = {dataset.path: len(dataset.lost) for dataset in datasets if dataset.lost}

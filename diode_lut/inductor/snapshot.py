@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch._guards import CompileContext, TracingContext
+from torch._inductor.codecache import BypassFxGraphCache
 
 from diode_lut.domain.hardware import Hardware
 from diode_lut.runtime import snapshot as runtime
@@ -37,7 +38,13 @@ class Snapshot(runtime.Snapshot):
         return (*super().identity, *self._float32.values())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For the process in which Inductor compiles a whole graph, under the key that this process has computed."""
+        """For the process in which Inductor compiles a whole graph, under the key that this process has computed.
+
+        That process has none of the user's functions. Where there are some, Inductor compiles in this one, as it does
+        with anything that it cannot hand over.
+        """
+        if self.choosers:
+            raise BypassFxGraphCache("choosers are functions of this process")
         _ = self.identity  # looks at all devices
         return _taken_over, (os.getpid(), vars(self.settings), self._devices, self._float32)
 

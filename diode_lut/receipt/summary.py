@@ -102,7 +102,7 @@ def _device(hardware: Hardware, device: Device, lost: list[Loss]) -> Iterator[st
 
 def _source(source: Source) -> str:
     rows = f", {source.rows} rows" if source.rows else ""
-    return f"{source.tier}: {source.path or 'in memory'}{rows}, sha256 {source.digest[:12]}"
+    return f"{source.tier}: {source.path}{rows}, sha256 {source.digest[:12]}"
 
 
 def _misses(lost: list[Loss]) -> Iterator[str]:

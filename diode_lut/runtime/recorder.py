@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from diode_lut.domain.hardware import Hardware
@@ -127,7 +126,8 @@ def sources_seen(selector: Selector) -> None:
         device = _devices.setdefault(selector.hardware, Device())
         for tier in selector.tiers:
             for source in tier.sources:
-                device.sources[Source(tier.name, _name(source.path), source.digest, source.rows)] = None
+                name = _text(str(source.path or source.name()))
+                device.sources[Source(tier.name, name, source.digest, source.rows)] = None
             device.left_out.update(dict.fromkeys(_text(f"{tier.name}: {reason}") for reason in tier.left_out))
 
 
@@ -174,10 +174,6 @@ def _who(decision: Decision) -> tuple[str, str, str]:
     """The tier, the digest of the file, and the row that answered."""
     digest = "" if decision.source is None else decision.source.digest
     return decision.tier, digest, "" if decision.entry is None else _row(decision.entry)
-
-
-def _name(path: Path | None) -> str:
-    return "" if path is None else _text(str(path))
 
 
 def _text(text: str) -> str:

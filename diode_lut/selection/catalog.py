@@ -16,7 +16,7 @@ from diode_lut.io.log import warn_once
 from diode_lut.io.permissions import distrust
 from diode_lut.io.resources import tables_directory
 from diode_lut.model.header import SUFFIX, read_model_hardware
-from diode_lut.selection.selector import Tier
+from diode_lut.selection.selector import Tier, switched_off
 from diode_lut.selection.sources import ModelSource, TableSource
 from diode_lut.settings import TIERS
 from diode_lut.table import Table, read_hardware, read_table
@@ -170,8 +170,7 @@ def tiers_for(
         fitting = [file for file in left if shipped.fits(file.hardware, hardware)]
         left = [file for file in left if file not in fitting]
         openers[name] = partial(_tier, name, hardware, [str(file.path) for file in fitting], shipped)
-    off = ("switched off by the setting tiers",)
-    return tuple(openers[name]() if name in allowed else Tier(name, left_out=off) for name in TIERS)
+    return tuple(openers[name]() if name in allowed else switched_off(name) for name in TIERS if name in openers)
 
 
 def _names_model(name: str) -> bool:
