@@ -160,8 +160,9 @@ def _unusable(found: list[Hardware]) -> Iterator[Finding]:
         for_this_machine = any(file.hardware.same_arch(hardware) for hardware in found)
         if not for_this_machine and (file.shipped or not is_model(file.path)):
             text = f"{shown(file.path)} is for {file.hardware}, which this machine does not have"
+            reason = file.hardware.why_none_of(found)
             remedy = "remove it from DIODE_LUT_TABLES, or measure on this machine"
-            yield note("tables", text) if file.shipped else wrong("tables", text, remedy)
+            yield note("tables", text) if file.shipped else wrong("tables", f"{text}: {reason}", remedy)
 
 
 def _own(name: str) -> Iterator[Finding]:

@@ -81,7 +81,7 @@ def test_tables_of_no_use(cpu_table: Write, table_file: Write) -> None:
     assert [text.partition(", and no shipped")[0] for text in found["wrong"]] == [
         f"tables: {partly}: 1 of its rows cannot be used",
         "tables: missing.json: no such file",
-        f"tables: {other} is for NVIDIA H200 (sm_90, 132 SMs), which this machine does not have",
+        f"tables: {other} is for NVIDIA H200 (sm_90, 132 SMs), which this machine does not have: PyTorch sees no GPU",
     ]
     assert found["to"][:2] == [f"do: python -m diode_lut check {partly}", "do: correct DIODE_LUT_TABLES"]
 
@@ -142,8 +142,8 @@ def test_settings_and_where_they_come_from(cpu_table: Write, monkeypatch: pytest
     code, found = findings([cpu_table("mine.json", ROW)])
     assert code == 1
     assert "settings: top_k=3, set by DIODE_LUT_TOP_K (default: 1)" in found["note"]
-    refused, misspelt = found["wrong"]
-    assert misspelt.startswith("settings: DIODE_LUT_TABEL: there is no such setting (known: DIODE_LUT_POLICY, ")
+    misspelt, refused = found["wrong"]
+    assert misspelt == "settings: DIODE_LUT_TABEL: there is no such setting (did you mean DIODE_LUT_TABLES?)"
     assert refused == "settings: DIODE_LUT_POLICY: 'fast' is not allowed (allowed: pick, verify, off)"
 
 

@@ -92,6 +92,23 @@ def test_bad_environment_warns_and_is_ignored(
     assert allowed in message
 
 
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("DIODE_LUT_TABEL", "did you mean DIODE_LUT_TABLES?"),
+        ("DIODE_LUT_RECIEPT", "did you mean DIODE_LUT_RECEIPT?"),
+        ("DIODE_LUT_policy", "did you mean DIODE_LUT_POLICY?"),
+        ("DIODE_LUT_FAST", "known: DIODE_LUT_POLICY, DIODE_LUT_DEFAULT_MODE, "),
+    ],
+)
+def test_unknown_variable_warns(caplog: pytest.LogCaptureFixture, variable: str, hint: str) -> None:
+    """A variable that is none of a setting costs one warning, with the nearest name if there is one."""
+    settings = Settings({variable: "1", "DIODE_LUT_TOP_K": "3", "DIODE": "1"})
+    assert settings.top_k == 3
+    (message,) = caplog.messages
+    assert message.startswith(f"{variable}: there is no such setting ({hint}")
+
+
 @pytest.mark.parametrize(("name", "value", "allowed"), WRONG)
 def test_wrong_value(name: str, value: Any, allowed: str) -> None:
     """A value that is not allowed raises SettingError, which says what is, and changes nothing."""

@@ -55,8 +55,7 @@ class Snapshot:
     @cached_property
     def identity(self) -> tuple[Hashable, ...]:
         """Everything that its decisions can depend on: equal in another process if that decides the same."""
-        devices = tuple(map(self._hardware, local_devices()))
-        _warn_of_useless(self.settings.tables, devices)
+        devices = self._local()
         cpu, *gpus = (self._selector(hardware).digest for hardware in devices)
         recorder.devices_seen(devices)
         names = ("policy", "default_mode", "pad", "top_k", "fallback_to_autotune", "strict", "epilogues")
@@ -109,7 +108,14 @@ class Snapshot:
 
     def _selector(self, hardware: Hardware) -> Selector:
         found = self._selectors.get(hardware)
-        return found or self._selectors.setdefault(hardware, selector_for(hardware, self.settings, self.choosers))
+        if found is not None:
+            return found
+        _warn_of_useless(self.settings.tables, self._local())
+        return self._selectors.setdefault(hardware, selector_for(hardware, self.settings, self.choosers))
+
+    def _local(self) -> tuple[Hardware, ...]:
+        """All devices of this machine."""
+        return tuple(map(self._hardware, local_devices()))
 
 
 def skip(decision: Decision, config: Config, reason: str) -> None:

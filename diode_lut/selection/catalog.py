@@ -206,7 +206,8 @@ def warn_of_useless(user_tables: Iterable[str], devices: Sequence[Hardware]) -> 
     """Warn once of each of the user's own tables that is for none of these devices; models are of use on any."""
     for file in _files(user_tables, shipped=False):
         if not is_model(file.path) and not any(file.hardware.same_arch(device) for device in devices):
-            warn_once(f"{file.path}: is for {file.hardware}, so it is of no use on {', '.join(map(str, devices))}")
+            useless = f"{file.path}: is for {file.hardware}, so it is of no use on {', '.join(map(str, devices))}"
+            warn_once(f"{useless}: {file.hardware.why_none_of(devices)}")
 
 
 def _tier(name: str, hardware: Hardware, files: Iterable[str | Table], tables: _Tables) -> Tier:
@@ -232,7 +233,8 @@ def _open_for(hardware: Hardware, file: str | Table, fits: Callable[[Hardware, H
         # The second check: the file may have been replaced in between by a table for other hardware.
         if table is not None and fits(table.hardware, hardware):
             return table
-        return TableError(f"it is for {found}, not for {hardware}", path=path, where="hardware")
+        reason = ": ".join(filter(None, (f"it is for {found}, not for {hardware}", found.difference_from(hardware))))
+        return TableError(reason, path=path, where="hardware")
     except TableError as error:
         let_pass(error)
         warn_once(f"table left out: {error}")
