@@ -1,7 +1,7 @@
 """What happens in this process, event by event: the statistics and the receipt are both made of these events.
 
-The events are ``decided``, ``served``, ``skipped``, ``devices_seen`` and ``sources_seen``. Each takes effect
-once, under one lock, in every Counts that is counting and in the receipt.
+The events are ``decided``, ``served``, ``skipped``, ``no_choice``, ``devices_seen`` and ``sources_seen``. Each takes
+effect once, under one lock, in every Counts that is counting and in the receipt.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.domain.version import __version__
 from diode_lut.io.forks import in_forked_children
 from diode_lut.kernels.config import Config
@@ -33,7 +34,8 @@ class Counts:
 
     ``hits`` counts answers per tier, ``fallbacks`` the problems that were left to Inductor, ``skipped_configs`` the
     configs of answers that could not run and gave way to the next, ``unserved`` the answers of which none could run, so
-    that Inductor chose after all. ``seconds`` is the wall time of selecting, with the reading of tables at first use.
+    that Inductor chose after all. ``no_choice`` counts the problems for which Inductor has nothing but the library, so
+    that no decision was asked for. ``seconds`` is the wall time of selecting, with the reading of tables at first use.
     ``avg_confidence`` is that of the model's answers, 0 without any.
     """
 
@@ -42,6 +44,7 @@ class Counts:
     fallbacks: int = 0
     skipped_configs: int = 0
     unserved: int = 0
+    no_choice: int = 0
     seconds: float = 0.0
     avg_confidence: float = 0.0
 
@@ -112,6 +115,14 @@ def skipped(decision: Decision, config: Config, reason: str) -> bool:
         known = len(_warned)
         _warned.add((decision.entry, config))
         return len(_warned) > known
+
+
+def no_choice(problem: Problem, hardware: Hardware) -> None:
+    """Inductor has nothing but the library for this problem."""
+    with _lock:
+        for counts in _counting:
+            counts.no_choice += 1
+        _device(hardware).no_choice[problem] += 1
 
 
 def devices_seen(hardware: Iterable[Hardware]) -> None:

@@ -102,6 +102,11 @@ class Snapshot:
         if not served and self.settings.strict:
             raise MissError(_missed(decision))
 
+    def record_no_choice(self, problem: Problem, device: str | torch.device) -> None:
+        """Record a problem for which Inductor has nothing but the library, so that no answer could change anything."""
+        recorder.no_choice(problem, self._hardware(device))
+        log.debug("%s on %s: Inductor has no choice", problem, device)
+
     def _hardware(self, device: str | torch.device) -> Hardware:
         name = str(device)
         return self._devices.get(name) or self._devices.setdefault(name, detect_hardware(device))
