@@ -56,6 +56,7 @@ def test_profile_counts_what_happens_inside() -> None:
         "skipped_configs": 1,
         "unserved": 1,
         "no_choice": 0,
+        "cached": 0,
         "seconds": 2.0,
         "avg_confidence": pytest.approx((sure.confidence or 0) / 2 + (surer.confidence or 0) / 2),
     }

@@ -22,6 +22,7 @@ from typing import Any
 from kernel_guards import CACHE, CHANGES, HOOK, INSTALL, KERNEL_GUARDS, KERNELS, ON_CPU, RUNTIME, SETTINGS, STATISTICS
 from source_changes import FALSE, NONE, RAISES, TRUE, UNREGISTERED, Guard, Instead, Without
 
+PROVENANCE = "tests/inductor/test_provenance.py::"
 CHOOSER = "tests/test_chooser.py::"
 
 BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -142,6 +143,15 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             "in_forked_children",
             UNREGISTERED,
             RUNTIME + "test_a_child_forked_while_tables_are_read_reads_them_itself",
+        ),
+    },
+    "diode_lut.inductor.provenance": {
+        "kept-with-graphs": ("_keep", NONE, PROVENANCE + "test_compiling_again_counts_once_more"),
+        "told-of-cached-graphs": ("_tell", NONE, PROVENANCE + "test_compiling_again_counts_once_more"),
+        "graphs-after-a-fault": (
+            "_saving",
+            Instead("lambda save: save"),
+            PROVENANCE + "test_graphs_compiled_after_a_fault_are_not_kept",
         ),
     },
     "diode_lut.selection.chooser": {

@@ -46,6 +46,7 @@ def _device_fields(hardware: Hardware, device: Device) -> Iterator[str]:
     yield f'"misses": {_lines(misses_to_json(device))}'
     yield f'"skipped": {_lines(_skip_to_json(skip, calls) for skip, calls in sorted(device.skipped.items()))}'
     yield f'"no_choice": {_lines({**each.to_json(), "calls": n} for each, n in sorted(device.no_choice.items()))}'
+    yield f'"cached": {device.cached}'
 
 
 def versions_to_json(versions: Versions) -> dict[str, str]:
@@ -163,7 +164,7 @@ def _versions(value: Any) -> Versions:
 
 
 def _device(value: Any) -> tuple[Hardware, Device]:
-    fields = _fields(value, ("hardware", "sources", "left_out", "hits", "misses", "skipped"), ("no_choice",))
+    fields = _fields(value, ("hardware", "sources", "left_out", "hits", "misses", "skipped"), ("no_choice", "cached"))
     device = Device(dict.fromkeys(_each(fields, "sources", _source)), dict.fromkeys(_each(fields, "left_out", _string)))
     for hit, calls in _each(fields, "hits", _hit):
         device.hits[hit] += calls
@@ -175,6 +176,7 @@ def _device(value: Any) -> tuple[Hardware, Device]:
             device.expect(problem, expected)
     for problem, calls, _ in _each(fields, "no_choice", _miss) if "no_choice" in fields else ():
         device.no_choice[problem] += calls
+    device.cached = _integer(fields, "cached", 0) if "cached" in fields else 0
     with _inside("hardware"):
         return _hardware(fields["hardware"]), device
 

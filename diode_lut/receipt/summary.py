@@ -77,7 +77,7 @@ def as_text(receipt: Receipt) -> str:
     for hardware, device in sorted(receipt.devices.items(), key=lambda item: item[0]):
         lines += ["", *_device(hardware, device, [loss for loss in lost if loss.hardware == hardware])]
     if not any(device.calls or device.no_choice for device in receipt.devices.values()):
-        lines += ["", "nothing was asked: nothing was compiled, or all of it came from Inductor's caches"]
+        lines += ["", "nothing was asked: no GEMM was compiled, and none came with a graph from Inductor's caches"]
     return as_lines(lines)
 
 
@@ -98,6 +98,8 @@ def _device(hardware: Hardware, device: Device, lost: list[Loss]) -> Iterator[st
         calls = _count(device.no_choice.total(), "call", "calls")
         remedy = "on a CPU, torch._inductor.config.freezing gives it one for linear layers" if hardware.is_cpu else ""
         yield f"  {calls} without a choice, where Inductor has only the library{remedy and f' ({remedy})'}"
+    if device.cached:
+        yield f"  {device.cached} of these were decided in an earlier compile, whose graph came from Inductor's caches"
     for name, (fused, apart) in _epilogues(device).items():
         yield f"  {name} epilogues: {fused} fused into the matmul, {apart} left to a kernel of their own"
     yield from _misses(lost)
@@ -169,6 +171,7 @@ def _device_to_json(hardware: Hardware, device: Device) -> dict[str, Any]:
         "epilogues": {name: {"fused": fused, "apart": apart} for name, (fused, apart) in _epilogues(device).items()},
         "skipped_configs": device.skipped.total(),
         "no_choice": device.no_choice.total(),
+        "cached": device.cached,
         "sources": [source._asdict() for source in sorted(device.sources)],
         "left_out": sorted(device.left_out),
     }

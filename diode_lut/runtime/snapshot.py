@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -65,15 +65,15 @@ class Snapshot:
             __version__,
             code_digest(),
             *settings,
-            *self._unknown(),
+            *(() if self.is_identified else [uuid4().hex]),  # a new one each time, so that no cache hits
             cpu,
             *(gpus if len(set(gpus)) > 1 else gpus[:1]),
         )
 
-    def _unknown(self) -> Iterator[str]:
-        """A new text each time, so that no cache hits, where nothing stands for what a chooser answers."""
-        if CHOOSER in self.settings.tiers and not all(chooser.is_identified for chooser in self.choosers):
-            yield uuid4().hex
+    @property
+    def is_identified(self) -> bool:
+        """Whether all that answers has an identity; a chooser may have none."""
+        return CHOOSER not in self.settings.tiers or all(chooser.is_identified for chooser in self.choosers)
 
     def decide(self, problem: Problem, device: str | torch.device, *, padding: bool) -> Decision:
         """The decision for one problem on one of torch's devices, which is recorded.

@@ -42,7 +42,7 @@ def devices(draw: st.DrawFn) -> Device:
     misses = draw(_counters(problems))
     expected = {problem: draw(st.integers(1, 2000)) for problem in misses if draw(st.booleans())}
     parts = draw(_sets(sources)), draw(_sets(names)), draw(_counters(hits)), misses, expected, draw(_counters(skips))
-    return Device(*parts, draw(_counters(problems)))
+    return Device(*parts, draw(_counters(problems)), draw(st.integers(0, 3)))
 
 
 hardware = st.builds(Hardware, st.just("GPU"), st.sampled_from(["sm_90", "cpu-avx2"]), st.integers(1, 2), st.just(()))
