@@ -13,6 +13,7 @@ import orjson
 
 from diode_lut.domain.errors import let_pass
 from diode_lut.inductor.switch import is_off
+from diode_lut.inductor.trace import trace_graph
 from diode_lut.io.log import warn_once
 from diode_lut.receipt.file import decode_receipt, receipt_bytes
 from diode_lut.receipt.receipt import Receipt
@@ -65,8 +66,9 @@ def _keep(graph: Any, collected: recorder.Collected) -> None:
     if not hasattr(graph, "__dict__"):
         return  # AOTInductor's are paths
     if collected.devices:
-        receipt = receipt_bytes(Receipt(1, devices=collected.devices))
-        vars(graph)[_KEPT] = (collected.counts.as_dict(), receipt)
+        counts, receipt = collected.counts.as_dict(), receipt_bytes(Receipt(1, devices=collected.devices))
+        vars(graph)[_KEPT] = counts, receipt
+        trace_graph(counts, receipt, cached=False)
     if is_off():
         return
     from diode_lut.inductor.snapshot import snapshot
@@ -95,6 +97,7 @@ def _tell(graph: Any) -> None:
     if kept is not None:
         counts, receipt = kept
         devices = decode_receipt(orjson.loads(receipt), "a cached graph").devices
+        trace_graph(counts, receipt, cached=True)
         recorder.restored(recorder.Counts(**counts), devices)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.utils import fresh_cache
+from torch._logging._internal import trace_log
 
 import diode_lut
 from diode_lut.domain.hardware import detect_hardware
@@ -92,6 +94,51 @@ def test_what_is_kept_is_plain(table: Table) -> None:
 def types_in(value: Any) -> set[type]:
     parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, tuple) else []
     return {type(value)}.union(*map(types_in, parts))
+
+
+class Artifacts(logging.Handler):
+    """Our artifacts in PyTorch's structured trace, as names and what is in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        artifact = record.metadata.get("artifact", {})  # type: ignore[attr-defined]
+        if artifact.get("name", "").startswith("diode_lut"):
+            assert artifact["encoding"] == "json"
+            self.found.append((artifact["name"], json.loads(record.payload)))  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def artifacts() -> Iterator[Artifacts]:
+    handler = Artifacts()
+    trace_log.addHandler(handler)
+    yield handler
+    trace_log.removeHandler(handler)
+
+
+def test_trace_has_an_artifact_for_each_decision_and_graph(table: Table, artifacts: Artifacts) -> None:
+    """What ``TORCH_TRACE`` writes says for each GEMM what was decided and why, and for each graph a receipt."""
+    rows = table({"op": "bmm", "k": [128, 128], "configs": [{"template": "aten"}]})
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.bmm(torch.bmm(a, b), b.mT.contiguous()[..., :8]) @ a[0, :8, :8]
+
+    with fresh_cache(), diode_lut.config.patch(tables=(rows,)):
+        for _ in range(2):
+            torch._dynamo.reset()
+            torch.compile(function)(A, B)
+    answered, missed, without_choice, graph, cached = artifacts.found
+    assert [name for name, _ in artifacts.found] == ["diode_lut_decision"] * 3 + ["diode_lut_graph"] * 2
+    assert (answered[1]["gemm"], answered[1]["tier"]) == ("bmm 4x64x96x128 float32 nn align 16", "user")
+    assert (answered[1]["inductor_gets"], answered[1]["from"].partition(":")[0]) == (["aten"], rows)
+    assert missed[1]["tier"] == "abstain"
+    assert any("no entry covers" in step for step in missed[1]["steps"])
+    assert without_choice[1]["steps"] == ["there is no choice"]
+    assert (graph[1]["cached"], cached[1]["cached"]) == (False, True)
+    assert {**graph[1], "cached": True} == cached[1]
+    assert (graph[1]["counts"]["hits"]["user"], graph[1]["receipt"]["processes"]) == (1, 1)
 
 
 def test_graphs_compiled_after_a_fault_are_not_kept(after_inductor: Forks, tmp_path: Path) -> None:
