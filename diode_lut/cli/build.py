@@ -139,6 +139,11 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
         lines.append(f"  rows with a note: {len(result.kept)}, kept; they answer for {others} of the problems")
     if result.unsolved:
         lines.append(f"  problems without a row, because nothing succeeded on them: {result.unsolved}")
+    if result.too_noisy:
+        lines.append(
+            f"  too noisy to decide: {len(result.too_noisy)} of {result.problems} problems, whose rows say aten"
+        )
+    lines += [f"  implausible, so the row says aten: {reason}" for reason in result.implausible]
     if result.without_aten:
         lines.append(
             f"  problems whose answer was not compared with aten, which was not measured: {result.without_aten}"

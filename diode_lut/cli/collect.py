@@ -217,6 +217,7 @@ def _count(outcome: Outcome, tally: Counter[str]) -> None:
     timings = outcome.record.timings if outcome.record is not None else ()
     tally[outcome.status] += 1
     tally["timings"] += len(timings)
+    tally["tried"] += len({timing.config for timing in timings})
     tally["failed"] += sum(timing.ns is None for timing in timings)
     tally["ignored"] += outcome.ignored
 
@@ -224,6 +225,6 @@ def _count(outcome: Outcome, tally: Counter[str]) -> None:
 def _summary(path: Path, stage: str, tally: Counter[str]) -> str:
     return printable(
         f"{path}: {stage}: {tally['measured']} problems measured, {tally['present']} there before, "
-        f"{tally['skipped']} skipped; {tally['timings']} configs tried, {tally['failed']} of them failed; "
+        f"{tally['skipped']} skipped; {tally['tried']} configs tried, {tally['failed']} of them failed; "
         f"{tally['ignored']} candidates ignored that no config can express"
     )
