@@ -93,19 +93,24 @@ def _registered(chooser: str | None) -> AbstractContextManager[object]:
 
 
 @click.command("doctor")
+@click.option("--chooser", metavar="MODULE:FUNCTION", help="Check this function, too, as register_chooser takes it.")
 @click.pass_context
-def doctor_command(ctx: click.Context) -> None:
-    """Check PyTorch, the hook, Inductor's caches, the settings, the devices, and the tables and models for them.
+def doctor_command(ctx: click.Context, chooser: str | None) -> None:
+    """Check PyTorch, the hook, Inductor's caches, the devices, and the tables and models for them, in this process.
 
-    It prints its findings and what to do about them. It exits with 1 if something is wrong. Nothing is compiled.
+    Then it says what a program gets from this environment: settings, and threads. It prints its findings and what to do
+    about them. It exits with 1 if something is wrong. Nothing is compiled.
     """
     from diode_lut.doctor import examine
 
     logging.getLogger("diode_lut").addHandler(logging.NullHandler())  # the findings have what the log would have
     found = False
-    for finding in examine():
-        say(printable(f"{finding.state:5}  {finding.topic}: {finding.text}"))
-        if finding.remedy:
-            say(printable(f"       to do: {finding.remedy}"))
-        found |= finding.state == "wrong"
+    with _registered(chooser):
+        for subject, findings in examine():
+            say(f"{subject}:")
+            for finding in findings:
+                say(printable(f"{finding.state:5}  {finding.topic}: {finding.text}"))
+                if finding.remedy:
+                    say(printable(f"       to do: {finding.remedy}"))
+                found |= finding.state == "wrong"
     ctx.exit(1 if found else 0)
