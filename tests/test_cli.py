@@ -283,7 +283,7 @@ class TestExplain:
             (("mm", 8, 8, 8, "--dtype", "int8"), "'int8' is not one of"),
             (("mm", 8, 8, 8, "--batch", 2, "--hardware", "h200"), "error: b: mm has no batch"),
             (("mm", 8, 8, 8, "--hardware", "h300"), "error: h300: no table is for hardware of that name"),
-            (("mm", 8, 8, 8, "--table", "missing.json"), "'missing.json' does not exist"),
+            (("mm", 8, 8, 8, "--table", "missing.json"), "error: missing.json: cannot be read: No such file"),
         ],
     )
     def test_wrong_usage(self, arguments: tuple[object, ...], message: str) -> None:

@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from diode_lut.cli.inputs import end_with_losses, require_inductor
 from diode_lut.cli.output import say
+from diode_lut.cli.typed import FILE, TABLE, Typed
 from diode_lut.collect.setup import METHODS
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import detect_hardware
@@ -34,7 +35,7 @@ _STOPPED = 130
 @click.option(
     "--problems",
     "problem_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help='JSON list of {"op", "B", "M", "N", "K", "dtype", "layout"}, optionally "align" and "epilogue"; or a receipt,'
     " whose misses on devices like this one are measured.",
 )
@@ -104,7 +105,7 @@ _STOPPED = 130
 @click.option(
     "--table",
     "table_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=TABLE,
     help="Time only this table's answers and aten, as carefully as the final stage of a sweep, for `evaluate` to show "
     "the table's benefit on this machine.",
 )
@@ -112,7 +113,7 @@ _STOPPED = 130
 def collect_command(
     context: click.Context,
     /,
-    problem_file: Path | None,
+    problem_file: Typed | None,
     count: int | None,
     path: Path,
     method: str | None,
@@ -120,7 +121,7 @@ def collect_command(
     device: str | None,
     scheduler: str | None,
     budget: float | None,
-    table_file: Path | None,
+    table_file: Typed | None,
     **drawing: Any,
 ) -> None:
     """Time Inductor's kernels for each problem, and write the times to a dataset.
@@ -132,7 +133,7 @@ def collect_command(
     require_inductor("collect")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a killed run removes its temporary caches
     from diode_lut.collect.collector import collect
-    from diode_lut.table import read_table
+    from diode_lut.table.read import read_bytes, table_of
 
     passes = collect(
         problems,
@@ -142,7 +143,7 @@ def collect_command(
         search_space=search_space,
         scheduler=scheduler,
         budget_s=math.inf if budget is None else budget * 60,
-        table=None if table_file is None else read_table(table_file),
+        table=None if table_file is None else table_of(table_file.path, table_file.read(read_bytes)),
     )
     tallies: list[Counter[str]] = []
     try:
@@ -165,7 +166,7 @@ def collect_command(
 
 
 def _problems(
-    context: click.Context, problem_file: Path | None, count: int | None, drawing: dict[str, Any], device: str | None
+    context: click.Context, problem_file: Typed | None, count: int | None, drawing: dict[str, Any], device: str | None
 ) -> list[Problem]:
     """The problems to measure; ``device`` is the option, empty without one, None if other machines measure."""
     if (problem_file is None) == (count is None):
@@ -181,7 +182,8 @@ def _problems(
 
     assert problem_file is not None
     name = {"": None, "all": "cuda"}.get(device or "", device)
-    return read_problems(problem_file, None if device is None else partial(detect_hardware, name))
+    find_hardware = None if device is None else partial(detect_hardware, name)
+    return read_problems(problem_file.path, find_hardware, problem_file.contents)
 
 
 def _show(each: Pass, tally: Counter[str]) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from diode_lut.cli.output import progress_bars, say
+from diode_lut.cli.output import is_standard, progress_bars, say, write
+from diode_lut.cli.typed import OUTPUT, TABLE, Typed
 from diode_lut.domain.errors import SettingError
 from diode_lut.io.files import require_writable
 
@@ -26,12 +27,12 @@ _WIDTH = 120
 
 
 @click.command("evaluate")
-@click.argument("files", metavar="[TABLE] DATASET...", nargs=-1, required=True, type=_FILE)
+@click.argument("files", metavar="[TABLE] DATASET...", nargs=-1, required=True, type=TABLE)
 @click.option(
     "--model",
     "model_file",
     metavar="FILE",
-    type=_FILE,
+    type=TABLE,
     help="Evaluate this model instead of a table, on the problems that it was not trained on.",
 )
 @click.option(
@@ -47,11 +48,11 @@ _WIDTH = 120
     show_default=True,
     help="The baseline of gains: a config, written as explain writes it.",
 )
-@click.option("--json", "json_file", metavar="FILE", type=_FILE, help="Write the figures to this file as well.")
+@click.option("--json", "json_file", metavar="FILE", type=OUTPUT, help="Write the figures to this file as well.")
 @click.option("--picture", metavar="FILE", type=_FILE, help="Draw regrets and gains in this .png, .svg or .pdf file.")
 def evaluate_command(
-    files: tuple[Path, ...],
-    model_file: Path | None,
+    files: tuple[Typed, ...],
+    model_file: Typed | None,
     everything: bool,
     against: str,
     json_file: Path | None,
@@ -76,7 +77,10 @@ def evaluate_command(
         raise click.UsageError("Missing argument 'DATASET...'.")
     if everything and model_file is None:
         raise click.UsageError("--all needs --model: a table is always evaluated on all problems.")
-    chooser = open_table(chooser_file) if model_file is None else open_model(chooser_file)
+    if model_file is None:
+        chooser: Table | Model = open_table(chooser_file.path, chooser_file.contents)
+    else:
+        chooser = open_model(chooser_file.file)
     datasets = read_datasets_for(chooser, inputs)
     if picture is not None:
         check_picture(picture)
@@ -86,14 +90,20 @@ def evaluate_command(
         records = (record for each in datasets for record in progress.track(each, each.path.name))
         measured = _measured(chooser, everything, records)
         evaluation = evaluate(_source(chooser), measured, against, Threshold.of(config))
-    Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False).print(AsText(evaluation))
+    on_stderr = json_file is not None and is_standard(json_file)
+    width = None if sys.stdout.isatty() else _WIDTH
+    Console(width=width, highlight=False, stderr=on_stderr).print(AsText(evaluation))
     if json_file is not None:
         _write_json(json_file, evaluation, chooser, datasets)
     if picture is not None:
         from diode_lut.evaluate.formats import save_picture
 
-        save_picture(evaluation, picture, f"{chooser_file.name} on {', '.join(each.path.name for each in datasets)}")
+        save_picture(evaluation, picture, _title(chooser_file, datasets))
     end_with_losses(datasets)
+
+
+def _title(chooser: Typed, datasets: Sequence[Dataset]) -> str:
+    return f"{chooser.path.name} on {', '.join(each.path.name for each in datasets)}"
 
 
 def _source(chooser: Table | Model) -> Source:
@@ -158,7 +168,6 @@ def _write_json(path: Path, evaluation: Evaluation, chooser: Table | Model, data
     import orjson
 
     from diode_lut.evaluate.formats import as_json
-    from diode_lut.io.files import write_atomically
     from diode_lut.table import Table
 
     rows = {"rows": len(chooser.entries)} if isinstance(chooser, Table) else {}
@@ -168,4 +177,4 @@ def _write_json(path: Path, evaluation: Evaluation, chooser: Table | Model, data
         "hardware": str(chooser.hardware),
         **rows,
     }
-    write_atomically(path, orjson.dumps({**origin, **as_json(evaluation)}, option=orjson.OPT_INDENT_2) + b"\n")
+    write(path, orjson.dumps({**origin, **as_json(evaluation)}, option=orjson.OPT_INDENT_2) + b"\n")

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING
 import click
 
 from diode_lut.cli.inputs import end_with_losses, hardware_of, read_whole_table
-from diode_lut.cli.output import say
+from diode_lut.cli.output import is_standard, say, write
+from diode_lut.cli.typed import FILE, OUTPUT, TABLE, Typed
 from diode_lut.domain.errors import ExchangeError
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS
 from diode_lut.exchange import FORMATS
-from diode_lut.io.files import write_atomically
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset
     from diode_lut.exchange.content import Facts, Timings
     from diode_lut.table import Table
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
 _LIST = "\n".join(f"  {name}: {each.description} ({each.holds})" for name, each in FORMATS.items())
 _EXPORTED = tuple(name for name, each in FORMATS.items() if each.write)
 _LAYOUT = click.option(
@@ -32,7 +31,7 @@ _LAYOUT = click.option(
 @click.command("import", epilog=f"\b\nFormats:\n{_LIST}")
 @click.argument("name", metavar="FORMAT", type=click.Choice(tuple(FORMATS)))
 @click.argument("path", metavar="IN", type=click.Path(exists=True, path_type=Path))
-@click.option("-o", "--output", metavar="OUT", required=True, type=_FILE, help="The table or dataset to write.")
+@click.option("-o", "--output", metavar="OUT", required=True, type=OUTPUT, help="The table or dataset to write.")
 @click.option(
     "--hardware", metavar="NAME", help="The hardware that was measured: a table's name or its GPU's, or NAME,ARCH,SMS."
 )
@@ -57,16 +56,16 @@ def import_command(
     content, skipped = read(name, path, facts)
     _say(skipped)
     taken = _save_timings(content, output) if isinstance(content, tuple) else _save_table(content, output)
-    say(printable(f"{output}: {taken}"))
+    say(printable(f"{output}: {taken}"), err=is_standard(output))
 
 
 @click.command("export", epilog=f"\b\nFormats:\n{_LIST}")
 @click.argument("name", metavar="FORMAT", type=click.Choice(_EXPORTED))
-@click.argument("path", metavar="IN", type=_FILE)
-@click.option("-o", "--output", metavar="OUT", required=True, type=_FILE, help="The file to write.")
+@click.argument("typed", metavar="IN", type=TABLE)
+@click.option("-o", "--output", metavar="OUT", required=True, type=OUTPUT, help="The file to write.")
 @click.option(
     "--problems",
-    type=_FILE,
+    type=FILE,
     help="A list as collect takes it: export the table's answers for these problems.  [default: those with a row of "
     "their own]",
 )
@@ -77,7 +76,7 @@ def import_command(
 )
 @_LAYOUT
 def export_command(
-    name: str, path: Path, output: Path, problems: Path | None, dtype: str | None, layout: str | None
+    name: str, typed: Typed, output: Path, problems: Typed | None, dtype: str | None, layout: str | None
 ) -> None:
     """Export a table or dataset for another tool, and say what was skipped and why.
 
@@ -91,12 +90,12 @@ def export_command(
     if FORMATS[name].holds == "timings":
         from diode_lut.dataset import read_dataset
 
-        datasets = [read_dataset(path)]
+        datasets = [read_dataset(typed.path, contents=typed.contents)]
         data = write_timings(name, datasets[0])
     else:
-        data, skipped = _table_bytes(name, path, problems, Facts(dtype=dtype, layout=layout))
-    write_atomically(output, data)
-    say(printable(f"{output}: {len(data)} bytes"))
+        data, skipped = _table_bytes(name, typed, problems, Facts(dtype=dtype, layout=layout))
+    write(output, data)
+    say(printable(f"{output}: {len(data)} bytes"), err=is_standard(output))
     _say(skipped)
     end_with_losses(datasets)
 
@@ -116,22 +115,25 @@ def _save_timings(timings: Timings, output: Path) -> str:
 
 def _save_table(table: Table, output: Path) -> str:
     """Write a table, and describe its size."""
-    from diode_lut.table import write_table as save
+    from diode_lut.table import to_bytes
 
     if not table.entries:
         raise ExchangeError("nothing in it could be imported")
-    save(table, output)
+    write(output, to_bytes(table))
     return f"{len(table.entries)} rows"
 
 
-def _table_bytes(name: str, path: Path, problems: Path | None, facts: Facts) -> tuple[bytes, Counter[str]]:
+def _table_bytes(name: str, typed: Typed, problems: Typed | None, facts: Facts) -> tuple[bytes, Counter[str]]:
     from diode_lut.collect.problems import read_problems
     from diode_lut.exchange import write_table
     from diode_lut.exchange.content import exact_problems
 
-    table = read_whole_table(path, "correct it first")
+    table = read_whole_table(typed, "correct it first")
     left_out: Counter[str] = Counter()
-    wanted = exact_problems(table, left_out) if problems is None else read_problems(problems)
+    if problems is None:
+        wanted = exact_problems(table, left_out)
+    else:
+        wanted = read_problems(problems.path, contents=problems.contents)
     data, skipped = write_table(name, table, wanted, facts)
     return data, left_out + skipped
 

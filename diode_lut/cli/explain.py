@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import click
 
 from diode_lut.cli.output import say
+from diode_lut.cli.typed import TABLE, Typed
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NO_EPILOGUE, OPS, Problem
 
@@ -45,7 +45,7 @@ _SIZE = click.IntRange(1, MAX_SIZE)
 )
 @click.option(
     "--table",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=TABLE,
     metavar="FILE",
     help="Ask this table before all other tables, or this model before all other models; tables come first.",
 )
@@ -62,7 +62,7 @@ def explain_command(
     align: str | None,
     epilogue: str,
     hardware: str | None,
-    table: Path | None,
+    table: Typed | None,
 ) -> None:
     """Show which configs the GEMM of an M x K and a K x N matrix gets, and from which row of which table.
 
@@ -73,7 +73,7 @@ def explain_command(
 
     alignment = int(align) if align else None
     problem = Problem.of(op, m, n, k, b=batch, dtype=dtype, layout=layout, align=alignment, epilogue=epilogue)
-    explanation = api.explanation(problem, hardware=hardware, file=table)
+    explanation = api.explanation(problem, hardware=hardware, file=None if table is None else table.file)
     say(str(explanation))
     ctx.exit(0 if explanation.decision.configs else 1)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from diode_lut.cli.output import say
+from diode_lut.cli.typed import Typed
 from diode_lut.domain.errors import BROKEN_IMPORT, DatasetError, HardwareError, SettingError, TableError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import printable
@@ -24,7 +24,7 @@ _REMEDY = "get an undamaged copy, or measure their problems again; `pack` writes
 _NEW_HARDWARE = "NAME,ARCH,SMS, for example 'NVIDIA H200,sm_90,132'"
 
 
-def read_whole_table(path: Path, remedy: str) -> Table:
+def read_whole_table(typed: Typed, remedy: str) -> Table:
     """The table; TableError, with the remedy, if writing it again would lose something.
 
     Lost would be an invalid row, or the first of two fields with the same name.
@@ -32,18 +32,18 @@ def read_whole_table(path: Path, remedy: str) -> Table:
     from diode_lut.table.check import written_twice
     from diode_lut.table.read import located, read_bytes, table_of
 
-    data = read_bytes(path)
-    table = table_of(path, data)
-    for error in table.errors or located(path, data, written_twice(data)):
+    data = typed.read(read_bytes)
+    table = table_of(typed.path, data)
+    for error in table.errors or located(typed.path, data, written_twice(data)):
         raise TableError(f"{error} ({remedy})")
     return table
 
 
-def read_datasets_for(table: Table | Model, inputs: Iterable[Path]) -> list[Dataset]:
+def read_datasets_for(table: Table | Model, inputs: Iterable[Typed]) -> list[Dataset]:
     """The datasets, or DatasetError if one of them was measured on another device than the table or model is for."""
     from diode_lut.dataset import read_dataset
 
-    datasets = [read_dataset(path, hardware=table.hardware) for path in inputs]
+    datasets = [read_dataset(each.path, hardware=table.hardware, contents=each.contents) for each in inputs]
     require_same_device(datasets, table)
     return datasets
 

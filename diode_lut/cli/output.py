@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from diode_lut.cli.typed import STANDARD
 from diode_lut.domain.errors import DiodeLutError, HardwareError, ProblemError, SettingError, TableError
 from diode_lut.domain.printable import as_json, printable, printable_lines
 
@@ -20,6 +22,21 @@ Item = TypeVar("Item")
 def say(text: str, *, err: bool = False) -> None:
     """Print the text with its line ends, on standard output or on standard error."""
     click.echo(printable_lines(text), err=err)
+
+
+def write(path: Path, data: bytes) -> None:
+    """Replace the file, or create it; ``-`` is standard output."""
+    from diode_lut.io.files import write_atomically
+
+    if is_standard(path):
+        click.echo(data, nl=False)
+    else:
+        write_atomically(path, data)
+
+
+def is_standard(path: Path) -> bool:
+    """Whether a path is standard output, so that what else there is to say goes to standard error."""
+    return str(path) == STANDARD
 
 
 class Bars:

@@ -25,7 +25,9 @@ _KEYS = ("op", "dtype", "layout", "B", "M", "N", "K")
 """The keys that a problem must have."""
 
 
-def read_problems(path: Path, find_hardware: Callable[[], Hardware] | None = None) -> list[Problem]:
+def read_problems(
+    path: Path, find_hardware: Callable[[], Hardware] | None = None, contents: bytes | None = None
+) -> list[Problem]:
     """The problems of a JSON list of ``{"op", "B", "M", "N", "K", "dtype", "layout"}``, each once, in file order.
 
     ``align`` and ``epilogue`` may be given too; without them the operands are packed and nothing follows the GEMM.
@@ -34,9 +36,9 @@ def read_problems(path: Path, find_hardware: Callable[[], Hardware] | None = Non
 
     The file may be a receipt: then these are its misses, those that lost most time first; with ``find_hardware``, only
     the misses on devices of the same architecture and SM count as the hardware that it returns. ReceiptError if the
-    receipt is not valid, CollectError if there was no miss.
+    receipt is not valid, CollectError if there was no miss. ``contents`` are those of a file that is not on disk.
     """
-    data = read_at_most(path, _MAX_BYTES)
+    data = read_at_most(path, _MAX_BYTES) if contents is None else contents
     if has_more_values(data, _MAX_VALUES):
         raise CollectError(f"{path}: more than {_MAX_VALUES} values")
     try:

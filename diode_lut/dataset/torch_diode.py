@@ -36,7 +36,12 @@ _TUNABLES = TRITON_MM.names
 
 
 def open_torch_diode(
-    path: Path, file: Readable, cursor: Callable[[Readable], Cursor], hardware: Hardware | None, layout: str
+    path: Path,
+    file: Readable,
+    cursor: Callable[[Readable], Cursor],
+    hardware: Hardware | None,
+    layout: str,
+    contents: bytes | None,
 ) -> Dataset:
     """The timings of ``hardware``, whose name or alias the file must use; see ``read_dataset``."""
     with _damage_reported(path):
@@ -49,7 +54,7 @@ def open_torch_diode(
             f"say which hardware it is, for example --hardware {f'{first},sm_90,132'!r}"
         )
     header = Header(hardware, benchmarker="torch-diode")
-    return Dataset(path, header, partial(_records, path, cursor, hardware, layout))
+    return Dataset(path, header, partial(_records, path, cursor, hardware, layout), contents)
 
 
 def _records(

@@ -1,0 +1,162 @@
+"""What people type for a file: a path, the name of a shipped table, ``-``, or ``REVISION:PATH`` as git has it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from diode_lut.domain.errors import SettingError, TableError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+STANDARD = "-"
+"""What stands for standard input or standard output."""
+
+_MAX_BYTES = 1 << 30
+_IN_GIT = re.compile(r"[^:\s]+:.+")
+_NAME = re.compile(r"[\w .-]+")
+_LIKE_FILES = re.compile(r".*\.(json|msgpack|zst|safetensors|html|csv)")
+
+
+class Typed(NamedTuple):
+    """A file that somebody named: where it is, and its contents if it cannot be opened as a file.
+
+    ``path`` is what messages call it. ``shipped_as`` is the name that was typed for a shipped table.
+    """
+
+    path: Path
+    contents: bytes | None = None
+    shipped_as: str = ""
+
+    def read(self, read: Callable[[Path], bytes]) -> bytes:
+        """The contents, for which ``read`` opens the file where there is one."""
+        return read(self.path) if self.contents is None else self.contents
+
+    @property
+    def target(self) -> Path:
+        """Where a changed file is written: the file, or standard output; SettingError if it must stay as it is."""
+        if self.shipped_as:
+            remedy = f"give the path of a file, such as that of a copy: cp {self.path} mine.json"
+            raise SettingError(f"{self.shipped_as}: a shipped table, which is not changed by its name ({remedy})")
+        if self.contents is None:
+            return self.path
+        if self.path == _STDIN:
+            return Path(STANDARD)
+        raise SettingError(f"{self.path}: is in git's history, which is not changed: give the path of a file")
+
+    @property
+    def file(self) -> Path:
+        """The path, for what can only read files; SettingError if this is none."""
+        if self.contents is not None:
+            raise SettingError(f"{self.path}: is not in a file: save it first")
+        return self.path
+
+
+_STDIN = Path("<stdin>")
+
+
+class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases
+    """Takes what people type, and makes a Typed of it; names of shipped tables only where tables are expected."""
+
+    name = "file"
+
+    def __init__(self, *, names: bool) -> None:
+        self._names = names
+
+    def convert(self, value: str | Typed, param: click.Parameter | None, ctx: click.Context | None) -> Typed:  # noqa: ARG002
+        if isinstance(value, Typed):
+            return value
+        if value == STANDARD:
+            return Typed(_STDIN, _standard_input(ctx))
+        path = Path(value)
+        if path.exists() or path.is_symlink():
+            return Typed(path)
+        if _IN_GIT.fullmatch(value):
+            return Typed(path, _in_git(value))
+        if self._names and _NAME.fullmatch(value) and not _LIKE_FILES.fullmatch(value):
+            return Typed(_shipped(value), shipped_as=value)
+        return Typed(path)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Files, and the names of shipped tables."""
+        from click.shell_completion import CompletionItem
+
+        names = _shipped_names() if self._names else []
+        return [
+            *(CompletionItem(name) for name in names if name.startswith(incomplete)),
+            *click.Path().shell_complete(ctx, param, incomplete),
+        ]
+
+
+TABLE = _FileType(names=True)
+"""A table or model to read."""
+
+FILE = _FileType(names=False)
+"""Another file to read, such as a dataset."""
+
+OUTPUT = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
+"""A file to write; ``-`` is standard output."""
+
+
+def _standard_input(ctx: click.Context | None) -> bytes:
+    """All of standard input, once in a command."""
+    found = ctx.meta if ctx is not None else {}
+    if str(_STDIN) in found:
+        raise click.UsageError("standard input (-) can be read only once: give a file for the other")
+    found[str(_STDIN)] = True
+    if sys.stdin is None:
+        raise SettingError("standard input (-) is closed: give a file")
+    data = sys.stdin.buffer.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise SettingError(f"standard input: more than {_MAX_BYTES >> 30} GiB: save it in a file")
+    return data
+
+
+def _in_git(name: str) -> bytes:
+    """The file of that name in git's history; TableError, which counts as unreadable, if there is none."""
+    try:
+        return git_output(Path.cwd(), "cat-file", "blob", name)
+    except SettingError as error:
+        reason = str(error).partition("; run this")[0]
+        raise TableError(f"no such file, and git has none either: {reason}", path=Path(name)) from OSError(name)
+
+
+def _shipped(name: str) -> Path:
+    from diode_lut.selection.catalog import find_path
+
+    try:
+        return find_path(name)
+    except TableError as error:
+        close = get_close_matches(name, _shipped_names(), 1)
+        more = f" (did you mean {close[0]}?)" if close else ""
+        raise TableError(f"{error.reason}{more}", path=error.path) from error.__cause__
+
+
+def _shipped_names() -> list[str]:
+    from diode_lut.selection.catalog import find_tables
+
+    return [file.name for file in find_tables(()) if file.shipped]
+
+
+def git_output(directory: Path, *arguments: str) -> bytes:
+    """What git prints; SettingError if it fails or is not installed."""
+    try:
+        completed = subprocess.run(  # noqa: S603
+            ["git", "-C", str(directory), *arguments],  # noqa: S607
+            capture_output=True,
+            check=True,
+        )
+    except FileNotFoundError:
+        raise SettingError("git is not installed") from None
+    except subprocess.CalledProcessError as error:
+        reason = error.stderr.decode(errors="replace").strip()
+        raise SettingError(f"{reason}; run this in a clone that you may change") from None
+    return completed.stdout
