@@ -11,7 +11,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from diode_lut.cli import main
+from diode_lut.cli.typed import hardware_of
+from diode_lut.collect.problems import read_problems
 from diode_lut.dataset import read_dataset
+from diode_lut.domain.errors import HardwareError
+from diode_lut.domain.gpus import KNOWN, known_gpu
+from diode_lut.domain.hardware import Hardware, slug
+from diode_lut.domain.problem import Problem
+from diode_lut.kernels.architecture import architecture
+from diode_lut.table import read_table
 from tests.commands import call
 from tests.distill import synthetic
 
@@ -119,3 +127,51 @@ def test_files_in_gits_history(tmp_path: Path, table_file: Write, monkeypatch: p
     missing = call("diff", "HEAD:y.json", "x.json")
     assert missing.exit_code == 2
     assert "no such file, and git has none either: fatal: path 'y.json' does not exist in 'HEAD'" in missing.stderr
+
+
+def test_types_layouts_and_sizes_are_spelled_as_people_do(table_file: Write) -> None:
+    """``bf16``, ``NT`` and ``1k`` mean what they mean elsewhere, on the command line as in problem files."""
+    path = table_file("x.json", {"op": "mm", "dtype": "bfloat16", "layout": "nt", "configs": [{"template": "aten"}]})
+    explained = call("explain", "MM", "1k", "4K", "1_024", "--dtype", "bf16", "--layout", "NT", "--table", path)
+    assert "mm 1024x4096x1024 bfloat16 nt align 16" in explained.stdout
+    key = ("Mm", "--m", "513-1k", "--dtype", "torch.float16", "--layout", "Tn")
+    assert call("set", path, *key, "--config", "aten", "--note", "x").exit_code == 0
+    assert "mm float16 tn m 513-1024" in call("show", path).stdout
+    refused = call("set", path, "mm", "--m", "1x", "--config", "aten", "--note", "x")
+    assert (refused.exit_code, "'1x' is neither a size nor a range like 513-1024" in refused.stderr) == (2, True)
+
+
+def test_problem_files_are_spelled_as_people_do(tmp_path: Path) -> None:
+    """A problem file may say ``bf16`` and ``NT`` as well."""
+    path = tmp_path / "p.json"
+    path.write_text('[{"op": "mm", "B": 1, "M": 8, "N": 8, "K": 8, "dtype": "bf16", "layout": "NT"}]')
+    assert read_problems(path) == [Problem.of("mm", 8, 8, 8, dtype="bfloat16", layout="nt")]
+
+
+def test_known_gpus_need_no_description(tmp_path: Path) -> None:
+    """The name of a well-known GPU says its architecture and multiprocessors, with the names that drivers give it."""
+    assert hardware_of("a100").same_device(Hardware("NVIDIA A100-SXM4-40GB", "sm_80", 108))
+    assert hardware_of("h100-pcie") == known_gpu("NVIDIA H100 PCIe")
+    with pytest.raises(HardwareError, match="x100: no table is for hardware of that name"):
+        hardware_of("x100")
+
+
+def test_known_gpus_have_one_meaning() -> None:
+    """No two known GPUs share a name, and all of their architectures are known or AMD's."""
+    names = [slug(name) for gpu in KNOWN for name in {slug(each) for each in (gpu.name, *gpu.aliases)}]
+    assert len(names) == len(set(names))
+    assert all(gpu.arch.startswith("gfx") or architecture(gpu.arch).shared_memory for gpu in KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("name", "inside"), [("d.json", "NVIDIA H100 80GB HBM3"), ("matmul_nvidia_h100_deep.json", "unknown")]
+)
+def test_torch_diodes_files_may_say_the_device(name: str, inside: str, tmp_path: Path) -> None:
+    """What the file calls its hardware is enough to build a table, and so is the file's name."""
+    key = dict.fromkeys("BMNK", 64) | {"B": 1} | dict.fromkeys(("M_dtype", "K_dtype", "out_dtype"), "float16")
+    config = dict.fromkeys(("block_m", "block_n", "block_k"), 64) | {"group_m": 8, "num_stages": 3, "num_warps": 4}
+    solution = {json.dumps(key): {"timed_configs": [{"config": config, "time": 0.01}]}}
+    document = {"hardware": {inside: {"operation": {"mm": {"solution": solution}}}}}
+    (tmp_path / name).write_text(json.dumps(document))
+    assert call("build", tmp_path / name, "-o", tmp_path / "t.json").exit_code == 0
+    assert read_table(tmp_path / "t.json").hardware.same_device(hardware_of("H100"))

@@ -20,7 +20,7 @@ CASES = [
     ("build nosuch.msgpack -o x.json", 2, "error: nosuch.msgpack: No such file or directory"),
     ("build mine.json -o x.json", 1, "error: mine.json: a table, not a dataset"),
     ("build d.msgpack -o nodir/x.json", 2, "nodir: no such directory to write the table to"),
-    ("build d.msgpack -o x.json --hardware a100", 2, "describe new hardware as NAME,ARCH,SMS, for example"),
+    ("build d.msgpack -o x.json --hardware x100", 2, "describe new hardware as NAME,ARCH,SMS, for example"),
     ("build d.msgpack -o x.json --hardware A100,sm_80", 2, "error: A100,sm_80: is neither a name nor NAME,ARCH,SMS"),
     ("build d.msgpack -o x.json --hardware A100,sm_80,108", 1, "a table is for one kind of hardware"),
     ("build d.msgpack -o x.json --epsilom 1", 2, "Did you mean "),
@@ -32,7 +32,7 @@ CASES = [
     ("check nosuch.safetensors", 2, "nosuch.safetensors: cannot be read: No such file or directory"),
     ("check model.bin", 1, "model.bin: a model, not a table (names of models end with .safetensors)"),
     ("check nosuch.json", 2, "nosuch.json: cannot be read: No such file or directory"),
-    ("collect --problems problems.json --out t.msgpack", 1, "problems.json: [0].dtype: 'fp16' is not one of float16,"),
+    ("collect --problems problems.json --out t.msgpack", 1, "problems.json: [0].dtype: 'fp8' is not one of float16,"),
     ("collect --out t.msgpack", 2, "give either --problems or --random"),
     ("diff mine.json text.json", 2, "error: text.json:1:1: not JSON"),
     ("diff mine.json model.bin", 2, "error: model.bin: a model, not a table"),
@@ -98,7 +98,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "text.json").write_text("hello")
     write_model(model(), here / "model.bin")
     (here / "cut.safetensors").write_bytes((here / "model.bin").read_bytes()[:-4])
-    problem = '{"op": "mm", "B": 1, "M": 8, "N": 8, "K": 8, "dtype": "fp16", "layout": "nn"}'
+    problem = '{"op": "mm", "B": 1, "M": 8, "N": 8, "K": 8, "dtype": "fp8", "layout": "nn"}'
     (here / "problems.json").write_text(f"[{problem}]")
     return here
 

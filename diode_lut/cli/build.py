@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.inputs import end_with_losses, hardware_of, read_whole_table, require_same_device
+from diode_lut.cli.inputs import end_with_losses, read_whole_table, require_same_device
 from diode_lut.cli.output import is_standard, progress_bars, say, write
-from diode_lut.cli.typed import FILE, OUTPUT, TABLE, Typed
+from diode_lut.cli.typed import FILE, LAYOUT, OUTPUT, TABLE, Typed, hardware_of
 from diode_lut.domain.printable import as_lines, printable
-from diode_lut.domain.problem import LAYOUTS
 
 if TYPE_CHECKING:
     from diode_lut.build import BuildResult, Pruning
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--layout",
-    type=click.Choice(LAYOUTS),
+    type=LAYOUT,
     default="nn",
     show_default=True,
     help="The layout of A and B in datasets that do not say it (torch-diode's).",

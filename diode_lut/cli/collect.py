@@ -16,12 +16,12 @@ from click.core import ParameterSource
 
 from diode_lut.cli.inputs import end_with_losses, require_inductor
 from diode_lut.cli.output import say
-from diode_lut.cli.typed import FILE, TABLE, Typed
+from diode_lut.cli.typed import DTYPE, FILE, LAYOUT, OP, TABLE, Typed
 from diode_lut.collect.setup import METHODS
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS, Problem
+from diode_lut.domain.problem import OPS, Problem
 
 if TYPE_CHECKING:
     from diode_lut.collect.collector import Pass
@@ -46,13 +46,11 @@ _STOPPED = 130
     help="Draw M, N and K log-normally, as in real models; else log-uniformly from 1 to 16384.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same problems.")
-@click.option(
-    "--op", "ops", type=click.Choice(OPS), multiple=True, default=OPS, show_default=True, help="Draw from these ops."
-)
+@click.option("--op", "ops", type=OP, multiple=True, default=OPS, show_default=True, help="Draw from these ops.")
 @click.option(
     "--dtype",
     "dtypes",
-    type=click.Choice(DTYPES),
+    type=DTYPE,
     multiple=True,
     default=("bfloat16",),
     show_default=True,
@@ -61,7 +59,7 @@ _STOPPED = 130
 @click.option(
     "--layout",
     "layouts",
-    type=click.Choice(LAYOUTS),
+    type=LAYOUT,
     multiple=True,
     default=("nn", "nt"),
     show_default=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from diode_lut.cli.output import is_standard, say, write
-from diode_lut.cli.typed import TABLE, Typed
+from diode_lut.cli.typed import DTYPE, LAYOUT, SIZES, TABLE, Typed
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.printable import as_json, as_lines, printable
-from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, EPILOGUES, LAYOUTS, OPS, SIZE_FIELDS, contiguous_align
+from diode_lut.domain.problem import ALIGNS, BATCHED, EPILOGUES, OPS, SIZE_FIELDS, contiguous_align
 from diode_lut.kernels.config import Config
 
 if TYPE_CHECKING:
@@ -25,28 +24,18 @@ _REMEDY = "correct it first"
 _ANY = "any"
 
 
-def _sizes(ctx: click.Context, param: click.Parameter, value: str | None) -> list[int] | None:
-    """``1024`` or ``513-1024``, as the range that a row has."""
-    if value is None:
-        return None
-    found = re.fullmatch(r"(\d+)(?:-(\d+))?", value)
-    if found is None:
-        raise click.BadParameter(f"{value!r} is neither a size nor a range like 513-1024", ctx, param)
-    return [int(found[1]), int(found[2] or found[1])]
-
-
 def _key_options(command: Callable[..., None]) -> Callable[..., None]:
     """The arguments and options that make the key of a row; what is left out matches anything."""
-    sizes: dict[str, Any] = {"callback": _sizes, "metavar": "SIZES"}
+    sizes: dict[str, Any] = {"type": SIZES, "metavar": "SIZES"}
     decorators = (
         click.argument("table_file", metavar="TABLE", type=TABLE),
-        click.argument("op", type=click.Choice((*OPS, _ANY))),
+        click.argument("op", type=click.Choice((*OPS, _ANY), case_sensitive=False)),
         click.option("--b", **sizes, help="The batch of a bmm or baddbmm, as for --m."),
         click.option("--m", **sizes, help="Rows of A: 1024, or a range like 513-1024.  [default: any]"),
         click.option("--n", **sizes, help="Columns of B, as for --m."),
         click.option("--k", **sizes, help="Columns of A, as for --m."),
-        click.option("--dtype", type=click.Choice(DTYPES), help="Type of the inputs.  [default: any]"),
-        click.option("--layout", type=click.Choice(LAYOUTS), help="Of A and B.  [default: any]"),
+        click.option("--dtype", type=DTYPE, help="Type of the inputs.  [default: any]"),
+        click.option("--layout", type=LAYOUT, help="Of A and B.  [default: any]"),
         click.option(
             "--epilogue",
             type=click.Choice(tuple(EPILOGUES)),

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.inputs import end_with_losses, hardware_of, read_whole_table
+from diode_lut.cli.inputs import end_with_losses, read_whole_table
 from diode_lut.cli.output import is_standard, say, write
-from diode_lut.cli.typed import FILE, OUTPUT, TABLE, Typed
+from diode_lut.cli.typed import DTYPE, FILE, LAYOUT, OP, OUTPUT, TABLE, Typed, hardware_of
 from diode_lut.domain.errors import ExchangeError
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS
 from diode_lut.exchange import FORMATS
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 _LIST = "\n".join(f"  {name}: {each.description} ({each.holds})" for name, each in FORMATS.items())
 _EXPORTED = tuple(name for name, each in FORMATS.items() if each.write)
 _LAYOUT = click.option(
-    "--layout", type=click.Choice(LAYOUTS), help="The layout of A and B, where the file cannot say it.  [default: nn]"
+    "--layout", type=LAYOUT, help="The layout of A and B, where the file cannot say it.  [default: nn]"
 )
 
 
@@ -35,10 +34,10 @@ _LAYOUT = click.option(
 @click.option(
     "--hardware", metavar="NAME", help="The hardware that was measured: a table's name or its GPU's, or NAME,ARCH,SMS."
 )
-@click.option("--op", type=click.Choice(OPS), help="The op of all GEMMs, where the file does not say it.")
+@click.option("--op", type=OP, help="The op of all GEMMs, where the file does not say it.")
 @click.option(
     "--dtype",
-    type=click.Choice(DTYPES),
+    type=DTYPE,
     help="The type of the inputs, where the file does not say it; or tf32 for float32.",
 )
 @_LAYOUT
@@ -71,7 +70,7 @@ def import_command(
 )
 @click.option(
     "--dtype",
-    type=click.Choice(DTYPES),
+    type=DTYPE,
     help="tf32 exports a table's answers for tf32 instead of float32, where the file cannot say which.",
 )
 @_LAYOUT

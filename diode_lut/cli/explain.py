@@ -7,23 +7,21 @@ import logging
 import click
 
 from diode_lut.cli.output import say
-from diode_lut.cli.typed import TABLE, Typed
+from diode_lut.cli.typed import DTYPE, LAYOUT, OP, SIZE, TABLE, Typed
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NO_EPILOGUE, OPS, Problem
-
-_SIZE = click.IntRange(1, MAX_SIZE)
+from diode_lut.domain.problem import ALIGNS, EPILOGUES, NO_EPILOGUE, Problem
 
 
 @click.command("explain")
-@click.argument("op", type=click.Choice(OPS))
-@click.argument("m", type=_SIZE)
-@click.argument("n", type=_SIZE)
-@click.argument("k", type=_SIZE)
-@click.option("--batch", type=_SIZE, default=1, show_default=True, help="GEMMs in a bmm or baddbmm.")
-@click.option("--dtype", type=click.Choice(DTYPES), default="bfloat16", show_default=True, help="Type of A and B.")
+@click.argument("op", type=OP)
+@click.argument("m", type=SIZE)
+@click.argument("n", type=SIZE)
+@click.argument("k", type=SIZE)
+@click.option("--batch", type=SIZE, default=1, show_default=True, help="GEMMs in a bmm or baddbmm.")
+@click.option("--dtype", type=DTYPE, default="bfloat16", show_default=True, help="Type of A and B.")
 @click.option(
     "--layout",
-    type=click.Choice(LAYOUTS),
+    type=LAYOUT,
     default="nn",
     show_default=True,
     help="Of A and B: n is row-major, t is column-major. A linear layer is nt.",

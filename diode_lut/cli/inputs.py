@@ -9,8 +9,7 @@ import click
 
 from diode_lut.cli.output import say
 from diode_lut.cli.typed import Typed
-from diode_lut.domain.errors import BROKEN_IMPORT, DatasetError, HardwareError, SettingError, TableError
-from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.errors import BROKEN_IMPORT, DatasetError, SettingError, TableError
 from diode_lut.domain.printable import printable
 
 if TYPE_CHECKING:
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 
 _REMEDY = "get an undamaged copy, or measure their problems again; `pack` writes a file of what is left"
-
-_NEW_HARDWARE = "NAME,ARCH,SMS, for example 'NVIDIA H200,sm_90,132'"
 
 
 def read_whole_table(typed: Typed, remedy: str) -> Table:
@@ -83,21 +80,3 @@ def require_inductor(command: str) -> None:
     except BROKEN_IMPORT as error:
         remedy = "install torch and triton again; on a CPU, triton can be removed"
         raise SettingError(f"{command} needs Inductor, which cannot be imported ({error}): {remedy}") from error
-
-
-def hardware_of(text: str) -> Hardware:
-    """The hardware that --hardware names: a table's, or NAME,ARCH,SMS[,ALIAS...]; HardwareError if it is neither."""
-    name, *rest = (part.strip() for part in text.split(","))
-    if not rest:
-        from diode_lut.selection.catalog import find_hardware
-        from diode_lut.settings import config
-
-        try:
-            return find_hardware(name, config.tables)
-        except HardwareError as error:
-            raise HardwareError(f"{error}; describe new hardware as {_NEW_HARDWARE}") from None
-    arch, sm_count, *aliases = (*rest, "")
-    if not sm_count.isdecimal():
-        raise HardwareError(f"{text}: is neither a name nor {_NEW_HARDWARE}")
-    fields = {"name": name, "arch": arch, "sm_count": int(sm_count)}
-    return Hardware.from_json({**fields, "aliases": list(filter(None, aliases))})

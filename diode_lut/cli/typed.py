@@ -1,18 +1,24 @@
-"""What people type for a file: a path, the name of a shipped table, ``-``, or ``REVISION:PATH`` as git has it."""
+"""What people type: files, types, layouts, sizes and hardware.
+
+A file is a path, the name of a shipped table, ``-``, or ``REVISION:PATH`` as git has it.
+"""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from diode_lut.domain.errors import SettingError, TableError
+from diode_lut.domain.errors import HardwareError, ProblemError, SettingError, TableError
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import DTYPES, LAYOUTS, MAX_SIZE, OPS
+from diode_lut.domain.spelling import dtype_of, layout_of, size_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -21,6 +27,7 @@ STANDARD = "-"
 """What stands for standard input or standard output."""
 
 _MAX_BYTES = 1 << 30
+_NEW_HARDWARE = "NAME,ARCH,SMS, for example 'NVIDIA H200,sm_90,132'"
 _IN_GIT = re.compile(r"[^:\s]+:.+")
 _NAME = re.compile(r"[\w .-]+")
 _LIKE_FILES = re.compile(r".*\.(json|msgpack|zst|safetensors|html|csv)")
@@ -160,3 +167,79 @@ def git_output(directory: Path, *arguments: str) -> bytes:
         reason = error.stderr.decode(errors="replace").strip()
         raise SettingError(f"{reason}; run this in a clone that you may change") from None
     return completed.stdout
+
+
+class _Spelled(click.Choice[str]):
+    """A choice that may be spelled in other ways as well; ``spell`` gives the name that is meant."""
+
+    def __init__(self, choices: Sequence[str], spell: Callable[[str], str]) -> None:
+        super().__init__(choices)
+        self._spell = spell
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return super().convert(self._spell(value), param, ctx)
+
+
+OP = _Spelled(OPS, str.casefold)
+DTYPE = _Spelled(DTYPES, dtype_of)
+LAYOUT = _Spelled(LAYOUTS, layout_of)
+
+
+class _Size(click.IntRange):
+    """A size, for which ``1k`` is 1024."""
+
+    name = "size"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, str):
+            try:
+                value = size_of(value)
+            except ProblemError as error:
+                self.fail(str(error), param, ctx)
+        return int(super().convert(value, param, ctx))
+
+
+SIZE = _Size(1, MAX_SIZE)
+
+
+class _Sizes(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases
+    """A size, or a range like ``513-1k``."""
+
+    name = "sizes"
+
+    def convert(self, value: str | list[int], param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        if isinstance(value, list):
+            return value
+        low, _, high = value.partition("-")
+        try:
+            return [size_of(low), size_of(high or low)]
+        except ProblemError:
+            self.fail(f"{value!r} is neither a size nor a range like 513-1024", param, ctx)
+
+
+SIZES = _Sizes()
+
+
+def hardware_of(text: str) -> Hardware:
+    """The hardware that somebody named; HardwareError if it is none.
+
+    The name is a table's, that of a table's GPU or of another well-known one, or NAME,ARCH,SMS[,ALIAS...].
+    """
+    name, *rest = (part.strip() for part in text.split(","))
+    if not rest:
+        from diode_lut.domain.gpus import known_gpu
+        from diode_lut.selection.catalog import find_hardware
+        from diode_lut.settings import config
+
+        try:
+            return find_hardware(name, config.tables)
+        except HardwareError as error:
+            known = known_gpu(name)
+            if known is None:
+                raise HardwareError(f"{error}; describe new hardware as {_NEW_HARDWARE}") from None
+            return known
+    arch, sm_count, *aliases = (*rest, "")
+    if not sm_count.isdecimal():
+        raise HardwareError(f"{text}: is neither a name nor {_NEW_HARDWARE}")
+    fields = {"name": name, "arch": arch, "sm_count": int(sm_count)}
+    return Hardware.from_json({**fields, "aliases": list(filter(None, aliases))})

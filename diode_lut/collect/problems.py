@@ -13,6 +13,7 @@ import orjson
 from diode_lut.domain.errors import CollectError, ProblemError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import BATCHED, ITEMSIZES, NO_EPILOGUE, Problem
+from diode_lut.domain.spelling import dtype_of, layout_of
 from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.receipt.file import decode_receipt
 from diode_lut.receipt.receipt import Receipt
@@ -72,14 +73,18 @@ def _problem(fields: Any, where: str) -> Problem:
             fields["M"],
             fields["N"],
             fields["K"],
-            dtype=fields["dtype"],
-            layout=fields["layout"],
+            dtype=_spelled(fields["dtype"], dtype_of),
+            layout=_spelled(fields["layout"], layout_of),
             b=fields["B"],
             align=fields.get("align"),
             epilogue=fields.get("epilogue", NO_EPILOGUE),
         )
     except ProblemError as error:
         raise CollectError(f"{where}.{error}") from error
+
+
+def _spelled(value: Any, spell: Callable[[str], str]) -> Any:
+    return spell(value) if isinstance(value, str) else value
 
 
 def _kind(value: Any) -> str:

@@ -34,7 +34,8 @@ def read_dataset(
     """The dataset in ``path``: our own stream, compact or not, or torch-diode's JSON or msgpack.
 
     torch-diode's files say neither the architecture of a device nor the layout of the operands. So of such a file
-    the timings of ``hardware`` are read, which one of its names or aliases must match, all with ``layout`` (``nn`` is
+    the timings of ``hardware`` are read, by default those of the known GPU that the file or its name says; one of its
+    names or aliases must match. All are read with ``layout`` (``nn`` is
     what torch-diode's own collector multiplies). Our own files say both, and the arguments are ignored. ``contents``
     are those of a file that is not on disk; ``path`` is then only what messages call it.
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from diode_lut.dataset import Header, Record
 from diode_lut.domain.errors import ExchangeError, ProblemError
+from diode_lut.domain.gpus import known_gpu
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import BATCHED, SIZE_FIELDS, Problem
 from diode_lut.io.files import has_more_values, read_at_most
@@ -52,14 +53,16 @@ def counting(skipped: Skipped, number: int = 1) -> Iterator[None]:
         skipped[str(error)] += number
 
 
-def known_hardware(facts: Facts, path: Path) -> Hardware:
-    """The hardware that the user named; ExchangeError asks for it."""
-    if facts.hardware is None:
-        raise ExchangeError(
-            f"{path}: does not say what it was measured on: give --hardware, as a table's name or as "
-            "'NVIDIA H200,sm_90,132'"
-        )
-    return facts.hardware
+def known_hardware(facts: Facts, path: Path, *names: str) -> Hardware:
+    """The hardware that the user named, else the known GPU that one of the ``names`` in the file says.
+
+    ExchangeError asks for it.
+    """
+    found = facts.hardware or next(filter(None, map(known_gpu, names)), None)
+    if found is None:
+        said = f"is of {', '.join(map(repr, names))}" if names else "does not say what it was measured on"
+        raise ExchangeError(f"{path}: {said}: give --hardware, as a GPU's or table's name or 'NVIDIA H200,sm_90,132'")
+    return found
 
 
 def exact_table(hardware: Hardware, answers: Mapping[Problem, Sequence[Config]]) -> Table:

@@ -36,15 +36,15 @@ _ARGUMENT = re.compile(r"'?\b(\w+)'?[:=] ?(\d+)")
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
     """The timings of the hardware that was named; those of another device or other software are skipped."""
-    hardware = known_hardware(facts, path)
     files = sorted(file for file in path.glob("cache/*") if file.is_file())
     if not files:
         raise ExchangeError(f"{path}: not Inductor's cache directory, or without timings: it has no file in cache/")
     documents = [read_json(file, dict, "a file of Inductor's timings") for file in files]
+    names = sorted({str(_system(document, "device", "name") or "no GPU") for document in documents})
+    hardware = known_hardware(facts, path, *names)
     headers = [_header(document, hardware) for document in documents]
     header = max(filter(None, headers), key=lambda header: (header.triton, header.cuda), default=None)
     if header is None:
-        names = sorted({str(_system(document, "device", "name") or "no GPU") for document in documents})
         raise ExchangeError(f"{path}: no timings of {hardware.name}: they are of {', '.join(names)}")
     records: list[Record] = []
     for document, found in zip(documents, headers, strict=True):
