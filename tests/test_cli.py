@@ -84,7 +84,7 @@ def test_unknown_command() -> None:
     """A command that does not exist is wrong usage."""
     result = call("frobnicate")
     assert result.exit_code == 2
-    assert "No such command 'frobnicate'" in result.stderr
+    assert "no such command: frobnicate" in result.stderr
 
 
 def unreadable(error: DatasetError) -> DatasetError:

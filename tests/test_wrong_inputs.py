@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from diode_lut.cli import COMMANDS
+from diode_lut.domain.errors import install_command
 from diode_lut.model.weights import write_model
 from tests.commands import call
 from tests.distill import synthetic
@@ -124,7 +125,7 @@ def test_commands_that_need_torch_say_so(typed: str, directory: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "torch", None)
     result = call(*shlex.split(typed))
     command = typed.split()[0]
-    assert (result.exit_code, result.stderr) == (2, f"error: {command} needs torch: pip install diode-lut[torch]\n")
+    assert (result.exit_code, result.stderr) == (2, f"error: {command} needs torch: {install_command('torch')}\n")
 
 
 def test_every_command_is_tried() -> None:

@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from diode_lut.cli.inputs import end_with_losses, require_inductor
-from diode_lut.cli.output import say
+from diode_lut.cli.output import Minutes, say
 from diode_lut.cli.typed import DTYPE, FILE, LAYOUT, OP, TABLE, Typed
 from diode_lut.collect.setup import METHODS
 from diode_lut.domain.errors import CollectError
@@ -185,14 +185,14 @@ def _problems(
 
 
 def _show(each: Pass, tally: Counter[str]) -> None:
-    """Run a pass, with a progress bar on a terminal, and count the outcomes in ``tally``."""
+    """Run a pass, with a progress bar on a terminal or a line a minute, and count the outcomes in ``tally``."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     rate = TextColumn("{task.fields[timings]} timings, {task.fields[per_minute]:.0f} a minute, left")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
-    begin = time.monotonic()
+    begin, minutes = time.monotonic(), Minutes()
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(each.stage, total=each.total, timings=0, per_minute=0.0)
         tally["left"] = each.total
@@ -203,6 +203,9 @@ def _show(each: Pass, tally: Counter[str]) -> None:
                 console.print(printable(f"skipped {outcome.problem}: {outcome.reason}"))
             per_minute = 60 * tally["timings"] / (time.monotonic() - begin)
             progress.update(task, advance=1, timings=tally["timings"], per_minute=per_minute)
+            if not console.is_terminal:
+                done = f"{each.stage}: {each.total - tally['left']} of {each.total} problems"
+                minutes.say(f"{done}, {tally['timings']} timings, {per_minute:.0f} a minute")
 
 
 def _count(outcome: Outcome, tally: Counter[str]) -> None:

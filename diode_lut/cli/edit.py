@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from diode_lut.cli.output import is_standard, say, write
+from diode_lut.cli.output import CHANGES, is_standard, say, write
 from diode_lut.cli.typed import DTYPE, LAYOUT, SIZES, TABLE, Typed
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.printable import as_json, as_lines, printable
@@ -96,7 +97,7 @@ def _save(edit: Edit, target: Path) -> None:
     from diode_lut.table import to_bytes
 
     write(target, to_bytes(edit.table))
-    say(as_lines(_summary(edit)), err=is_standard(target))
+    say(as_lines(_summary(edit)), err=is_standard(target), colors=CHANGES)
 
 
 def _key(op: str, align: str | None, **fields: Any) -> dict[str, Any]:
@@ -197,6 +198,56 @@ def _document(file: Typed) -> Any:
     return parse(file.path, file.read(read_bytes), MAX_VALUES)
 
 
+_BARE_NUMBER = re.compile(r"[<>=]\s*-?\d")
+
+
+def _require_quotes(expression: dict[str, Any], document: Any) -> None:
+    """BadParameter if something is compared with a field that neither the document nor any table has.
+
+    It is a word that should have been quoted otherwise: JMESPath finds nothing then, and says nothing.
+    """
+    compared = {child["value"]: None for node in _nodes(expression) for child in _compared(node)}
+    known = _fields_of(document) | _fields_of_tables() if compared else set()
+    for word in compared:
+        if word not in known:
+            reason = f'no field is called {word}: a text is written `"{word}"`, a field of the table without quotes'
+            raise click.BadParameter(reason, param_hint="JMESPATH")
+
+
+def _fields_of_tables() -> set[str]:
+    from diode_lut.kernels.registry import TEMPLATES
+    from diode_lut.table.entry import Candidate, Entry
+
+    tunables = (name for template in TEMPLATES.values() for name in template.names)
+    return {*Entry._fields, *Candidate._fields, "configs", "template", *tunables}
+
+
+def _nodes(expression: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(expression, dict):
+        yield expression
+        for child in expression.get("children", ()):
+            yield from _nodes(child)
+
+
+def _compared(node: dict[str, Any]) -> list[dict[str, Any]]:
+    """The fields that a comparison names directly."""
+    children = node["children"] if node["type"] == "comparator" else []
+    return [child for child in children if child["type"] == "field"]
+
+
+def _fields_of(document: Any) -> set[str]:
+    """The names of all fields, at any depth."""
+    names, left = set[str](), [document]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            names |= value.keys()
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+    return names
+
+
 @click.command("query")
 @click.argument("file", type=TABLE)
 @click.argument("expression", metavar="JMESPATH")
@@ -218,7 +269,12 @@ def query_command(file: Typed, expression: str, form: str) -> None:
 
     document = _document(file)
     try:
-        found = jmespath.search(expression, document)
+        compiled = jmespath.compile(expression)
+        _require_quotes(compiled.parsed, document)
+        found = compiled.search(document)
     except JMESPathError as error:
-        raise click.BadParameter(" ".join(str(error).split()), param_hint="JMESPATH") from error
+        reason = " ".join(str(error).split())
+        if _BARE_NUMBER.search(expression):
+            reason += " (numbers are written in backquotes: `64`)"
+        raise click.BadParameter(reason, param_hint="JMESPATH") from error
     _FORMATS[form](found)

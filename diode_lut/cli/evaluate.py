@@ -11,7 +11,7 @@ import click
 
 from diode_lut.cli.output import is_standard, progress_bars, say, write
 from diode_lut.cli.typed import OUTPUT, TABLE, Typed
-from diode_lut.domain.errors import SettingError
+from diode_lut.domain.errors import SettingError, install_command
 from diode_lut.io.files import require_writable
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def check_picture(path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise SettingError("--picture needs matplotlib: pip install diode-lut[report]") from error
+        raise SettingError(f"--picture needs matplotlib: {install_command('report')}") from error
     formats = Figure().canvas.get_supported_filetypes()
     if path.suffix.lstrip(".") not in formats:
         raise SettingError(f"--picture: {path.name}: the name must end with one of .{', .'.join(sorted(formats))}")

@@ -76,6 +76,10 @@ def explain_command(
     ctx.exit(0 if explanation.decision.configs else 1)
 
 
+_COLORS = {"ok": "green", "note": "yellow", "wrong": "red"}
+"""By how a finding of doctor begins."""
+
+
 @click.command("doctor")
 @click.pass_context
 def doctor_command(ctx: click.Context) -> None:
@@ -88,7 +92,7 @@ def doctor_command(ctx: click.Context) -> None:
     logging.getLogger("diode_lut").addHandler(logging.NullHandler())  # the findings have what the log would have
     found = False
     for finding in examine():
-        say(printable(f"{finding.state:5}  {finding.topic}: {finding.text}"))
+        say(printable(f"{finding.state:5}  {finding.topic}: {finding.text}"), colors=_COLORS)
         if finding.remedy:
             say(printable(f"       to do: {finding.remedy}"))
         found |= finding.state == "wrong"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from diode_lut.cli.inputs import read_whole_table
-from diode_lut.cli.output import progress_bars, say, write
+from diode_lut.cli.output import CHANGES, ERROR, progress_bars, say, write
 from diode_lut.cli.typed import FILE, OUTPUT, STANDARD, TABLE, Typed, git_output
 from diode_lut.domain.errors import SettingError, TableError
 from diode_lut.domain.printable import printable
@@ -62,11 +62,12 @@ def diff_command(ctx: click.Context, old: Typed, new: Typed, inputs: tuple[Typed
     try:
         old_table, new_table = open_table(old.path, old.contents), open_table(new.path, new.contents)
     except TableError as error:  # exit code 1 would mean that they differ
-        say(f"error: {error}", err=True)
+        say(f"error: {error}", err=True, colors=ERROR)
         ctx.exit(2)
     diff = compare(old_table, new_table)
     effect = _effect(old_table, new_table, inputs) if inputs else None
-    say(resolve_name(_FORMATS[style])(Report(str(old.path), str(new.path), diff, effect)))
+    report = resolve_name(_FORMATS[style])(Report(str(old.path), str(new.path), diff, effect))
+    say(report, colors=CHANGES if style == "text" else None)
     ctx.exit(1 if diff else 0)
 
 
@@ -110,7 +111,7 @@ def merge_command(ctx: click.Context, files: tuple[Typed, ...], output: Path) ->
     base = next((read_whole_table(path, _REMEDY) for path in bases if not _is_empty(path)), None)
     merged = merge(base, read_whole_table(ours, _REMEDY), read_whole_table(theirs, _REMEDY))
     for remark in merged.remarks:
-        say(str(remark), err=True)
+        say(str(remark), err=True, colors=ERROR)
     write(output, to_bytes(merged.table))
     ctx.exit(1 if merged.conflicts else 0)
 

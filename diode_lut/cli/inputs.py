@@ -9,7 +9,7 @@ import click
 
 from diode_lut.cli.output import say
 from diode_lut.cli.typed import Typed
-from diode_lut.domain.errors import BROKEN_IMPORT, DatasetError, SettingError, TableError
+from diode_lut.domain.errors import BROKEN_IMPORT, DatasetError, SettingError, TableError, install_command
 from diode_lut.domain.printable import printable
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def require_torch(command: str) -> None:
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError as error:
-        raise SettingError(f"{command} needs torch: pip install diode-lut[torch]") from error
+        raise SettingError(f"{command} needs torch: {install_command('torch')}") from error
     except BROKEN_IMPORT as error:
         raise SettingError(f"{command} needs torch, which cannot be imported ({error}): install it again") from error
 

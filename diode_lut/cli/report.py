@@ -12,7 +12,7 @@ import click
 
 from diode_lut.cli.output import is_standard, progress_bars, say, write
 from diode_lut.cli.typed import FILE, OUTPUT, TABLE, Typed
-from diode_lut.domain.errors import SettingError
+from diode_lut.domain.errors import SettingError, install_command
 from diode_lut.domain.printable import printable
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def report_command(table_file: Typed, inputs: tuple[Typed, ...], output: Path, l
     try:
         from diode_lut.report import as_data, as_page
     except ModuleNotFoundError as error:
-        raise SettingError(f"report needs {error.name}: pip install diode-lut[report]") from error
+        raise SettingError(f"report needs {error.name}: {install_command('report')}") from error
     evaluation = _evaluation(table, datasets) if datasets else None
     link = _link(table_file.path, output, link_base)
     names = [dataset.path.name for dataset in datasets]

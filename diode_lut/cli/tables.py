@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from diode_lut.cli.output import REPORTERS, exit_code, is_standard, progress_bars, say, write
+from diode_lut.cli.output import ERROR, REPORTERS, exit_code, is_standard, progress_bars, say, write
 from diode_lut.cli.typed import TABLE, Typed
 from diode_lut.domain.errors import ModelError, TableError
 from diode_lut.domain.printable import printable
@@ -83,7 +83,7 @@ def _format(file: Typed, check: bool, upgrade: bool) -> int:
     try:
         table = read_whole_table(file, "correct it first")
     except TableError as error:
-        say(f"error: {error}", err=True)
+        say(f"error: {error}", err=True, colors=ERROR)
         return exit_code(error)
     wanted = table.upgraded() if upgrade else table
     if target is not None and is_standard(target):

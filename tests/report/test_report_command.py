@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from diode_lut.domain.errors import install_command
 from diode_lut.domain.hardware import Hardware
 from tests.commands import call
 from tests.report.measured import write_dataset
@@ -96,4 +97,4 @@ def test_without_the_library_is_2(tmp_path: Path, table: Path, monkeypatch: pyte
     result = report(table, "-o", tmp_path / "r.html")
     assert result.exit_code == 2
     assert "vl_convert" in result.stderr
-    assert "pip install diode-lut[report]" in result.stderr
+    assert f"{install_command('report')}" in result.stderr
