@@ -72,6 +72,8 @@ CASES = [
     ("receipt mine.json", 1, "error: mine.json"),
     ("report cut.safetensors d.msgpack -o x.html", 1, "error: cut.safetensors: a model, not a table"),
     ("report mine.json d.msgpack -o nodir/x.html", 2, "nodir: no such directory to write the page to"),
+    ("resolve mine.json", 2, "give --ours, --theirs or --best"),
+    ("resolve --ours mine.json", 2, "error: mine.json: is not in conflict: in git, no merge of it is waiting"),
     ("set mine.json mm --m 1024-513 --config aten --note x", 2, "error: m: [1024, 513] ends before it begins"),
     (
         "set mine.json mm --config 'triton_mm 96x8x8 g8 s4 w8' --note x",

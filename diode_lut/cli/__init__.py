@@ -39,6 +39,7 @@ COMMANDS = {
     "import": "diode_lut.cli.exchange:import_command",
     "merge": "diode_lut.cli.git:merge_command",
     "pack": "diode_lut.cli.build:pack_command",
+    "resolve": "diode_lut.cli.git:resolve_command",
     "report": "diode_lut.cli.report:report_command",
     "show": "diode_lut.cli.tables:show_command",
     "receipt": "diode_lut.cli.report:receipt_command",

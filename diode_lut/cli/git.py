@@ -116,6 +116,51 @@ def merge_command(ctx: click.Context, files: tuple[Typed, ...], output: Path) ->
     ctx.exit(1 if merged.conflicts else 0)
 
 
+@click.command("resolve")
+@click.argument("file", metavar="TABLE", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--ours", "prefer", flag_value="ours", help="Take the row of the branch that is merged into.")
+@click.option("--theirs", "prefer", flag_value="theirs", help="Take the row of the branch that is merged.")
+@click.option("--best", "prefer", flag_value="best", help="Take the row with the larger gain, if one has it.")
+@click.pass_context
+def resolve_command(ctx: click.Context, file: Path, prefer: str | None) -> None:
+    """Decide the conflicts that git merge or rebase left in a table.
+
+    The three versions that git keeps until then are merged again, row by row, and rows in conflict are taken as you
+    say; the rest is merged as always. It works without git-setup as well. A file that was edited since the merge is
+    left alone. Exits with 1 if conflicts are left; then `git add` the file.
+    """
+    from diode_lut.merge import merge
+    from diode_lut.table import to_bytes, write_table
+
+    if prefer is None:
+        raise click.UsageError("give --ours, --theirs or --best")
+    base, ours, theirs = (_version_in_conflict(file, stage) for stage in (1, 2, 3))
+    if ours is None or theirs is None:
+        remedy = "is not in conflict: in git, no merge of it is waiting for a decision"
+        raise SettingError(f"{file}: {remedy}")
+    before, merged = merge(base, ours, theirs), merge(base, ours, theirs, prefer)
+    found = Typed(file).read(Path.read_bytes)
+    if found != to_bytes(before.table) and b"\n<<<<<<< " not in found:
+        raise SettingError(
+            f"{file}: was edited since the merge: `git checkout --merge {file}` brings the conflict back"
+        )
+    write_table(merged.table, file)
+    for remark in merged.remarks:
+        say(str(remark), err=True, colors=ERROR)
+    decided = len(before.conflicts) - len(merged.conflicts)
+    say(printable(f"{file}: {decided} of {len(before.conflicts)} conflicts decided"))
+    ctx.exit(1 if merged.conflicts else 0)
+
+
+def _version_in_conflict(file: Path, stage: int) -> Table | None:
+    """The version of a file that git keeps at this stage of a merge: 1 is the common one, 2 ours, 3 theirs."""
+    try:
+        data = git_output(file.absolute().parent, "cat-file", "blob", f":{stage}:./{file.name}")
+    except SettingError:
+        return None
+    return read_whole_table(Typed(file, data), _REMEDY)
+
+
 def _is_empty(typed: Typed) -> bool:
     """Whether a file has nothing in it, as git gives one where both sides added the same file."""
     return not (typed.path.stat().st_size if typed.contents is None else typed.contents)
