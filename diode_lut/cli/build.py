@@ -75,7 +75,7 @@ def build_command(
     from diode_lut.build import build
     from diode_lut.dataset import read_dataset
     from diode_lut.selection.catalog import open_model
-    from diode_lut.table import to_bytes
+    from diode_lut.table import placed, to_bytes
 
     if not output.parent.is_dir():
         raise click.UsageError(f"{output.parent}: no such directory to write the table to")
@@ -96,7 +96,7 @@ def build_command(
             prune_with=_pruning(model) if model else None,
             progress=lambda dataset: progress.track(dataset, dataset.path.name),
         )
-    write(output, to_bytes(result.table))
+    write(output, to_bytes(placed(result.table, output)))
     say(as_lines(_summary(result, table, output)), err=is_standard(output))
     end_with_losses(datasets)
 

@@ -114,11 +114,11 @@ def _save_timings(timings: Timings, output: Path) -> str:
 
 def _save_table(table: Table, output: Path) -> str:
     """Write a table, and describe its size."""
-    from diode_lut.table import to_bytes
+    from diode_lut.table import placed, to_bytes
 
     if not table.entries:
         raise ExchangeError("nothing in it could be imported")
-    write(output, to_bytes(table))
+    write(output, to_bytes(placed(table, output)))
     return f"{len(table.entries)} rows"
 
 

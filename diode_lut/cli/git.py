@@ -131,6 +131,7 @@ def resolve_command(ctx: click.Context, file: Path, prefer: str | None) -> None:
     """
     from diode_lut.merge import merge
     from diode_lut.table import to_bytes, write_table
+    from diode_lut.table.read import read_bytes
 
     if prefer is None:
         raise click.UsageError("give --ours, --theirs or --best")
@@ -139,11 +140,10 @@ def resolve_command(ctx: click.Context, file: Path, prefer: str | None) -> None:
         remedy = "is not in conflict: in git, no merge of it is waiting for a decision"
         raise SettingError(f"{file}: {remedy}")
     before, merged = merge(base, ours, theirs), merge(base, ours, theirs, prefer)
-    found = Typed(file).read(Path.read_bytes)
+    found = read_bytes(file)
     if found != to_bytes(before.table) and b"\n<<<<<<< " not in found:
-        raise SettingError(
-            f"{file}: was edited since the merge: `git checkout --merge {file}` brings the conflict back"
-        )
+        remedy = f"`git checkout --merge {file}` brings the conflict back"
+        raise SettingError(f"{file}: was edited since the merge: {remedy}")
     write_table(merged.table, file)
     for remark in merged.remarks:
         say(str(remark), err=True, colors=ERROR)
