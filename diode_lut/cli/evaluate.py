@@ -43,10 +43,11 @@ _WIDTH = 120
 )
 @click.option(
     "--against",
-    metavar="CONFIG",
+    metavar="CONFIG|FILE",
     default="aten",
     show_default=True,
-    help="The baseline of gains: a config, written as explain writes it.",
+    help="The baseline of gains: a config, written as explain writes it; or a max-autotune solution file of "
+    "torch-diode, of whose kernels the fastest counts.",
 )
 @click.option("--json", "json_file", metavar="FILE", type=OUTPUT, help="Write the figures to this file as well.")
 @click.option("--picture", metavar="FILE", type=_FILE, help="Draw regrets and gains in this .png, .svg or .pdf file.")
@@ -68,6 +69,7 @@ def evaluate_command(
     from diode_lut.cli.inputs import end_with_losses, read_datasets_for
     from diode_lut.evaluate import evaluate
     from diode_lut.evaluate.formats import AsText
+    from diode_lut.evaluate.solutions import read_solution
     from diode_lut.selection.catalog import open_model, open_table
     from diode_lut.selection.sources import Threshold
     from diode_lut.settings import config
@@ -82,6 +84,7 @@ def evaluate_command(
     else:
         chooser = open_model(chooser_file.file)
     datasets = read_datasets_for(chooser, inputs)
+    baseline = read_solution(Path(against)) if Path(against).is_file() else against
     if picture is not None:
         check_picture(picture)
     if json_file is not None and not json_file.parent.is_dir():
@@ -89,7 +92,7 @@ def evaluate_command(
     with progress_bars() as progress:
         records = (record for each in datasets for record in progress.track(each, each.path.name))
         measured = _measured(chooser, everything, records)
-        evaluation = evaluate(_source(chooser), measured, against, Threshold.of(config))
+        evaluation = evaluate(_source(chooser), measured, baseline, Threshold.of(config))
     on_stderr = json_file is not None and is_standard(json_file)
     width = None if sys.stdout.isatty() else _WIDTH
     Console(width=width, highlight=False, stderr=on_stderr).print(AsText(evaluation))

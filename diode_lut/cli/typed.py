@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from diode_lut.domain.errors import HardwareError, ProblemError, SettingError, TableError
-from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.hardware import Hardware, detect_hardware
 from diode_lut.domain.problem import DTYPES, LAYOUTS, MAX_SIZE, OPS
 from diode_lut.domain.spelling import dtype_of, layout_of, size_of
 
@@ -223,9 +223,12 @@ SIZES = _Sizes()
 def hardware_of(text: str) -> Hardware:
     """The hardware that somebody named; HardwareError if it is none.
 
-    The name is a table's, that of a table's GPU or of another well-known one, or NAME,ARCH,SMS[,ALIAS...].
+    The name is a table's, that of a table's GPU or of another well-known one, ``cpu`` or ``cuda`` for what this machine
+    has, or NAME,ARCH,SMS[,ALIAS...].
     """
     name, *rest = (part.strip() for part in text.split(","))
+    if name in ("cpu", "cuda") and not rest:
+        return detect_hardware(name)
     if not rest:
         from diode_lut.domain.gpus import known_gpu
         from diode_lut.selection.catalog import find_hardware

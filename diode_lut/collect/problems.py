@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from diode_lut.dataset import is_dataset, read_dataset
+from diode_lut.dataset.torch_diode import problem_of_shape
 from diode_lut.domain.errors import CollectError, ProblemError
 from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import BATCHED, ITEMSIZES, NO_EPILOGUE, Problem
 from diode_lut.domain.spelling import dtype_of, layout_of
 from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.receipt.file import decode_receipt
 from diode_lut.receipt.receipt import Receipt
 from diode_lut.receipt.summary import losses
+
+_log = logging.getLogger(__name__)
 
 _MAX_BYTES = 64 << 20
 _MAX_VALUES = 5_000_000
@@ -35,10 +42,14 @@ def read_problems(
     Other keys are ignored. CollectError, with file, index and key, if the file is not such a list or one of its
     problems cannot exist.
 
+    torch-diode's shape sets are read as well, and so are datasets, whose problems are taken.
+
     The file may be a receipt: then these are its misses, those that lost most time first; with ``find_hardware``, only
     the misses on devices of the same architecture and SM count as the hardware that it returns. ReceiptError if the
     receipt is not valid, CollectError if there was no miss. ``contents`` are those of a file that is not on disk.
     """
+    if is_dataset(path, contents):
+        return list(dict.fromkeys(record.problem for record in read_dataset(path, contents=contents)))
     data = read_at_most(path, _MAX_BYTES) if contents is None else contents
     if has_more_values(data, _MAX_VALUES):
         raise CollectError(f"{path}: more than {_MAX_VALUES} values")
@@ -48,9 +59,42 @@ def read_problems(
         raise CollectError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
     if isinstance(document, dict) and "schema_version" in document:
         return _misses(decode_receipt(document, str(path)), path, find_hardware() if find_hardware else None)
+    if isinstance(document, dict) and not {"operations", "shapes"}.isdisjoint(document):
+        return _shape_set(document, path)
     if not isinstance(document, list) or not document:
         raise CollectError(f"{path}: expected a list of problems, found {_kind(document)}")
     return list(dict.fromkeys(_problem(fields, f"{path}: [{index}]") for index, fields in enumerate(document)))
+
+
+def _shape_set(document: dict[str, Any], path: Path) -> list[Problem]:
+    """The problems of torch-diode's shape set, row-major as its collector multiplies them.
+
+    That is ``{"operations": {"mm": {"shapes": [{"B", "M", "N", "K", "M_dtype", "K_dtype", "out_dtype"}]}}}``, or only
+    ``{"shapes": [...]}``, whose op is bmm where B is not 1, else mm. Source: torch_diode/types/matmul_types.py.
+    """
+    problems: dict[Problem, None] = {}
+    left_out: Counter[str] = Counter()
+    for op, shape in _shapes(document, path):
+        try:
+            problems[problem_of_shape(op, shape, "nn")] = None
+        except ProblemError as error:  # noqa: PERF203
+            left_out[str(error)] += 1
+    for reason, count in sorted(left_out.items()):
+        _log.warning("%s: %d shapes left out: %s", printable(str(path)), count, reason)
+    if not problems:
+        raise CollectError(f"{path}: a shape set without a GEMM that tables know")
+    return list(problems)
+
+
+def _shapes(document: dict[str, Any], path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The op of each shape, and the shape."""
+    try:
+        for op, operation in document.get("operations", {}).items():
+            yield from ((op, dict(shape)) for shape in operation["shapes"])
+        for shape in document.get("shapes", ()):
+            yield "mm" if shape.get("B", 1) == 1 else "bmm", dict(shape)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise CollectError(f"{path}: not a shape set: expected lists 'shapes' of objects") from None
 
 
 def _misses(receipt: Receipt, path: Path, hardware: Hardware | None) -> list[Problem]:

@@ -162,7 +162,11 @@ class _SolutionParser:
 
 def problem_of_key(op: str, key: str, layout: str) -> Problem:
     """The problem of a KEY, with packed operands of this layout; ProblemError if tables cannot describe it."""
-    shape = _parsed(key, "a problem")
+    return problem_of_shape(op, _parsed(key, "a problem"), layout)
+
+
+def problem_of_shape(op: str, shape: dict[str, Any], layout: str) -> Problem:
+    """The same for a KEY that is parsed."""
     dtypes = sorted({str(shape.get(name)) for name in ("M_dtype", "K_dtype", "out_dtype")})
     if len(dtypes) > 1:
         raise ProblemError(f"dtype: a mix of {' and '.join(map(repr, dtypes))}")

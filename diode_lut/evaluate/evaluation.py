@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from statistics import fmean
 from typing import Literal, NamedTuple
 
@@ -87,12 +87,12 @@ class Summary(NamedTuple):
 class Evaluation(NamedTuple):
     """``cases`` has one per problem on which any config succeeded, sorted; ``unsolved`` counts the other problems.
 
-    ``against`` is the baseline of gains.
+    ``against`` says what the baseline of gains is.
     """
 
     cases: Sequence[Case]
     unsolved: int
-    against: Config
+    against: str
 
     @property
     def summary(self) -> Summary:
@@ -150,28 +150,46 @@ def _share(flags: Sequence[bool]) -> float | None:
     return fmean(flags) if flags else None
 
 
+class Baseline(NamedTuple):
+    """What gains are measured against: ``configs`` are those of a problem, of which the fastest counts."""
+
+    name: str
+    configs: Callable[[Problem], Collection[Config]]
+
+
 def evaluate(
-    source: Source, records: Iterable[Record], against: str = str(ATEN), threshold: Threshold = THRESHOLD
+    source: Source, records: Iterable[Record], against: str | Baseline = str(ATEN), threshold: Threshold = THRESHOLD
 ) -> Evaluation:
     """Evaluate the source's first config on every problem of the records.
 
     Timings are combined as ``build`` combines them. A miss counts as ``aten``, which Inductor uses then. ``against`` is
-    the baseline of gains, written like ``str(config)``. DatasetError is raised if no timing was successful, or if the
-    baseline was measured on no problem.
+    the baseline of gains: a config, written like ``str(config)``, or a Baseline. DatasetError is raised if no timing
+    was successful, or if the baseline was measured on no problem.
     """
     measurements = measurements_of(records)
-    baseline = next((config for config in measurements.configs if str(config) == against), None)
-    if baseline is None:
-        raise DatasetError(f"{against!r} was measured on none of the problems, so there is nothing to compare with")
+    baseline = _baseline(against, measurements) if isinstance(against, str) else against
     cases = [
         _case(source, threshold, problem, number, measurements, baseline)
         for number, problem in enumerate(measurements.problems)
     ]
-    return Evaluation(cases, len(measurements.unsolved), baseline)
+    if all(case.baseline_ns is None for case in cases):
+        raise _nothing_to_compare(baseline.name)
+    return Evaluation(cases, len(measurements.unsolved), baseline.name)
+
+
+def _baseline(against: str, measurements: Measurements) -> Baseline:
+    config = next((config for config in measurements.configs if str(config) == against), None)
+    if config is None:
+        raise _nothing_to_compare(against)
+    return Baseline(against, lambda _: (config,))
+
+
+def _nothing_to_compare(name: str) -> DatasetError:
+    return DatasetError(f"{name!r} was measured on none of the problems, so there is nothing to compare with")
 
 
 def _case(
-    source: Source, threshold: Threshold, problem: Problem, number: int, measurements: Measurements, baseline: Config
+    source: Source, threshold: Threshold, problem: Problem, number: int, measurements: Measurements, baseline: Baseline
 ) -> Case:
     times = measurements.times_on(number)
     answer = source.ask(problem, threshold, padding=any(config.pad > 1 for config in times))
@@ -187,7 +205,7 @@ def _case(
         ns=ns,
         best=best,
         best_ns=times[best],
-        baseline_ns=times.get(baseline),
+        baseline_ns=min((times[config] for config in baseline.configs(problem) if config in times), default=None),
     )
 
 

@@ -98,7 +98,7 @@ _DIGITS = 6
 def as_json(evaluation: Evaluation) -> dict[str, Any]:
     """All figures and the worst problems. Fractions and factors have six digits, times are in nanoseconds."""
     return {
-        "against": str(evaluation.against),
+        "against": evaluation.against,
         "unsolved": evaluation.unsolved,
         "all": _figures(evaluation.summary),
         "by": {
@@ -137,7 +137,7 @@ def save_picture(evaluation: Evaluation, path: Path, title: str) -> None:
     regret, gain = figure.subplots(1, 2)
     measured = [case for case in evaluation.cases if case.ns is not None]
     _draw_regret(regret, measured)
-    _draw_gain(gain, measured, str(evaluation.against))
+    _draw_gain(gain, measured, evaluation.against)
     write_figure(figure, path)
 
 

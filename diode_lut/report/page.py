@@ -115,7 +115,7 @@ def _by_entry(table: Table, cases: Iterable[Case]) -> Mapping[Entry | None, list
 
 
 def _row(entry: Entry, line: int | None, kinds: Sequence[Kind], cases: Sequence[Case]) -> Plain:
-    measured = Evaluation(cases, 0, ATEN).summary
+    measured = Evaluation(cases, 0, str(ATEN)).summary
     return {
         "line": line,
         "key": key_text(entry),

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diode_lut.collect.problems import read_problems
+from diode_lut.dataset import read_dataset
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.problem import ALIGNS, DTYPES, LAYOUTS, OPS, Problem
+from tests.distill import synthetic
 
 MM = {"op": "mm", "B": 1, "M": 64, "N": 96, "K": 128, "dtype": "float16", "layout": "nt"}
 
@@ -49,7 +51,7 @@ def test_alignment_is_that_of_packed_operands_unless_given(tmp_path: Path, field
         ([MM, {"op": "mm"}], ": [1].dtype: missing (needed: op, dtype, layout, B, M, N, K)"),
         ([{**MM, "dtype": "int8"}], ": [0].dtype: 'int8' is not one of float16, bfloat16, float32, tf32"),
         ([{**MM, "op": ["mm"]}], ": [0].op: ['mm'] is not one of mm, addmm, bmm, baddbmm"),
-        ([{**MM, "layout": "NN"}], ": [0].layout: 'NN' is not one of nn, nt, tn, tt"),
+        ([{**MM, "layout": "NX"}], ": [0].layout: 'nx' is not one of nn, nt, tn, tt"),
         ([{**MM, "M": 0}], ": [0].m: 0 is not an integer from 1 to 2147483647"),
         ([{**MM, "K": 64.0}], ": [0].k: 64.0 is not an integer from 1 to 2147483647"),
         ([{**MM, "N": True}], ": [0].n: True is not an integer from 1 to 2147483647"),
@@ -82,3 +84,35 @@ def test_what_is_written_is_what_is_read(data: st.DataObject, tmp_path_factory: 
     )
     fields = {key.upper() if len(key) == 1 else key: value for key, value in problem._asdict().items()}
     assert read_problems(write(tmp_path_factory.mktemp("problems") / "problems.json", [fields])) == [problem]
+
+
+SHAPE = {"version": 1, "B": 1, "M": 256, "N": 1024, "K": 512, "out_size": [1, 1024, 256]} | dict.fromkeys(
+    ("M_dtype", "K_dtype", "out_dtype"), "float16"
+)
+
+
+def test_torch_diodes_shape_sets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Both of its forms are lists of problems; shapes that tables do not know are left out with a warning."""
+    path = tmp_path / "shapes.json"
+    odd = {**SHAPE, "K_dtype": "int8"}
+    path.write_text(json.dumps({"operations": {"addmm": {"shapes": [SHAPE, odd]}, "mm": {"shapes": [SHAPE, SHAPE]}}}))
+    assert list(map(str, read_problems(path))) == [
+        "addmm 256x1024x512 float16 nn align 16",
+        "mm 256x1024x512 float16 nn align 16",
+    ]
+    assert "1 shapes left out: dtype: a mix of 'float16' and 'int8'" in caplog.text
+    path.write_text(json.dumps({"shapes": [SHAPE, {**SHAPE, "B": 4}]}))
+    assert [problem.op for problem in read_problems(path)] == ["mm", "bmm"]
+    for wrong in ({"shapes": [1]}, {"operations": {"mm": {}}}, {"operations": 1}, {"shapes": {"a": 1}}):
+        path.write_text(json.dumps(wrong))
+        with pytest.raises(CollectError, match="not a shape set: expected lists 'shapes'"):
+            read_problems(path)
+    path.write_text(json.dumps({"shapes": [odd]}))
+    with pytest.raises(CollectError, match="a shape set without a GEMM that tables know"):
+        read_problems(path)
+
+
+def test_a_dataset_is_a_list_of_problems(tmp_path: Path) -> None:
+    """Its problems can be measured again, each once."""
+    path = synthetic.write(tmp_path / "d.msgpack", 3)
+    assert read_problems(path) == list(dict.fromkeys(record.problem for record in read_dataset(path)))
