@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from statistics import fmean
 from typing import Literal, NamedTuple
@@ -22,6 +23,12 @@ Outcome = Literal["measured", "not measured", "failed"]
 
 SLOWER = 0.03
 """A choice counts as slower than the baseline if it is slower by more than this fraction."""
+
+REGRET_LIMITS = (0.005, 0.01, 0.02, 0.05)
+"""Where the classes of regret end, as fractions; the last class has all above."""
+
+REGRET_CLASSES = ("under 0.5 %", "0.5 to 1 %", "1 to 2 %", "2 to 5 %", "over 5 %", "not measured")
+"""Their names, and that of choices without a time."""
 
 WORST = 10
 """Number of problems with the largest regret that are listed."""
@@ -111,6 +118,12 @@ class Evaluation(NamedTuple):
         return {name: self._by(key) for name, key in keys.items()}
 
     @property
+    def classes(self) -> dict[str, int]:
+        """The number of cases in each of REGRET_CLASSES."""
+        counts = Counter(regret_class(case.regret if case.ns is not None else None) for case in self.cases)
+        return {name: counts[name] for name in REGRET_CLASSES}
+
+    @property
     def worst(self) -> list[Case]:
         """The cases with the largest regret, largest first."""
         measured = (case for case in self.cases if case.ns is not None)
@@ -119,6 +132,11 @@ class Evaluation(NamedTuple):
     def _by(self, key: Callable[[Case], str]) -> dict[str, Summary]:
         names = sorted(set(map(key, self.cases)))
         return {name: _summary([case for case in self.cases if key(case) == name]) for name in names}
+
+
+def regret_class(regret: float | None) -> str:
+    """The one of REGRET_CLASSES that a regret is in; None was not measured."""
+    return REGRET_CLASSES[-1 if regret is None else sum(regret > limit for limit in REGRET_LIMITS)]
 
 
 def _summary(cases: Sequence[Case]) -> Summary:

@@ -52,6 +52,8 @@ class AsText:
                 table.add_row(Text(printable(f"  {key}")), *_cells(summary))
         yield table
         yield Text(_legend(evaluation))
+        counts = (f"{name}: {count}" for name, count in evaluation.classes.items() if count)
+        yield Text(f"problems by regret: {', '.join(counts)}")
         yield Text(as_lines(["worst:", *(f"  {_case_text(case)}" for case in evaluation.worst)]))
 
 
@@ -105,6 +107,7 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
             name: {key: _figures(summary) for key, summary in summaries.items()}
             for name, summaries in evaluation.groups.items()
         },
+        "regret_classes": evaluation.classes,
         "worst": [_worst(case) for case in evaluation.worst],
     }
 

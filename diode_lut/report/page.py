@@ -19,12 +19,15 @@ from typing import Any, NamedTuple
 import orjson
 import vl_convert
 
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS, Problem
-from diode_lut.evaluate import MISS, Case, Evaluation
+from diode_lut.evaluate import MISS, REGRET_CLASSES, REGRET_LIMITS, Case, Evaluation
+from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN
 from diode_lut.table import Candidate, Entry, Table
-from diode_lut.table.canonical import key_text
+from diode_lut.table.canonical import canonical_order, key_text
+from diode_lut.table.entry import KEY_FIELDS
 
 _ORDER = (OPS, DTYPES, LAYOUTS)
 
@@ -77,14 +80,15 @@ def as_data(
     """The table's name and provenance, its rows, and the problems of the evaluation.
 
     ``link`` is the URL of the table's file, and ``file`` its content, which is read again by default. Rows are in
-    drawing order, the least specific first. ``row`` of a problem is the index of the row that answers it, None for a
-    miss. ``kinds`` of rows and problems are indices into the list ``kinds``. Gains are factors and regrets are
-    fractions, with six digits; they are None if not measured.
+    drawing order, the least specific first: of those that cover a problem, the last one answers. ``row`` of a problem
+    is the index of the row that answers it, None for a miss. ``kinds`` of rows and problems are indices into the list
+    ``kinds``. Gains are factors and regrets are fractions, with six digits; they are None if not measured. Times are in
+    nanoseconds.
     """
     cases = evaluation.cases if evaluation else ()
     kinds = kinds_of(table.entries, (case.problem for case in cases))
     lines = dict(zip(table.entries, table.lines(file), strict=True))
-    entries = sorted(table.entries, key=lambda entry: -entry.volume)
+    entries = sorted(table.entries, key=lambda entry: (entry.volume, canonical_order(entry)), reverse=True)
     answered = _by_entry(table, cases)
     numbers = {entry: number for number, entry in enumerate(entries)}
     return {
@@ -94,6 +98,9 @@ def as_data(
         "provenance": {
             name: printable(_listed(value)) for name, value in table.provenance.items() if name != "datasets"
         },
+        "names": {"op": OPS, "dtype": DTYPES, "layout": LAYOUTS},
+        "peaks": _peaks(table.hardware),
+        "classes": {"limits": REGRET_LIMITS, "labels": REGRET_CLASSES},
         "datasets": list(map(printable, datasets)),
         "invalid": len(table.errors),
         "kinds": [kind._asdict() for kind in kinds],
@@ -120,7 +127,8 @@ def _row(entry: Entry, line: int | None, kinds: Sequence[Kind], cases: Sequence[
         "line": line,
         "key": key_text(entry),
         "kinds": [number for number, kind in enumerate(kinds) if kind_of(entry).covers(kind)],
-        **{size: getattr(entry, size) for size in "bmnk"},
+        **{field: getattr(entry, field) for field in KEY_FIELDS},
+        "aten": entry.aten_ns and entry.aten_ns._asdict(),
         "configs": [{"config": str(each.config), "gain": _gain(each)} for each in entry.candidates],
         "template": entry.candidates[0].config.template,
         "measured": entry.problems,
@@ -137,7 +145,10 @@ def _problem(case: Case, row: int | None, kinds: Sequence[Kind]) -> Plain:
         "row": row,
         "name": str(problem),
         "kinds": [kinds.index(kind_of(problem))],
-        **{size: getattr(problem, size) for size in "bmnk"},
+        **{field: getattr(problem, field) for field in KEY_FIELDS},
+        "ns": case.ns,
+        "best_ns": case.best_ns,
+        "aten_ns": case.baseline_ns,
         "choice": str(case.choice),
         "template": case.choice.template,
         "best": str(case.best),
@@ -145,6 +156,12 @@ def _problem(case: Case, row: int | None, kinds: Sequence[Kind]) -> Plain:
         "best_gain": _rounded(case.best_gain),
         "regret": None if case.ns is None else _rounded(case.regret),
     }
+
+
+def _peaks(hardware: Hardware) -> dict[str, float] | None:
+    """Operations and bytes in a nanosecond that the whole device does at most; None where they are not known."""
+    peaks = architecture(hardware.arch).peaks
+    return peaks and {name: value * hardware.sm_count for name, value in peaks._asdict().items()}
 
 
 def _gain(candidate: Candidate) -> float | None:
@@ -164,7 +181,7 @@ def _listed(value: str | list[str]) -> str:
 
 _ASSETS = Path(__file__).parent / "assets"
 
-_SCRIPTS = ("words", "filters", "colours", "view", "coverage", "charts", "details", "rows", "main")
+_SCRIPTS = ("words", "filters", "colours", "view", "coverage", "charts", "details", "ask", "rows", "address", "main")
 """Names of the files of the page's program, in loading order."""
 
 

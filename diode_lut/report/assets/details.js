@@ -28,9 +28,11 @@ const fact = (name, value) => [element("dt", {}, name), element("dd", {}, value)
 function problemInWords(problem) {
   const facts = [
     fact("gets", problem.row === null ? "no row covers it: aten" : problem.choice),
+    fact("takes", microseconds(problem.ns)),
     fact("gain", `${factor(problem.gain)} of ${factor(problem.best_gain)} possible`),
     fact("regret", problem.regret === null ? "its time was not measured" : percent(problem.regret)),
-    fact("best", problem.best),
+    fact("best", `${problem.best}, ${microseconds(problem.best_ns)}`),
+    fact("aten", microseconds(problem.aten_ns)),
   ];
   return element("section", {}, element("p", { className: "eyebrow" }, "Problem"), element("h3", {}, problem.name), element("dl", {}, ...facts.flat()));
 }
@@ -51,7 +53,32 @@ function rowInWords(data, row) {
     element("ol", { className: "configs" }, ...row.configs.map(config)),
     element("dl", {}, ...facts),
     linkTo(data, row, `${data.name}, line ${row.line}`),
+    element("p", { className: "command" }, element("code", {}, setCommand(data, row))),
+    copyButton(setCommand(data, row)),
   );
+}
+
+const quoted = (text) => (/^[\w.,:/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+
+// The command that writes the row, to be changed in a shell.
+function setCommand(data, row) {
+  const sizes = ["b", "m", "n", "k"].filter((size) => row[size] !== null && !(size === "b" && row.op !== null && !hasBatch(row.op)));
+  const range = ([low, high]) => (low === high ? `${low}` : `${low}-${high}`);
+  const fields = ["dtype", "layout", "epilogue"].filter((field) => row[field] !== null);
+  const options = [
+    ...sizes.map((size) => `--${size} ${range(row[size])}`),
+    ...fields.map((field) => `--${field} ${row[field]}`),
+    `--align ${row.align ?? "any"}`,
+    ...row.configs.map(({ config }) => `--config ${quoted(config)}`),
+    `--note ${quoted(row.note ?? "why")}`,
+  ];
+  return ["diode-lut set", quoted(data.name), row.op ?? "any", ...options].join(" ");
+}
+
+function copyButton(text) {
+  const button = element("button", { type: "button" }, "Copy as set command");
+  button.onclick = () => navigator.clipboard.writeText(text).then(() => { button.textContent = "Copied"; }, () => { button.textContent = "Select the command above to copy it"; });
+  return button;
 }
 
 const linkTo = (data, row, text) => (row.line === null ? "" : element("a", { href: `${data.link}#L${row.line}` }, text));

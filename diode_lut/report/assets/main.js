@@ -1,6 +1,8 @@
 // Reads the data, and draws all of it again whenever something is asked for.
 
 const data = numbered(JSON.parse(document.getElementById("data").textContent));
+Object.assign(SCALES.regret, data.classes);
+const ask = document.getElementById("ask");
 const filters = document.getElementById("filters");
 const options = document.getElementById("options");
 const order = document.getElementById("order");
@@ -29,7 +31,7 @@ function fillFigures({ rows, problems }) {
       ["gain over aten", factor(geometricMean(problems.map((problem) => problem.gain)))],
       ["gain possible", factor(geometricMean(problems.map((problem) => problem.best_gain)))],
       ["worst regret", percent(largest(measured))],
-      ["regret over 2 %", count(measured.filter((regret) => regret > 0.02).length)],
+      ...[2, 5].map((limit) => [`within ${limit} %`, share(measured.filter((regret) => regret <= limit / 100).length, measured.length)]),
     );
   }
   const figure = ([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value));
@@ -45,6 +47,11 @@ function choosePanel(datum, pin) {
   update();
 }
 
+function answer() {
+  fillAsked(data, ask, document.getElementById("answer"));
+  saveAddress();
+}
+
 function update() {
   const shown = matching(data, readFilters(filters));
   const how = { colour: options.elements.colour.value, panels: options.elements.panels.value };
@@ -58,6 +65,7 @@ function update() {
   draw("gains", points.filter(({ gain }) => gain !== null), gainsSpec, point);
   draw("regrets", points.filter(({ regret }) => regret !== null), regretsSpec, point);
   fillRows(data, shown.rows, order.value, most);
+  answer();
   page.ariaBusy = "true";
   allDrawn().then(() => { page.ariaBusy = "false"; });
 }
@@ -83,9 +91,14 @@ fillHints();
 fillFilters(filters, data.kinds);
 order.append(...Object.keys(ORDERS).map((name) => element("option", { value: name }, name)));
 hideDetails();
+fillAskForm(ask, data.names, data.kinds);
+rememberInitial();
+loadAddress();
 
-filters.addEventListener("submit", (event) => event.preventDefault());
+for (const form of [filters, ask]) form.addEventListener("submit", (event) => event.preventDefault());
 filters.addEventListener("input", update);
+ask.addEventListener("input", answer);
+addEventListener("hashchange", () => { loadAddress(); update(); });
 document.getElementById("all").addEventListener("click", () => { clearFilters(filters); update(); });
 options.addEventListener("change", update);
 order.addEventListener("change", update);
