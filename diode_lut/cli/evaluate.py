@@ -92,7 +92,7 @@ def evaluate_command(
     with progress_bars() as progress:
         records = (record for each in datasets for record in progress.track(each, each.path.name))
         measured = _measured(chooser, everything, records)
-        evaluation = evaluate(_source(chooser), measured, baseline, Threshold.of(config))
+        evaluation = evaluate(source_of(chooser), measured, baseline, Threshold.of(config))
     on_stderr = json_file is not None and is_standard(json_file)
     width = None if sys.stdout.isatty() else _WIDTH
     Console(width=width, highlight=False, stderr=on_stderr).print(AsText(evaluation))
@@ -109,7 +109,8 @@ def _title(chooser: Typed, datasets: Sequence[Dataset]) -> str:
     return f"{chooser.path.name} on {', '.join(each.path.name for each in datasets)}"
 
 
-def _source(chooser: Table | Model) -> Source:
+def source_of(chooser: Table | Model) -> Source:
+    """What answers as the table or model does."""
     from diode_lut.selection.sources import ModelSource, TableSource
     from diode_lut.table import Table
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from diode_lut.collect.problems import random_problems
 from diode_lut.dataset import read_dataset
-from diode_lut.domain.problem import DTYPES, OPS
+from diode_lut.domain.problem import DTYPES, OPS, Problem
+from diode_lut.receipt.file import receipt_bytes
+from diode_lut.receipt.receipt import Device, Hit, Receipt
 from diode_lut.table import Table, read_table, write_table
 from diode_lut.table.canonical import key_text
 from diode_lut.table.wire import decode_entry
@@ -33,7 +37,7 @@ NOTE = str(ROWS[2]["note"])
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with ``mine.json`` and three pages: ``bare.html``, ``page.html`` with timings, and ``h200.html``."""
+    """A directory with ``mine.json`` and pages: ``page`` with timings, ``two`` with another table, and others."""
     made = tmp_path_factory.mktemp("report")
     write_table(Table(H200, map(decode_entry, ROWS)), made / "mine.json")
     timings = write_dataset(made / "timings.msgpack", H200)
@@ -41,6 +45,13 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert call("report", made / "mine.json", *arguments).exit_code == 0
     measured = TABLES / "datasets" / "nvidia-h200-models.msgpack.zst"
     assert call("report", TABLES / "nvidia-h200.json", measured, "-o", made / "h200.html").exit_code == 0
+    write_table(Table(H200, map(decode_entry, ROWS[:2])), made / "less.json")
+    asked = Device(misses=Counter({Problem.of("bmm", 64, 64, 64, b=8, dtype="float16", layout="nn"): 7}))
+    hit = Hit(Problem.of("mm", 64, 128, 64, dtype="float16", layout="nn"), "user", "0" * 64, "mm", ("aten",))
+    asked.hits[hit] = 21
+    (made / "receipt.json").write_bytes(receipt_bytes(Receipt(devices={H200: asked})))
+    more = ("--beside", made / "less.json", "--receipt", made / "receipt.json", "-o", made / "two.html")
+    assert call("report", made / "mine.json", timings, *more).exit_code == 0
     return made
 
 
@@ -108,7 +119,7 @@ class Page:
 
     def choose(self, value: str) -> None:
         """Choose the colour or the panels of coverage."""
-        self.one(f"#options [value={value}]").click()
+        self.one(value if value.startswith("[") else f"#options [value={value}]").click()
         self.settle()
 
     def shapes(self, chart: str, kind: str) -> list[WebElement]:
@@ -158,7 +169,7 @@ def open_page(browser: Chrome, directory: Path) -> Open:
     return load
 
 
-@pytest.mark.parametrize("name", ["page.html", "bare.html"])
+@pytest.mark.parametrize("name", ["page.html", "bare.html", "two.html"])
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_it_opens_and_fits(open_page: Open, name: str, width: int, scheme: str) -> None:
     """The page opens without messages and requests, all charts are drawn, and it fits into the window."""
@@ -168,7 +179,7 @@ def test_it_opens_and_fits(open_page: Open, name: str, width: int, scheme: str) 
     assert page.complaints() == []
     assert page.run("return performance.getEntriesByType('resource').length") == 0
     drawn = [bool(chart.find_elements(By.TAG_NAME, "svg")) for chart in page.all(".chart")]
-    assert drawn == [True, True, True, name == "page.html"]
+    assert drawn == [True, True, True, name != "bare.html"]
     assert page.fits(width)
     assert page.smallest_letters() >= 11
 
@@ -407,3 +418,28 @@ def test_a_row_is_copied_as_a_command(open_page: Open, directory: Path, monkeypa
         assert [(row.key, row.configs) for row in before] == [(row.key, row.configs) for row in after]
     page.one("#details button:not(.close)").click()
     assert page.one("#details button:not(.close)").text in ("Copied", "Select the command above to copy it")
+
+
+def test_two_tables_side_by_side(open_page: Open) -> None:
+    """Each table has panels and figures of its own, both answer a typed GEMM, and charts show the one chosen."""
+    page = open_page("two.html")
+    assert (page.figures()["rows"], page.figures()["not covered"]) == ("3 of 3 | 2 of 2", "1 | 2")
+    panels = page.run("return [...document.querySelectorAll('#coverage text')].map((text) => text.textContent)")
+    assert {"mm float16 nn · mine.json", "mm float16 nn · less.json"} <= set(panels)
+    said = page.ask(op="mm", dtype="float16", layout="nn", m="2048", n="64", k="64")
+    assert re.search(r"mine.json\nanswered by\nmm nn\n(.|\n)*less.json\nanswered by\nno row", said)
+    assert len(page.rows()) == 5
+    page.choose("[name=of][value='1']")
+    assert page.complaints() == []
+
+
+def test_a_receipt_lies_on_the_map(open_page: Open) -> None:
+    """What programs asked for is a diamond, with its calls, what answered then, and what would answer now."""
+    page = open_page("two.html")
+    assert (page.figures()["calls in receipts"], page.figures()["of them answered"]) == ("28", "75.0 % | 75.0 %")
+    said = []
+    for shape in page.shapes("coverage", "symbol"):
+        page.point_at(shape)
+        said.append(page.details())
+    assert any("mm 64x128x64" in text and "21" in text and "answered by user" in text for text in said)
+    assert any("bmm 8x64x64x64" in text and "missed" in text and "no answer" in text for text in said)

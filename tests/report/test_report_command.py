@@ -50,9 +50,9 @@ def test_links_lead_to_the_table(tmp_path: Path, table: Path) -> None:
     (tmp_path / "out").mkdir()
     page = tmp_path / "out" / "r.html"
     report(table.rename(tmp_path / "my table.json"), "-o", page)
-    assert '"link":"../my%20table.json"' in page.read_text()
+    assert '"links":["../my%20table.json"]' in page.read_text()
     report(tmp_path / "my table.json", "-o", page, "--link-base", "https://example.org/blob/main/tables/")
-    assert '"link":"https://example.org/blob/main/tables/my%20table.json"' in page.read_text()
+    assert '"links":["https://example.org/blob/main/tables/my%20table.json"]' in page.read_text()
 
 
 def test_invalid_rows_are_counted(tmp_path: Path, table: Path) -> None:

@@ -58,13 +58,14 @@ function expectation(data, problem) {
   return `about ${microseconds(scale * nearest.anchor.ns)}, from ${nearest.anchor.name}`;
 }
 
-function answerInWords(data, problem) {
-  const row = data.rows.findLast((each) => covers(each, problem));
+function answerInWords(data, problem, table) {
+  const row = data.rows.findLast((each) => each.table === table && covers(each, problem));
   const facts = row ? [fact("answered by", row.key), fact("kernel", row.configs[0].config)] : [fact("answered by", "no row: a model, or Inductor, decides")];
   if (row) facts.push(fact("gain", row.gain === null ? "unknown" : factor(row.gain)), fact("expected", expectation(data, problem)));
   const choose = () => showDetails(data, idsOf(row), true);
   const more = row ? [element("button", { type: "button", onclick: choose }, "Show the row")] : [];
-  return [element("dl", {}, ...facts.flat()), ...more];
+  const title = data.tables.length === 1 ? [] : [element("h3", {}, data.tables[table])];
+  return [...title, element("dl", {}, ...facts.flat()), ...more];
 }
 
 function fillAsked(data, form, place) {
@@ -72,7 +73,8 @@ function fillAsked(data, form, place) {
   const problem = readAsked(form);
   form.elements["ask-b"].parentElement.hidden = !hasBatch(form.elements["ask-op"].value);
   const hint = typed ? "M, N and K are sizes such as 4096 or 4k." : "Type M, N and K to see which row answers.";
-  place.replaceChildren(...(problem ? answerInWords(data, problem) : [element("p", { className: "hint" }, hint)]));
+  const tables = data.tables.map((_, table) => table).filter((table) => data.rows.some((row) => row.table === table));
+  place.replaceChildren(...(problem ? tables.flatMap((table) => answerInWords(data, problem, table)) : [element("p", { className: "hint" }, hint)]));
 }
 
 function fillAskForm(form, names, kinds) {
