@@ -52,6 +52,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "receipt.json").write_bytes(receipt_bytes(Receipt(devices={H200: asked})))
     more = ("--beside", made / "less.json", "--receipt", made / "receipt.json", "-o", made / "two.html")
     assert call("report", made / "mine.json", timings, *more).exit_code == 0
+    model = ("--beside", "nvidia-h200.mlp", "-o", made / "model.html")
+    assert call("report", made / "mine.json", timings, *model).exit_code == 0
     return made
 
 
@@ -429,6 +431,16 @@ def test_two_tables_side_by_side(open_page: Open) -> None:
     said = page.ask(op="mm", dtype="float16", layout="nn", m="2048", n="64", k="64")
     assert re.search(r"mine.json\nanswered by\nmm nn\n(.|\n)*less.json\nanswered by\nno row", said)
     assert len(page.rows()) == 5
+    page.choose("[name=of][value='1']")
+    assert page.complaints() == []
+
+
+def test_a_model_beside_the_table(open_page: Open) -> None:
+    """A model has its choices on the measured problems; for another GEMM the page names the command that asks it."""
+    page = open_page("model.html")
+    assert page.figures()["rows"] == "3 of 3 | 0 of 0"
+    assert re.search(r"mlp.safetensors\nkernel\n(.+)\nexpected", page.ask(dtype="float16", m="64", n="64", k="64"))
+    assert "diode-lut explain mm 65 64 64 --dtype float16 --layout nn --table" in page.ask(m="65")
     page.choose("[name=of][value='1']")
     assert page.complaints() == []
 

@@ -38,9 +38,10 @@ function leastTime(peaks, { dtype, b, m, n, k }) {
 }
 
 // GEMMs of which a time is known: measured problems, and those at which a row's aten was measured.
-function anchorsOf(data) {
-  const measured = data.problems.filter(({ ns }) => ns !== null).map((problem) => ({ ...problem, measured: true }));
-  const rows = data.rows.filter(({ aten, gain }) => aten !== null && gain !== null);
+function anchorsOf(data, table) {
+  const here = (thing) => thing.table === table;
+  const measured = data.problems.filter(({ ns }) => ns !== null).filter(here).map((problem) => ({ ...problem, measured: true }));
+  const rows = data.rows.filter(({ aten, gain }) => aten !== null && gain !== null).filter(here);
   return [...measured, ...rows.map((row) => ({ ...row, ...row.aten, ns: row.aten.ns / row.gain, name: `${row.key}, whose aten took ${microseconds(row.aten.ns)}` }))];
 }
 
@@ -49,8 +50,8 @@ function distance(one, other) {
 }
 
 // The expected time as text, with what it is taken from.
-function expectation(data, problem) {
-  const alike = anchorsOf(data).filter((anchor) => SAME.every((field) => anchor[field] === problem[field] || (field === "epilogue" && anchor[field] === null)));
+function expectation(data, problem, table) {
+  const alike = anchorsOf(data, table).filter((anchor) => SAME.every((field) => anchor[field] === problem[field] || (field === "epilogue" && anchor[field] === null)));
   const nearest = alike.map((anchor) => ({ anchor, far: distance(anchor, problem) })).sort((one, other) => one.far - other.far)[0];
   if (nearest?.far === 0 && nearest.anchor.measured) return `${microseconds(nearest.anchor.ns)}, as measured`;
   if (!nearest || nearest.far > FAR || data.peaks === null) return "unknown: nothing like it was measured";
@@ -61,11 +62,30 @@ function expectation(data, problem) {
 function answerInWords(data, problem, table) {
   const row = data.rows.findLast((each) => each.table === table && covers(each, problem));
   const facts = row ? [fact("answered by", row.key), fact("kernel", row.configs[0].config)] : [fact("answered by", "no row: a model, or Inductor, decides")];
-  if (row) facts.push(fact("gain", row.gain === null ? "unknown" : factor(row.gain)), fact("expected", expectation(data, problem)));
+  if (row) facts.push(fact("gain", row.gain === null ? "unknown" : factor(row.gain)), fact("expected", expectation(data, problem, table)));
   const choose = () => showDetails(data, idsOf(row), true);
   const more = row ? [element("button", { type: "button", onclick: choose }, "Show the row")] : [];
-  const title = data.tables.length === 1 ? [] : [element("h3", {}, data.tables[table])];
-  return [...title, element("dl", {}, ...facts.flat()), ...more];
+  return [element("dl", {}, ...facts.flat()), ...more];
+}
+
+// A model answers here only for what was measured or asked for, because it does not run in a browser.
+function modelInWords(data, problem, table) {
+  const same = (thing) => SAME.every((field) => thing[field] === problem[field]) && distance(thing, problem) === 0;
+  const measured = data.problems.find((thing) => thing.table === table && same(thing));
+  if (measured) return [element("dl", {}, ...fact("kernel", measured.missed ? "abstains" : measured.choice), ...fact("expected", `${microseconds(measured.ns)}, as measured`))];
+  const asked = data.asked.find(same);
+  if (asked) return [element("dl", {}, ...fact("kernel", asked.now[table] ?? "abstains"))];
+  const { op, b, m, n, k, dtype, layout } = problem;
+  const batch = hasBatch(op) ? ` --batch ${b}` : "";
+  return [element("p", {}, "Its answer is not on this page: "), element("code", {}, `diode-lut explain ${op} ${m} ${n} ${k}${batch} --dtype ${dtype} --layout ${layout} --table ${quoted(data.tables[table])}`)];
+}
+
+function answersInWords(data, problem) {
+  return data.tables.map((name, table) => {
+    const title = data.tables.length === 1 ? [] : [element("h3", {}, name)];
+    const inWords = data.rows.some((row) => row.table === table) ? answerInWords : modelInWords;
+    return element("div", {}, ...title, ...inWords(data, problem, table));
+  });
 }
 
 function fillAsked(data, form, place) {
@@ -73,8 +93,7 @@ function fillAsked(data, form, place) {
   const problem = readAsked(form);
   form.elements["ask-b"].parentElement.hidden = !hasBatch(form.elements["ask-op"].value);
   const hint = typed ? "M, N and K are sizes such as 4096 or 4k." : "Type M, N and K to see which row answers.";
-  const tables = data.tables.map((_, table) => table).filter((table) => data.rows.some((row) => row.table === table));
-  place.replaceChildren(...(problem ? tables.flatMap((table) => answerInWords(data, problem, table)) : [element("p", { className: "hint" }, hint)]));
+  place.replaceChildren(...(problem ? answersInWords(data, problem) : [element("p", { className: "hint" }, hint)]));
 }
 
 function fillAskForm(form, names, kinds) {
