@@ -187,15 +187,15 @@ _FORMATS: dict[str, Callable[[Any], None]] = {"json": _as_json, "lines": _as_lin
 def _document(file: Typed) -> Any:
     """The JSON of a table; of a dataset, what it would be as JSON."""
     from diode_lut.dataset import is_dataset, read_dataset
+    from diode_lut.table.check import MAX_VALUES
+    from diode_lut.table.read import parse
 
-    if is_dataset(file.path, file.contents):
+    contents = file.whole()
+    if is_dataset(contents):
         from diode_lut.dataset.formats import as_document
 
-        return as_document(read_dataset(file.path, contents=file.contents))
-    from diode_lut.table.check import MAX_VALUES
-    from diode_lut.table.read import parse, read_bytes
-
-    return parse(file.path, file.read(read_bytes), MAX_VALUES)
+        return as_document(read_dataset(file.path, contents=contents))
+    return parse(file.path, contents, MAX_VALUES)
 
 
 _BARE_NUMBER = re.compile(r"[<>=]\s*-?\d")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 
 import click
@@ -23,26 +24,23 @@ def show_command(file: Typed) -> None:
     """
     from diode_lut.dataset import is_dataset, read_dataset
 
-    if is_dataset(file.path, file.contents):
+    contents = file.whole()
+    if is_dataset(contents):
         from diode_lut.dataset.formats import as_lines
 
-        for line in as_lines(read_dataset(file.path, contents=file.contents)):
+        for line in as_lines(read_dataset(file.path, contents=contents)):
             say(line)
     else:
-        say(_table_or_model(file))
+        say(_table_or_model(contents, file.path))
 
 
-def _table_or_model(file: Typed) -> str:
-    from diode_lut.dataset.dataset import opened
+def _table_or_model(contents: bytes, path: Path) -> str:
     from diode_lut.model.header import header_text
-    from diode_lut.table.read import read_bytes, table_of
+    from diode_lut.table.read import table_of
     from diode_lut.table.table import as_text
 
-    with opened(file.path, file.contents) as start:
-        if start.read(64).lstrip().startswith(b"{"):
-            return as_text(table_of(file.path, file.read(read_bytes)))
-        start.seek(0)
-        return header_text(start, file.path)
+    is_json = contents.lstrip().startswith(b"{")
+    return as_text(table_of(path, contents)) if is_json else header_text(BytesIO(contents), path)
 
 
 @click.command("tables")

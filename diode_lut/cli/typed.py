@@ -19,6 +19,7 @@ from diode_lut.domain.errors import HardwareError, ProblemError, SettingError, T
 from diode_lut.domain.hardware import Hardware, detect_hardware
 from diode_lut.domain.problem import DTYPES, LAYOUTS, MAX_SIZE, OPS
 from diode_lut.domain.spelling import dtype_of, layout_of, size_of
+from diode_lut.io.files import read_at_most
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -46,6 +47,10 @@ class Typed(NamedTuple):
     def read(self, read: Callable[[Path], bytes]) -> bytes:
         """The contents, for which ``read`` opens the file where there is one."""
         return read(self.path) if self.contents is None else self.contents
+
+    def whole(self) -> bytes:
+        """The contents, whatever they are; OSError if they cannot be read, or are more than any file may have."""
+        return self.read(lambda path: read_at_most(path, _MAX_BYTES))
 
     @property
     def target(self) -> Path:

@@ -48,9 +48,9 @@ def read_problems(
     the misses on devices of the same architecture and SM count as the hardware that it returns. ReceiptError if the
     receipt is not valid, CollectError if there was no miss. ``contents`` are those of a file that is not on disk.
     """
-    if is_dataset(path, contents):
-        return list(dict.fromkeys(record.problem for record in read_dataset(path, contents=contents)))
     data = read_at_most(path, _MAX_BYTES) if contents is None else contents
+    if is_dataset(data):
+        return list(dict.fromkeys(record.problem for record in read_dataset(path, contents=data)))
     if has_more_values(data, _MAX_VALUES):
         raise CollectError(f"{path}: more than {_MAX_VALUES} values")
     try:

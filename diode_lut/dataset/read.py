@@ -57,10 +57,9 @@ def read_dataset(
         raise DatasetError(f"{path}: not a dataset: it begins with {start[:16]!r}")
 
 
-def is_dataset(path: Path, contents: bytes | None = None) -> bool:
-    """Whether a file is a dataset, by how it begins; OSError if it cannot be read."""
-    with opened(path, contents) as file:
-        start = file.read(_BEGINNING_BYTES)
+def is_dataset(contents: bytes) -> bool:
+    """Whether these are the contents of a dataset, by how they begin."""
+    start = contents[:_BEGINNING_BYTES]
     if start.lstrip()[:1] == b"{":
         return b'"schema_version"' not in start and b'"operation"' in start
     return bool(start) and (start.startswith(ZSTD_MAGIC) or holds_frames(start) or _begins_with_map(start))

@@ -56,19 +56,19 @@ def _milliseconds(line: list[str]) -> float:
 
 
 def _problem(operation: str, signature: str) -> Problem:
-    kind, found = _OPERATION.fullmatch(operation), _SIGNATURE.fullmatch(signature)
-    if kind is None or found is None or kind[1] not in _OPS or kind[2] not in _DTYPES:
+    named, found = _OPERATION.fullmatch(operation), _SIGNATURE.fullmatch(signature)
+    if named is None or found is None or named[1] not in _OPS or named[2] not in _DTYPES:
         raise ProblemError(f"operation {operation.rpartition('_')[0] or operation}")
     trans_a, trans_b, *numbers = found.groups()
     n, m, k, batch, ld_b, ld_a = (None if number is None else int(number) for number in numbers)
     assert m is not None
     assert n is not None
     assert k is not None
-    op, dtype = _OPS[kind[1]], _DTYPES[kind[2]]
+    op, dtype = _OPS[named[1]], _DTYPES[named[2]]
     a = _operand(trans_b, m, k, ld_a, batch)
     b = _operand(trans_a, k, n, ld_b, batch)
     if (op in BATCHED) != (batch is not None):
-        raise ProblemError(f"operation {kind[1]} with signature {signature}")
+        raise ProblemError(f"operation {named[1]} with signature {signature}")
     return problem_of(op, dtype, a, b)
 
 

@@ -104,7 +104,7 @@ def judge(ours: Claim, theirs: Claim) -> Verdict:
 
 def _as_preferred(ours: Claim, theirs: Claim) -> Verdict:
     """The row of the side that somebody prefers, or that with the larger gain; else ours, as a conflict."""
-    gains = [claim.entry.candidates[0].gain_permille or 0 for claim in (ours, theirs)]
+    gains = [claim.entry.best.gain_permille or 0 for claim in (ours, theirs)]
     for claim, other, better in ((ours, theirs, gains[0] > gains[1]), (theirs, ours, gains[0] < gains[1])):
         if claim.side.prefer == claim.side.name:
             return Verdict(claim, other, f"{claim.side.name} was asked for")

@@ -185,7 +185,7 @@ def _asked(asked: Asked, sides: Sequence[Side], kinds: Sequence[Kind]) -> Plain:
 def _answer(chooser: Table | Model, problem: Problem) -> str | None:
     """The first config of the answer; None if there is none."""
     source = TableSource(chooser) if isinstance(chooser, Table) else ModelSource(chooser, chooser.hardware)
-    answer = source.ask(problem, Threshold.of(config))
+    answer = source.ask(problem, Threshold.of(config), padding=config.pad)
     return str(answer.configs[0]) if answer is not None and answer.configs else None
 
 
