@@ -175,3 +175,13 @@ def test_torch_diodes_files_may_say_the_device(name: str, inside: str, tmp_path:
     (tmp_path / name).write_text(json.dumps(document))
     assert call("build", tmp_path / name, "-o", tmp_path / "t.json").exit_code == 0
     assert read_table(tmp_path / "t.json").hardware.same_device(hardware_of("H100"))
+
+
+def test_imports_come_through_a_pipe(tmp_path: Path) -> None:
+    """A file of another tool on standard input is imported, and the table is all that is on standard output."""
+    shipped = call("export", "torch-diode-table", "nvidia-h200", "-o", "-")
+    assert shipped.exit_code == 0, shipped.output
+    result = piped(shipped.stdout, "import", "torch-diode-table", "-", "-o", "-")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["hardware"]["name"] == "NVIDIA H200"
+    assert "not Inductor's cache directory" in piped("", "import", "inductor-cache", "-", "-o", tmp_path / "x").stderr

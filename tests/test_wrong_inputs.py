@@ -18,6 +18,38 @@ from tests.model.small import model
 LEAVE_OUT = "distill d.msgpack -o x.safetensors --leave-out m=9:1"
 
 CASES = [
+    ("build d.msgpack -o x.json --layout nq", 2, "'nq' is not one of"),
+    ("build - d.msgpack -o x.json", 1, "error: <stdin>: the file is empty"),
+    ("show HEAD:mine.json", 2, "HEAD:mine.json: no such file, and git has none either: fatal: not a git repository"),
+    ("show h300", 2, "h300: no such file, and no shipped table of that name (shipped: nvidia-h200"),
+    ("collect --problems d.json --out t.msgpack", 2, "d.json: No such file or directory"),
+    ("collect --problems shapes.json --out t.msgpack", 1, "shapes.json: not a shape set: expected lists 'shapes'"),
+    ("diff - -", 2, "standard input (-) can be read only once"),
+    ("diff mine.json nvidia-h20", 2, "(did you mean nvidia-h200?)"),
+    ("evaluate nvidia-h200 d.msgpack --against text.json", 1, "text.json:1: not JSON"),
+    (
+        "evaluate nvidia-h200 d.msgpack --against problems.json",
+        1,
+        "problems.json: not a max-autotune solution of torch",
+    ),
+    ("evaluate d.msgpack", 2, "Missing argument 'DATASET...'."),
+    ("explain mm 1x 8 8", 2, "'1x' is not a size (such as 1024, or 1k, which is the same)"),
+    ("explain mm 4g 8 8", 2, "'4g' is not a size"),
+    ("explain mm 8 8 8 --dtype fp8", 2, "'fp8' is not one of 'float16', 'bfloat16', 'float32', 'tf32'"),
+    ("explain mm 8 8 8 --hardware h200 --table -", 2, "<stdin>: is not in a file: save it first"),
+    ("fmt nvidia-h200", 2, "a shipped table, which is not changed by its name (give the path of a file"),
+    ("import tunableop text.json -o x.msgpack", 1, "text.json: not TunableOp's results: no line begins like"),
+    ("import vllm text.json -o x.json", 1, "text.json: the name does not say N and K, as vLLM's do"),
+    ("import inductor-cache . -o x.msgpack", 1, "not Inductor's cache directory, or without timings"),
+    ("query mine.json 'entries[?op==mm]'", 2, "no field is called mm: a text is written"),
+    ("query mine.json 'entries[?m[1] > 8]'", 2, "(numbers are written in backquotes: `64`)"),
+    ("report mine.json --receipt mine.json -o x.html", 1, "error: mine.json"),
+    (
+        "report mine.json --beside other.json d.msgpack -o x.html",
+        1,
+        "measured on NVIDIA H200 (sm_90, 132 SMs), but other",
+    ),
+    ("set mine.json mm --m 8-4-2 --config aten --note x", 2, "'8-4-2' is neither a size nor a range like 513-1024"),
     ("build nosuch.msgpack -o x.json", 2, "error: nosuch.msgpack: No such file or directory"),
     ("build mine.json -o x.json", 1, "error: mine.json: a table, not a dataset"),
     ("build d.msgpack -o nodir/x.json", 2, "nodir: no such directory to write the table to"),
@@ -98,6 +130,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "other.json").write_text(f"{head}[{{{row}}}]}}")
     (here / "inverted.json").write_text(f"{head}[{{{row.replace('[1, 512]', '[512, 1]')}}}]}}")
     (here / "misspelt.json").write_text(f"{head}[{{{row.replace('configs', 'config')}}}]}}")
+    (here / "shapes.json").write_text('{"shapes": [1]}')
     (here / "text.json").write_text("hello")
     write_model(model(), here / "model.bin")
     (here / "cut.safetensors").write_bytes((here / "model.bin").read_bytes()[:-4])

@@ -29,7 +29,7 @@ _LAYOUT = click.option(
 
 @click.command("import", epilog=f"\b\nFormats:\n{_LIST}")
 @click.argument("name", metavar="FORMAT", type=click.Choice(tuple(FORMATS)))
-@click.argument("path", metavar="IN", type=click.Path(exists=True, path_type=Path))
+@click.argument("source", metavar="IN", type=FILE)
 @click.option("-o", "--output", metavar="OUT", required=True, type=OUTPUT, help="The table or dataset to write.")
 @click.option(
     "--hardware", metavar="NAME", help="The hardware that was measured: a table's name or its GPU's, or NAME,ARCH,SMS."
@@ -42,7 +42,7 @@ _LAYOUT = click.option(
 )
 @_LAYOUT
 def import_command(
-    name: str, path: Path, output: Path, hardware: str | None, op: str | None, dtype: str | None, layout: str | None
+    name: str, source: Typed, output: Path, hardware: str | None, op: str | None, dtype: str | None, layout: str | None
 ) -> None:
     """Import a table or timings of another tool, and say what was skipped and why.
 
@@ -51,8 +51,8 @@ def import_command(
     from diode_lut.exchange import read
     from diode_lut.exchange.content import Facts
 
-    facts = Facts(hardware_of(hardware) if hardware is not None else None, op, dtype, layout)
-    content, skipped = read(name, path, facts)
+    facts = Facts(hardware_of(hardware) if hardware is not None else None, op, dtype, layout, source.contents)
+    content, skipped = read(name, source.path, facts)
     _say(skipped)
     taken = _save_timings(content, output) if isinstance(content, tuple) else _save_table(content, output)
     say(printable(f"{output}: {taken}"), err=is_standard(output))

@@ -24,13 +24,15 @@ from diode_lut.table.entry import KIND_FIELDS
 class Facts(NamedTuple):
     """What the user says about a file whose format cannot say it; None where nothing was said.
 
-    ``hardware`` is what was measured; ``op``, ``dtype`` and ``layout`` are those of all GEMMs in the file.
+    ``hardware`` is what was measured; ``op``, ``dtype`` and ``layout`` are those of all GEMMs in the file. ``contents``
+    are those of a file that is not on disk.
     """
 
     hardware: Hardware | None = None
     op: str | None = None
     dtype: str | None = None
     layout: str | None = None
+    contents: bytes | None = None
 
 
 class Timings(NamedTuple):
@@ -116,9 +118,9 @@ _MAX_VALUES = 50_000_000
 _MAX_LITERAL_CHARS = 4096
 
 
-def read_json(path: Path, kind: type, what: str) -> Any:
+def read_json(path: Path, kind: type, what: str, contents: bytes | None = None) -> Any:
     """The document, which may hold NaN and Infinity; ExchangeError, which says ``what``, if it is not of this kind."""
-    data = read_at_most(path, _MAX_BYTES)
+    data = read_at_most(path, _MAX_BYTES) if contents is None else contents
     if has_more_values(data, _MAX_VALUES):
         raise ExchangeError(f"{path}: more than {_MAX_VALUES} values (expected {what})")
     try:

@@ -39,6 +39,8 @@ _ARGUMENT = re.compile(r"'?\b(\w+)'?[:=] ?(\d+)")
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
     """The timings of the hardware that was named; those of another device or other software are skipped."""
+    if facts.contents is not None:
+        raise ExchangeError(f"{path}: not Inductor's cache directory")
     files = sorted(file for file in path.glob("cache/*") if file.is_file())
     if not files:
         raise ExchangeError(f"{path}: not Inductor's cache directory, or without timings: it has no file in cache/")

@@ -29,7 +29,8 @@ _SIGNATURE = re.compile(r"([nt])([nt])_(\d+)_(\d+)_(\d+)(?:_B_(\d+))?(?:_ld_(\d+
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
     """The time of ``aten`` on each GEMM; lines without a time, and other operations, are skipped."""
-    text = read_at_most(path, _MAX_BYTES).decode()
+    data = read_at_most(path, _MAX_BYTES) if facts.contents is None else facts.contents
+    text = data.decode()
     lines = [line.split(",") for line in text.splitlines() if line]
     validators = {line[1]: line[2] for line in lines if line[0] == "Validator" and len(line) > 2}
     if not validators and not any(_OPERATION.fullmatch(line[0]) for line in lines):

@@ -41,7 +41,7 @@ def read(path: Path, facts: Facts, skipped: Skipped) -> Table:
         raise ExchangeError(f"{path}: is for {said.get('dtype', 'a type')} that tables do not have: give --dtype")
     hardware = known_hardware(facts, path, said.get("device_name", "").replace("_", " "))
     found: dict[Problem, list[Config]] = {}
-    for m, row in read_json(path, dict, "vLLM's configs, an object").items():
+    for m, row in read_json(path, dict, "vLLM's configs, an object", facts.contents).items():
         with counting(skipped):
             op = facts.op or "mm"
             problem = Problem.of(
