@@ -52,6 +52,13 @@ def test_shipped_tables_have_names(arguments: tuple[str, ...], words: str) -> No
     assert words in result.stdout
 
 
+@pytest.mark.parametrize("name", ["H200", "h200", "NVIDIA H200", "nvidia_h200"])
+def test_a_gpu_means_its_table(name: str) -> None:
+    """What people call a GPU is enough for its table, and for --hardware."""
+    assert call("query", name, "hardware.name").stdout == '"NVIDIA H200"\n'
+    assert "NVIDIA H200 (sm_90, 132 SMs)" in call("explain", "mm", 8, 8, 8, "--hardware", name).stdout
+
+
 def test_a_misspelt_name_gets_the_nearest() -> None:
     """The message has the known names, and the one that was probably meant."""
     result = call("show", "nvidia-h20")
