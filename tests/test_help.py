@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import diode_lut
-from diode_lut.cli import COMMANDS, SECTIONS, main
+from diode_lut.cli import COMMANDS, SECTIONS, main, typed
 from diode_lut.cli.output import CHANGES, Bars, Minutes, say
 from diode_lut.domain import errors
 from diode_lut.domain.errors import install_command
@@ -63,10 +63,16 @@ def test_query_compares_with_fields_that_tables_may_have(table_file: Write) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"), [("diode-lut sh", "plain,show"), ("diode-lut diff nv", "plain,nvidia-h200")]
+    ("words", "expected"),
+    [
+        ("diode-lut sh", "plain,show"),
+        ("diode-lut diff nv", "plain,nvidia-h200"),
+        ("diode-lut diff - nv", "plain,nvidia-h200"),
+    ],
 )
-def test_shells_complete_commands_and_tables(words: str, expected: str) -> None:
-    """Completion offers commands, and names of tables where a table goes."""
+def test_shells_complete_commands_and_tables(words: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Completion offers commands, and names of tables where a table goes; it reads nothing of what was typed before."""
+    monkeypatch.setattr(typed, "_standard_input", lambda _: pytest.fail("standard input was read"))
     environment = {"_DIODE_LUT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     result = CliRunner(env=environment).invoke(main, prog_name="diode-lut", complete_var="_DIODE_LUT_COMPLETE")
     assert expected in result.stdout.splitlines()

@@ -20,6 +20,7 @@ from diode_lut.domain.hardware import Hardware, detect_hardware
 from diode_lut.domain.problem import DTYPES, LAYOUTS, MAX_SIZE, OPS
 from diode_lut.domain.spelling import dtype_of, layout_of, size_of
 from diode_lut.io.files import read_at_most
+from diode_lut.io.resources import tables_directory
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -86,6 +87,8 @@ class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
     def convert(self, value: str | Typed, param: click.Parameter | None, ctx: click.Context | None) -> Typed:  # noqa: ARG002
         if isinstance(value, Typed):
             return value
+        if ctx is not None and ctx.resilient_parsing:  # a shell completes, and nothing is read
+            return Typed(Path(value))
         if value == STANDARD:
             return Typed(_STDIN, _standard_input(ctx))
         path = Path(value)
@@ -94,7 +97,8 @@ class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
         if _IN_GIT.fullmatch(value):
             return Typed(path, _in_git(value))
         if self._names and _NAME.fullmatch(value) and not _LIKE_FILES.fullmatch(value):
-            return Typed(_shipped(value), shipped_as=value)
+            path = _named(value)
+            return Typed(path, shipped_as=value if path.is_relative_to(tables_directory()) else "")
         return Typed(path)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -141,7 +145,7 @@ def _in_git(name: str) -> bytes:
         raise TableError(f"no such file, and git has none either: {reason}", path=Path(name)) from OSError(name)
 
 
-def _shipped(name: str) -> Path:
+def _named(name: str) -> Path:
     from diode_lut.selection.catalog import find_path
 
     try:
