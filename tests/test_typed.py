@@ -192,3 +192,12 @@ def test_imports_come_through_a_pipe(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["hardware"]["name"] == "NVIDIA H200"
     assert "not Inductor's cache directory" in piped("", "import", "inductor-cache", "-", "-o", tmp_path / "x").stderr
+
+
+@pytest.mark.parametrize("command", ["show", "check", "fmt", "query - x"])
+def test_standard_input_has_the_limits_of_files(command: str) -> None:
+    """What is too large for a table is refused before it is parsed, wherever it comes from."""
+    name, *more = command.split()
+    result = piped(b"{" + b" " * (64 << 20) + b"}", name, *(more or ["-"]))
+    assert result.exit_code in (1, 2)
+    assert "<stdin>: cannot be read: too large (allowed: 64 MiB)" in result.output

@@ -80,6 +80,7 @@ function update() {
   draw("coverage", shapesOf(data, shown, how), coverageSpec(data, shown, how), point);
   draw("templates", winsOf(data, charted), templatesSpec(data), choosePanel);
   draw("gains", points.filter(({ gain }) => gain !== null), gainsSpec, point);
+  draw("times", points.filter(({ time }) => time), timesSpec, point);
   draw("regrets", points.filter(({ regret }) => regret !== null), regretsSpec, point);
   fillRows(data, shown.rows, order.value, most);
   answer();
@@ -100,6 +101,7 @@ function fillHints() {
   hint("coverage-hint", `Rectangles are ranges of sizes, points exact ones. What a row leaves open reaches the edge.${misses}${asked}`);
   hint("templates-hint", `${data.problems.length ? "Measured problems" : "Rows"} by the first kernel that the table gives. A click on a bar shows its part of the table.`);
   hint("gains-hint", data.problems.length ? "A point for each measured problem." : "A point for each row, in the middle of its ranges.");
+  hint("times-hint", data.problems.length ? "Of the table's choice: a point for each measured problem." : "Unknown without a dataset.");
   hint("regrets-hint", data.problems.length ? "A point for each measured problem; the line is at 2 %." : "Unknown without a dataset: diode_lut report TABLE DATASET.");
 }
 
