@@ -111,6 +111,7 @@ def test_the_command_that_installs_works_where_it_is_said(tmp_path: Path, monkey
 
 def test_the_wheel_has_the_documentation(tmp_path: Path) -> None:
     """An installed package has tables, schemas and documents, and no datasets."""
+    pytest.importorskip("hatchling")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")

@@ -135,7 +135,9 @@ def parse(path: Path, data: bytes, most: int) -> Any:
 def _require_size(path: Path, data: bytes) -> None:
     """TableError for what was read elsewhere, such as from standard input, and is too large for a table."""
     if len(data) > MAX_BYTES:
-        raise TableError(f"cannot be read: too large (allowed: {MAX_BYTES >> 20} MiB)", path=path)
+        raise TableError(f"cannot be read: too large (allowed: {MAX_BYTES >> 20} MiB)", path=path) from OSError(
+            str(path)
+        )
 
 
 def located(path: Path, data: bytes, faults: Iterable[Fault]) -> list[TableError]:
