@@ -84,13 +84,15 @@ class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
     def __init__(self, *, names: bool) -> None:
         self._names = names
 
-    def convert(self, value: str | Typed, param: click.Parameter | None, ctx: click.Context | None) -> Typed:  # noqa: ARG002
+    def convert(self, value: str | Typed, param: click.Parameter | None, ctx: click.Context | None) -> Typed:
         if isinstance(value, Typed):
             return value
         if ctx is not None and ctx.resilient_parsing:  # a shell completes, and nothing is read
             return Typed(Path(value))
         if value == STANDARD:
             return Typed(_STDIN, _standard_input(ctx))
+        if "\0" in value:
+            self.fail(f"{value!r} has a zero byte, which no file's name has", param, ctx)
         path = Path(value)
         if path.exists() or path.is_symlink():
             return Typed(path)
