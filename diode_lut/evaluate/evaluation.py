@@ -30,6 +30,9 @@ REGRET_LIMITS = (0.005, 0.01, 0.02, 0.05)
 REGRET_CLASSES = ("under 0.5 %", "0.5 to 1 %", "1 to 2 %", "2 to 5 %", "over 5 %", "not measured")
 """Their names, and that of choices without a time."""
 
+_DIGITS = 6
+"""Digits after the point to which regrets are compared, as reports have them."""
+
 WORST = 10
 """Number of problems with the largest regret that are listed."""
 
@@ -136,7 +139,12 @@ class Evaluation(NamedTuple):
 
 def regret_class(regret: float | None) -> str:
     """The one of REGRET_CLASSES that a regret is in; None was not measured."""
-    return REGRET_CLASSES[-1 if regret is None else sum(regret > limit for limit in REGRET_LIMITS)]
+    return REGRET_CLASSES[-1 if regret is None else sum(not _within(regret, limit) for limit in REGRET_LIMITS)]
+
+
+def _within(regret: float, limit: float) -> bool:
+    """Whether a regret is at most the limit; times in whole nanoseconds can give 0.020000000000000018 for 0.02."""
+    return round(regret, _DIGITS) <= limit
 
 
 def _summary(cases: Sequence[Case]) -> Summary:
@@ -152,8 +160,8 @@ def _summary(cases: Sequence[Case]) -> Summary:
         best_gain=geometric_mean(case.best_gain for case in cases if case.best_gain is not None),
         regret=None if mean_ratio is None else mean_ratio - 1,
         worst_regret=max(regrets, default=None),
-        within_2=_share([regret <= 0.02 for regret in regrets]),
-        within_5=_share([regret <= 0.05 for regret in regrets]),
+        within_2=_share([_within(regret, 0.02) for regret in regrets]),
+        within_5=_share([_within(regret, 0.05) for regret in regrets]),
         slower=sum(gain * (1 + SLOWER) < 1 for gain in gains),
     )
 
