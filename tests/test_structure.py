@@ -41,6 +41,7 @@ LAYERS = (
     "collect",
     "exchange",
     "report",
+    "adopt",
     "cli",
 )
 """The modules and subpackages of diode_lut, from the bottom up: each imports only from those before it."""

@@ -18,11 +18,12 @@ from tests.model.small import model
 LEAVE_OUT = "distill d.msgpack -o x.safetensors --leave-out m=9:1"
 
 CASES = [
+    ("adopt --budget 1 --problems modles", 2, "modles: no such file, and no shipped set (models, llm, quick)"),
     ("build d.msgpack -o x.json --layout nq", 2, "'nq' is not one of"),
     ("build - d.msgpack -o x.json", 1, "error: <stdin>: the file is empty"),
     ("show HEAD:mine.json", 2, "HEAD:mine.json: no such file, and git has none either: fatal: not a git repository"),
     ("show h300", 2, "h300: no such file, and no shipped table of that name (shipped: nvidia-h200"),
-    ("collect --problems d.json --out t.msgpack", 2, "d.json: No such file or directory"),
+    ("collect --problems d.json --out t.msgpack", 2, "d.json: no such file, and no shipped set (models, llm, quick)"),
     ("collect --problems shapes.json --out t.msgpack", 1, "shapes.json: not a shape set: expected lists 'shapes'"),
     ("diff - -", 2, "standard input (-) can be read only once"),
     ("diff mine.json nvidia-h20", 2, "(did you mean nvidia-h200?)"),
@@ -115,6 +116,7 @@ CASES = [
     ("show text.json", 1, "error: text.json: neither a table nor a safetensors file"),
     ("tables mine.json", 2, "Got unexpected extra argument (mine.json)"),
     ("unset mine.json bmm", 1, "error: mine.json: no row has the key bmm"),
+    ("verify mine.json -o nodir/x.json", 2, "nodir: no such directory to write the problems to"),
 ]
 """What is typed, the exit code, and a part of what is said."""
 
@@ -153,7 +155,15 @@ def test_messages(typed: str, code: int, words: str, directory: Path, monkeypatc
     assert len([line for line in said.splitlines() if line.startswith("error:")]) <= 1
 
 
-@pytest.mark.parametrize("typed", ["collect --random 1 --out t.msgpack", "distill d.msgpack -o x.safetensors"])
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "collect --random 1 --out t.msgpack",
+        "distill d.msgpack -o x.safetensors",
+        "adopt --budget 1",
+        "verify mine.json",
+    ],
+)
 def test_commands_that_need_torch_say_so(typed: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is not installed, the message has the remedy."""
     monkeypatch.chdir(directory)

@@ -25,6 +25,7 @@ from diode_lut.io.resources import documents_directory
 from diode_lut.settings import config
 
 COMMANDS = {
+    "adopt": "diode_lut.cli.adopt:adopt_command",
     "build": "diode_lut.cli.build:build_command",
     "check": "diode_lut.cli.tables:check_command",
     "collect": "diode_lut.cli.collect:collect_command",
@@ -47,6 +48,7 @@ COMMANDS = {
     "set": "diode_lut.cli.edit:set_command",
     "tables": "diode_lut.cli.tables:tables_command",
     "unset": "diode_lut.cli.edit:unset_command",
+    "verify": "diode_lut.cli.adopt:verify_command",
 }
 """The function of each command, which is imported when it is needed."""
 

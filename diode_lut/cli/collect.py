@@ -17,17 +17,19 @@ from click.core import ParameterSource
 from diode_lut.cli.inputs import end_with_losses, require_inductor
 from diode_lut.cli.output import Minutes, say
 from diode_lut.cli.typed import DTYPE, FILE, LAYOUT, OP, TABLE, Typed
-from diode_lut.collect.setup import METHODS
+from diode_lut.collect.setup import METHODS, SETS
 from diode_lut.domain.errors import CollectError
-from diode_lut.domain.hardware import detect_hardware
+from diode_lut.domain.hardware import Hardware, detect_hardware
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import OPS, Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from diode_lut.collect.collector import Pass
     from diode_lut.collect.tasks import Outcome
 
-_STOPPED = 130
+STOPPED = 130
 """Exit code after Ctrl-C, as in shells."""
 
 
@@ -36,8 +38,10 @@ _STOPPED = 130
     "--problems",
     "problem_file",
     type=FILE,
-    help='JSON list of {"op", "B", "M", "N", "K", "dtype", "layout"}, optionally "align" and "epilogue"; or a receipt,'
-    " whose misses on devices like this one are measured.",
+    metavar="SET|FILE",
+    help=f"A shipped set ({', '.join(SETS)}), the most useful problems first; or a file: a JSON list of "
+    '{"op", "M", "N", "K", "dtype"}, optionally "B", "layout", "align" and "epilogue"; a dataset; a table; or a '
+    "receipt, whose misses on devices like this one are measured.",
 )
 @click.option("--random", "count", metavar="N", type=click.IntRange(min=1), help="Draw N problems at random instead.")
 @click.option(
@@ -154,7 +158,7 @@ def collect_command(
         if tallies and tallies[-1]["left"]:
             say(_summary(path, each.stage, tallies[-1]))
         say("stopped: run the same command again to go on", err=True)
-        context.exit(_STOPPED)
+        context.exit(STOPPED)
     left = sum(tally["left"] for tally in tallies)
     if left:
         say(f"{left} problems left: run the same command again to go on", err=True)
@@ -176,12 +180,21 @@ def _problems(
     given = [name for name in drawing if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if given:
         raise click.UsageError(f"--{given[0].rstrip('s').replace('_', '-')} goes with --random only")
-    from diode_lut.collect.problems import read_problems
-
     assert problem_file is not None
     name = {"": None, "all": "cuda"}.get(device or "", device)
-    find_hardware = None if device is None else partial(detect_hardware, name)
-    return read_problems(problem_file.path, find_hardware, problem_file.contents)
+    return problems_of(problem_file, None if device is None else partial(detect_hardware, name))
+
+
+def problems_of(typed: Typed, find_hardware: Callable[[], Hardware] | None) -> list[Problem]:
+    """The problems of a shipped set, or of a file; UsageError if it is neither."""
+    from diode_lut.collect.problems import problem_set, read_problems
+
+    name = str(typed.path)
+    if typed.contents is None and name in SETS:
+        return problem_set(name)
+    if typed.contents is None and not typed.path.exists():
+        raise click.UsageError(f"--problems: {name}: no such file, and no shipped set ({', '.join(SETS)})")
+    return read_problems(typed.path, find_hardware, typed.contents)
 
 
 def _show(each: Pass, tally: Counter[str]) -> None:

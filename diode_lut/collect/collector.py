@@ -119,28 +119,30 @@ def collect(
     scheduler: str | None = None,
     budget_s: float = math.inf,
     table: Table | None = None,
+    executor: Executor | None = None,
 ) -> Generator[Pass]:
     """Measure what the dataset at ``path`` does not hold yet; each pass must be exhausted before the next.
 
     ``device`` is ``cpu``, ``cuda`` or ``all`` (see open_executor); by default CUDA where there is any. ``method`` is
     one of METHODS; by default ``sweep`` on CUDA. ``scheduler`` is the address of a Dask scheduler whose workers
     measure. After ``budget_s`` seconds no problem is begun. Problems that cannot be measured are skipped. With a
-    ``table``, only its answers and ``aten`` are timed, at the stage ``final``; problems that it misses are left out.
+    ``table``, only its answers and ``aten`` are timed, at the last stage; problems that it misses are left out. Method
+    ``autotune`` times Inductor's other choices as well. ``executor`` is one that is open already, which stays open.
 
     HardwareError without such a device, DatasetError if the file holds timings of other hardware or other software,
     CollectError if measuring cannot start or go on, or the disk is full, DeviceLostError if a kernel made the device
     unusable and no worker can be replaced.
     """
     deadline = time.monotonic() + budget_s
-    with open_executor(device, scheduler) as executor:
-        setup = executor.find_setup(device, method, search_space)
+    with nullcontext(executor) if executor else open_executor(device, scheduler) as measuring:
+        setup = measuring.find_setup(device, method, search_space)
         if table is not None:
             _require_fit(table, setup)
         with DatasetWriter(path, setup.header) as writer:
             dataset = read_dataset(path)
-            for stage in METHODS[setup.method] if table is None else ("final",):
+            for stage in METHODS[setup.method] if table is None else METHODS[setup.method][-1:]:
                 tasks = _tasks(stage, problems, dataset) if table is None else _answers(table, problems)
-                with closing(_outcomes(stage, tasks, writer, dataset, executor, setup, deadline)) as outcomes:
+                with closing(_outcomes(stage, tasks, writer, dataset, measuring, setup, deadline)) as outcomes:
                     yield Pass(stage, len(tasks), outcomes, dataset)
 
 
@@ -151,10 +153,6 @@ def _tasks(stage: str, problems: Sequence[Problem], dataset: Dataset) -> list[Ta
 
 
 def _require_fit(table: Table, setup: Setup) -> None:
-    if "final" not in METHODS[setup.method]:
-        raise CollectError(
-            f"method {setup.method} has no stage final, which times a table's answers: use --method sweep, on CUDA"
-        )
     if not table.hardware.same_arch(setup.header.hardware):
         raise CollectError(f"{table.path}: it is for {table.hardware}, this is {setup.header.hardware}")
 

@@ -1,4 +1,4 @@
-"""The problems to measure: read from a file, or drawn at random."""
+"""The problems to measure: a set with a name, those of a file, or drawn at random."""
 
 from __future__ import annotations
 
@@ -23,40 +23,60 @@ from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.receipt.file import decode_receipt
 from diode_lut.receipt.receipt import Receipt
 from diode_lut.receipt.summary import losses
+from diode_lut.table import Entry, Table
+from diode_lut.table.read import table_of
 
 _log = logging.getLogger(__name__)
 
 _MAX_BYTES = 64 << 20
 _MAX_VALUES = 5_000_000
 
-_KEYS = ("op", "dtype", "layout", "B", "M", "N", "K")
+REQUIRED = ("op", "dtype", "M", "N", "K")
 """The keys that a problem must have."""
+
+BLOCK = 32
+"""So many problems of a shipped set are of the same op, dtype, layout and alignment, and share compiled kernels."""
+
+_SHIPPED = Path(__file__).with_name("problem_sets") / "models.json"
+_QUICK = 128
+
+
+def problem_set(name: str) -> list[Problem]:
+    """The problems of one of SETS, the most useful first."""
+    problems = read_problems(_SHIPPED)
+    if name == "llm":
+        return [problem for problem in problems if problem.dtype == "bfloat16"]
+    return problems[:_QUICK] if name == "quick" else problems
 
 
 def read_problems(
     path: Path, find_hardware: Callable[[], Hardware] | None = None, contents: bytes | None = None
 ) -> list[Problem]:
-    """The problems of a JSON list of ``{"op", "B", "M", "N", "K", "dtype", "layout"}``, each once, in file order.
+    """The problems of a JSON list of ``{"op", "M", "N", "K", "dtype"}``, each once, in file order.
 
-    ``align`` and ``epilogue`` may be given too; without them the operands are packed and nothing follows the GEMM.
-    Other keys are ignored. CollectError, with file, index and key, if the file is not such a list or one of its
-    problems cannot exist.
+    ``B`` is 1 and ``layout`` is ``nn`` unless given. ``align`` and ``epilogue`` may be given too; without them the
+    operands are packed and nothing follows the GEMM. Other keys are ignored. CollectError, with file, index and key, if
+    the file is not such a list or one of its problems cannot exist.
 
-    torch-diode's shape sets are read as well, and so are datasets, whose problems are taken.
+    torch-diode's shape sets are read as well.
 
     The file may be a receipt: then these are its misses, those that lost most time first; with ``find_hardware``, only
     the misses on devices of the same architecture and SM count as the hardware that it returns. ReceiptError if the
-    receipt is not valid, CollectError if there was no miss. ``contents`` are those of a file that is not on disk.
+    receipt is not valid, CollectError if there was no miss. Of a dataset it is every problem, of a table the smallest
+    and the largest problem of each row that leaves nothing open; the rows with the largest gain come first.
+    DatasetError or TableError if the file is not valid. ``contents`` are those of a file that is not on disk.
     """
     data = read_at_most(path, _MAX_BYTES) if contents is None else contents
     if is_dataset(data):
-        return list(dict.fromkeys(record.problem for record in read_dataset(path, contents=data)))
+        return _of_dataset(path, data)
     if has_more_values(data, _MAX_VALUES):
         raise CollectError(f"{path}: more than {_MAX_VALUES} values")
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise CollectError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+    if isinstance(document, dict) and "entries" in document:
+        return _of_table(table_of(path, data))
     if isinstance(document, dict) and "schema_version" in document:
         return _misses(decode_receipt(document, str(path)), path, find_hardware() if find_hardware else None)
     if isinstance(document, dict) and not {"operations", "shapes"}.isdisjoint(document):
@@ -97,6 +117,37 @@ def _shapes(document: dict[str, Any], path: Path) -> Iterator[tuple[str, dict[st
         raise CollectError(f"{path}: not a shape set: expected lists 'shapes' of objects") from None
 
 
+def _of_dataset(path: Path, data: bytes) -> list[Problem]:
+    found = list(dict.fromkeys(record.problem for record in read_dataset(path, contents=data)))
+    if not found:
+        raise CollectError(f"{path}: a dataset without a problem")
+    return found
+
+
+def _of_table(table: Table) -> list[Problem]:
+    rows = sorted(table.entries, key=lambda entry: -(entry.best.gain_permille or 0))
+    found = list(dict.fromkeys(problem for row in rows for problem in ends(row)))
+    if not found:
+        raise CollectError(f"{table.path}: no row names op, dtype, layout, align and all sizes")
+    return found
+
+
+def ends(row: Entry) -> tuple[Problem, ...]:
+    """The smallest and the largest problem that a row covers, which may be the same; none if its key leaves any open.
+
+    A row for any epilogue stands for the GEMM without one.
+    """
+    op, dtype, layout, align = row.op, row.dtype, row.layout, row.align
+    batch = row.b if op in BATCHED else (1, 1)
+    if op is None or dtype is None or layout is None or align is None:
+        return ()
+    if batch is None or row.m is None or row.n is None or row.k is None:
+        return ()
+    small, large = zip(batch, row.m, row.n, row.k, strict=True)
+    epilogue = row.epilogue or NO_EPILOGUE
+    return tuple(dict.fromkeys(Problem(op, dtype, layout, align, *sizes, epilogue) for sizes in (small, large)))
+
+
 def _misses(receipt: Receipt, path: Path, hardware: Hardware | None) -> list[Problem]:
     missed = [miss for miss in losses(receipt) if hardware is None or miss.hardware.same_arch(hardware)]
     if not missed:
@@ -107,10 +158,10 @@ def _misses(receipt: Receipt, path: Path, hardware: Hardware | None) -> list[Pro
 
 def _problem(fields: Any, where: str) -> Problem:
     if not isinstance(fields, dict):
-        raise CollectError(f"{where}: expected an object with {', '.join(_KEYS)}, found {_kind(fields)}")
-    missing = [key for key in _KEYS if key not in fields]
+        raise CollectError(f"{where}: expected an object with {', '.join(REQUIRED)}, found {_kind(fields)}")
+    missing = [key for key in REQUIRED if key not in fields]
     if missing:
-        raise CollectError(f"{where}.{missing[0]}: missing (needed: {', '.join(_KEYS)})")
+        raise CollectError(f"{where}.{missing[0]}: missing (needed: {', '.join(REQUIRED)})")
     try:
         return Problem.of(
             fields["op"],
@@ -118,8 +169,8 @@ def _problem(fields: Any, where: str) -> Problem:
             fields["N"],
             fields["K"],
             dtype=_spelled(fields["dtype"], dtype_of),
-            layout=_spelled(fields["layout"], layout_of),
-            b=fields["B"],
+            layout=_spelled(fields.get("layout", "nn"), layout_of),
+            b=fields.get("B", 1),
             align=fields.get("align"),
             epilogue=fields.get("epilogue", NO_EPILOGUE),
         )

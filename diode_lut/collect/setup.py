@@ -105,6 +105,13 @@ def _driver_version() -> str:
 METHODS = {"autotune": ("autotune",), "sweep": ("sweep", "final")}
 """The stages of each method, in order: all problems go through one stage before any goes through the next."""
 
+SETS = {
+    "models": "GEMMs of model suites in float16 and of language models in bfloat16, then some of them with epilogues",
+    "llm": "those in bfloat16, of language models",
+    "quick": "the first 128 of models",
+}
+"""The shipped sets of problems by name. All begin with the GEMMs whose kernels gained most over aten on an H200."""
+
 MEASURERS = {
     "autotune": "diode_lut.collect.autotune:measure",
     "sweep": "diode_lut.collect.sweep:measure",

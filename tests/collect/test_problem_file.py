@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.collect.problems import read_problems
-from diode_lut.dataset import read_dataset
+from diode_lut.collect.problems import BLOCK, problem_set, read_problems
+from diode_lut.collect.setup import SETS
+from diode_lut.collect.tasks import Family
+from diode_lut.dataset import DatasetWriter, Header, Record, Timing, pack, read_dataset
 from diode_lut.domain.errors import CollectError
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import ALIGNS, DTYPES, LAYOUTS, OPS, Problem
-from tests.distill import synthetic
+from diode_lut.kernels.config import ATEN
+from diode_lut.table import Candidate, Entry, Table, write_table
 
 MM = {"op": "mm", "B": 1, "M": 64, "N": 96, "K": 128, "dtype": "float16", "layout": "nt"}
 
@@ -47,8 +52,8 @@ def test_alignment_is_that_of_packed_operands_unless_given(tmp_path: Path, field
         ("[1,\n 2", ":2: not JSON: "),
         ({"op": "mm"}, ": expected a list of problems, found dict"),
         ([], ": expected a list of problems, found an empty list"),
-        ([MM, 7], ": [1]: expected an object with op, dtype, layout, B, M, N, K, found int"),
-        ([MM, {"op": "mm"}], ": [1].dtype: missing (needed: op, dtype, layout, B, M, N, K)"),
+        ([MM, 7], ": [1]: expected an object with op, dtype, M, N, K, found int"),
+        ([MM, {"op": "mm"}], ": [1].dtype: missing (needed: op, dtype, M, N, K)"),
         ([{**MM, "dtype": "int8"}], ": [0].dtype: 'int8' is not one of float16, bfloat16, float32, tf32"),
         ([{**MM, "op": ["mm"]}], ": [0].op: ['mm'] is not one of mm, addmm, bmm, baddbmm"),
         ([{**MM, "layout": "NX"}], ": [0].layout: 'nx' is not one of nn, nt, tn, tt"),
@@ -112,7 +117,38 @@ def test_torch_diodes_shape_sets(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         read_problems(path)
 
 
-def test_a_dataset_is_a_list_of_problems(tmp_path: Path) -> None:
-    """Its problems can be measured again, each once."""
-    path = synthetic.write(tmp_path / "d.msgpack", 3)
-    assert read_problems(path) == list(dict.fromkeys(record.problem for record in read_dataset(path)))
+def test_batch_and_layout_have_defaults(tmp_path: Path) -> None:
+    """Without ``B`` and ``layout`` a problem has no batch, and both matrices are row-major."""
+    fields = {name: value for name, value in MM.items() if name not in ("B", "layout")}
+    (problem,) = read_problems(write(tmp_path / "problems.json", [fields]))
+    assert problem == Problem.of("mm", 64, 96, 128, dtype="float16", layout="nn")
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_shipped_sets_are_problems_in_blocks(name: str) -> None:
+    """Each set has valid problems, each once; in the largest, neighbours share kernels except where a block ends."""
+    problems = problem_set(name)
+    assert problems == list(dict.fromkeys(problems))
+    assert set(problems) <= set(problem_set("models"))
+    changes = sum(Family.of(one) != Family.of(other) for one, other in pairwise(problems))
+    assert changes < 3 * len(problems) / BLOCK
+
+
+def test_dataset_is_a_problem_file(tmp_path: Path) -> None:
+    """Of a dataset, compact or not, every problem counts once."""
+    problems = [Problem.of("mm", m, 96, 128, dtype="float16", layout="nt", epilogue="light") for m in (8, 7)]
+    path = tmp_path / "timings.msgpack"
+    with DatasetWriter(path, Header(Hardware("A", "sm_90", 1))) as writer:
+        for problem in (*problems, problems[0]):
+            writer.append(Record(problem, (Timing(ATEN, 1000.0),)))
+    assert read_problems(path) == problems
+    pack([read_dataset(path)], tmp_path / "packed.msgpack.zst")
+    assert sorted(read_problems(tmp_path / "packed.msgpack.zst")) == sorted(problems)
+
+
+def test_table_is_a_problem_file(tmp_path: Path) -> None:
+    """Of a table the ends of each row count, the largest gain first; rows that leave sizes open do not."""
+    exact = Entry("mm", "float16", "nt", 16, None, (8, 8), (16, 16), (32, 32), (Candidate(ATEN),))
+    wide = exact._replace(m=(64, 128), candidates=(Candidate(ATEN, 1200),))
+    write_table(Table(Hardware("A", "sm_90", 1), [exact, wide, exact._replace(k=None)]), tmp_path / "table.json")
+    assert [problem.m for problem in read_problems(tmp_path / "table.json")] == [64, 128, 8]

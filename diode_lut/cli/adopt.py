@@ -1,0 +1,202 @@
+"""``adopt`` and ``verify``: a table for a device that has none, and whether a table's answers hold on a device."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from diode_lut.cli.inputs import require_inductor
+from diode_lut.cli.output import say
+from diode_lut.cli.typed import FILE, TABLE, Typed
+from diode_lut.collect.setup import SETS
+from diode_lut.domain.errors import HardwareError
+from diode_lut.domain.hardware import Hardware, detect_hardware
+from diode_lut.domain.printable import as_lines, printable
+from diode_lut.io.files import require_writable
+
+if TYPE_CHECKING:
+    from diode_lut.adopt.drift import Drift, Interval
+    from diode_lut.table import Table
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_SHOWN = 10
+"""Most rows that drifted that are listed."""
+
+
+@click.command("adopt")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MINUTES",
+    required=True,
+    help="Time to spend: 10 gives a first table, 60 most of the models, a night all problems.",
+)
+@click.option(
+    "--problems",
+    "problem_file",
+    type=FILE,
+    metavar="SET|FILE",
+    default="models",
+    show_default=True,
+    help=f"A shipped set ({', '.join(SETS)}), or any problem file that collect takes.",
+)
+@click.option("--device", type=click.Choice(("cuda", "cpu", "all")), help="[default: cuda where there is any]")
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIRECTORY",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("adopted"),
+    show_default=True,
+    help="The directory to write to, and to continue from.",
+)
+@click.pass_context
+def adopt_command(context: click.Context, budget: float, problem_file: Typed, device: str | None, output: Path) -> None:
+    """Make a table for this machine's device: measure, check, build, train, evaluate and report.
+
+    The most useful problems come first. Run again with the same directory, it goes on where it stopped, with a new
+    budget. It refuses to build from a busy or slowed GPU and from noise, and says why. OUTPUT/contribution has all that
+    a pull request needs.
+    """
+    from diode_lut.cli.collect import STOPPED, problems_of
+
+    require_inductor("adopt")
+    problems = problems_of(problem_file, lambda: detect_hardware("cuda" if device == "all" else device))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a killed run removes its temporary files
+    from diode_lut.adopt.adopt import Folder, adopt
+    from diode_lut.adopt.contribution import complete
+    from diode_lut.domain.hardware import slug
+
+    def report(text: str) -> None:
+        say(printable(text), err=True)
+
+    name = slug(problem_file.path.name.partition(".")[0]) or "problems"
+    try:
+        adopted = adopt(problems, output, name=name, budget_s=60 * budget, device=device, report=report)
+        lines = complete(adopted, Folder(output), report)
+    except KeyboardInterrupt:
+        report("stopped: run the same command again to go on")
+        context.exit(STOPPED)
+    say(as_lines([*lines, "", f"{Folder(output).contribution}: ready to contribute; README.md says how"]))
+
+
+@click.command("verify")
+@click.argument("table_file", metavar="[TABLE]", required=False, type=TABLE)
+@click.option("--device", type=click.Choice(("cuda", "cpu")), help="[default: cuda where there is any]")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MINUTES",
+    default=0.7,
+    show_default=True,
+    help="Begin no row after this time.",
+)
+@click.option(
+    "--rows", metavar="N", type=click.IntRange(min=8), default=48, show_default=True, help="Rows to measure, at most."
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    type=_FILE,
+    default=Path("drifted.json"),
+    show_default=True,
+    help="The problem file to write, with the problems that drifted; without any it is not written.",
+)
+@click.pass_context
+def verify_command(
+    context: click.Context, table_file: Typed | None, device: str | None, budget: float, rows: int, output: Path
+) -> None:
+    """Say whether a table's answers hold on this machine, from a sample of its rows, within a minute.
+
+    TABLE is a file or the name of a shipped table, by default the first that answers on this device. Half of the sample
+    are the rows that gain most. A row has drifted if its gain over aten differs by over 10 % from the recorded one. It
+    exits with 0 if the table holds, else with 1.
+    """
+    from diode_lut.selection.catalog import open_table
+
+    if not output.parent.is_dir():
+        raise click.UsageError(f"{output.parent}: no such directory to write the problems to")
+    require_writable(output)
+    require_inductor("verify")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a killed run removes its temporary files
+    from diode_lut.adopt.verify import sample_of, verify
+
+    found = detect_hardware(device)
+    table = open_table(table_file.file if table_file else _table_for(found))
+    drift = verify(
+        table,
+        device=device,
+        budget_s=60 * budget,
+        sample=sample_of(table, rows),
+        report=lambda text: say(text, err=True),
+    )
+    say(as_lines([f"{table.path}: {_verdict(table, found, drift)}", *_findings(drift)]))
+    if drift.drifted:
+        _write(output, drift)
+        say(as_lines([f"{output}: {len(drift.drifted)} problems that drifted, for `collect --problems`"]))
+    context.exit(0 if drift.verdict == "holds" and table.hardware.same_device(found) else 1)
+
+
+def _table_for(hardware: Hardware) -> Path:
+    """The first table that answers on this hardware."""
+    from diode_lut.selection.catalog import find_tables, is_model
+    from diode_lut.settings import config
+
+    tables = [file for file in find_tables(config.tables) if not is_model(file.path)]
+    fitting = [file for file in tables if file.hardware.same_arch(hardware)]
+    fitting.sort(key=lambda file: file.shipped and not file.hardware.same_device(hardware))
+    if not fitting:
+        raise HardwareError(f"no table is for {hardware}: name one, or make one with `diode-lut adopt`")
+    return fitting[0].path
+
+
+def _verdict(table: Table, found: Hardware, drift: Drift) -> str:
+    if table.hardware.same_device(found):
+        return f"{drift.verdict} on {found}"
+    return f"is for {table.hardware}, this is {found}; of its gains the sample says: {drift.verdict}"
+
+
+def _findings(drift: Drift) -> list[str]:
+    share, kept = drift.share, drift.kept
+    noise = "not measured" if drift.noise is None else f"{drift.noise:.1%}"
+    lines = [
+        f"  rows measured: {len(drift.rows)}; difference between two measurements of a gain: {noise}",
+        f"  measured gain over recorded gain: {_factor(kept)}",
+        f"  drifted by more than {drift.tolerance:.0%}: {len(drift.drifted)}, {_percent(share)}",
+    ]
+    for row in drift.drifted[:_SHOWN]:
+        gain = f"{row.measured[-1]:.3f}" if row.measured[-1] else "does not run"
+        lines.append(f"    {row.problem}: recorded {row.recorded:.3f}, measured {gain}")
+    return lines + [f"  {text}" for text in [_advice(drift)] if text]
+
+
+def _advice(drift: Drift) -> str:
+    return {
+        "too noisy": "measure on an idle machine: times differ too much to say anything",
+        "undecided": "too few rows for a verdict: use a larger --budget, or a table with more rows for one GEMM",
+        "does not hold": "measure the problems again, and build the table from all timings",
+        "holds": "",
+    }[drift.verdict]
+
+
+def _factor(interval: Interval | None) -> str:
+    if interval is None:
+        return "not known"
+    return f"{interval.value:.3f} (95 %: {interval.low:.3f} to {interval.high:.3f})"
+
+
+def _percent(interval: Interval) -> str:
+    return f"{interval.value:.1%} (95 %: {interval.low:.1%} to {interval.high:.1%})"
+
+
+def _write(path: Path, drift: Drift) -> None:
+    import orjson
+
+    from diode_lut.io.files import write_atomically
+
+    lines = (orjson.dumps(row.problem.to_json()) for row in drift.drifted)
+    write_atomically(path, b"[\n" + b",\n".join(lines) + b"\n]\n")

@@ -1,0 +1,62 @@
+"""A measurer whose times are computed, with as much noise as a test wants."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+from diode_lut.collect.tasks import Outcome, Task
+from diode_lut.collect.watch import Watch
+from diode_lut.dataset import Record, Timing
+from diode_lut.domain.problem import Problem
+from diode_lut.kernels.config import ATEN, Config
+
+SPLITS = [Config("decompose_k", (parts,)) for parts in (2, 4, 8, 16)]
+
+UNFINISHED = 20
+
+noise = 0.0
+"""By how much, as a fraction, a time of aten is off at most."""
+
+_source = random.Random(0)
+
+
+def problems(count: int) -> list[Problem]:
+    return [Problem.of("bmm", 16 + number, 64, 64, b=2, dtype="float32", layout="nn") for number in range(count)]
+
+
+def best(problem: Problem) -> Config:
+    """The config with the largest gain: every other problem has another one than its neighbours."""
+    return SPLITS[problem.m % len(SPLITS)]
+
+
+def gain(problem: Problem, config: Config) -> float:
+    """Over aten: from 1.2 to 1.6 for the best config, and under 1 for others."""
+    if config == ATEN:
+        return 1.0
+    return 1.2 + problem.m % 5 / 10 if config == best(problem) else 0.9
+
+
+def measure(
+    tasks: Sequence[Task], device: str, watch: Watch, search_space: str, stage: str = "autotune"
+) -> Iterator[Outcome]:
+    """A Measurer. Problems with m=UNFINISHED cannot be measured in the final stage."""
+    for task in tasks:
+        if stage == "final" and task.problem.m == UNFINISHED:
+            yield Outcome(task.problem, "skipped", reason="for a test")
+            continue
+        aten = 1000.0 * task.problem.m * (1 + noise * _source.uniform(-1, 1))
+        times = {config: 1000.0 * task.problem.m / gain(task.problem, config) for config in SPLITS} | {ATEN: aten}
+        timings = tuple(Timing.of(config, ns) for config, ns in times.items())
+        yield Outcome(task.problem, "measured", Record(task.problem, timings, stage))
+
+
+sweep = partial(measure, stage="sweep")
+final = partial(measure, stage="final")
+
+
+def finalists(records: Iterable[Record], problems: Iterable[Problem], sm_count: int) -> list[Task]:
+    """A task for each problem that was swept."""
+    swept = {record.problem for record in records}
+    return [Task(problem) for problem in problems if problem in swept]

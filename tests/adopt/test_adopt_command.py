@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from diode_lut.adopt import adopt as adopting
+from diode_lut.adopt.adopt import FIRST_BATCH
+from diode_lut.build import build
+from diode_lut.cli import main
+from diode_lut.collect import setup
+from diode_lut.collect.setup import METHODS
+from diode_lut.dataset import read_dataset
+from diode_lut.domain.hardware import detect_hardware, slug
+from diode_lut.table import read_table, write_table
+from tests.adopt import measurers
+from tests.adopt.measurers import best, problems
+
+
+def adopted(directory: Path, count: int, *options: str) -> Result:
+    """What the command does with some problems and a budget that is never used up."""
+    file = directory / "mine.json"
+    file.write_text(json.dumps([problem.to_json() for problem in problems(count)]))
+    arguments = ["--problems", str(file), "--device", "cpu", "-o", str(directory / "out"), "--budget", "60"]
+    return CliRunner().invoke(main, ["adopt", *arguments, *options])
+
+
+def device() -> str:
+    return slug(detect_hardware("cpu").name)
+
+
+def test_a_folder_is_ready_to_contribute(tmp_path: Path) -> None:
+    """It has the table, which can be built from the dataset byte for byte, the page and a README with the figures."""
+    result = adopted(tmp_path, 40)
+    assert result.exit_code == 0, result.output
+    tables = tmp_path / "out" / "contribution" / "tables"
+    dataset = read_dataset(tables / "datasets" / f"{device()}-mine.msgpack.zst")
+    assert [record.problem for record in dataset] == sorted(problems(40))
+    write_table(build([dataset]).table, tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == (tables / f"{device()}.json").read_bytes()
+    table = read_table(tables / f"{device()}.json")
+    for problem in problems(40):
+        entry = table.lookup(problem)
+        assert entry is not None
+        assert entry.configs[0] == best(problem)
+    readme = (tmp_path / "out" / "contribution" / "README.md").read_text()
+    assert "difference between two measurements of a gain: 0.0%" in readme
+    assert "no model: " in readme
+    assert "gain over aten of all answers: 1.3" in result.stdout
+    assert "ready to contribute" in result.stdout
+    assert "<html" in (tmp_path / "out" / "contribution" / "report.html").read_text()
+
+
+def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is interrupted leaves its timings, and the next one measures only the others."""
+
+    def interrupted(*arguments: object) -> object:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(adopting, "_pack_finished", interrupted)
+        first = adopted(tmp_path, 20)
+    assert first.exit_code == 130
+    assert "stopped: run the same command again to go on" in first.stderr
+    assert not list((tmp_path / "out").rglob("*.json"))
+    timings = tmp_path / "out" / "timings.msgpack"
+    data = timings.read_bytes()
+    assert adopted(tmp_path, 30).exit_code == 0
+    assert timings.read_bytes().startswith(data)
+    assert sorted(record.problem for record in read_dataset(timings)) == sorted(problems(30))
+
+
+def test_only_finished_problems_are_built_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A problem that was swept but has no careful times is in the timings, and neither in the dataset nor the table."""
+    for stage in METHODS["sweep"]:
+        monkeypatch.setitem(setup.MEASURERS, stage, f"tests.adopt.measurers:{stage}")
+    monkeypatch.setattr(setup, "FINALISTS", "tests.adopt.measurers:finalists")
+    monkeypatch.setitem(METHODS, "autotune", METHODS["sweep"])
+    result = adopted(tmp_path, 20)
+    assert result.exit_code == 0, result.output
+    assert "skipped bmm 2x20x64x64 float32 nn align 16: for a test" in result.stderr
+    (unfinished,) = (problem for problem in problems(20) if problem.m == measurers.UNFINISHED)
+    (path,) = (tmp_path / "out" / "contribution").rglob("*.zst")
+    dataset = list(read_dataset(path))
+    assert {record.stage for record in dataset} == {"sweep", "final"}
+    assert {record.problem for record in dataset} == set(problems(20)) - {unfinished}
+    assert unfinished in {record.problem for record in read_dataset(tmp_path / "out" / "timings.msgpack")}
+
+
+def test_noise_is_not_built_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where gains differ when they are measured again, no table is written, and the reason is said in one line."""
+    monkeypatch.setattr(measurers, "noise", 0.4)
+    result = adopted(tmp_path, 60)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith("error: no table is built: ")
+    assert "what is measured is kept" in result.stderr
+    assert (tmp_path / "out" / "timings.msgpack").exists()
+    assert not list((tmp_path / "out").rglob("*.json"))
+
+
+def test_the_first_problems_are_measured_first(tmp_path: Path) -> None:
+    """Batches go through all stages one after the other, in the order of the set."""
+    adopted(tmp_path, FIRST_BATCH + 10)
+    found = [record.problem for record in read_dataset(tmp_path / "out" / "timings.msgpack")]
+    assert set(found[:FIRST_BATCH]) == set(problems(FIRST_BATCH))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "Missing option '--budget'"),
+        (["--budget", "0"], "0.0 is not in the range x>0"),
+        (["--budget", "1", "--problems", "modles"], "modles: no such file, and no shipped set (models, llm, quick)"),
+    ],
+)
+def test_wrong_usage_exits_2(options: list[str], message: str) -> None:
+    """A budget is needed, and problems that exist."""
+    result = CliRunner().invoke(main, ["adopt", *options])
+    assert result.exit_code == 2
+    assert message in result.stderr

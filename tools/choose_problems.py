@@ -1,0 +1,77 @@
+"""Choose the order of the shipped problem set from timings: ``python tools/choose_problems.py OUT DATASET...``.
+
+GEMMs whose best kernel gains most over ``aten`` come first. They come in blocks of one op, dtype, layout and alignment,
+which share compiled kernels, and blocks of all dtypes take turns. GEMMs with an epilogue follow at the end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import orjson
+
+from diode_lut.build.measurements import measurements_of
+from diode_lut.collect.problems import BLOCK, REQUIRED
+from diode_lut.collect.tasks import Family
+from diode_lut.dataset import Record, read_dataset
+from diode_lut.domain.problem import NO_EPILOGUE, Problem
+from diode_lut.io.files import write_atomically
+
+Block = list[tuple[float, Problem]]
+"""Problems with the best time over that of aten."""
+
+
+def main() -> None:
+    """Write the set."""
+    out, *inputs = map(Path, sys.argv[1:])
+    records = (record for path in inputs for record in read_dataset(path))
+    lines = (orjson.dumps(_short(problem)) for problem in ordered(records))
+    write_atomically(out, b"[\n" + b",\n".join(lines) + b"\n]\n")
+
+
+def _short(problem: Problem) -> dict[str, object]:
+    """What a problem file says, without what is the default there."""
+    fields = problem.to_json()
+    packed = Problem.of(problem.op, *problem.sizes[1:], dtype=problem.dtype, layout=problem.layout, b=problem.b)
+    defaults = {**packed.to_json(), "layout": "nn", "B": 1}
+    return {name: value for name, value in fields.items() if name in REQUIRED or value != defaults.get(name)}
+
+
+def ordered(records: Iterable[Record]) -> Iterator[Problem]:
+    """The problems of the records, the most useful first; epilogues last."""
+    measurements = measurements_of(records)
+    ratios = 1 / measurements.aten
+    found = sorted(zip(ratios.tolist(), measurements.problems, strict=True))
+    for fused in (False, True):
+        chosen = [each for each in found if (each[1].epilogue != NO_EPILOGUE) == fused]
+        for block in _taking_turns(_blocks(chosen)):
+            yield from (problem for _, problem in block)
+
+
+def _blocks(found: Block) -> list[Block]:
+    """Blocks of one family each, that which gains most first."""
+    families: defaultdict[tuple[Family, str], Block] = defaultdict(list)
+    for ratio, problem in found:
+        families[Family.of(problem), problem.epilogue].append((ratio, problem))
+    blocks = [family[at : at + BLOCK] for family in families.values() for at in range(0, len(family), BLOCK)]
+    return sorted(blocks, key=lambda block: sum(ratio for ratio, _ in block) / len(block))
+
+
+def _taking_turns(blocks: list[Block]) -> list[Block]:
+    """The blocks of each dtype in their order, spread evenly over the whole."""
+    dtypes: defaultdict[str, list[Block]] = defaultdict(list)
+    for block in blocks:
+        dtypes[block[0][1].dtype].append(block)
+    placed = [
+        ((number + 0.5) / len(queue), dtype, block)
+        for dtype, queue in dtypes.items()
+        for number, block in enumerate(queue)
+    ]
+    return [block for *_, block in sorted(placed, key=lambda each: each[:2])]
+
+
+if __name__ == "__main__":
+    main()
