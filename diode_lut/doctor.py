@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from itertools import chain
 from typing import NamedTuple
 
-from diode_lut.domain.errors import BROKEN_IMPORT, ModelError, TableError
+from diode_lut.domain.errors import BROKEN_IMPORT, ModelError, TableError, install_command
 from diode_lut.domain.hardware import Hardware, detect_hardware, local_devices
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.versions import NEWEST, OLDEST
@@ -63,7 +63,7 @@ def software() -> Iterator[Finding]:
     try:
         import torch
     except BROKEN_IMPORT as error:
-        remedy = "pip install diode-lut[torch]; tables can be read, checked, edited and built without it"
+        remedy = f"{install_command('torch')}; tables can be read, checked, edited and built without it"
         yield wrong("torch", f"cannot be imported ({error}), so there is nothing to hook into", remedy)
         return
     version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))

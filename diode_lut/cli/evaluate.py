@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from diode_lut.cli.output import progress_bars, say
-from diode_lut.domain.errors import SettingError
+from diode_lut.cli.output import is_standard, progress_bars, say, write
+from diode_lut.cli.typed import OUTPUT, TABLE, Typed
+from diode_lut.domain.errors import SettingError, install_command
 from diode_lut.io.files import require_writable
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from diode_lut.evaluate import Evaluation
     from diode_lut.model.ranking import Model
     from diode_lut.selection.sources import Source
+    from diode_lut.table import Table
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _WIDTH = 120
@@ -26,12 +28,12 @@ _WIDTH = 120
 
 
 @click.command("evaluate")
-@click.argument("files", metavar="[TABLE] DATASET...", nargs=-1, required=True, type=_FILE)
+@click.argument("files", metavar="[TABLE] DATASET...", nargs=-1, required=True, type=TABLE)
 @click.option(
     "--model",
     "model_file",
     metavar="FILE",
-    type=_FILE,
+    type=TABLE,
     help="Evaluate this model instead of a table, on the problems that it was not trained on.",
 )
 @click.option(
@@ -48,16 +50,17 @@ _WIDTH = 120
 )
 @click.option(
     "--against",
-    metavar="CONFIG",
+    metavar="CONFIG|FILE",
     default="aten",
     show_default=True,
-    help="The baseline of gains: a config, written as explain writes it.",
+    help="The baseline of gains: a config, written as explain writes it; or a max-autotune solution file of "
+    "torch-diode, of whose kernels the fastest counts.",
 )
-@click.option("--json", "json_file", metavar="FILE", type=_FILE, help="Write the figures to this file as well.")
+@click.option("--json", "json_file", metavar="FILE", type=OUTPUT, help="Write the figures to this file as well.")
 @click.option("--picture", metavar="FILE", type=_FILE, help="Draw regrets and gains in this .png, .svg or .pdf file.")
 def evaluate_command(
-    files: tuple[Path, ...],
-    model_file: Path | None,
+    files: tuple[Typed, ...],
+    model_file: Typed | None,
     everything: bool,
     function: str | None,
     against: str,
@@ -74,6 +77,7 @@ def evaluate_command(
     from diode_lut.cli.inputs import end_with_losses
     from diode_lut.evaluate import evaluate
     from diode_lut.evaluate.formats import AsText
+    from diode_lut.evaluate.solutions import read_solution
     from diode_lut.selection.sources import Threshold
     from diode_lut.settings import config
 
@@ -82,6 +86,7 @@ def evaluate_command(
     if model_file is not None and function is not None:
         raise click.UsageError("--model and --chooser exclude each other.")
     subject, datasets = _subject(files, model_file, function)
+    baseline = read_solution(Path(against)) if Path(against).is_file() else against
     if picture is not None:
         check_picture(picture)
     if json_file is not None and not json_file.parent.is_dir():
@@ -89,8 +94,10 @@ def evaluate_command(
     with progress_bars() as progress:
         records = (record for each in datasets for record in progress.track(each, each.path.name))
         measured = _measured(subject.source, everything, records)
-        evaluation = evaluate(subject.source, measured, against, Threshold.of(config))
-    Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False).print(AsText(evaluation))
+        evaluation = evaluate(subject.source, measured, baseline, Threshold.of(config))
+    on_stderr = json_file is not None and is_standard(json_file)
+    width = None if sys.stdout.isatty() else _WIDTH
+    Console(width=width, highlight=False, stderr=on_stderr).print(AsText(evaluation))
     if json_file is not None:
         _write_json(json_file, evaluation, subject, datasets)
     if picture is not None:
@@ -110,27 +117,35 @@ class _Subject(NamedTuple):
 
 
 def _subject(
-    files: tuple[Path, ...], model_file: Path | None, function: str | None
+    files: tuple[Typed, ...], model_file: Typed | None, function: str | None
 ) -> tuple[_Subject, Sequence[Dataset]]:
     """What to evaluate, and on which datasets."""
     from diode_lut.cli.inputs import read_datasets_alike, read_datasets_for
     from diode_lut.selection.catalog import open_model, open_table
     from diode_lut.selection.chooser import Chooser, ChooserSource, load_function
-    from diode_lut.selection.sources import ModelSource, TableSource
 
     if function is not None:
         chooser = Chooser(load_function(function), function)
         datasets, device = read_datasets_alike(files)
         return _Subject("chooser", function, ChooserSource(chooser, device), device), datasets
     if model_file is not None:
-        model = open_model(model_file)
-        subject = _Subject("model", model_file.name, ModelSource(model, model.hardware), model.hardware)
-        return subject, read_datasets_for(model, files)
+        model = open_model(model_file.file)
+        return _Subject("model", model_file.path.name, source_of(model), model.hardware), read_datasets_for(
+            model, files
+        )
     table_file, *inputs = files
     if not inputs:
         raise click.UsageError("Missing argument 'DATASET...'.")
-    table = open_table(table_file)
-    return _Subject("table", table_file.name, TableSource(table), table.hardware), read_datasets_for(table, inputs)
+    table = open_table(table_file.path, table_file.contents)
+    return _Subject("table", table_file.path.name, source_of(table), table.hardware), read_datasets_for(table, inputs)
+
+
+def source_of(chooser: Table | Model) -> Source:
+    """What answers as the table or model does."""
+    from diode_lut.selection.sources import ModelSource, TableSource
+    from diode_lut.table import Table
+
+    return TableSource(chooser) if isinstance(chooser, Table) else ModelSource(chooser, chooser.hardware)
 
 
 def _measured(source: Source, everything: bool, records: Iterable[Record]) -> Iterable[Record]:
@@ -181,7 +196,7 @@ def check_picture(path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise SettingError("--picture needs matplotlib: pip install diode-lut[report]") from error
+        raise SettingError(f"--picture needs matplotlib: {install_command('report')}") from error
     formats = Figure().canvas.get_supported_filetypes()
     if path.suffix.lstrip(".") not in formats:
         raise SettingError(f"--picture: {path.name}: the name must end with one of .{', .'.join(sorted(formats))}")
@@ -191,7 +206,6 @@ def _write_json(path: Path, evaluation: Evaluation, subject: _Subject, datasets:
     import orjson
 
     from diode_lut.evaluate.formats import as_json
-    from diode_lut.io.files import write_atomically
 
     source = subject.source
     origin: dict[str, Any] = {
@@ -200,4 +214,4 @@ def _write_json(path: Path, evaluation: Evaluation, subject: _Subject, datasets:
         "hardware": str(subject.hardware),
         **({"rows": source.rows} if subject.kind == "table" else {}),
     }
-    write_atomically(path, orjson.dumps({**origin, **as_json(evaluation)}, option=orjson.OPT_INDENT_2) + b"\n")
+    write(path, orjson.dumps({**origin, **as_json(evaluation)}, option=orjson.OPT_INDENT_2) + b"\n")

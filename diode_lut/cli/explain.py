@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import logging
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 
 import click
 
 from diode_lut.cli.output import say
+from diode_lut.cli.typed import DTYPE, LAYOUT, OP, SIZE, TABLE, Typed
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NO_EPILOGUE, OPS, Problem
-
-_SIZE = click.IntRange(1, MAX_SIZE)
+from diode_lut.domain.problem import ALIGNS, EPILOGUES, NO_EPILOGUE, Problem
 
 
 @click.command("explain")
-@click.argument("op", type=click.Choice(OPS))
-@click.argument("m", type=_SIZE)
-@click.argument("n", type=_SIZE)
-@click.argument("k", type=_SIZE)
-@click.option("--batch", type=_SIZE, default=1, show_default=True, help="GEMMs in a bmm or baddbmm.")
-@click.option("--dtype", type=click.Choice(DTYPES), default="bfloat16", show_default=True, help="Type of A and B.")
+@click.argument("op", type=OP)
+@click.argument("m", type=SIZE)
+@click.argument("n", type=SIZE)
+@click.argument("k", type=SIZE)
+@click.option("--batch", type=SIZE, default=1, show_default=True, help="GEMMs in a bmm or baddbmm.")
+@click.option("--dtype", type=DTYPE, default="bfloat16", show_default=True, help="Type of A and B.")
 @click.option(
     "--layout",
-    type=click.Choice(LAYOUTS),
+    type=LAYOUT,
     default="nn",
     show_default=True,
     help="Of A and B: n is row-major, t is column-major. A linear layer is nt.",
@@ -46,7 +44,7 @@ _SIZE = click.IntRange(1, MAX_SIZE)
 )
 @click.option(
     "--table",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=TABLE,
     metavar="FILE",
     help="Ask this table before all other tables, or this model before all other models; tables come first.",
 )
@@ -64,7 +62,7 @@ def explain_command(
     align: str | None,
     epilogue: str,
     hardware: str | None,
-    table: Path | None,
+    table: Typed | None,
     chooser: str | None,
 ) -> None:
     """Show which configs the GEMM of an M x K and a K x N matrix gets, and from which row of which table.
@@ -77,7 +75,7 @@ def explain_command(
     alignment = int(align) if align else None
     problem = Problem.of(op, m, n, k, b=batch, dtype=dtype, layout=layout, align=alignment, epilogue=epilogue)
     with _registered(chooser):
-        explanation = api.explanation(problem, hardware=hardware, file=table)
+        explanation = api.explanation(problem, hardware=hardware, file=None if table is None else table.file)
     say(str(explanation))
     ctx.exit(0 if explanation.decision.configs else 1)
 
@@ -90,6 +88,10 @@ def _registered(chooser: str | None) -> AbstractContextManager[object]:
     from diode_lut.selection.chooser import load_function
 
     return register_chooser(load_function(chooser), name=chooser, digest=chooser, before_tables=True)
+
+
+_COLORS = {"ok": "green", "note": "yellow", "wrong": "red"}
+"""By how a finding of doctor begins."""
 
 
 @click.command("doctor")
@@ -109,7 +111,7 @@ def doctor_command(ctx: click.Context, chooser: str | None) -> None:
         for subject, findings in examine():
             say(f"{subject}:")
             for finding in findings:
-                say(printable(f"{finding.state:5}  {finding.topic}: {finding.text}"))
+                say(printable(f"{finding.state:5}  {finding.topic}: {finding.text}"), colors=_COLORS)
                 if finding.remedy:
                     say(printable(f"       to do: {finding.remedy}"))
                 found |= finding.state == "wrong"

@@ -105,9 +105,12 @@ EARLIER_NAMES = {"kin": "same_arch"}
 T = TypeVar("T")
 
 
-def read_receipt(path: Path) -> Receipt:
-    """The receipt in the file; ReceiptError, with the place inside, if it is none or of another version."""
-    data = read_at_most(path, MAX_BYTES)
+def read_receipt(path: Path, contents: bytes | None = None) -> Receipt:
+    """The receipt in the file; ReceiptError, with the place inside, if it is none or of another version.
+
+    ``contents`` are those of a file that is not on disk.
+    """
+    data = read_at_most(path, MAX_BYTES) if contents is None else contents
     if has_more_values(data, MAX_VALUES):
         raise ReceiptError(f"{path}: more than {MAX_VALUES} values, too many for a receipt")
     try:

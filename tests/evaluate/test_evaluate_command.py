@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
+from diode_lut.domain.errors import install_command
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
@@ -109,7 +110,7 @@ def test_a_picture_that_cannot_be_drawn_is_2(tmp_path: Path, table: Path, monkey
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     result = evaluate(table, tmp_path / "d", "--picture", tmp_path / "e.png")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "pip install diode-lut[report]" in result.stderr
+    assert f"{install_command('report')}" in result.stderr
 
 
 def test_against_another_config(tmp_path: Path, table: Path) -> None:

@@ -49,7 +49,7 @@ def test_alarm_while_a_product_is_answered(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["domain/hardware.py", "selection/catalog.py", "table/read.py", "io/bounded.py", "settings.py"]
+    "module", ["domain/hardware.py", "selection/catalog.py", "table/read.py", "io/files.py", "settings.py"]
 )
 @pytest.mark.parametrize("call", [1, 3])
 def test_alarm_while_a_key_is_made(module: str, call: int) -> None:
