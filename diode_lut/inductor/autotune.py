@@ -170,7 +170,7 @@ class _Observer:
 
 def _round(name: str, offered: list[ChoiceCaller], times: dict[ChoiceCaller, list[float]]) -> Round:
     aten = aten_of(offered)
-    problem = None if aten is None else problem_of_aten(aten)
+    problem = None if aten is None else problem_of_aten(aten)[0]
     if problem is None:
         return Round(name, None, (), len(offered))
     configs = [config_of(choice) for choice in offered]

@@ -46,7 +46,7 @@ def _from_table(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
     aten = aten_of(choices)
     if aten is None or aten.input_nodes[0].get_device_or_error().type != "cpu":
         return None
-    problem = problem_of_aten(aten)
+    problem, axes = problem_of_aten(aten)
     if problem is None:
         return None
     if all(config_of(choice) == ATEN for choice in choices) and not _has_cpp_template(aten, problem):
@@ -61,7 +61,7 @@ def _from_table(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
             raise CannotRun("Inductor does not offer it here")
         return offered
 
-    found = answer(snapshot().decide(problem, "cpu", padding=False), build)
+    found = answer(snapshot().decide(problem, "cpu", padding=False, axes=axes), build)
     return found if found is None or _can_be_timed(choices) else found[:1]
 
 

@@ -20,8 +20,9 @@ from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.names import KWARGS, TEMPLATE_OF_UID, UIDS
-from diode_lut.inductor.problems import problem_of
+from diode_lut.inductor.problems import axes, problem_of
 from diode_lut.kernels.config import ATEN, Config
+from diode_lut.selection.dynamic import Axis
 
 MKL_LINEAR, ONEDNN_LINEAR = "_mkl_linear", "_linear_pointwise"
 """Inductor's names of the library calls for a matmul with a frozen weight."""
@@ -66,28 +67,38 @@ def _from_params(uid: str, kwargs: dict[str, Any]) -> Config | None:
         return None
 
 
-def problem_of_aten(aten: ChoiceCaller) -> Problem | None:
-    """The problem that the library's choice computes; None if tables have no such problems."""
+def problem_of_aten(aten: ChoiceCaller) -> tuple[Problem | None, tuple[Axis, ...]]:
+    """The problem that the library's choice computes, and which of its sizes may change.
+
+    The problem is None if tables have no such problems.
+    """
     ktc = aten.annotations.get("ktc")
     if ktc is not None:
-        return problem_of(ktc.inputs, _OP_OF_UID[ktc.template.uid])
+        op = _OP_OF_UID[ktc.template.uid]
+        problem = problem_of(ktc.inputs, op)
+        return problem, () if problem is None else axes(ktc.inputs, op)
     return _linear_problem(aten)
 
 
-def _linear_problem(aten: ChoiceCaller) -> Problem | None:
-    """The problem of a packed linear: x (M, K) times a frozen weight (N, K); a bias is in oneDNN's form only.
+def _linear_problem(aten: ChoiceCaller) -> tuple[Problem | None, tuple[Axis, ...]]:
+    """That of a packed linear: x (M, K) times a frozen weight (N, K); a bias is in oneDNN's form only.
 
     oneDNN's weight has no strides to read any more. It counts as column-major, as ``nn.Linear`` has it.
     """
     x, *others = aten.input_nodes
     x = realize_inputs(x)  # type: ignore[no-untyped-call]  # it may still be what computes it, without strides
     if aten.name == MKL_LINEAR:
-        return problem_of(MMKernelInputs([x, permute(others[-1], [1, 0])]), "mm")
+        inputs = MMKernelInputs([x, permute(others[-1], [1, 0])])
+        problem = problem_of(inputs, "mm")
+        return problem, () if problem is None else axes(inputs, "mm")
     n, k = others[0].get_size()
     layout = FixedLayout(x.get_device_or_error(), others[0].get_dtype(), [k, n], [1, k])
     weight = ReinterpretView(data=others[0], layout=layout)
-    problem = problem_of(MMKernelInputs([x, weight]), "mm")
-    return problem if problem is None or len(others) == 1 else problem._replace(op="addmm")
+    inputs = MMKernelInputs([x, weight])
+    problem = problem_of(inputs, "mm")
+    if problem is None:
+        return None, ()
+    return problem if len(others) == 1 else problem._replace(op="addmm"), axes(inputs, "mm")
 
 
 def aten_of(choices: list[ChoiceCaller]) -> ChoiceCaller | None:

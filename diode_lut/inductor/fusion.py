@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -38,6 +38,7 @@ from diode_lut.domain.problem import EPILOGUES, NO_EPILOGUE, Problem
 from diode_lut.inductor.answer import Build, CannotRun, runnable
 from diode_lut.inductor.build_choice import build_choice, has_open_base
 from diode_lut.inductor.choices import config_of
+from diode_lut.inductor.problems import axes
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import leave
 from diode_lut.kernels.config import ATEN, Config
@@ -106,10 +107,11 @@ def with_epilogues(plain: ChoiceCaller, aten: ChoiceCaller, problem: Problem, in
     layout = copy.copy(plain.layout).as_fixed()
     build = partial(build_choice, inputs=fixed, op=problem.op, layout=layout)
     own = config_of(plain)
-    device = plain.layout.device
+    device, changing = plain.layout.device, axes(inputs, problem.op)
+    consider = partial(snapshot().consider, device=device, padding=False, axes=changing)
     by_class = dict(
         _alternatives(
-            problem, device, lambda config: plain if config == own else aten if config == ATEN else build(config)
+            problem, consider, lambda config: plain if config == own else aten if config == ATEN else build(config)
         )
     )
     if all(alternative.config == own for alternative in by_class.values()):
@@ -134,12 +136,13 @@ def _with_a_layout(node: Any, assumed: list[tuple[Any, Layout]]) -> Any:
     return TensorBox.create(InputBuffer(name=node.get_name(), layout=likely))
 
 
-def _alternatives(problem: Problem, device: torch.device, build: Build) -> Iterator[tuple[str, Alternative]]:
-    now = snapshot()
+def _alternatives(
+    problem: Problem, consider: Callable[[Problem], Decision], build: Build
+) -> Iterator[tuple[str, Alternative]]:
     for name in EPILOGUES:
         if name == NO_EPILOGUE:
             continue
-        decision = now.consider(problem._replace(epilogue=name), device, padding=False)
+        decision = consider(problem._replace(epilogue=name))
         for config, choice in runnable(decision, build):
             yield name, Alternative(decision, config, choice if isinstance(choice, TritonTemplateCaller) else None)
             break

@@ -16,12 +16,14 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.virtualized import V
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.problem import Operand, Problem
+from diode_lut.domain.problem import ROW_BYTES, Operand, Problem
 from diode_lut.domain.problem import problem_of as problem_from
 from diode_lut.inductor.answer import in_force
-from diode_lut.inductor.problems import dtype_of, problem_of
+from diode_lut.inductor.dynamic import axes_of_tensors
+from diode_lut.inductor.problems import axes, dtype_of, problem_of
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.versions import hint_of
 from diode_lut.kernels.architecture import Architecture, architecture
@@ -48,8 +50,11 @@ def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: An
     if len(matmuls) > 1:
         return False if any(_is_answered(node) for node in matmuls) else None
     problem = _problem(op.__name__, mat1, mat2, bias)
-    decision = None if problem is None else snapshot().consider(problem, mat1.device, padding=True)
-    if decision is None or not _has_compared(decision):
+    if problem is None:
+        return None
+    changing = axes_of_tensors(problem.op, mat1, mat2)
+    decision = snapshot().consider(problem, mat1.device, padding=True, axes=changing)
+    if not _has_compared(decision):
         return None
     return _first_pad(decision) > 1 and _stay_aligned(mat1, mat2)
 
@@ -61,16 +66,21 @@ def _has_compared(decision: Decision) -> bool:
 def decide(inputs: Any, op: str) -> tuple[Decision | None, int]:
     """The decision about a matmul with these KernelInputs, and the number of elements its operands are padded to.
 
+    Where sizes may change, it is the decision over all of them. Padding leaves such sizes as they are.
+
     If the graph pads the operands, and would be answered with that padding, the decision is about the matmul without
     it. None if tables have no such problems.
     """
     unpadded = _unpadded(V.graph.current_node, op) if snapshot().settings.pad else None
     if unpadded is not None:
-        pad = _first_pad(snapshot().consider(unpadded, inputs.device(), padding=True))
+        changing = axes(inputs, op)
+        pad = _first_pad(snapshot().consider(unpadded, inputs.device(), padding=True, axes=changing))
         if pad > 1:
-            return snapshot().decide(unpadded, inputs.device(), padding=True), pad
+            return snapshot().decide(unpadded, inputs.device(), padding=True, axes=changing), pad
     problem = problem_of(inputs, op)
-    return None if problem is None else snapshot().decide(problem, inputs.device(), padding=False), 1
+    if problem is None:
+        return None, 1
+    return snapshot().decide(problem, inputs.device(), padding=False, axes=axes(inputs, op)), 1
 
 
 def _is_answered(matmul: Node) -> bool:
@@ -79,7 +89,8 @@ def _is_answered(matmul: Node) -> bool:
     problem = None if tensors is None else _problem(_OPS[matmul.target], *tensors)
     if problem is None or tensors is None:
         return False
-    return bool(snapshot().consider(problem, tensors[0].device, padding=True).configs)
+    changing = axes_of_tensors(problem.op, *tensors[:2])
+    return bool(snapshot().consider(problem, tensors[0].device, padding=True, axes=changing).configs)
 
 
 def _first_pad(decision: Decision) -> int:
@@ -168,9 +179,12 @@ def _problem(op: str, a: Any, b: Any, bias: Any = None) -> Problem | None:
     if dtype is None or first is None or second is None:
         return None
     try:
-        return problem_from(op, dtype, first, second)
+        problem = problem_from(op, dtype, first, second)
     except ProblemError:
         return None
+    steps = [step for tensor in (a, b) for step in tensor.stride() if isinstance(step, torch.SymInt)]
+    aligned = all(statically_known_true(step * a.dtype.itemsize % ROW_BYTES == 0) for step in steps)
+    return problem if aligned else problem._replace(align=2)
 
 
 def _operand(tensor: Any) -> Operand | None:

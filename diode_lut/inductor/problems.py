@@ -15,7 +15,9 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.problem import OPS, ROW_BYTES, Operand, Problem
 from diode_lut.domain.problem import problem_of as problem_from
+from diode_lut.inductor.dynamic import axes_of
 from diode_lut.inductor.snapshot import snapshot
+from diode_lut.selection.dynamic import Axis
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +37,8 @@ _PLAIN = frozenset({int, Integer, Zero, One})
 def problem_of(inputs: Any, op: str) -> Problem | None:
     """The problem of ``op`` with ``inputs``, its KernelInputs; None if tables have no such problems.
 
-    Dynamic sizes count as their hints. There is no problem for mixed or unusual types, sizes of zero, unbacked sizes,
-    matrices with no unit stride, and reduced precision that is neither TF32 nor off.
+    Dynamic sizes have their hints in it; ``axes`` says which these are. There is no problem for mixed or unusual types,
+    sizes of zero, unbacked sizes, matrices with no unit stride, and reduced precision that is neither TF32 nor off.
     """
     if op not in OPS or not isinstance(inputs, MMKernelInputs):
         return None
@@ -50,6 +52,14 @@ def problem_of(inputs: Any, op: str) -> Problem | None:
         log.debug("%s: %s: no table has such problems", op, error)
         return None
     return problem if all(map(_stays_aligned, inputs.mat1mat2())) else problem._replace(align=2)
+
+
+def axes(inputs: MMKernelInputs, op: str) -> tuple[Axis, ...]:
+    """The axes along which a problem with these inputs may change; empty if none may."""
+    a, b = MMKernelInputs(list(inputs.mat1mat2())).shapes_symbolic()
+    if _PLAIN.issuperset(map(type, (*a, *b))):
+        return ()
+    return axes_of(op, tuple(a), tuple(b), V.graph.sizevars.shape_env)
 
 
 _Numbers = tuple[tuple[int, ...], ...]
@@ -76,9 +86,13 @@ def dtype_of(kinds: set[torch.dtype], device_type: str | None) -> str | None:
 
 
 def _stays_aligned(node: Any) -> bool:
-    """Whether what ``node`` views starts on a 16-byte boundary, as far as Inductor knows."""
+    """Whether what ``node`` views, and each of its rows, starts on a 16-byte boundary whatever sizes there will be."""
     layout, graph = node.get_layout(), V.graph
-    offset = layout.offset * node.get_dtype().itemsize
+    itemsize = node.get_dtype().itemsize
+    offset = layout.offset * itemsize
+    changing = (stride for stride in node.get_stride() if type(stride) not in _PLAIN)
+    if not all(graph.sizevars.statically_known_multiple_of(stride * itemsize, ROW_BYTES) for stride in changing):
+        return False
     if offset != 0 and not graph.sizevars.statically_known_multiple_of(offset, ROW_BYTES):
         return False
     # Inductor looks at the addresses of inputs on a GPU only, and calls all other inputs unaligned.

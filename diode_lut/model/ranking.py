@@ -147,13 +147,28 @@ class Model:
         ``gain`` is the gain over aten, a fraction, that the caller will compare with the first config's.
         ``padding`` says whether the operands may be padded: then there are configs with a ``pad`` where that could pay.
         """
-        hardware = hardware or self.hardware
+        return self._ranking(problem, hardware or self.hardware, gain, MAX_RANKED, padding=padding)
+
+    def times(
+        self, problem: Problem, hardware: Hardware | None = None, *, padding: bool = True
+    ) -> Mapping[Config, float]:
+        """The expected times over that of ``aten`` of all configs that can run; none for an unknown problem.
+
+        The arguments are those of ``rank``.
+        """
+        most = 2 * len(self.candidates)
+        ranking = self._ranking(problem, hardware or self.hardware, inf, most, padding=padding)
+        return {} if ranking is None else dict(zip(ranking.configs, ranking.times, strict=True))
+
+    def _ranking(
+        self, problem: Problem, hardware: Hardware, gain: float, most: int, *, padding: bool
+    ) -> Ranking | None:
+        """At most ``most`` configs, half of them with padding where that could pay."""
         if not padding or self.padding is None or not self.padding.knows(problem):
-            return self._rank(problem, hardware, gain, MAX_RANKED)
+            return self._rank(problem, hardware, gain, most)
         multiple = pad_multiple(problem.dtype)
         alone, other = (
-            self._rank(each, hardware, gain, MAX_RANKED // 2, in_double=True)
-            for each in (problem, padded(problem, multiple))
+            self._rank(each, hardware, gain, most // 2, in_double=True) for each in (problem, padded(problem, multiple))
         )
         if alone is None or other is None:
             return alone

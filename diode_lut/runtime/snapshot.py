@@ -23,6 +23,7 @@ from diode_lut.runtime import recorder
 from diode_lut.runtime.choosers import registered
 from diode_lut.selection.catalog import tiers_for, warn_of_useless
 from diode_lut.selection.chooser import CHOOSER, Chooser, with_choosers
+from diode_lut.selection.dynamic import Axis, decide_over
 from diode_lut.selection.selector import Decision, Selector
 from diode_lut.selection.sources import Threshold
 from diode_lut.settings import Settings, config
@@ -51,6 +52,7 @@ class Snapshot:
         self.choosers = registered()
         self._devices: dict[str, Hardware] = {}
         self._selectors: dict[Hardware, Selector] = {}
+        self._over: dict[Hashable, Decision] = {}
 
     @cached_property
     def identity(self) -> tuple[Hashable, ...]:
@@ -75,21 +77,30 @@ class Snapshot:
         """Whether all that answers has an identity; a chooser may have none."""
         return CHOOSER not in self.settings.tiers or all(chooser.is_identified for chooser in self.choosers)
 
-    def decide(self, problem: Problem, device: str | torch.device, *, padding: bool) -> Decision:
+    def decide(
+        self, problem: Problem, device: str | torch.device, *, padding: bool, axes: tuple[Axis, ...] = ()
+    ) -> Decision:
         """The decision for one problem on one of torch's devices, which is recorded.
 
-        ``padding`` says whether the operands may be padded, or are.
+        ``padding`` says whether the operands may be padded, or are; ``axes`` which of its sizes may change.
         """
         start = time.perf_counter()
-        decision = self.consider(problem, device, padding=padding)
+        decision = self.consider(problem, device, padding=padding, axes=axes)
         recorder.decided(decision, time.perf_counter() - start)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s", decision.explain())
         return decision
 
-    def consider(self, problem: Problem, device: str | torch.device, *, padding: bool) -> Decision:
+    def consider(
+        self, problem: Problem, device: str | torch.device, *, padding: bool, axes: tuple[Axis, ...] = ()
+    ) -> Decision:
         """The decision for a problem that may not come about, which is not recorded."""
-        return self._selector(self._hardware(device)).select(problem, Threshold.of(self.settings), padding=padding)
+        selector, threshold = self._selector(self._hardware(device)), Threshold.of(self.settings)
+        if not axes:
+            return selector.select(problem, threshold, padding=padding)
+        key = (selector.hardware, problem, axes, padding)
+        found = self._over.get(key)
+        return found or self._over.setdefault(key, decide_over(selector, problem, axes, threshold, padding=padding))
 
     def record_fusion(self, decision: Decision, served: Config) -> None:
         """Record a decision that was considered for an epilogue, now that the epilogue is known."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from diode_lut.domain.hardware import Hardware
@@ -48,7 +48,8 @@ class Decision(NamedTuple):
     """What ``select`` answers: configs, best first; with none, Inductor decides as it would without diode_lut.
 
     ``tier`` is the one of TIERS that answered, or ABSTAIN. ``source`` and ``answer`` say what answered; if nothing did,
-    the last source that abstained, None without one. ``tried`` is what was asked before.
+    the last source that abstained, None without one. ``tried`` is what was asked before. ``over`` says for which sizes
+    it is, where sizes may change; the problem then has one of these. It is empty where none may.
     """
 
     problem: Problem
@@ -58,6 +59,11 @@ class Decision(NamedTuple):
     source: Source | None
     answer: Answer | None
     tried: tuple[Step, ...]
+    over: str = ""
+
+    def left_to_inductor(self, over: str) -> Decision:
+        """The decision for sizes that may change at none of which anything answers."""
+        return self._replace(tier=ABSTAIN, configs=(), over=over)
 
     @property
     def entry(self) -> Entry | None:
@@ -85,7 +91,8 @@ class Decision(NamedTuple):
 
     def lines(self) -> list[str]:
         """The lines of ``explain``, in which nothing is escaped yet."""
-        lines = [f"{self.problem} on {self.hardware}", *(f"  {step}" for step in self.steps)]
+        over = f" for {self.over}" if self.over else ""
+        lines = [f"{self.problem} on {self.hardware}{over}", *(f"  {step}" for step in self.steps)]
         return [*lines, *self.details()]
 
     def details(self) -> list[str]:
@@ -108,6 +115,8 @@ class Decision(NamedTuple):
             return f"{ABSTAIN}: Inductor decides as it would without diode_lut"
         assert self.source is not None
         assert self.answer is not None
+        if self.over:
+            return f"{self.tier}: {self.source.answers(self.answer)}; over all sizes {self.configs[0]} is taken"
         dropped = self.configs != self.answer.configs
         instead = f"; the gain is below the setting min_gain, so {self.configs[0]} is taken" if dropped else ""
         return f"{self.tier}: {self.source.answers(self.answer)}{instead}"
@@ -157,6 +166,26 @@ class Selector:
         return Decision(
             problem, self.hardware, ABSTAIN, (), source, answer, self._tried(len(self._before) - 1, abstained)
         )
+
+    def times(
+        self, problem: Problem, threshold: Threshold = THRESHOLD, *, padding: bool = True
+    ) -> tuple[Decision, Mapping[Config, float]]:
+        """The decision for one problem, and the times of configs over that of aten, as far as sources know them.
+
+        The source that is asked first counts. No config is faster than the best of the decision, or than aten where
+        that is left to Inductor: whatever says so was asked later, or is not confident.
+        """
+        decision = self.select(problem, threshold, padding=padding)
+        times: dict[Config, float] = {}
+        for _, _, source in reversed(self._asked):
+            times.update(source.times(problem, padding=padding))
+        times[ATEN] = 1.0
+        least = min((times[config] for config in decision.configs if config in times), default=1.0)
+        return decision, {config: max(time, least) for config, time in times.items()}
+
+    def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
+        """The sizes in ``fields`` at which rows begin or end that cover the problem, but for these fields."""
+        return {size for _, _, source in self._asked for size in source.borders(problem, fields)}
 
     def _tried(self, number: int, abstained: dict[int, Step]) -> tuple[Step, ...]:
         """The first ``number`` steps, with what those said that abstained."""

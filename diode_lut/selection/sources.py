@@ -6,7 +6,7 @@ A new kind of source is a class here, or in a module of its own, and a tier in `
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -28,6 +28,9 @@ EXACT, RANGE, MODEL = "exact", "range", "model"
 
 _RANKED = 5
 """Number of configs of a model's ranking that are shown."""
+
+_UNMEASURED_TIME = 0.9
+"""What a row's config without a measurement is taken to need, over aten's time: whoever wrote the row prefers it."""
 
 
 class Threshold(NamedTuple):
@@ -122,6 +125,12 @@ class Source(Protocol):
     def covering(self, problem: Problem) -> Sequence[Entry]:
         """All rows that cover the problem, in the order in which they would answer."""
 
+    def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
+        """Times of configs for the problem over that of aten, as far as it knows them; none without a match."""
+
+    def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
+        """The sizes in ``fields`` at which rows begin or end that cover the problem, but for these fields."""
+
     def name(self, answer: Answer | None = None) -> str:
         """What messages call it, or the part of it that the answer is from."""
 
@@ -187,6 +196,23 @@ class TableSource:
     def covering(self, problem: Problem) -> Sequence[Entry]:
         """The most specific row first."""
         return self.table.covering(problem)
+
+    def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
+        """Those of the configs of the row that answers; without measurements, all count as faster, in their order."""
+        entry = self.table.lookup(problem)
+        if entry is None:
+            return {}
+        return {
+            each.config: _UNMEASURED_TIME * (1 + place / 100)
+            if each.gain_permille is None
+            else 1000 / each.gain_permille
+            for place, each in enumerate(entry.candidates)
+            if padding or each.config.pad == 1
+        }
+
+    def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
+        """Those of its rows."""
+        return self.table.borders(problem, fields)
 
     def name(self, answer: Answer | None = None) -> str:
         """The file, and the line of the answer's row."""
@@ -261,6 +287,15 @@ class ModelSource:
         del problem
         return ()
 
+    def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
+        """Those that it expects of all configs that it chooses from."""
+        return self.model.times(problem, self.hardware, padding=padding)
+
+    def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
+        """A model has no rows."""
+        del problem, fields
+        return set()
+
     def name(self, answer: Answer | None = None) -> str:
         """The file, and which hardware it was trained for where that is another; an answer has no place in it."""
         name = shown(self.path) if self.path else printable(f"model for {self.model.hardware.name}")
@@ -300,6 +335,12 @@ def shown(path: Path) -> str:
         if path.is_relative_to(Path.cwd()):
             return printable(os.path.relpath(path))
     return printable(str(path))
+
+
+def _time(candidate: Candidate, place: int) -> float:
+    """Time of a row's config over that of aten, given its place in the row."""
+    gain = candidate.gain_permille
+    return _UNMEASURED_TIME * (1 + place / 100) if gain is None else 1000 / max(gain, 1)
 
 
 def _candidate_text(candidate: Candidate) -> str:

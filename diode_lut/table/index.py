@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from math import prod
@@ -72,14 +72,18 @@ class Index:
         sizes = problem.sizes
         return group.exact.get(sizes) or group.ranges.find(sizes)
 
+    def of_kind(self, kind: Kind) -> Iterator[Entry]:
+        """The rows that can match a problem of a kind, whatever its sizes."""
+        for pattern, entries in self._rows.items():
+            if all(part in (None, wanted) for part, wanted in zip(pattern, kind, strict=True)):
+                yield from entries
+
     def _group(self, kind: Kind) -> Group:
         op, *_ = kind
         batched = op in BATCHED
         rows = [
             Row(entry, entry.sizes if batched else (None, entry.m, entry.n, entry.k))
-            for pattern, entries in self._rows.items()
-            if all(part in (None, wanted) for part, wanted in zip(pattern, kind, strict=True))
-            for entry in entries
+            for entry in self.of_kind(kind)
             if batched or entry.covers_unbatched
         ]
         rows.sort(key=lambda row: (row.entry.volume, canonical_order(row.entry)))

@@ -1,0 +1,43 @@
+"""Sizes that may change: which of a problem's they are, and their ranges, without a guard and without their hints."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from diode_lut.domain.problem import MAX_SIZE, OP_SIZES
+from diode_lut.selection.dynamic import Axis
+
+
+def axes_of(op: str, a: tuple[Any, ...], b: tuple[Any, ...], env: ShapeEnv) -> tuple[Axis, ...]:
+    """The axes along which the problem of ``op`` with operands of these shapes may change; empty if none may.
+
+    Sizes that are one expression are one axis, such as a batch times a length.
+    """
+    sizes: Mapping[str, Any] = {"m": a[-2], "n": b[-1], "k": a[-1], "b": a[0]}
+    fields: dict[Any, list[str]] = defaultdict(list)
+    for name in OP_SIZES[op]:
+        size = sizes[name]
+        expression = env.simplify(sympy.sympify(size.node.expr if isinstance(size, torch.SymInt) else size))
+        if not expression.is_number:
+            fields[expression].append(name)
+    return tuple(Axis(tuple(names), *_bounds(env, expression)) for expression, names in fields.items())
+
+
+def axes_of_tensors(op: str, a: torch.Tensor, b: torch.Tensor) -> tuple[Axis, ...]:
+    """The same for fake tensors."""
+    env = next((size.node.shape_env for size in (*a.shape, *b.shape) if isinstance(size, torch.SymInt)), None)
+    return () if env is None else axes_of(op, tuple(a.shape), tuple(b.shape), env)
+
+
+def _bounds(env: ShapeEnv, expression: sympy.Expr) -> tuple[int, int | None]:
+    """The least and the largest value, as far as the bounds of symbols say; None for no largest."""
+    bounds = env.bound_sympy(expression)
+    low = int(bounds.lower) if bounds.lower.is_Integer else 1
+    high = int(bounds.upper) if bounds.upper.is_Integer and bounds.upper <= MAX_SIZE else None
+    return min(max(low, 1), MAX_SIZE), high

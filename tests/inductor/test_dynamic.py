@@ -1,0 +1,106 @@
+"""Sizes that may change, on a CUDA device that is not there: the kernels depend on the range of the sizes only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import diode_lut
+from tests.fake_cuda import Input, Lowered, lower
+from tests.inductor.test_hook import ATEN, MM, blocks, triton, uses_aten
+
+pytestmark = pytest.mark.usefixtures("h200")
+
+Rows = Callable[..., None]
+OTHER = triton("triton_mm", 128, 128, 64)
+B = Input((1024, 2048))
+
+
+def gains(config: dict[str, Any], gain: int) -> dict[str, Any]:
+    return {**config, "gain_permille": gain}
+
+
+def mm_at(m: int, *, most: int | None = 8192) -> Lowered:
+    """A product whose M may change, and is first ``m``."""
+    return lower(torch.mm, Input((m, 1024), dynamic=[0], most=most), B)
+
+
+SMALL_AND_LARGE = (
+    {"m": [1, 63], "configs": [gains(MM, 1500), gains(OTHER, 960)]},
+    {"m": [64, 8192], "configs": [gains(OTHER, 1200), gains(MM, 700)]},
+)
+
+
+@pytest.fixture(params=[16, 4096])
+def m(request: pytest.FixtureRequest) -> int:
+    """The size that M is first."""
+    return int(request.param)
+
+
+def test_the_least_regret_over_the_range(m: int, rows: Rows) -> None:
+    """One kernel serves all sizes well, and is taken whichever size comes first, although it is not the best for it."""
+    rows(*SMALL_AND_LARGE)
+    (kernel,) = mm_at(m).triton_templates
+    assert blocks(kernel)[:3] == [128, 128, 64]
+
+
+def test_bounds_narrow_the_range(rows: Rows) -> None:
+    """Rows for sizes that M cannot have do not count."""
+    rows(*SMALL_AND_LARGE)
+    (kernel,) = mm_at(16, most=60).triton_templates
+    assert blocks(kernel)[:3] == [64, 128, 32]
+
+
+def test_aten_where_no_kernel_is_safe(m: int, rows: Rows) -> None:
+    """A kernel that is much slower than the library at some size is not taken for all."""
+    rows(
+        {"m": [1, 63], "configs": [gains(MM, 1500), gains(OTHER, 700)]},
+        {"m": [64, 8192], "configs": [gains(OTHER, 1200), gains(MM, 700)]},
+    )
+    assert uses_aten(mm_at(m))
+
+
+def test_a_row_for_one_size_is_not_for_all(rows: Rows) -> None:
+    """What is the best at one size says nothing about sizes far from it."""
+    rows({"m": [16, 16], "configs": [gains(MM, 1500)]})
+    assert uses_aten(mm_at(16))
+
+
+def test_without_a_bound_the_range_is_that_of_the_rows(m: int, rows: Rows) -> None:
+    """Where nothing bounds M, sizes beyond those that rows cover do not count."""
+    rows({"m": [1, 512], "configs": [gains(MM, 1500)]})
+    assert len(mm_at(m, most=None).triton_templates) == 1
+
+
+def test_two_sizes_that_change(rows: Rows) -> None:
+    """Where two sizes may change, the kernel is one that is safe at all their combinations, or the library."""
+    operands = Input((100, 1024), dynamic=[0], most=4096), Input((1024, 64), dynamic=[1], most=4096)
+    rows({"m": [1, 4096], "align": 2, "configs": [gains(MM, 1200)]})
+    assert len(lower(torch.mm, *operands).triton_templates) == 1
+    rows({"n": [64, 64], "align": 2, "configs": [gains(MM, 1200)]})
+    assert uses_aten(lower(torch.mm, *operands))
+
+
+def test_alignment_does_not_depend_on_the_first_size(rows: Rows) -> None:
+    """A matrix whose row length may change is not aligned, even if it is so at first."""
+    rows({"align": 16, "configs": [MM]})
+    assert uses_aten(lower(torch.mm, Input((512, 1024), dynamic=[1]), Input((1024, 512), dynamic=[0])))
+
+
+def test_epilogues_over_the_range(m: int, rows: Rows) -> None:
+    """The kernel of an epilogue is that with the least regret over the range too."""
+    rows({"epilogue": "none", "configs": [ATEN]}, *({"epilogue": "light", **row} for row in SMALL_AND_LARGE))
+    lowered = lower(lambda a, b: (a @ b).relu(), Input((m, 1024), dynamic=[0], most=8192), B)
+    (kernel,) = lowered.triton_templates
+    assert (blocks(kernel)[:3], lowered.extern) == ([128, 128, 64], [])
+
+
+def test_the_range_is_recorded(rows: Rows) -> None:
+    """A decision over a range is counted once, as a match."""
+    rows(*SMALL_AND_LARGE)
+    with diode_lut.profile_predictions() as counts:
+        mm_at(16)
+    assert (counts.total_predictions, counts.fallbacks) == (1, 0)

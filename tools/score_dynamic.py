@@ -1,0 +1,103 @@
+"""What one kernel for all values of M is worth, by measured times: that of the first M, and that of ``decide_over``.
+
+The problems of a dataset that differ in M only are a family. The times of each are those of its final round; a config
+that was not timed at some M counts there as slower by a tenth per factor of two than at the nearest M at which it was.
+The decisions are made as for a dynamic M that is bounded by the family's, with the table and the model that are given.
+Run ``python tools/score_dynamic.py TABLE MODEL DATASET...``.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+from diode_lut.dataset import read_dataset
+from diode_lut.dataset.pack import combined
+from diode_lut.domain.problem import Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.model.weights import read_model
+from diode_lut.selection.dynamic import PER_OCTAVE, Axis, decide_over
+from diode_lut.selection.selector import Selector, Tier
+from diode_lut.selection.sources import ModelSource, Source, TableSource, Threshold
+from diode_lut.table import read_table
+
+Family = Mapping[int, Mapping[Config, float]]
+"""Per M the times of configs over that of aten."""
+
+_Choose = Callable[[Problem, Family], Mapping[int, Config]]
+"""The config for each M of a family."""
+
+
+def main(table: str, model: str, *datasets: str) -> None:
+    """Print what each way to choose gains over aten: the geometric mean, the worst, and how many are slower."""
+    opened, ranks = read_table(Path(table)), read_model(Path(model))
+    sources: tuple[Source, ...] = (TableSource(opened), ModelSource(ranks, opened.hardware))
+    families = _families(datasets)
+    print(f"{len(families)} families, {sum(map(len, families.values()))} problems")
+    for name, asked in (("table and model", sources), ("table", sources[:1])):
+        selector = Selector(opened.hardware, [Tier(source.description(), (source,)) for source in asked])
+        _score(f"one kernel, by {name}", families, partial(_over, selector))
+    _score("the best at the first M", families, _first)
+    _score("the best single kernel", families, _best_single)
+    _score("the best for each M", families, _best)
+
+
+def _families(datasets: Sequence[str]) -> dict[Problem, Family]:
+    """The bfloat16 problems that were timed at three values of M or more, by what they have in common."""
+    records = chain.from_iterable(read_dataset(Path(path)) for path in datasets)
+    found: defaultdict[Problem, dict[int, dict[Config, float]]] = defaultdict(dict)
+    for record in combined(each for each in records if each.stage == "final"):
+        problem, times = record.problem, {each.config: each.ns for each in record.timings if each.ns is not None}
+        if problem.dtype == "bfloat16" and ATEN in times:
+            aten = times[ATEN]
+            found[problem._replace(m=1)][problem.m] = {config: time / aten for config, time in times.items()}
+    return {problem: dict(sorted(family.items())) for problem, family in found.items() if len(family) >= 3}
+
+
+def _score(name: str, families: Mapping[Problem, Family], choose: _Choose) -> None:
+    gains, triton = [], 0
+    for problem, family in families.items():
+        chosen = choose(problem, family)
+        gains += [-math.log(_time(family, m, config)) for m, config in chosen.items()]
+        triton += sum(config != ATEN for config in chosen.values())
+    mean = math.exp(sum(gains) / len(gains))
+    slower = sum(gain < math.log(0.98) for gain in gains)
+    print(f"{name}: {mean:.3f} of aten, worst {math.exp(min(gains)):.2f}, {slower} below 0.98, {triton} Triton")
+
+
+def _over(selector: Selector, problem: Problem, family: Family) -> dict[int, Config]:
+    axis = Axis(("m",), min(family), max(family))
+    decision = decide_over(selector, problem, (axis,), Threshold(), padding=False)
+    return dict.fromkeys(family, decision.configs[0] if decision.configs else ATEN)
+
+
+def _first(_: Problem, family: Family) -> dict[int, Config]:
+    first = family[min(family)]
+    return dict.fromkeys(family, min(first, key=first.__getitem__))
+
+
+def _best_single(_: Problem, family: Family) -> dict[int, Config]:
+    configs = set(chain.from_iterable(family.values()))
+    return dict.fromkeys(family, min(configs, key=lambda c: sum(math.log(_time(family, m, c)) for m in family)))
+
+
+def _best(_: Problem, family: Family) -> dict[int, Config]:
+    return {m: min(times, key=times.__getitem__) for m, times in family.items()}
+
+
+def _time(family: Family, m: int, config: Config) -> float:
+    if config in family[m]:
+        return family[m][config]
+    known = [each for each, times in family.items() if config in times]
+    nearest = min(known, key=lambda each: abs(math.log2(each / m)))
+    slower: float = family[nearest][config] * PER_OCTAVE ** abs(math.log2(nearest / m))
+    return max(slower, min(family[m].values()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
