@@ -25,6 +25,7 @@ _SETTINGS: dict[str, tuple[Values, Any]] = {
     "default_mode": (FLAG, True),
     "pad": (FLAG, True),
     "top_k": (integer(1, 32), 1),
+    "dynamic_kernels": (integer(1, 8), 3),
     "fallback_to_autotune": (FLAG, True),
     "confidence_threshold": (FRACTION, CONFIDENCE),
     "gain_threshold": (NOT_NEGATIVE, GAIN),
@@ -79,6 +80,8 @@ class Settings:
     """Whether tables and models decide if Inductor pads operands, instead of a benchmark."""
     top_k: int
     """How many configs Inductor gets to choose from, 1 to 32. With 1 nothing is benchmarked."""
+    dynamic_kernels: int
+    """How many kernels a matmul with a dynamic size gets at most, 1 to 8, for parts of the size's range."""
     fallback_to_autotune: bool
     """What a miss gets under max-autotune: Inductor's own list of choices, or aten alone."""
     confidence_threshold: float

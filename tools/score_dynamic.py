@@ -1,7 +1,8 @@
-"""What one kernel for all values of M is worth, by measured times: that of the first M, and that of ``decide_over``.
+"""What one kernel for all values of M is worth, and several for parts of their range, by measured times.
 
-The problems of a dataset that differ in M only are a family. The times of each are those of its final round; a config
-that was not timed at some M counts there as slower by a tenth per factor of two than at the nearest M at which it was.
+The problems of a dataset that differ in M only are a family. The times are those of the final round. A config that was
+not timed at some M counts as further behind the best than at the nearest M at which it was, by a tenth per factor of
+two; one that was timed nowhere in the family counts as slower than aten by a tenth.
 The decisions are made as for a dynamic M that is bounded by the family's, with the table and the model that are given.
 Run ``python tools/score_dynamic.py TABLE MODEL DATASET...``.
 """
@@ -21,7 +22,7 @@ from diode_lut.dataset.pack import combined
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.weights import read_model
-from diode_lut.selection.dynamic import PER_OCTAVE, Axis, decide_over
+from diode_lut.selection.dynamic import PER_OCTAVE, Axis, decide_over, pieces_over
 from diode_lut.selection.selector import Selector, Tier
 from diode_lut.selection.sources import ModelSource, Source, TableSource, Threshold
 from diode_lut.table import read_table
@@ -42,6 +43,8 @@ def main(table: str, model: str, *datasets: str) -> None:
     for name, asked in (("table and model", sources), ("table", sources[:1])):
         selector = Selector(opened.hardware, [Tier(source.description(), (source,)) for source in asked])
         _score(f"one kernel, by {name}", families, partial(_over, selector))
+        for most in (2, 3, 4):
+            _score(f"up to {most} kernels, by {name}", families, partial(_pieces, selector, most))
     _score("the best at the first M", families, _first)
     _score("the best single kernel", families, _best_single)
     _score("the best for each M", families, _best)
@@ -76,6 +79,14 @@ def _over(selector: Selector, problem: Problem, family: Family) -> dict[int, Con
     return dict.fromkeys(family, decision.configs[0] if decision.configs else ATEN)
 
 
+def _pieces(selector: Selector, most: int, problem: Problem, family: Family) -> Mapping[int, Config]:
+    axis = Axis(("m",), min(family), max(family))
+    pieces = pieces_over(selector, problem, axis, Threshold(), most, library=True)
+    if not pieces:
+        return _over(selector, problem, family)
+    return {m: next(piece.config for piece in pieces if piece.high is None or m <= piece.high) for m in family}
+
+
 def _first(_: Problem, family: Family) -> dict[int, Config]:
     first = family[min(family)]
     return dict.fromkeys(family, min(first, key=first.__getitem__))
@@ -94,9 +105,11 @@ def _time(family: Family, m: int, config: Config) -> float:
     if config in family[m]:
         return family[m][config]
     known = [each for each, times in family.items() if config in times]
+    if not known:
+        return PER_OCTAVE  # timed nowhere in the family, so only a model can have named it
     nearest = min(known, key=lambda each: abs(math.log2(each / m)))
-    slower: float = family[nearest][config] * PER_OCTAVE ** abs(math.log2(nearest / m))
-    return max(slower, min(family[m].values()))
+    behind = family[nearest][config] / min(family[nearest].values())
+    return float(behind * PER_OCTAVE ** abs(math.log2(nearest / m)) * min(family[m].values()))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -38,10 +39,12 @@ from diode_lut.domain.problem import EPILOGUES, NO_EPILOGUE, Problem
 from diode_lut.inductor.answer import Build, CannotRun, runnable
 from diode_lut.inductor.build_choice import build_choice, has_open_base
 from diode_lut.inductor.choices import config_of
+from diode_lut.inductor.dispatch import Branches, branches, can_branch, take_part_in_codegen
 from diode_lut.inductor.problems import axes
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import leave
 from diode_lut.kernels.config import ATEN, Config
+from diode_lut.selection.dynamic import Axis, Piece
 from diode_lut.selection.selector import Decision
 
 _COSTS = {
@@ -62,11 +65,16 @@ _LIKE_VIEWS = (torch.ops.aten._unsafe_view.default, torch.ops.aten.reshape.defau
 
 
 class Alternative(NamedTuple):
-    """What a class of epilogue gets: the decision, the config that can run, and the kernel; None if none is fused."""
+    """What a class of epilogue gets: the decision, the config that can run, and the kernel; None if none is fused.
+
+    ``branches`` are the kernels for parts of a dynamic size's range that run instead; ``pieces`` what is decided there.
+    """
 
     decision: Decision
     config: Config
     kernel: TritonTemplateCaller | None
+    branches: Branches | None = None
+    pieces: tuple[Piece, ...] = ()
 
 
 def may_be_followed(node: torch.fx.Node | None) -> bool:
@@ -94,12 +102,22 @@ class Alternatives(NamedTuple):
 
     by_class: dict[str, Alternative]
     assumed: list[tuple[Any, Layout]]
+    branches: Branches | None
 
 
-def with_epilogues(plain: ChoiceCaller, aten: ChoiceCaller, problem: Problem, inputs: MMKernelInputs) -> ChoiceCaller:
+def with_epilogues(
+    plain: ChoiceCaller,
+    aten: ChoiceCaller,
+    problem: Problem,
+    inputs: MMKernelInputs,
+    own_branches: Branches | None = None,
+    *,
+    alone: bool = False,
+) -> ChoiceCaller:
     """The choice that leaves the kernel to the scheduler; ``plain``, if that is as good with any epilogue.
 
-    ``plain`` is what the matmul gets alone: ``aten``, the library's choice, or a Triton kernel.
+    ``plain`` is what the matmul gets alone: ``aten``, the library's choice, or a Triton kernel; ``own_branches`` are
+    the kernels for parts of a dynamic size's range that run instead. ``alone`` says that no epilogue can follow.
     """
     assumed: list[tuple[Any, Layout]] = []
     nodes = [_with_a_layout(node, assumed) for node in inputs.nodes()]
@@ -109,15 +127,35 @@ def with_epilogues(plain: ChoiceCaller, aten: ChoiceCaller, problem: Problem, in
     own = config_of(plain)
     device, changing = plain.layout.device, axes(inputs, problem.op)
     consider = partial(snapshot().consider, device=device, padding=False, axes=changing)
-    by_class = dict(
-        _alternatives(
-            problem, consider, lambda config: plain if config == own else aten if config == ATEN else build(config)
-        )
-    )
-    if all(alternative.config == own for alternative in by_class.values()):
+
+    def make(config: Config) -> ChoiceCaller:
+        return plain if config == own else aten if config == ATEN else build(config)
+
+    by_class = {} if alone else dict(_alternatives(problem, consider, make))
+    if changing and can_branch():
+        by_class = {
+            name: _in_branches(each, problem._replace(epilogue=name), changing, fixed, make)
+            for name, each in by_class.items()
+        }
+    several = own_branches is not None or any(each.branches is not None for each in by_class.values())
+    if not several and all(alternative.config == own for alternative in by_class.values()):
         return plain
     _take_part_in_scheduling()
-    return _Deferred(plain, aten, Alternatives(by_class, assumed))
+    if several:
+        take_part_in_codegen(_branches_of)
+    return _Deferred(plain, aten, Alternatives(by_class, assumed, own_branches))
+
+
+def _in_branches(
+    alternative: Alternative, problem: Problem, changing: tuple[Axis, ...], inputs: MMKernelInputs, build: Build
+) -> Alternative:
+    """The alternative with several kernels, each with the epilogue, where that is better than one."""
+    pieces = snapshot().pieces(problem, inputs.device(), changing, library=False)
+    with suppress(CannotRun):
+        found = branches(pieces, changing[0], inputs, build) if pieces else None
+        if found is not None:
+            return alternative._replace(kernel=found.triton[0], branches=found, pieces=pieces)
+    return alternative
 
 
 def _with_a_layout(node: Any, assumed: list[tuple[Any, Layout]]) -> Any:
@@ -169,13 +207,16 @@ class _Buffer(MultiTemplateBuffer):
 
     def __init__(self, plain: ChoiceCaller, aten: ChoiceCaller, alternatives: Alternatives) -> None:
         own = plain if isinstance(plain, TritonTemplateCaller) else None
+        several = (alternatives.branches, *(each.branches for each in alternatives.by_class.values()))
         kernels = [each.kernel for each in alternatives.by_class.values() if each.kernel is not None]
+        kernels += [kernel for each in several if each is not None for kernel in each.triton]
         times: dict[ChoiceCaller, float] = dict.fromkeys((*kernels, aten), 1.0) | {plain: 0.0}
         super().__init__(plain.layout, plain.input_nodes, lambda *_: times, list(times), OrderedSet())
         self._own = own
         self._snapshot = snapshot()
         self._alternatives = alternatives
         self._recorded: set[str] = set()
+        self.branches = alternatives.branches
 
     def decide_layout(self) -> None:
         """As it is decided for the library's kernels."""
@@ -187,19 +228,33 @@ class _Buffer(MultiTemplateBuffer):
         name = epilogue_of(self, followers)
         alternative = self._alternatives.by_class.get(name)
         kernel = self._own if alternative is None else alternative.kernel
+        if alternative is None and self.branches is not None and not self.branches.all_triton:
+            kernel = None  # aten is for a part of the range, and fuses nothing
         if kernel is not None and not self._has_layouts_of(kernel):
             kernel = None
         if alternative is not None and name not in self._recorded:
             self._recorded.add(name)
-            self._snapshot.record_fusion(alternative.decision, alternative.config if kernel is not None else ATEN)
+            for decision, config in _decided(alternative):
+                self._snapshot.record_fusion(decision, config if kernel is not None else ATEN)
         if kernel is not None:
             self.finalize_as_triton_caller(kernel)
+            self.branches = self.branches if alternative is None else alternative.branches
         return kernel is not None
 
     def _has_layouts_of(self, kernel: TritonTemplateCaller) -> bool:
         return _same(self.get_layout(), kernel.layout) and all(
             _same(node.get_layout(), layout) for node, layout in self._alternatives.assumed
         )
+
+
+def _decided(alternative: Alternative) -> list[tuple[Decision, Config]]:
+    pieces = [(piece.decision, piece.config) for piece in alternative.pieces]
+    return pieces or [(alternative.decision, alternative.config)]
+
+
+def _branches_of(buffer: Any) -> Branches | None:
+    """The kernels that a buffer has for parts of a dynamic size's range, once it is known what is fused."""
+    return buffer.branches if isinstance(buffer, _Buffer) else None
 
 
 def _same(one: Layout, other: Layout) -> bool:

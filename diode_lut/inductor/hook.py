@@ -19,8 +19,10 @@ from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import CannotRun, answer, autotuning, in_force
 from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.choices import config_of, library_choice, offered
+from diode_lut.inductor.dispatch import Branches, branches, can_branch
 from diode_lut.inductor.fusion import may_be_followed, with_epilogues
 from diode_lut.inductor.padding import decide
+from diode_lut.inductor.problems import axes
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import cache_identity, is_off, leave
 from diode_lut.inductor.versions import require_same_parameters, uuid_of
@@ -103,28 +105,48 @@ class _Question:
         if self.op == "addmm" and autotuning() and not self._first_question():
             return [] if self._answered_before() else None
         decision, pad = decide(self.inputs, self.op)
-        choices = None if decision is None else answer(decision, self._build, pad)
+        self._branches = None if decision is None or pad != 1 else self._in_branches(decision.problem)
+        if self._branches is not None:
+            choices: Choices | None = list(self._branches.triton[:1])
+        else:
+            choices = None if decision is None else answer(decision, self._build, pad)
         if decision is not None and pad == 1:
             choices = self._with_epilogues(decision.problem, choices)
         if self.op == "addmm":
             _answered.inputs = [ref(node) for node in self.inputs.mat1mat2()] if choices else []
         return choices
 
+    def _in_branches(self, problem: Problem) -> Branches | None:
+        """A kernel for each part of a dynamic size's range; None where one kernel is as good, or all there can be."""
+        now, changing = snapshot(), axes(self.inputs, self.op)
+        if len(changing) != 1 or not self._is_single() or not can_branch():
+            return None
+        pieces = now.pieces(problem, self.inputs.device(), changing, library=True)
+        with suppress(CannotRun):
+            found = branches(pieces, changing[0], self.inputs, self._build) if pieces else None
+            for piece in pieces:
+                now.record_fusion(piece.decision, piece.config)
+            return found
+        return None
+
+    def _is_single(self) -> bool:
+        """Whether Inductor gets one choice."""
+        settings = snapshot().settings
+        return settings.policy == "pick" and settings.top_k == 1
+
     def _with_epilogues(self, problem: Problem, choices: Choices | None) -> Choices | None:
         """The choice that leaves the kernel to the scheduler, where pointwise work may be fused and one choice is left.
 
         Where Inductor benchmarks, it does so with the epilogues.
         """
-        settings = snapshot().settings
-        if not settings.epilogues or settings.policy != "pick" or settings.top_k != 1:
-            return choices
-        if (choices is None and autotuning()) or not may_be_followed(V.graph.current_node):
+        alone = not snapshot().settings.epilogues or not may_be_followed(V.graph.current_node)
+        if self._branches is None and (alone or not self._is_single() or (choices is None and autotuning())):
             return choices
         choices = choices or self.ask_base(self.templates)
         if len(choices) == 1 and isinstance(choices[0], (ExternKernelCaller, TritonTemplateCaller)):
             with suppress(CannotRun):
                 aten = choices[0] if config_of(choices[0]) == ATEN else self._aten()
-                return [with_epilogues(choices[0], aten, problem, self.inputs)]
+                return [with_epilogues(choices[0], aten, problem, self.inputs, self._branches, alone=alone)]
         return choices
 
     def _first_question(self) -> bool:

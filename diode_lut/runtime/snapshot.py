@@ -23,7 +23,7 @@ from diode_lut.runtime import recorder
 from diode_lut.runtime.choosers import registered
 from diode_lut.selection.catalog import tiers_for, warn_of_useless
 from diode_lut.selection.chooser import CHOOSER, Chooser, with_choosers
-from diode_lut.selection.dynamic import Axis, decide_over
+from diode_lut.selection.dynamic import Axis, Piece, decide_over, pieces_over
 from diode_lut.selection.selector import Decision, Selector
 from diode_lut.selection.sources import Threshold
 from diode_lut.settings import Settings, config
@@ -53,6 +53,7 @@ class Snapshot:
         self._devices: dict[str, Hardware] = {}
         self._selectors: dict[Hardware, Selector] = {}
         self._over: dict[Hashable, Decision] = {}
+        self._pieces: dict[Hashable, tuple[Piece, ...]] = {}
 
     @cached_property
     def identity(self) -> tuple[Hashable, ...]:
@@ -60,7 +61,16 @@ class Snapshot:
         devices = self._local()
         cpu, *gpus = (self._selector(hardware).digest for hardware in devices)
         recorder.devices_seen(devices)
-        names = ("policy", "default_mode", "pad", "top_k", "fallback_to_autotune", "strict", "epilogues")
+        names = (
+            "policy",
+            "default_mode",
+            "pad",
+            "top_k",
+            "dynamic_kernels",
+            "fallback_to_autotune",
+            "strict",
+            "epilogues",
+        )
         settings = (*(getattr(self.settings, name) for name in names), *Threshold.of(self.settings))
         # Where GPUs are alike, their number does not matter; where they differ, a graph may be for any of them.
         return (
@@ -101,6 +111,22 @@ class Snapshot:
         key = (selector.hardware, problem, axes, padding)
         found = self._over.get(key)
         return found or self._over.setdefault(key, decide_over(selector, problem, axes, threshold, padding=padding))
+
+    def pieces(
+        self, problem: Problem, device: str | torch.device, axes: tuple[Axis, ...], *, library: bool
+    ) -> tuple[Piece, ...]:
+        """The pieces of the range along the only axis, which are not recorded; none if one config serves all of it.
+
+        ``library`` says whether aten can have some of them.
+        """
+        if len(axes) != 1 or self.settings.dynamic_kernels == 1:
+            return ()
+        selector, (axis,) = self._selector(self._hardware(device)), axes
+        key = (selector.hardware, problem, axis, library)
+        if key not in self._pieces:
+            most, threshold = self.settings.dynamic_kernels, Threshold.of(self.settings)
+            self._pieces[key] = pieces_over(selector, problem, axis, threshold, most, library=library)
+        return self._pieces[key]
 
     def record_fusion(self, decision: Decision, served: Config) -> None:
         """Record a decision that was considered for an epilogue, now that the epilogue is known."""

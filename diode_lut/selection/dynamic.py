@@ -7,9 +7,10 @@ compile happens to see first play no part, so compiles of one graph decide alike
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import chain, pairwise, product
-from math import log, log2
+from itertools import accumulate, chain, combinations, pairwise, product
+from math import inf, isqrt, log, log2
 from typing import Any, NamedTuple
 
 from diode_lut.domain.problem import Problem
@@ -24,13 +25,16 @@ MAX_BORDERS = 64
 """Maximum number of sizes at which rows begin or end that are taken along one axis."""
 
 PER_OCTAVE = 1.1
-"""Factor by which a config is taken to get slower, over aten, per factor of two away from sizes with a known time."""
+"""Factor by which a config is taken to fall behind the fastest, per factor of two away from sizes with a known time."""
 
 SAFE_TIME = 1.1
 """Maximum time over aten's, at any size in the range, of a config that is taken instead of aten."""
 
 _NEAR = 2.0
 """A size at which nothing answers counts only if the sizes that are answered are further than this in log2."""
+
+WORTH_A_KERNEL = 0.005
+"""Minimum gain, on average over the range, for which another kernel is compiled."""
 
 _FASTEST = 8
 """Number of the fastest configs at each size that are considered for all sizes."""
@@ -97,6 +101,89 @@ def best_over(samples: Sequence[Sample], over: str) -> Decision:
     return next(agreeing, answering[0])._replace(configs=tuple(configs), over=over)
 
 
+class Piece(NamedTuple):
+    """A part of the range along one axis: the largest size in it, None for no end, and what is decided for it."""
+
+    high: int | None
+    decision: Decision
+    config: Config
+
+
+def pieces_over(
+    selector: Selector, problem: Problem, axis: Axis, threshold: Threshold, most: int, *, library: bool
+) -> tuple[Piece, ...]:
+    """At most ``most`` pieces with the least summed regret, each with its config; none if one config is as good.
+
+    Configs whose kernels a dispatch cannot run are left out, and aten too, unless ``library``.
+    """
+    samples = samples_over(selector, problem, (axis,), threshold, padding=False)
+    samples = [_only_for_dispatch(sample, library=library) for sample in samples]
+    ends = _partition(samples, most)
+    if len(ends) < 2:
+        return ()
+    pieces: list[Piece] = []
+    low = axis.low
+    for start, end in zip((0, *ends), ends, strict=False):
+        part = samples[start:end]
+        high = None if end == len(samples) else _border(part[-1].sizes[0], samples[end].sizes[0])
+        over = str(axis._replace(low=low, high=high or axis.high))
+        low = (high or 0) + 1
+        decision = best_over(part, over)
+        if not decision.configs and not library:
+            return ()
+        pieces.append(Piece(high, decision, decision.configs[0] if decision.configs else ATEN))
+    return tuple(pieces) if len({piece.config for piece in pieces}) > 1 else ()
+
+
+def _only_for_dispatch(sample: Sample, *, library: bool) -> Sample:
+    times = {
+        config: time
+        for config, time in sample.times.items()
+        if (library if config == ATEN else config.kernel.tiled and not config.kernel.tma)
+    }
+    return sample._replace(times=times)
+
+
+def _border(below: int, above: int) -> int:
+    """The largest size that is treated as ``below``: sizes up to the next power of two take as many tiles as that."""
+    return below if above <= 2 * below else isqrt(below * above)
+
+
+def _partition(samples: Sequence[Sample], most: int) -> tuple[int, ...]:
+    """Where at most ``most`` pieces of the samples end that have the least cost; none if no config is safe somewhere.
+
+    Each piece but the first must be worth a kernel.
+    """
+    count, price = len(samples), WORTH_A_KERNEL * sum(sample.weight for sample in samples)
+    costs = _costs(samples)
+    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
+    for _ in range(most):
+        longer = [
+            (before + costs[start, end] + price, end, (*ends, end))
+            for start, (before, ends) in best.items()
+            for end in range(start + 1, count + 1)
+        ]
+        for cost, end, ends in longer:
+            if cost < best.get(end, (inf, ()))[0]:
+                best = {**best, end: (cost, ends)}
+    return best.get(count, (inf, ()))[1]
+
+
+def _costs(samples: Sequence[Sample]) -> dict[tuple[int, int], float]:
+    """The least cost of a config that is safe from one sample to before another, for all pairs; inf if none is safe."""
+    places, costs = range(len(samples) + 1), defaultdict[tuple[int, int], float](lambda: inf)
+    for config in dict.fromkeys(config for sample in samples for config in sample.times):
+        times = [sample.times[config] for sample in samples]
+        before = list(
+            accumulate((each.weight * log(time) for each, time in zip(samples, times, strict=True)), initial=0.0)
+        )
+        unsafe = list(accumulate((time > SAFE_TIME for time in times), initial=0))
+        for start, end in combinations(places, 2):
+            if unsafe[start] == unsafe[end]:
+                costs[start, end] = min(costs[start, end], before[end] - before[start])
+    return costs
+
+
 def _safe(samples: Sequence[Sample]) -> list[Config]:
     configs = dict.fromkeys(config for sample in samples for config in sample.times)
     return [config for config in configs if all(sample.times[config] <= SAFE_TIME for sample in samples)]
@@ -131,8 +218,8 @@ def samples_over(
 def _completed(samples: Sequence[Sample]) -> list[Sample]:
     """The samples with times of all configs that are among the fastest at some sizes, by estimates where unknown.
 
-    A config without a time is taken to be no faster than the fastest, and slower than at the nearest sizes for which
-    it has one: tiles that are far larger than a matrix have none, for example.
+    A config without a time is taken to be further behind the fastest than at the nearest sizes for which it has one:
+    tiles that are far larger than a matrix have none, for example.
     """
     fastest = (sorted(sample.times, key=sample.times.__getitem__)[:_FASTEST] for sample in samples)
     known = {
@@ -148,8 +235,9 @@ def _estimate(config: Config, sample: Sample, known: Sequence[Sample]) -> float:
     if config in sample.times:
         return sample.times[config]
     nearest = min(known, key=sample.distance)
-    slower: float = nearest.times[config] * PER_OCTAVE ** sample.distance(nearest)
-    return max(slower, min(sample.times.values()))
+    behind = nearest.times[config] / min(nearest.times.values())
+    slower: float = behind * PER_OCTAVE ** sample.distance(nearest)
+    return slower * min(sample.times.values())
 
 
 def _that_count(samples: list[Sample], axes: Sequence[Axis]) -> list[Sample]:

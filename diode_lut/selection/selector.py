@@ -172,7 +172,7 @@ class Selector:
     ) -> tuple[Decision, Mapping[Config, float]]:
         """The decision for one problem, and the times of configs over that of aten, as far as sources know them.
 
-        The source that is asked first counts. No config is faster than the best of the decision, or than aten where
+        The source that is asked first counts. No other config is faster than those of the decision, or than aten where
         that is left to Inductor: whatever says so was asked later, or is not confident.
         """
         decision = self.select(problem, threshold, padding=padding)
@@ -180,8 +180,9 @@ class Selector:
         for _, _, source in reversed(self._asked):
             times.update(source.times(problem, padding=padding))
         times[ATEN] = 1.0
-        least = min((times[config] for config in decision.configs if config in times), default=1.0)
-        return decision, {config: max(time, least) for config, time in times.items()}
+        named = {config: times[config] for config in decision.configs if config in times} or {ATEN: 1.0}
+        least = max(named.values())
+        return decision, {config: max(time, least) for config, time in times.items()} | {ATEN: 1.0} | named
 
     def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
         """The sizes in ``fields`` at which rows begin or end that cover the problem, but for these fields."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +18,13 @@ pytestmark = pytest.mark.usefixtures("h200")
 Rows = Callable[..., None]
 OTHER = triton("triton_mm", 128, 128, 64)
 B = Input((1024, 2048))
+
+
+@pytest.fixture
+def one_kernel() -> Iterator[None]:
+    """A matmul gets no more than one."""
+    with diode_lut.config.patch(dynamic_kernels=1):
+        yield
 
 
 def gains(config: dict[str, Any], gain: int) -> dict[str, Any]:
@@ -40,6 +48,7 @@ def m(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
+@pytest.mark.usefixtures("one_kernel")
 def test_the_least_regret_over_the_range(m: int, rows: Rows) -> None:
     """One kernel serves all sizes well, and is taken whichever size comes first, although it is not the best for it."""
     rows(*SMALL_AND_LARGE)
@@ -54,6 +63,7 @@ def test_bounds_narrow_the_range(rows: Rows) -> None:
     assert blocks(kernel)[:3] == [64, 128, 32]
 
 
+@pytest.mark.usefixtures("one_kernel")
 def test_aten_where_no_kernel_is_safe(m: int, rows: Rows) -> None:
     """A kernel that is much slower than the library at some size is not taken for all."""
     rows(
@@ -90,6 +100,7 @@ def test_alignment_does_not_depend_on_the_first_size(rows: Rows) -> None:
     assert uses_aten(lower(torch.mm, Input((512, 1024), dynamic=[1]), Input((1024, 512), dynamic=[0])))
 
 
+@pytest.mark.usefixtures("one_kernel")
 def test_epilogues_over_the_range(m: int, rows: Rows) -> None:
     """The kernel of an epilogue is that with the least regret over the range too."""
     rows({"epilogue": "none", "configs": [ATEN]}, *({"epilogue": "light", **row} for row in SMALL_AND_LARGE))
@@ -98,9 +109,57 @@ def test_epilogues_over_the_range(m: int, rows: Rows) -> None:
     assert (blocks(kernel)[:3], lowered.extern) == ([128, 128, 64], [])
 
 
+@pytest.mark.usefixtures("one_kernel")
 def test_the_range_is_recorded(rows: Rows) -> None:
     """A decision over a range is counted once, as a match."""
     rows(*SMALL_AND_LARGE)
     with diode_lut.profile_predictions() as counts:
         mm_at(16)
     assert (counts.total_predictions, counts.fallbacks) == (1, 0)
+
+
+def branches(lowered: Lowered) -> list[tuple[str, str]]:
+    """The conditions in the wrapper code that choose a kernel, and what they run."""
+    _, wrapper = lowered.code.split("def call(")
+    pattern = r"^ +(if s\d+ <= \d+|elif s\d+ <= \d+|else):\n(?: +raw_stream.*\n| +stream.*\n)?(?: +)([\w.]+)\("
+    return re.findall(pattern, wrapper, flags=re.MULTILINE)
+
+
+def test_rows_along_a_size_become_branches(m: int, rows: Rows) -> None:
+    """A kernel for each row, with the border where the rows have it, whichever size comes first."""
+    rows(*SMALL_AND_LARGE)
+    lowered = mm_at(m)
+    (first, one), (second, other) = branches(lowered)
+    assert (first.endswith(" <= 63"), second, one != other) == (True, "else", True)
+    assert [blocks(kernel)[:3] for kernel in lowered.triton_templates] == [[64, 128, 32], [128, 128, 64]]
+
+
+def test_the_library_can_have_a_branch(rows: Rows) -> None:
+    """Where the library is the best for a part of the range, it is called there."""
+    rows(SMALL_AND_LARGE[0], {"m": [64, 8192], "configs": [ATEN]})
+    lowered = mm_at(16)
+    assert [called for _, called in branches(lowered)][1] == "extern_kernels.mm"
+    assert len(lowered.triton_templates) == 1
+
+
+def test_an_epilogue_is_fused_into_each_branch(m: int, rows: Rows) -> None:
+    """The kernels of all branches do the pointwise work, and no other kernel does."""
+    rows({"epilogue": "none", "configs": [ATEN]}, *({"epilogue": "light", **row} for row in SMALL_AND_LARGE))
+    lowered = lower(lambda a, b: (a @ b).relu(), Input((m, 1024), dynamic=[0], most=8192), B)
+    assert len(branches(lowered)) == len(lowered.triton_templates) == len(lowered.triton_kernels) == 2
+    assert all("maximum" in kernel for kernel in lowered.triton_templates)
+
+
+def test_no_more_kernels_than_the_setting_says(rows: Rows) -> None:
+    """The parts of the range are those for which that many kernels lose the least."""
+    edges = [1, 32, 128, 512, 8193]
+    configs = [triton("triton_mm", 16 << n, 64, 64) for n in range(4)]
+    rows(
+        *(
+            {"m": [low, high - 1], "configs": [gains(config, 1400), *(gains(c, 1000) for c in configs if c != config)]}
+            for low, high, config in zip(edges, edges[1:], configs, strict=False)
+        )
+    )
+    for most in (2, 3, 4):
+        with diode_lut.config.patch(dynamic_kernels=most):
+            assert len(branches(mm_at(16))) == most

@@ -1,0 +1,120 @@
+"""What matmuls with a dynamic size run on the interpreter's device, as JSON for tests/interpreter/test_branches.py.
+
+``python branch.py DIRECTORY``: tables go there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+from unittest import mock
+
+from tests.interpreter.device import interpreter_cuda
+from tests.programs.pad import ATEN, TILES, Tables
+
+BLOCKS = (16, 32, 64)
+"""BLOCK_M of the kernels for small, middling and large sizes."""
+
+BORDERS = (1, 9, 33, 257)
+"""The sizes of M at which the rows begin, and the end."""
+
+SIZES = (2, 8, 9, 20, 32, 33, 100)
+"""The sizes of M, in the order in which they are run."""
+
+SHAPES: dict[str, tuple[Sequence[Any], ...]] = {
+    "mm": (("m", 40), (40, 48)),
+    "mm silu": (("m", 40), (40, 48)),
+    "mm residual": (("m", 40), (40, 48), ("m", 48)),
+    "addmm": ((48,), ("m", 40), (40, 48)),
+    "addmm relu": ((48,), ("m", 40), (40, 48)),
+    "bmm": ((3, "m", 40), (3, 40, 48)),
+    "baddbmm": ((3, 1, 48), (3, "m", 40), (3, 40, 48)),
+    "linear": ((2, "m", 40), (48, 40), (48,)),
+}
+
+
+def main(directory: str) -> dict[str, Any]:
+    """For each op, with and without the library for small sizes: what ``run`` says."""
+    import torch
+    from torch.nn import functional
+
+    functions: dict[str, Callable[..., Any]] = {
+        "mm": torch.mm,
+        "mm silu": lambda a, b: functional.silu(a @ b),
+        "mm residual": lambda a, b, r: a @ b + (r * 2).sin(),
+        "addmm": lambda *operands: torch.addmm(*operands, beta=0.5, alpha=2),
+        "addmm relu": lambda *operands: torch.addmm(*operands).relu(),
+        "bmm": torch.bmm,
+        "baddbmm": torch.baddbmm,
+        "linear": functional.linear,
+    }
+    table = Tables(Path(directory))
+    found = {}
+    for op, shapes in SHAPES.items():
+        for library in (False, True):
+            path = table(op, *rows(op, library))
+            for first, sizes in {"small": SIZES, "large": SIZES[::-1]}.items():
+                found[f"{op} {'library' if library else 'triton'} {first}"] = run(functions[op], shapes, path, sizes)
+    return found
+
+
+def rows(op: str, library: bool) -> list[dict[str, Any]]:
+    """Rows for three parts of the range of M; the library has the first part, or none."""
+    template = "triton_bmm" if op in ("bmm", "baddbmm") else "triton_mm"
+    kernels = [{**TILES, "template": template, "block_m": block} for block in BLOCKS]
+    best = [ATEN if library else kernels[0], *kernels[1:]]
+    scale = 2 if op == "linear" else 1
+    return [
+        {
+            "m": [scale * low, scale * high - 1],
+            "configs": [{**config, **({} if config == ATEN else {"gain_permille": 1500})}],
+        }
+        for config, (low, high) in zip(best, pairwise(BORDERS), strict=True)
+    ]
+
+
+def run(
+    function: Callable[..., Any], shapes: Sequence[Sequence[Any]], table: str, sizes: Sequence[int]
+) -> dict[str, Any]:
+    """The largest error, the number of compiles, and BLOCK_M of what ran per size; None for the library."""
+    import torch
+    from torch._dynamo.testing import CompileCounterWithBackend
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    import diode_lut
+
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("inductor")
+    ran: list[Any] = []
+    launch = CachingAutotuner.run
+
+    def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        ran.extend(map(int, re.findall(r"BLOCK_M : tl.constexpr = (\d+)", inspect.getsource(self.fn.fn))))
+        return launch(self, *args, **kwargs)
+
+    compiled = torch.compile(function, backend=counter)
+    errors, blocks = [], {}
+    settings = diode_lut.config.patch(tables=(table,), tiers=("user",))
+    with settings, mock.patch.object(CachingAutotuner, "run", noted):
+        for m in sizes:
+            ran.clear()
+            operands = [torch.randn([m if size == "m" else size for size in shape]) for shape in shapes]
+            on_device = [operand.to("cuda") for operand in operands]
+            for operand, shape in zip(on_device, shapes, strict=True):
+                if "m" in shape:
+                    torch._dynamo.mark_dynamic(operand, shape.index("m"), min=2, max=256)
+            found, expected = compiled(*on_device).cpu().double(), function(*(each.double() for each in operands))
+            errors.append(float((found - expected).norm() / expected.norm()))
+            blocks[m] = ran[0] if ran else None
+    return {"error": max(errors), "compiles": counter.frame_count, "blocks": blocks}
+
+
+if __name__ == "__main__":
+    with interpreter_cuda():
+        print(json.dumps(main(*cast("tuple[str]", tuple(sys.argv[1:])))))
