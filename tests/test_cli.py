@@ -214,6 +214,27 @@ class TestCheck:
 class TestExplain:
     """``explain``."""
 
+    def test_a_size_that_may_change(self, table_file: Write) -> None:
+        """With ``--dynamic`` it prints what each part of the range gets, and what one kernel for all would be."""
+        rows = (
+            {"m": [1, 63], "configs": [{**TRITON, "gain_permille": 1500}]},
+            {"m": [64, 512], "configs": [ATEN]},
+        )
+        options = ("--hardware", "mine", "--table", table_file("mine.json", *rows))
+        result = call("explain", "mm", 8, 64, 64, "--dynamic", "m=2:512", *options)
+        _, small, large, one = result.stdout.splitlines()
+        assert small.startswith("  m from 2 to 63: triton_mm 128x128x64 g8 s4 w8, as ")
+        assert large.startswith("  m from 64 to 512: aten, as ")
+        assert one.startswith("  where there can be one kernel only: m from 2 to 512: aten, as ")
+        assert result.exit_code == 0
+
+    @pytest.mark.parametrize("wrong", ["m", "m=0:8", "m=9:8", "q=1:2", "b=1:2"])
+    def test_a_size_that_cannot_change(self, wrong: str) -> None:
+        """What is no size of the op with a range is an error in one line."""
+        result = call("explain", "mm", 8, 8, 8, "--dynamic", wrong, "--hardware", "nvidia-h200")
+        assert result.exit_code == 2
+        assert "--dynamic" in result.stderr
+
     def test_hit(self, table_file: Write) -> None:
         """A hit prints the decision that the library makes, and exits with 0."""
         path = table_file("mine.json", {"op": "mm", "configs": [{**TRITON, "gain_permille": 1063}, ATEN]})

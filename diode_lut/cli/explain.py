@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import logging
+import re
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from diode_lut.cli.output import say
 from diode_lut.cli.typed import DTYPE, LAYOUT, OP, SIZE, TABLE, Typed
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import ALIGNS, EPILOGUES, NO_EPILOGUE, Problem
+from diode_lut.domain.problem import ALIGNS, EPILOGUES, MAX_SIZE, NO_EPILOGUE, OP_SIZES, Problem
+
+if TYPE_CHECKING:
+    from diode_lut.selection.dynamic import Axis
+
+
+class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic in some releases of click
+    """A size that may change, with its range, as an Axis."""
+
+    name = "SIZE=LOW:HIGH"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Axis:
+        from diode_lut.selection.dynamic import Axis
+
+        found = re.fullmatch(r"([bmnk])=(\d{1,10}):(\d{1,10})?", value)
+        low, high = (int(found[2]), int(found[3]) if found[3] else None) if found else (0, None)
+        if found is None or not 1 <= low <= (high or low) <= MAX_SIZE:
+            self.fail(f"{value!r} is not a size and its range, such as m=1:8192, or m=1: without an end", param, ctx)
+        return Axis((found[1],), low, high)
 
 
 @click.command("explain")
@@ -40,6 +60,11 @@ from diode_lut.domain.problem import ALIGNS, EPILOGUES, NO_EPILOGUE, Problem
     help="Class of the pointwise work that is fused behind the GEMM. The hook asks for none.",
 )
 @click.option(
+    "--dynamic",
+    type=_Dynamic(),
+    help="A size that may change, such as m=1:8192: show which kernel each part of its range gets.",
+)
+@click.option(
     "--hardware", metavar="NAME", help="Name of a table or of its GPU.  [default: the device of this machine]"
 )
 @click.option(
@@ -61,6 +86,7 @@ def explain_command(
     layout: str,
     align: str | None,
     epilogue: str,
+    dynamic: Axis | None,
     hardware: str | None,
     table: Typed | None,
     chooser: str | None,
@@ -74,8 +100,16 @@ def explain_command(
 
     alignment = int(align) if align else None
     problem = Problem.of(op, m, n, k, b=batch, dtype=dtype, layout=layout, align=alignment, epilogue=epilogue)
+    file = None if table is None else table.file
+    if dynamic is not None:
+        if dynamic.fields[0] not in OP_SIZES[op]:
+            raise click.BadParameter(f"{op} has no size {dynamic.fields[0]}", param_hint="--dynamic")
+        with _registered(chooser):
+            over = api.explanation_over(problem, dynamic, hardware=hardware, file=file)
+        say(str(over))
+        ctx.exit(0 if over.parts or over.whole.configs else 1)
     with _registered(chooser):
-        explanation = api.explanation(problem, hardware=hardware, file=None if table is None else table.file)
+        explanation = api.explanation(problem, hardware=hardware, file=file)
     say(str(explanation))
     ctx.exit(0 if explanation.decision.configs else 1)
 

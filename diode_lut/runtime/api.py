@@ -23,9 +23,10 @@ from diode_lut.selection.catalog import (
     open_model,
     open_table,
 )
-from diode_lut.selection.explanation import Explanation
+from diode_lut.selection.dynamic import Axis
+from diode_lut.selection.explanation import Explanation, OverSizes, explain_over
 from diode_lut.selection.explanation import explain as explanation_of
-from diode_lut.selection.selector import Decision
+from diode_lut.selection.selector import Decision, Selector
 from diode_lut.selection.sources import Threshold
 from diode_lut.settings import Settings, config
 
@@ -80,15 +81,27 @@ def explanation(problem: Problem, *, hardware: Hardware | str | None = None, fil
     TableError or ModelError if that file is invalid.
     """
     settings = config.copy()
-    if file is None:
-        selector = selector_for(_hardware(hardware, settings), settings, registered())
-    else:
-        opened = _open(file)
-        mine = TableFile(file, opened.hardware, shipped=False)
-        called = isinstance(hardware, str) and mine.called(hardware)
-        device = mine.hardware if called else _hardware(hardware, settings)
-        selector = selector_with(opened, device, settings, registered())
+    selector = _selector(hardware, file, settings)
     return explanation_of(selector, problem, Threshold.of(settings), padding=settings.pad)
+
+
+def explanation_over(
+    problem: Problem, axis: Axis, *, hardware: Hardware | str | None = None, file: Path | None = None
+) -> OverSizes:
+    """What a problem gets whose sizes along an axis may change; the other arguments are those of ``explanation``."""
+    settings = config.copy()
+    selector, most = _selector(hardware, file, settings), settings.dynamic_kernels
+    return explain_over(selector, problem, axis, Threshold.of(settings), most, padding=settings.pad)
+
+
+def _selector(hardware: Hardware | str | None, file: Path | None, settings: Settings) -> Selector:
+    if file is None:
+        return selector_for(_hardware(hardware, settings), settings, registered())
+    opened = _open(file)
+    mine = TableFile(file, opened.hardware, shipped=False)
+    called = isinstance(hardware, str) and mine.called(hardware)
+    device = mine.hardware if called else _hardware(hardware, settings)
+    return selector_with(opened, device, settings, registered())
 
 
 def _open(path: Path) -> Table | Model:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import chain
@@ -19,7 +19,7 @@ from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
 from diode_lut.selection.selector import Tier, switched_off
-from diode_lut.selection.sources import Answer, Threshold
+from diode_lut.selection.sources import Answer, Threshold, unmeasured_times
 from diode_lut.table import Entry
 
 log = logging.getLogger("diode_lut")
@@ -182,6 +182,16 @@ class ChooserSource:
         """A chooser has no rows."""
         del problem
         return ()
+
+    def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
+        """Its configs count as faster than aten, in their order."""
+        configs = self.chooser.ask(problem, self.hardware).configs
+        return unmeasured_times([config for config in configs if padding or config.pad == 1])
+
+    def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
+        """A chooser has no rows."""
+        del problem, fields
+        return set()
 
     def name(self, answer: Answer | None = None) -> str:
         """The name under which it was registered; an answer has no place in it."""

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from diode_lut.domain.printable import as_lines
 from diode_lut.domain.problem import Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.selection.dynamic import Axis, Piece, decide_over, pieces_over
 from diode_lut.selection.selector import ABSTAIN, Decision, Selector
 from diode_lut.selection.sources import THRESHOLD, Answer, Source, Threshold
 from diode_lut.settings import TIERS
@@ -94,6 +96,39 @@ def explain(
     )
     models = Selector(selector.hardware, (tier for tier in selector.tiers if tier.name == TIERS[-1]))
     return Explanation(decision, tuple(rivals), models.select(problem, threshold, padding=padding))
+
+
+class OverSizes(NamedTuple):
+    """What a problem gets if a size may change: the parts of the range, each with its decision, and one for all of it.
+
+    There are no parts if one config is as good.
+    """
+
+    problem: Problem
+    parts: tuple[Piece, ...]
+    whole: Decision
+
+    def __str__(self) -> str:
+        """For people, in several lines."""
+        lines = [f"{self.problem} on {self.whole.hardware}, {self.whole.over}"]
+        lines += [f"  {_who(piece.decision, piece.config)}" for piece in self.parts]
+        name = "where there can be one kernel only: " if self.parts else ""
+        return as_lines([*lines, f"  {name}{_who(self.whole, next(iter(self.whole.configs), ATEN))}"])
+
+
+def explain_over(
+    selector: Selector, problem: Problem, axis: Axis, threshold: Threshold, most: int, *, padding: bool
+) -> OverSizes:
+    """What a problem gets if its sizes along the axis may change, with at most ``most`` kernels."""
+    parts = pieces_over(selector, problem, axis, threshold, most, library=True) if most > 1 else ()
+    return OverSizes(problem, parts, decide_over(selector, problem, (axis,), threshold, padding=padding))
+
+
+def _who(decision: Decision, config: Config) -> str:
+    """The range of a decision, its config, and what answers."""
+    if not decision.configs:
+        return f"{decision.over}: Inductor decides as it would without diode_lut"
+    return f"{decision.over}: {config}, as {decision.where} has it for {decision.problem}"
 
 
 def _number(factor: float) -> str:

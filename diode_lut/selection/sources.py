@@ -337,6 +337,11 @@ def shown(path: Path) -> str:
     return printable(str(path))
 
 
+def unmeasured_times(configs: Sequence[Config]) -> dict[Config, float]:
+    """Times over that of aten for configs, best first, of which whoever names them says no times."""
+    return {config: _UNMEASURED_TIME * (1 + place / 100) for place, config in reversed(list(enumerate(configs)))}
+
+
 def _time(candidate: Candidate, place: int) -> float:
     """Time of a row's config over that of aten, given its place in the row."""
     gain = candidate.gain_permille
