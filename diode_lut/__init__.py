@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -65,13 +66,20 @@ def __dir__() -> list[str]:
 
 
 def _write_receipt(process: int) -> None:
-    """At exit; ``process`` is the one that imported this."""
-    if config.receipt is not None:
+    """At exit; ``process`` is the one that imported this.
+
+    Without torch nothing was asked. Then nothing is imported either: after Ctrl-C, an import that defines a named tuple
+    makes Python's own exit code 1 instead of that of the signal.
+    """
+    if config.receipt is not None and _LOADED.intersection(sys.modules):
         from diode_lut.runtime.at_exit import write_receipt
         from diode_lut.runtime.recorder import own_receipt
 
         write_receipt(process, own_receipt)
 
+
+_LOADED = {"torch", "diode_lut.runtime.recorder"}
+"""The modules of which a process has imported one if it has a receipt to write."""
 
 atexit.register(_write_receipt, os.getpid())
 if autoregister():

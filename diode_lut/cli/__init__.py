@@ -39,6 +39,7 @@ COMMANDS = {
     "merge": "diode_lut.cli.git:merge_command",
     "pack": "diode_lut.cli.build:pack_command",
     "report": "diode_lut.cli.report:report_command",
+    "run": "diode_lut.cli.programs:run_command",
     "show": "diode_lut.cli.tables:show_command",
     "receipt": "diode_lut.cli.report:receipt_command",
     "query": "diode_lut.cli.edit:query_command",

@@ -1,0 +1,137 @@
+"""Starting a program with the hook armed in all of its processes, passing signals on to it, and its exit code.
+
+A program that shares our terminal stays in our process group, so that Ctrl-C and Ctrl-Z reach it as ever. Any other
+gets a session of its own, in which a signal for us reaches all of its processes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import IO, NamedTuple
+
+from diode_lut.domain.errors import ProgramError
+
+STARTUP = str(Path(__file__).resolve().parents[1] / "startup")
+"""The directory of the module ``sitecustomize`` that arms the hook."""
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""Exit codes for a program that cannot be started, as in shells."""
+
+_GRACE_S = 5.0
+"""How long what is left of a program may take to end after a signal, in seconds."""
+
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class Ended(NamedTuple):
+    """How a program ended: its exit code, as shells have it, its wall time in seconds, and whether we got a signal."""
+
+    code: int
+    seconds: float
+    interrupted: bool
+
+
+def armed(environment: Mapping[str, str], **variables: str) -> dict[str, str]:
+    """The environment in which every Python process imports diode_lut, with more variables."""
+    path = os.pathsep.join([STARTUP, *filter(None, [environment.get("PYTHONPATH")])])
+    return {**environment, "DIODE_LUT": "1", "PYTHONPATH": path, **variables}
+
+
+def run_program(command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None = None) -> Ended:
+    """Run a program to its end; its output goes to ``output`` if that is given. ProgramError if it cannot be started.
+
+    The first signal that we get is passed on, and the program takes its time to end. With the second it is killed.
+    """
+    program = _Program(shares_terminal=output is None and os.isatty(0))
+    start = time.monotonic()
+    with program.forwarding():
+        process = program.start(command, environment, output)
+        code = process.wait()
+        seconds = time.monotonic() - start
+        if program.received:
+            program.end_the_rest()
+    return Ended(128 - code if code < 0 else code, seconds, bool(program.received))
+
+
+class _Program:
+    """A program that runs, and the signals that we got meanwhile."""
+
+    def __init__(self, *, shares_terminal: bool) -> None:
+        self.received: list[int] = []
+        self._shares_terminal = shares_terminal
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @contextmanager
+    def forwarding(self) -> Iterator[None]:
+        """Pass signals on instead of ending with them; those that are ignored here stay so."""
+        handled = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
+        before = [(number, signal.signal(number, self._receive)) for number in handled]
+        try:
+            yield
+        finally:
+            for number, handler in before:
+                signal.signal(number, handler)
+
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None
+    ) -> subprocess.Popen[bytes]:
+        """Start it, and pass on what has come before."""
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - the user's own program
+                command,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT if output else None,
+                start_new_session=not self._shares_terminal,
+            )
+        except OSError as error:
+            raise _not_started(command[0], error) from error
+        for number in self.received:
+            self._pass_on(number)
+        return self._process
+
+    def end_the_rest(self) -> None:
+        """Wait for the program's other processes after a signal, and kill those that stay."""
+        if self._shares_terminal:
+            return
+        deadline = time.monotonic() + _GRACE_S
+        while self._signal_all(0) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self._signal_all(signal.SIGKILL)
+
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        self.received.append(number)
+        if self._process is not None:
+            self._pass_on(number if len(self.received) == 1 else signal.SIGKILL)
+
+    def _pass_on(self, number: int) -> None:
+        assert self._process is not None
+        if not self._shares_terminal:
+            self._signal_all(number)
+        elif number not in (signal.SIGINT, signal.SIGQUIT) and len(self.received) == 1:
+            self._process.send_signal(number)  # the terminal sends these two to the program as well
+        elif self.received[-1] not in (signal.SIGINT, signal.SIGQUIT):
+            self._process.kill()
+
+    def _signal_all(self, number: int) -> bool:
+        """Signal all processes of the program's group; whether there are any."""
+        assert self._process is not None
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+            return True
+        return False
+
+
+def _not_started(program: str, error: OSError) -> ProgramError:
+    script = f"; to run a script: {Path(sys.executable).name} {program}" if program.endswith(".py") else ""
+    if isinstance(error, FileNotFoundError):
+        return ProgramError(f"{program}: no such program{script}", NOT_FOUND)
+    return ProgramError(f"{program}: cannot be started: {error.strerror}{script}", NOT_EXECUTABLE)
