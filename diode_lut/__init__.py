@@ -72,9 +72,11 @@ def _write_receipt(process: int) -> None:
     makes Python's own exit code 1 instead of that of the signal.
     """
     if config.receipt is not None and _LOADED.intersection(sys.modules):
-        from diode_lut.runtime.at_exit import write_receipt
-        from diode_lut.runtime.recorder import own_receipt
-
+        try:
+            from diode_lut.runtime.at_exit import write_receipt
+            from diode_lut.runtime.recorder import own_receipt
+        except ImportError:
+            return  # what diode_lut needs is not installed here; the hook has warned of it
         write_receipt(process, own_receipt)
 
 

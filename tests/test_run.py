@@ -114,15 +114,16 @@ def test_the_receipts_of_all_processes_become_one(tmp_path: Path) -> None:
 
 STAYING = """
 import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
-print(os.getpid(), child.pid, flush=True)
+sleeping = [sys.executable, "-c", "import time; time.sleep(100)"]
+children = [subprocess.Popen(sleeping, start_new_session=apart).pid for apart in (False, True)]
+print(os.getpid(), *children, flush=True)
 time.sleep(100)
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_program(number: signal.Signals, tmp_path: Path) -> None:
-    """All processes of the program get the signal that its starter gets, and are gone when that ends."""
+    """All processes of the program are gone when its starter has got a signal and ends, those in other sessions too."""
     with started(*RUN, sys.executable, "-c", STAYING, cwd=tmp_path) as process:
         pids = [int(word) for word in line(process.stdout).split()]
         process.send_signal(number)

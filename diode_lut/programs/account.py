@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -20,6 +20,12 @@ from diode_lut.selection.sources import shown
 
 _NAMED = 3
 """How many missed problems are named."""
+
+
+_NO_RECEIPT = (
+    "no receipt: no process imported PyTorch and ended by itself (a signal or os._exit leaves none), "
+    "or its Python lacks what diode_lut needs, as `pip install diode-lut` installs it"
+)
 
 
 class Run(NamedTuple):
@@ -52,17 +58,8 @@ def run_with_receipt(
 
 def _readable(directory: Path) -> Iterator[Receipt]:
     for path in sorted(directory.glob("*.json")):
-        with _left_out(path):
+        with suppress(ReceiptError, OSError):  # a program may have put a file of its own there
             yield read_receipt(path)
-
-
-@contextmanager
-def _left_out(path: Path) -> Iterator[None]:
-    """A file that a program wrote there by itself is no receipt of ours."""
-    try:
-        yield
-    except (ReceiptError, OSError):
-        path.unlink(missing_ok=True)
 
 
 def summary(run: Run, destination: Path, tune: str) -> list[str]:
@@ -71,7 +68,7 @@ def summary(run: Run, destination: Path, tune: str) -> list[str]:
     asked = sum(device.calls for device in receipt.devices.values())
     where = f"receipt: {shown(destination)}{', without processes that were killed' if run.ended.interrupted else ''}"
     if not receipt.processes:
-        return ["no receipt: no process imported PyTorch and ended by itself (a signal or os._exit leaves none)"]
+        return [_NO_RECEIPT]
     if not asked:
         return ["nothing was asked: no GEMM was compiled, or all came from Inductor's caches", where]
     problems = {hit.problem for device in receipt.devices.values() for hit in device.hits}

@@ -29,6 +29,11 @@ _GRACE_S = 5.0
 """How long what is left of a program may take to end after a signal, in seconds."""
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_TYPED = (signal.SIGINT, signal.SIGQUIT)
+"""The signals that a terminal sends to all processes in the foreground."""
+
+_MARK = "_DIODE_LUT_RUN"
+"""The variable that all processes of a program have, with a value that no other program has."""
 
 
 class Ended(NamedTuple):
@@ -50,10 +55,11 @@ def run_program(command: Sequence[str], environment: Mapping[str, str], output: 
 
     The first signal that we get is passed on, and the program takes its time to end. With the second it is killed.
     """
-    program = _Program(shares_terminal=output is None and os.isatty(0))
+    marked = {**environment, _MARK: os.urandom(8).hex()}
+    program = _Program(marked, shares_terminal=output is None and os.isatty(0))
     start = time.monotonic()
     with program.forwarding():
-        process = program.start(command, environment, output)
+        process = program.start(command, output)
         code = process.wait()
         seconds = time.monotonic() - start
         if program.received:
@@ -64,9 +70,11 @@ def run_program(command: Sequence[str], environment: Mapping[str, str], output: 
 class _Program:
     """A program that runs, and the signals that we got meanwhile."""
 
-    def __init__(self, *, shares_terminal: bool) -> None:
+    def __init__(self, environment: Mapping[str, str], *, shares_terminal: bool) -> None:
         self.received: list[int] = []
+        self._environment = environment
         self._shares_terminal = shares_terminal
+        self._passed_on = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     @contextmanager
@@ -80,14 +88,12 @@ class _Program:
             for number, handler in before:
                 signal.signal(number, handler)
 
-    def start(
-        self, command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None
-    ) -> subprocess.Popen[bytes]:
-        """Start it, and pass on what has come before."""
+    def start(self, command: Sequence[str], output: IO[bytes] | None) -> subprocess.Popen[bytes]:
+        """Start it, and pass on the signals that came before."""
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the user's own program
                 command,
-                env=environment,
+                env=self._environment,
                 stdout=output,
                 stderr=subprocess.STDOUT if output else None,
                 start_new_session=not self._shares_terminal,
@@ -95,39 +101,58 @@ class _Program:
         except OSError as error:
             raise _not_started(command[0], error) from error
         for number in self.received:
-            self._pass_on(number)
+            self._pass_on(self._process, number)
         return self._process
 
     def end_the_rest(self) -> None:
         """Wait for the program's other processes after a signal, and kill those that stay."""
-        if self._shares_terminal:
-            return
         deadline = time.monotonic() + _GRACE_S
-        while self._signal_all(0) and time.monotonic() < deadline:
+        while self._processes() and time.monotonic() < deadline:
             time.sleep(0.02)
-        self._signal_all(signal.SIGKILL)
+        self._kill()
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         self.received.append(number)
         if self._process is not None:
-            self._pass_on(number if len(self.received) == 1 else signal.SIGKILL)
+            self._pass_on(self._process, number)
 
-    def _pass_on(self, number: int) -> None:
+    def _pass_on(self, process: subprocess.Popen[bytes], number: int) -> None:
+        if self._shares_terminal and number in _TYPED:
+            return  # the terminal has sent it to the program as well
+        self._passed_on += 1
+        if self._passed_on > 1:
+            self._kill()
+        elif self._shares_terminal:
+            process.send_signal(number)
+        else:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
+    def _kill(self) -> None:
         assert self._process is not None
         if not self._shares_terminal:
-            self._signal_all(number)
-        elif number not in (signal.SIGINT, signal.SIGQUIT) and len(self.received) == 1:
-            self._process.send_signal(number)  # the terminal sends these two to the program as well
-        elif self.received[-1] not in (signal.SIGINT, signal.SIGQUIT):
-            self._process.kill()
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        for pid in self._processes():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
 
-    def _signal_all(self, number: int) -> bool:
-        """Signal all processes of the program's group; whether there are any."""
+    def _processes(self) -> set[int]:
+        """All processes of the program that run.
+
+        On Linux they are found by their environment, also those in sessions of their own, as the ranks of torchrun are.
+        """
         assert self._process is not None
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
-            return True
-        return False
+        mark = f"{_MARK}={self._environment[_MARK]}".encode()
+        found = {int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if mark in _content(path)}
+        return found | ({self._process.pid} if self._process.poll() is None else set())
+
+
+def _content(path: Path) -> bytes:
+    """What a file of /proc says; nothing of processes that have ended, or that are another user's."""
+    with suppress(OSError):
+        return path.read_bytes()
+    return b""
 
 
 def _not_started(program: str, error: OSError) -> ProgramError:
