@@ -116,6 +116,7 @@ def test_blocks_run_as_written(document: Path, tmp_path: Path, monkeypatch: pyte
     directory = tmp_path / "work"
     directory.mkdir()
     shutil.copytree(ROOT / "tables", directory / "tables")
+    monkeypatch.setitem(ENVIRONMENT, "XDG_CONFIG_HOME", str(directory / "config"))
     if document.name == "exchange.md":
         monkeypatch.setitem(ENVIRONMENT, "TORCHINDUCTOR_CACHE_DIR", str(directory / "torchinductor"))
     PREPARATIONS.get(document.name, lambda _: None)(directory)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import IO
@@ -13,9 +12,9 @@ import pytest
 
 from diode_lut.programs.launch import STARTUP
 from diode_lut.receipt.file import read_receipt
-from tests.forks import ROOT, environment
+from tests.commands import run, running, started
+from tests.forks import ROOT
 
-RUN = (sys.executable, "-m", "diode_lut", "run")
 CHILDREN = """
 import multiprocessing, os, subprocess, sys
 
@@ -36,30 +35,10 @@ if __name__ == "__main__":
 ASK = str(ROOT / "tests" / "programs" / "ask.py")
 
 
-def started(*command: str, cwd: Path, **variables: str) -> subprocess.Popen[str]:
-    """A command with pipes for its output, as a shell in the directory of a user would start it."""
-    return subprocess.Popen(
-        command,
-        cwd=cwd,
-        env=environment() | variables,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-
-
-def run(*program: str, cwd: Path, options: tuple[str, ...] = (), **variables: str) -> subprocess.CompletedProcess[str]:
-    """What becomes of ``run [options] -- program``."""
-    with started(*RUN, *options, "--", *program, cwd=cwd, **variables) as process:
-        out, err = process.communicate(timeout=100)
-    return subprocess.CompletedProcess([], process.returncode, out, err)
-
-
 def test_every_process_of_a_program_is_armed(tmp_path: Path) -> None:
     """The hook is armed in a script that does not mention it, and in what that starts, spawns and forks."""
     (tmp_path / "program.py").write_text(CHILDREN)
-    done = run(sys.executable, "program.py", cwd=tmp_path)
+    done = run("run", "--", sys.executable, "program.py", cwd=tmp_path)
     assert done.stdout.split("\n") == ["itself True", "child True", "spawned True", "forked True", ""]
     assert done.returncode == 0
 
@@ -68,9 +47,9 @@ def test_every_process_of_a_program_is_armed(tmp_path: Path) -> None:
 def test_arguments_are_the_program_s(how: tuple[str, str], tmp_path: Path) -> None:
     """Options behind the program are its own, with ``python -c`` and ``python -m`` too, and with or without ``--``."""
     (tmp_path / "module.py").write_text("import sys; print(__name__, sys.argv[1:])")
-    done = run(sys.executable, *how, "--table", "x", "-h", "--", "y", cwd=tmp_path)
+    done = run("run", "--", sys.executable, *how, "--table", "x", "-h", "--", "y", cwd=tmp_path)
     assert done.stdout == "__main__ ['--table', 'x', '-h', '--', 'y']\n"
-    with started(*RUN, sys.executable, *how, "--receipt", cwd=tmp_path) as process:
+    with running("run", sys.executable, *how, "--receipt", cwd=tmp_path) as process:
         assert process.communicate()[0] == "__main__ ['--receipt']\n"
 
 
@@ -87,7 +66,7 @@ def test_arguments_are_the_program_s(how: tuple[str, str], tmp_path: Path) -> No
 def test_the_exit_code_is_the_program_s(program: tuple[str, ...], code: int, error: str, tmp_path: Path) -> None:
     """As in shells: of the program, of the signal that ended it, 127 or 126 where it cannot be started."""
     (tmp_path / "train.py").write_text("")
-    done = run(*program, cwd=tmp_path)
+    done = run("run", "--", *program, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith(error)
     assert done.stderr.count("\n") == 1
@@ -96,7 +75,7 @@ def test_the_exit_code_is_the_program_s(program: tuple[str, ...], code: int, err
 def test_a_program_is_not_started_in_vain(tmp_path: Path) -> None:
     """Where the receipt cannot be written, or a table does not exist, nothing is run."""
     for options in (("--receipt", "nosuch/x.json"), ("--table", "nosuch.json")):
-        done = run(sys.executable, "-c", "print('started')", cwd=tmp_path, options=options)
+        done = run("run", *options, "--", sys.executable, "-c", "print('started')", cwd=tmp_path)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
         assert "nosuch" in done.stderr
 
@@ -104,7 +83,7 @@ def test_a_program_is_not_started_in_vain(tmp_path: Path) -> None:
 def test_the_receipts_of_all_processes_become_one(tmp_path: Path) -> None:
     """Programs that run one after the other, and at the same time, are all in the receipt, and in the summary."""
     script = f"{sys.executable} {ASK} ask; {sys.executable} {ASK} ask ask & {sys.executable} {ASK} ask; wait"
-    done = run("sh", "-c", script, cwd=tmp_path, options=("--receipt", "all.json"))
+    done = run("run", "--receipt", "all.json", "--", "sh", "-c", script, cwd=tmp_path)
     (device,) = read_receipt(tmp_path / "all.json").devices.values()
     assert device.calls == 4
     assert done.stderr.splitlines()[0].startswith("diode-lut: 4 questions about 1 GEMM, of 3 processes:")
@@ -124,7 +103,7 @@ time.sleep(100)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_program(number: signal.Signals, tmp_path: Path) -> None:
     """All processes of the program are gone when its starter has got a signal and ends, those in other sessions too."""
-    with started(*RUN, sys.executable, "-c", STAYING, cwd=tmp_path) as process:
+    with running("run", sys.executable, "-c", STAYING, cwd=tmp_path) as process:
         pids = [int(word) for word in line(process.stdout).split()]
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
@@ -135,7 +114,7 @@ def test_a_signal_ends_the_program(number: signal.Signals, tmp_path: Path) -> No
 def test_a_second_signal_kills(tmp_path: Path) -> None:
     """A program that does not end with the first signal ends with the second."""
     stubborn = "import signal; signal.signal(signal.SIGTERM, lambda *_: print('no', flush=True));" + STAYING
-    with started(*RUN, sys.executable, "-c", stubborn, cwd=tmp_path) as process:
+    with running("run", sys.executable, "-c", stubborn, cwd=tmp_path) as process:
         pids = [int(word) for word in line(process.stdout).split()]
         process.send_signal(signal.SIGTERM)
         assert line(process.stdout) == "no\n"

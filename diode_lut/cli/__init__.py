@@ -45,6 +45,7 @@ COMMANDS = {
     "query": "diode_lut.cli.edit:query_command",
     "set": "diode_lut.cli.edit:set_command",
     "tables": "diode_lut.cli.tables:tables_command",
+    "tune": "diode_lut.cli.programs:tune_command",
     "unset": "diode_lut.cli.edit:unset_command",
     "verify": "diode_lut.cli.adopt:verify_command",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -24,6 +25,12 @@ _TABLES = click.option(
     metavar="TABLE",
     multiple=True,
     help="A table or model of your own, by path or name, asked before those of DIODE_LUT_TABLES; can be repeated.",
+)
+_STOP_AFTER = click.option(
+    "--stop-after",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Interrupt the program after this time in each run, as by Ctrl-C.",
 )
 
 
@@ -49,6 +56,74 @@ def run_command(ctx: click.Context, command: tuple[str, ...], tables: tuple[str,
     run = run_with_receipt(command, with_tables(tables), destination)
     tell(summary(run, destination, f"diode-lut tune -- {shlex.join(command)}"))
     ctx.exit(run.ended.code)
+
+
+@click.command("tune", context_settings=_AS_TYPED)
+@click.option(
+    "--table",
+    metavar="FILE",
+    type=_FILE,
+    help="The table to build, or to add to, for one kind of device.  [default: one in ~/.config/diode_lut/tables/ for "
+    "each kind of device, which all programs ask]",
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MINUTES",
+    default=10.0,
+    show_default=True,
+    help="Begin no measurement after this time; what is left, the next `tune` measures.",
+)
+@_STOP_AFTER
+@_COMMAND
+@click.pass_context
+def tune_command(
+    ctx: click.Context, command: tuple[str, ...], table: Path | None, budget: float, stop_after: float | None
+) -> None:
+    """Run a program, measure the GEMMs that it missed, build them into a table, and run it again.
+
+    Interrupted, it goes on where it stopped when the same command is given again. The exit code is the program's.
+    """
+    require_installed_torch("tune")
+    require_answers()
+    from diode_lut.programs.tune import Order, tune
+
+    environment = dict(os.environ)
+    if table is not None:
+        table = table.absolute()
+        _require_buildable(table)
+        names = [str(table), *filter(None, [os.environ.get("DIODE_LUT_TABLES")])]
+        environment["DIODE_LUT_TABLES"] = os.pathsep.join(names)
+    ctx.exit(tune(Order(command, environment, table, budget * 60, stop_after), lambda line: tell([line])))
+
+
+def _require_buildable(table: Path) -> None:
+    """Before the program is run: an error if the table could not be built."""
+    from diode_lut.cli.inputs import read_whole_table
+    from diode_lut.io.files import require_writable
+
+    require_writable(table)
+    if table.exists():
+        read_whole_table(table, "correct it first, or tune into another file")
+
+
+def require_installed_torch(command: str) -> None:
+    """SettingError if there is no torch; importing it would take seconds."""
+    from diode_lut.domain.errors import SettingError
+
+    if find_spec("torch") is None:
+        raise SettingError(f"{command} needs torch where diode_lut is installed: pip install 'diode-lut[torch]'")
+
+
+def require_answers() -> None:
+    """SettingError if the settings let no table of the user's own answer."""
+    from diode_lut.domain.errors import SettingError
+    from diode_lut.settings import config
+
+    if config.policy == "off":
+        raise SettingError("DIODE_LUT_POLICY=off: no table answers; unset it")
+    if "user" not in config.tiers:
+        raise SettingError(f"DIODE_LUT_TIERS={os.environ['DIODE_LUT_TIERS']}: no table of your own answers; add user")
 
 
 def with_tables(tables: Sequence[str]) -> dict[str, str]:

@@ -15,10 +15,15 @@ def tables_directory() -> Path:
     return _directory("tables")
 
 
+def own_directory() -> Path:
+    """The directory of the user's own configuration: ``$XDG_CONFIG_HOME/diode_lut``."""
+    config = os.environ.get("XDG_CONFIG_HOME", "")
+    return Path(config if os.path.isabs(config) else os.path.expanduser("~/.config"), "diode_lut")  # noqa: PTH111, PTH117 (these raise nothing)
+
+
 def own_tables_directory() -> Path:
     """The directory of the user's own tables that need not be named: ``$XDG_CONFIG_HOME/diode_lut/tables``."""
-    config = os.environ.get("XDG_CONFIG_HOME", "")
-    return Path(config if os.path.isabs(config) else os.path.expanduser("~/.config"), "diode_lut", "tables")  # noqa: PTH111, PTH117 (these raise nothing)
+    return own_directory() / "tables"
 
 
 def schemas_directory() -> Path:

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from diode_lut.domain.errors import ReceiptError
 from diode_lut.io.files import require_writable, write_atomically
-from diode_lut.programs.launch import Ended, armed, run_program
+from diode_lut.programs.launch import Ended, Streams, armed, run_program
 from diode_lut.programs.savings import EXPECTED, MEASURED, UNKNOWN, savings
 from diode_lut.receipt.file import read_receipt, receipt_bytes
 from diode_lut.receipt.receipt import Receipt, merge_receipts
@@ -38,20 +38,22 @@ class Run(NamedTuple):
 def run_with_receipt(
     command: Sequence[str],
     environment: Mapping[str, str],
-    destination: Path,
-    output: IO[bytes] | None = None,
+    destination: Path | None,
+    streams: Streams = Streams(),  # noqa: B008 - a tuple
+    limit_s: float | None = None,
 ) -> Run:
     """Run the program, armed, and write the receipts of its processes, if there are any, to ``destination`` as one.
 
-    OSError, before the program is started, if that cannot be written.
+    ``limit_s`` is that of ``run_program``. OSError, before the program is started, if the file cannot be written.
     """
-    require_writable(destination)
+    if destination is not None:
+        require_writable(destination)
     with tempfile.TemporaryDirectory(prefix="diode-lut-", ignore_cleanup_errors=True) as directory:
         # One file for each process: what two that are started one after the other asked is in both.
         variables = {"DIODE_LUT_RECEIPT": str(Path(directory, "%p.json"))}
-        ended = run_program(command, armed(environment, **variables), output)
+        ended = run_program(command, armed(environment, **variables), streams, limit_s)
         receipt = merge_receipts(_readable(Path(directory)))
-    if receipt.processes:
+    if destination is not None and receipt.processes:
         write_atomically(destination, receipt_bytes(receipt))
     return Run(ended, receipt)
 

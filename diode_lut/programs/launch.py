@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,7 +27,10 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes for a program that cannot be started, as in shells."""
 
 _GRACE_S = 5.0
-"""How long what is left of a program may take to end after a signal, in seconds."""
+"""How long the other processes of a program may take to end after a signal, in seconds."""
+
+_END_S = 60.0
+"""How long a program may take to end when its time is over, in seconds."""
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _TYPED = (signal.SIGINT, signal.SIGQUIT)
@@ -44,26 +48,48 @@ class Ended(NamedTuple):
     interrupted: bool
 
 
+class Streams(NamedTuple):
+    """Where a program's output goes: files or descriptors, None for where ours goes."""
+
+    out: IO[bytes] | int | None = None
+    err: IO[bytes] | int | None = None
+
+
 def armed(environment: Mapping[str, str], **variables: str) -> dict[str, str]:
     """The environment in which every Python process imports diode_lut, with more variables."""
     path = os.pathsep.join([STARTUP, *filter(None, [environment.get("PYTHONPATH")])])
     return {**environment, "DIODE_LUT": "1", "PYTHONPATH": path, **variables}
 
 
-def run_program(command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None = None) -> Ended:
-    """Run a program to its end; its output goes to ``output`` if that is given. ProgramError if it cannot be started.
+@contextmanager
+def cold(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """The environment in which Inductor and Triton find no cache, and leave none."""
+    with tempfile.TemporaryDirectory(prefix="diode-lut-caches-", ignore_cleanup_errors=True) as directory:
+        kept = {name: value for name, value in environment.items() if name != "TRITON_CACHE_DIR"}
+        yield {**kept, "TORCHINDUCTOR_CACHE_DIR": directory}
+
+
+def run_program(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    streams: Streams = Streams(),  # noqa: B008 - a tuple
+    limit_s: float | None = None,
+) -> Ended:
+    """Run a program to its end. ProgramError if it cannot be started.
 
     The first signal that we get is passed on, and the program takes its time to end. With the second it is killed.
+    After ``limit_s`` seconds it gets SIGINT, as by Ctrl-C, and is killed if it does not end then.
     """
-    marked = {**environment, _MARK: os.urandom(8).hex()}
-    program = _Program(marked, shares_terminal=output is None and os.isatty(0))
+    program = _Program({**environment, _MARK: os.urandom(8).hex()}, shares_terminal=os.isatty(0))
     start = time.monotonic()
     with program.forwarding():
-        process = program.start(command, output)
-        code = process.wait()
+        process = program.start(command, streams)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(limit_s)
         seconds = time.monotonic() - start
-        if program.received:
-            program.end_the_rest()
+        if process.poll() is None or program.received:
+            program.end()
+    code = process.wait()
     return Ended(128 - code if code < 0 else code, seconds, bool(program.received))
 
 
@@ -88,24 +114,29 @@ class _Program:
             for number, handler in before:
                 signal.signal(number, handler)
 
-    def start(self, command: Sequence[str], output: IO[bytes] | None) -> subprocess.Popen[bytes]:
+    def start(self, command: Sequence[str], streams: Streams) -> subprocess.Popen[bytes]:
         """Start it, and pass on the signals that came before."""
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the user's own program
                 command,
                 env=self._environment,
-                stdout=output,
-                stderr=subprocess.STDOUT if output else None,
+                stdout=streams.out,
+                stderr=streams.err,
                 start_new_session=not self._shares_terminal,
             )
         except OSError as error:
             raise _not_started(command[0], error) from error
         for number in self.received:
-            self._pass_on(self._process, number)
+            self._pass_on(number)
         return self._process
 
-    def end_the_rest(self) -> None:
-        """Wait for the program's other processes after a signal, and kill those that stay."""
+    def end(self) -> None:
+        """Interrupt the program if it still runs, and kill what is left of it when it has had its time."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
         deadline = time.monotonic() + _GRACE_S
         while self._processes() and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -114,19 +145,24 @@ class _Program:
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         self.received.append(number)
         if self._process is not None:
-            self._pass_on(self._process, number)
+            self._pass_on(number)
 
-    def _pass_on(self, process: subprocess.Popen[bytes], number: int) -> None:
+    def _pass_on(self, number: int) -> None:
         if self._shares_terminal and number in _TYPED:
             return  # the terminal has sent it to the program as well
         self._passed_on += 1
         if self._passed_on > 1:
             self._kill()
-        elif self._shares_terminal:
-            process.send_signal(number)
         else:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
+            self._signal(number)
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        with suppress(ProcessLookupError):
+            if self._shares_terminal:
+                self._process.send_signal(number)
+            else:
+                os.killpg(self._process.pid, number)
 
     def _kill(self) -> None:
         assert self._process is not None
