@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from diode_lut.runtime.api import register_table as register_table
     from diode_lut.runtime.api import select as select
     from diode_lut.runtime.api import set_log_level as set_log_level
+    from diode_lut.runtime.probe import step as step
     from diode_lut.selection.catalog import TableFile as TableFile
     from diode_lut.selection.selector import Decision as Decision
 
@@ -49,6 +50,7 @@ _EXPORTS = {
     "register_table": "diode_lut.runtime.api",
     "select": "diode_lut.runtime.api",
     "set_log_level": "diode_lut.runtime.api",
+    "step": "diode_lut.runtime.probe",
 }
 
 __all__ = ["__version__", "config", *_EXPORTS]
@@ -86,3 +88,5 @@ _LOADED = {"torch", "diode_lut.runtime.recorder"}
 atexit.register(_write_receipt, os.getpid())
 if autoregister():
     when_imported("torch._inductor.config", "diode_lut.inductor.install:install")
+if "_DIODE_LUT_PROBE" in os.environ:  # `diode-lut compare` has started this program
+    when_imported("torch._inductor.config", "diode_lut.inductor.probe:begin")

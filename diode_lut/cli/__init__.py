@@ -27,6 +27,7 @@ COMMANDS = {
     "build": "diode_lut.cli.build:build_command",
     "check": "diode_lut.cli.tables:check_command",
     "collect": "diode_lut.cli.collect:collect_command",
+    "compare": "diode_lut.cli.programs:compare_command",
     "diff": "diode_lut.cli.git:diff_command",
     "distill": "diode_lut.cli.distill:distill_command",
     "doctor": "diode_lut.cli.explain:doctor_command",

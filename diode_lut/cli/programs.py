@@ -97,6 +97,60 @@ def tune_command(
     ctx.exit(tune(Order(command, environment, table, budget * 60, stop_after), lambda line: tell([line])))
 
 
+@click.command("compare", context_settings=_AS_TYPED)
+@_TABLES
+@click.option(
+    "--repetitions",
+    "-n",
+    type=click.IntRange(min=2),
+    default=5,
+    show_default=True,
+    help="How often the program runs with tables, and how often without.",
+)
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    type=_FILE,
+    default=Path("diode-lut-compare.html"),
+    show_default=True,
+    help="The page to write; beside it, all figures as JSON.",
+)
+@_STOP_AFTER
+@_COMMAND
+@click.pass_context
+def compare_command(
+    ctx: click.Context,
+    command: tuple[str, ...],
+    tables: tuple[str, ...],
+    repetitions: int,
+    output: Path,
+    stop_after: float | None,
+) -> None:
+    """Run a program with and without tables, in turn, and say what became faster or slower beyond noise.
+
+    Compared are wall time, compile time, and the time of a step, if the program calls diode_lut.step() or prints it;
+    and from a profiler's trace, in one more run of each kind, the time of each GEMM. Every run begins with cold caches.
+    """
+    require_answers()
+    from diode_lut.domain.printable import as_json as printable_json
+    from diode_lut.io.files import require_writable, write_atomically
+    from diode_lut.programs.compare import Ended, Plan, compare
+    from diode_lut.programs.comparison import as_json, summary
+    from diode_lut.programs.page import as_page
+
+    figures = output.with_suffix(".json")
+    for path in (output, figures):
+        require_writable(path)
+    try:
+        found = compare(Plan(command, with_tables(tables), repetitions, stop_after), lambda line: tell([line]))
+    except Ended as ended:
+        ctx.exit(ended.code)
+    write_atomically(output, as_page(found).encode())
+    write_atomically(figures, f"{printable_json(as_json(found))}\n".encode())
+    tell([*summary(found), f"page: {output}, figures: {figures}"])
+
+
 def _require_buildable(table: Path) -> None:
     """Before the program is run: an error if the table could not be built."""
     from diode_lut.cli.inputs import read_whole_table
