@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
@@ -41,6 +42,16 @@ def test_every_process_of_a_program_is_armed(tmp_path: Path) -> None:
     done = run("run", "--", sys.executable, "program.py", cwd=tmp_path)
     assert done.stdout.split("\n") == ["itself True", "child True", "spawned True", "forked True", ""]
     assert done.returncode == 0
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="starts torchrun")
+def test_the_ranks_of_torchrun_are_armed(tmp_path: Path) -> None:
+    """Both ranks ask, and the receipt has both; torchrun's exit code is that of ``run``."""
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", ASK)
+    done = run("run", "--", *torchrun, "ask", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "diode-lut: 2 questions about 1 GEMM, of 3 processes: 0 answered, 2 missed\n" in done.stderr
+    assert run("run", "--", *torchrun, "exit=3", cwd=tmp_path).returncode == 1
 
 
 @pytest.mark.parametrize("how", [("-c", "import sys; print(__name__, sys.argv[1:])"), ("-m", "module")])

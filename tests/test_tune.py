@@ -49,7 +49,7 @@ def test_an_interrupted_tune_goes_on(tmp_path: Path) -> None:
     assert done.returncode == 3, done.stderr
     assert done.stdout == ""
     assert "diode-lut: goes on with what the interrupted run missed" in done.stderr
-    assert "diode-lut: answered: 0 of 1 questions before, 1 of 1 questions now\n" in done.stderr
+    assert "diode-lut: answered: 0 of 1 question before, 1 of 1 question now\n" in done.stderr
     assert (tmp_path / "runs").read_text() == "runs\n" * 2
     (table,) = tables.glob("*.json")
     assert len(read_table(table).entries) == 1

@@ -15,7 +15,7 @@ from diode_lut.programs.launch import Ended, Streams, armed, run_program
 from diode_lut.programs.savings import EXPECTED, MEASURED, UNKNOWN, savings
 from diode_lut.receipt.file import read_receipt, receipt_bytes
 from diode_lut.receipt.receipt import Receipt, merge_receipts
-from diode_lut.receipt.summary import losses
+from diode_lut.receipt.summary import Loss, losses
 from diode_lut.selection.sources import shown
 
 _NAMED = 3
@@ -65,7 +65,7 @@ def _readable(directory: Path) -> Iterator[Receipt]:
 
 
 def summary(run: Run, destination: Path, tune: str) -> list[str]:
-    """About five lines for people; ``tune`` is the command that measures what was missed."""
+    """Five lines for people, fewer if nothing was asked; ``tune`` is the command that measures what was missed."""
     receipt = run.receipt
     asked = sum(device.calls for device in receipt.devices.values())
     where = f"receipt: {shown(destination)}{', without processes that were killed' if run.ended.interrupted else ''}"
@@ -77,16 +77,21 @@ def summary(run: Run, destination: Path, tune: str) -> list[str]:
     missed = losses(receipt)
     problems.update(loss.problem for loss in missed)
     misses = sum(loss.calls for loss in missed)
-    questions = f"{_count(asked, 'question')} about {_count(len(problems), 'GEMM')}"
-    lines = [
-        f"{questions}, of {_count(receipt.processes, 'process')}: {asked - misses} answered, {misses} missed",
+    questions = f"{counted(asked, 'question')} about {counted(len(problems), 'GEMM')}"
+    return [
+        f"{questions}, of {counted(receipt.processes, 'process')}: {asked - misses} answered, {misses} missed",
         f"answered by: {', '.join(_answering(receipt)) or 'no table and no model'}",
+        f"missed: {named_gemms(missed)}; to measure them: {tune}" if missed else "missed: none",
+        estimate(receipt),
+        where,
     ]
-    if missed:
-        named = dict.fromkeys(str(loss.problem) for loss in missed)
-        more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-        lines.append(f"missed: {', '.join(list(named)[:_NAMED])}{more}; to measure them: {tune}")
-    return [*lines, estimate(receipt), where]
+
+
+def named_gemms(missed: Sequence[Loss]) -> str:
+    """The first GEMMs of these misses, and how many more there are."""
+    named = list(dict.fromkeys(str(loss.problem) for loss in missed))
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    return f"{', '.join(named[:_NAMED])}{more}"
 
 
 def _answering(receipt: Receipt) -> Iterator[str]:
@@ -112,6 +117,7 @@ def _time(ns: float) -> str:
     return f"{ns / 1e3:.1f} us" if ns < 1e6 else f"{ns / 1e6:.2f} ms"
 
 
-def _count(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
+    """A number of things, such as ``2 processes``."""
     plural = f"{what}es" if what.endswith("s") else f"{what}s"
     return f"{number} {what if number == 1 else plural}"

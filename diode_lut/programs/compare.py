@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 import orjson
 
 from diode_lut.domain.errors import ProgramError
-from diode_lut.programs.account import Run, run_with_receipt
+from diode_lut.programs.account import Run, counted, run_with_receipt
 from diode_lut.programs.comparison import WITH, WITHOUT, Comparison, GemmChange
 from diode_lut.programs.launch import Streams, cold
 from diode_lut.programs.noise import Change, change_of, spread_text
@@ -86,7 +86,7 @@ def _require_answers(receipt: Receipt) -> None:
     if not any(device.hits for device in receipt.devices.values()):
         asked = sum(device.calls for device in receipt.devices.values())
         raise ProgramError(
-            f"nothing to compare: no table and no model answered any of {asked} questions; "
+            f"nothing to compare: no table and no model answered any of {counted(asked, 'question')}; "
             "`diode-lut tune` measures what was missed"
             if asked
             else "nothing to compare: Inductor asked for no GEMM"
@@ -198,7 +198,8 @@ def _traces(plan: Plan, tell: Callable[[str], None]) -> dict[str, GraphTimes]:
         if times is None:
             tell(f"no times of GEMMs: the run {kind} tables left no trace of a compiled graph")
             return {}
-        tell(f"traced {kind} tables: {times.calls} calls of compiled graphs, {len(times.gemms)} GEMMs")
+        calls, gemms = counted(times.calls, "call"), counted(len(times.gemms), "GEMM")
+        tell(f"traced {kind} tables: {calls} of compiled graphs, {gemms}")
         found[kind] = times
     return found
 

@@ -21,7 +21,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.evaluate import evaluate
 from diode_lut.io.resources import own_directory, own_tables_directory
 from diode_lut.kernels.config import Config
-from diode_lut.programs.account import Run, run_with_receipt
+from diode_lut.programs.account import Run, counted, named_gemms, run_with_receipt
 from diode_lut.programs.launch import Streams, armed, cold, run_program
 from diode_lut.receipt.file import read_receipt
 from diode_lut.receipt.receipt import Receipt
@@ -166,8 +166,7 @@ def _brought(
     now = losses(after.receipt)
     yield f"answered: {_answered(receipt)} before, {_answered(after.receipt)} now"
     if now:
-        named = list(dict.fromkeys(str(loss.problem) for loss in now))
-        yield f"still missed: {', '.join(named[:_NAMED])}{f' and {len(named) - _NAMED} more' * (len(named) > _NAMED)}"
+        yield f"still missed: {named_gemms(now)}"
     for table in tables.values():
         yield from _measured(table, missed)
     if before is not None and order.limit_s is None:
@@ -179,7 +178,8 @@ def _brought(
 
 def _answered(receipt: Receipt) -> str:
     devices = receipt.devices.values()
-    return f"{sum(device.hits.total() for device in devices)} of {sum(device.calls for device in devices)} questions"
+    asked = sum(device.calls for device in devices)
+    return f"{sum(device.hits.total() for device in devices)} of {counted(asked, 'question')}"
 
 
 class Gain(NamedTuple):
@@ -201,12 +201,12 @@ def _measured(table: Path, missed: set[Problem]) -> Iterator[str]:
     gains = [gain for gain in _gains(table) if gain.problem in missed]
     faster = sorted((gain for gain in gains if gain.saved_ns > 0), key=lambda gain: -gain.saved_ns)
     if not faster:
-        yield f"{shown(table)}: of the kernels measured for {len(gains)} missed GEMMs, aten is the fastest for each"
+        yield f"{shown(table)}: aten is the fastest kernel measured for {counted(len(gains), 'missed GEMM')}: no gain"
         return
     whole, saved = (sum(times) for times in zip(*((gain.aten_ns, gain.saved_ns) for gain in gains), strict=True))
     yield (
-        f"{shown(table)}: of {len(gains)} missed GEMMs, {len(faster)} have a faster kernel than aten; measured alone, "
-        f"each once, they all take {_us(whole - saved)} instead of {_us(whole)}"
+        f"{shown(table)}: faster than aten for {len(faster)} of {counted(len(gains), 'missed GEMM')}; measured alone, "
+        f"each once, they take {_us(whole - saved)} instead of {_us(whole)}"
     )
     for gain in faster[:_NAMED]:
         yield f"  {gain.problem}: {_us(gain.ns)} with {gain.choice}, {_us(gain.aten_ns)} with aten"
