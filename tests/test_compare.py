@@ -74,7 +74,7 @@ def test_a_program_is_compared(tmp_path: Path) -> None:
             ("ask",),
             {},
             1,
-            "error: nothing to compare: no table and no model answered any of 1 question; `diode-lut-lut tu",
+            "error: nothing to compare: no table and no model answered any of 1 question; `diode-lut tu",
         ),
         (("ask",), {"DIODE_LUT_POLICY": "off"}, 2, "error: DIODE_LUT_POLICY=off: no table answers; unset it"),
     ],

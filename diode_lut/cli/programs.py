@@ -85,7 +85,7 @@ def tune_command(
     Interrupted, it goes on where it stopped when the same command is given again. The exit code is the program's.
     """
     require_installed_torch("tune")
-    require_answers()
+    require_answers("user")
     from diode_lut.programs.tune import Order, tune
 
     environment = dict(os.environ)
@@ -169,15 +169,16 @@ def require_installed_torch(command: str) -> None:
         raise SettingError(f"{command} needs torch where diode_lut is installed: pip install 'diode-lut[torch]'")
 
 
-def require_answers() -> None:
-    """SettingError if the settings let no table of the user's own answer."""
+def require_answers(*tiers: str) -> None:
+    """SettingError if the settings let no table answer, or none in one of these tiers."""
     from diode_lut.domain.errors import SettingError
     from diode_lut.settings import config
 
     if config.policy == "off":
         raise SettingError("DIODE_LUT_POLICY=off: no table answers; unset it")
-    if "user" not in config.tiers:
-        raise SettingError(f"DIODE_LUT_TIERS={os.environ['DIODE_LUT_TIERS']}: no table of your own answers; add user")
+    for tier in tiers:
+        if tier not in config.tiers:
+            raise SettingError(f"DIODE_LUT_TIERS={os.pathsep.join(config.tiers)}: the tables of {tier} do not answer")
 
 
 def with_tables(tables: Sequence[str]) -> dict[str, str]:

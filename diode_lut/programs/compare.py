@@ -115,8 +115,7 @@ def _run(plan: Plan, kind: str, tell: Callable[[str], None], *, traced: bool = F
         probe = f"{TRACED if traced else ''}{name}"
         with cold({**plan.environment, **_VARIABLES[kind], VARIABLE: probe}) as environment:
             run = run_with_receipt(plan.command, environment, None, Streams(output, output), plan.limit_s)
-            failed = run.ended.code != 0 and plan.limit_s is None
-            if run.ended.interrupted or (failed and not traced):
+            if run.ended.interrupted or (run.ended.code and not traced):
                 _tell_end(run, kind, output, tell)
                 raise Ended(run.ended.code or _INTERRUPTED)
             said = _said(Path(name))

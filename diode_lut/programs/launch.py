@@ -78,7 +78,8 @@ def run_program(
     """Run a program to its end. ProgramError if it cannot be started.
 
     The first signal that we get is passed on, and the program takes its time to end. With the second it is killed.
-    After ``limit_s`` seconds it gets SIGINT, as by Ctrl-C, and is killed if it does not end then.
+    After ``limit_s`` seconds it gets SIGINT, as by Ctrl-C, and is killed if it does not end then; that counts as exit
+    code 0.
     """
     program = _Program({**environment, _MARK: os.urandom(8).hex()}, shares_terminal=os.isatty(0))
     start = time.monotonic()
@@ -87,9 +88,10 @@ def run_program(
         with suppress(subprocess.TimeoutExpired):
             process.wait(limit_s)
         seconds = time.monotonic() - start
-        if process.poll() is None or program.received:
+        is_over_time = process.poll() is None
+        if is_over_time or program.received:
             program.end()
-    code = process.wait()
+    code = 0 if is_over_time and not program.received else process.wait()
     return Ended(128 - code if code < 0 else code, seconds, bool(program.received))
 
 

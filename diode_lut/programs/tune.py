@@ -61,7 +61,7 @@ def tune(order: Order, tell: Callable[[str], None]) -> int:
     else:
         kept.parent.mkdir(parents=True, exist_ok=True)
         before = _run(order, kept, DIODE_LUT_STRICT="0")
-        if before.ended.interrupted or (before.ended.code and order.limit_s is None):
+        if before.ended.interrupted or before.ended.code:
             kept.unlink(missing_ok=True)
             tell("the program did not end as it should, so nothing is measured")
             return before.ended.code or INTERRUPTED
