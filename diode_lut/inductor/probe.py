@@ -10,7 +10,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -35,7 +35,7 @@ def begin(_config: ModuleType) -> None:
 
 
 def _compile_s() -> float | None:
-    """Seconds that this process has spent on compiling, of all threads."""
+    """Seconds that this process has spent on compiling, of all threads; None if Dynamo does not say it."""
     try:
         from torch._dynamo.utils import calculate_time_spent
 
@@ -47,8 +47,12 @@ def _compile_s() -> float | None:
 
 def trace_graphs(output_code: Any) -> None:
     """Trace the calls of compiled graphs, given ``torch._inductor.output_code``."""
+    try:
+        original = output_code.CompiledFxGraph.__call__
+    except AttributeError as error:
+        warn_once(f"this run is not traced: {error!r}")
+        return
     trace = _Trace()
-    original = output_code.CompiledFxGraph.__call__
 
     def call(graph: Any, inputs: Any) -> Any:
         with trace.calling(graph):
@@ -94,31 +98,35 @@ class _Trace:
 
     def finish(self) -> str | None:
         """Stop and write the trace; the name of its file, None if nothing was traced."""
-        if self._profile is not None:
+        directory = probe.directory()
+        if self._profile is not None and directory is not None:
             profile, self._profile = self._profile, None
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
             profile.stop()
             self._file = f"{os.getpid()}.trace.json"
-            profile.export_chrome_trace(str((probe.directory() or "") / self._file))  # type: ignore[operator]
+            profile.export_chrome_trace(str(directory / self._file))
         return self._file
 
 
 def name_cpp_gemms(codecache: Any) -> None:
     """Record the calls of C++ GEMMs by name, given ``torch._inductor.codecache``."""
-    cache = codecache.CppPythonBindingsCodeCache
-    original = cache.load_pybinding_async.__func__
+    try:
+        cache = codecache.CppPythonBindingsCodeCache
+        original = cache.load_pybinding_async.__func__
+    except AttributeError as error:
+        warn_once(f"C++ GEMMs are not traced: {error!r}")
+        return
 
-    def load(cls: Any, argtypes: Any, source: str, *arguments: Any, **keywords: Any) -> Callable[[], Any]:
-        loaded: Callable[[], Any] = original(cls, argtypes, source, *arguments, **keywords)
-        name = _gemm_name(source) if cls is cache else None
+    def load(cls: Any, *arguments: Any, **keywords: Any) -> Callable[[], Any]:
+        loaded: Callable[[], Any] = original(cls, *arguments, **keywords)
+        name = _gemm_name(arguments) if cls is cache else None
         return loaded if name is None else lambda: _recorded(loaded(), name)
 
     cache.load_pybinding_async = classmethod(load)
 
 
-def _gemm_name(source: str) -> str | None:
-    """The name of a C++ GEMM; None for any other kernel."""
+def _gemm_name(arguments: Sequence[Any]) -> str | None:
+    """The name of a C++ GEMM, given the types of its arguments and its source; None for any other kernel."""
+    source = arguments[1] if len(arguments) > 1 else ""
     if "micro_gemm" not in source:
         return None
     found = (re.search(rf"\b{size} = (?:static_cast<int64_t>\()?(\d+)", source) for size in "MNK")
