@@ -57,7 +57,7 @@ def test_a_program_is_compared(tmp_path: Path) -> None:
         "compile": 2,
         "step": 2,
     }
-    assert figures["seconds"]["step"]["tuned"] == [0.012, 0.012]
+    assert figures["seconds"]["step"]["with"] == [0.012, 0.012]
     (gemm,) = figures["gemms"]
     assert gemm["gemm"] == "2x8x8x16 float32"
     assert [gemm[kind]["calls"] for kind in (WITHOUT, WITH)] == [8, 8]

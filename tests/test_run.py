@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from diode_lut.programs.launch import STARTUP
 from diode_lut.receipt.file import read_receipt
 from tests.commands import run, running, started
-from tests.forks import ROOT
+from tests.forks import ROOT, environment
 
 CHILDREN = """
 import multiprocessing, os, subprocess, sys
@@ -120,6 +121,31 @@ def test_a_signal_ends_the_program(number: signal.Signals, tmp_path: Path) -> No
         _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert not any(map(alive, pids)), err
+
+
+def test_ctrl_c_on_a_terminal_ends_the_program(tmp_path: Path) -> None:
+    """The terminal sends the signal to the program too, and nothing of the program is left."""
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "diode_lut", "run", "--", sys.executable, "-c", STAYING]
+    on_terminal = (
+        f"import fcntl, os, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv({command[0]!r}, {command!r})"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", on_terminal],
+        cwd=tmp_path,
+        env=environment(),
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        pids = [int(word) for word in line(process.stdout).split()]
+        os.write(ours, b"\x03")
+        assert process.wait(60) == 128 + signal.SIGINT
+    os.close(ours)
+    os.close(theirs)
+    assert not any(map(alive, pids))
 
 
 def test_a_second_signal_kills(tmp_path: Path) -> None:

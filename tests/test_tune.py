@@ -74,7 +74,7 @@ def test_a_program_that_does_not_end_is_stopped(tmp_path: Path) -> None:
     ("program", "options", "variables", "code", "line"),
     [
         ("exit=0", (), {}, 0, "diode-lut: nothing to measure: Inductor asked for no GEMM"),
-        ("exit=3", (), {}, 3, "diode-lut: the program did not end as it should, so nothing is measured"),
+        ("exit=3", (), {}, 3, "diode-lut: the program failed, with exit code 3: nothing is measured"),
         ("exit=0", ("--table", "bad.json"), {}, 1, "bad.json:1:2: not JSON"),
         ("exit=0", ("--table", "nosuch/x.json"), {}, 2, "nosuch/x.json: No such file or directory"),
         ("exit=0", (), {"DIODE_LUT_POLICY": "off"}, 2, "error: DIODE_LUT_POLICY=off: no table answers; unset it"),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from diode_lut.domain.errors import ReceiptError
 from diode_lut.io.files import require_writable, write_atomically
-from diode_lut.programs.launch import Ended, Streams, armed, run_program
+from diode_lut.programs.launch import INHERITED, Ended, Streams, armed, run_program
 from diode_lut.programs.savings import EXPECTED, MEASURED, UNKNOWN, savings
 from diode_lut.receipt.file import read_receipt, receipt_bytes
 from diode_lut.receipt.receipt import Receipt, merge_receipts
@@ -39,7 +39,7 @@ def run_with_receipt(
     command: Sequence[str],
     environment: Mapping[str, str],
     destination: Path | None,
-    streams: Streams = Streams(),  # noqa: B008 - a tuple
+    streams: Streams = INHERITED,
     limit_s: float | None = None,
 ) -> Run:
     """Run the program, armed, and write the receipts of its processes, if there are any, to ``destination`` as one.

@@ -1,7 +1,7 @@
 """``compare``: a program with and without tables, in turn, and what differs beyond noise.
 
 "Without" is the setting ``policy`` at ``off``; everything else is the same, and every run begins with cold caches.
-After the timed runs comes one of each kind with a profiler, whose own times do not count.
+Before the timed runs comes one that is not timed, after them one of each kind with a profiler.
 """
 
 from __future__ import annotations
@@ -65,20 +65,17 @@ def compare(plan: Plan, tell: Callable[[str], None]) -> Comparison:
 
     ProgramError if no table and no model answered: then there is nothing to compare.
     """
+    receipt = _run(plan, WITH, tell).receipt
+    _require_answers(receipt)
+    tell("it runs, and GEMMs are answered; this first run, which finds cold disks, does not count")
     samples: dict[str, list[Sample]] = {WITHOUT: [], WITH: []}
-    receipt: Receipt | None = None
     for number in range(plan.pairs):
         for kind in (WITH, WITHOUT) if number % 2 == 0 else (WITHOUT, WITH):
-            run = _run(plan, kind, tell)
-            samples[kind].append(run.sample)
-            tell(f"{len(samples[kind])} of {plan.pairs} {kind} tables: {_told(run.sample)}")
-            if receipt is None:  # the first run is one with tables
-                receipt = run.receipt
-                _require_answers(receipt)
+            samples[kind].append(_run(plan, kind, tell).sample)
+            tell(f"{len(samples[kind])} of {plan.pairs} {kind} tables: {_told(samples[kind][-1])}")
     graphs = _traces(plan, tell)
     changes = {name: change for name in Sample._fields if (change := _change(name, samples)) is not None}
     settings = {name: value for name, value in sorted(plan.environment.items()) if name.startswith("DIODE_LUT_")}
-    assert receipt is not None
     return Comparison(plan.command, settings, receipt, changes, graphs, _gemm_changes(graphs))
 
 

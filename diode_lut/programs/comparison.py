@@ -65,7 +65,14 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "questions": sum(device.calls for device in devices.values()),
         "answered": sum(device.hits.total() for device in devices.values()),
         "seconds": {
-            name: {**change._asdict(), "is_clear": change.is_clear, "verdict": change.verdict}
+            name: {
+                WITHOUT: change.without,
+                WITH: change.tuned,
+                "gain": change.gain,
+                "interval": [change.low, change.high],
+                "is_clear": change.is_clear,
+                "verdict": change.verdict,
+            }
             for name, change in comparison.changes.items()
         },
         "graphs": {

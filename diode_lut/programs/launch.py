@@ -55,6 +55,10 @@ class Streams(NamedTuple):
     err: IO[bytes] | int | None = None
 
 
+INHERITED = Streams()
+"""The output goes where ours goes."""
+
+
 def armed(environment: Mapping[str, str], **variables: str) -> dict[str, str]:
     """The environment in which every Python process imports diode_lut, with more variables."""
     path = os.pathsep.join([STARTUP, *filter(None, [environment.get("PYTHONPATH")])])
@@ -72,7 +76,7 @@ def cold(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
 def run_program(
     command: Sequence[str],
     environment: Mapping[str, str],
-    streams: Streams = Streams(),  # noqa: B008 - a tuple
+    streams: Streams = INHERITED,
     limit_s: float | None = None,
 ) -> Ended:
     """Run a program to its end. ProgramError if it cannot be started.
@@ -141,7 +145,7 @@ class _Program:
                 self._process.wait(_END_S)
         deadline = time.monotonic() + _GRACE_S
         while self._processes() and time.monotonic() < deadline:
-            time.sleep(0.02)
+            time.sleep(0.05)
         self._kill()
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:

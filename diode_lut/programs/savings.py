@@ -78,7 +78,7 @@ def _saved_ns(hit: Hit, source: Source | None, hardware: Hardware) -> tuple[floa
     """The time of one execution that the first config saves, and how well it is known."""
     if hit.configs[0] == str(ATEN):
         return 0.0, MEASURED
-    answer = None if source is None else source.ask(hit.problem, THRESHOLD)
+    answer = None if source is None else source.ask(hit.problem, THRESHOLD, padding=True)
     if answer is None:
         return 0.0, UNKNOWN
     if answer.ranking is not None:

@@ -63,7 +63,8 @@ def tune(order: Order, tell: Callable[[str], None]) -> int:
         before = _run(order, kept, DIODE_LUT_STRICT="0")
         if before.ended.interrupted or before.ended.code:
             kept.unlink(missing_ok=True)
-            tell("the program did not end as it should, so nothing is measured")
+            how = "was interrupted" if before.ended.interrupted else f"failed, with exit code {before.ended.code}"
+            tell(f"the program {how}: nothing is measured")
             return before.ended.code or INTERRUPTED
         receipt = before.receipt
     try:
