@@ -66,27 +66,49 @@ def test_a_program_is_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "variables", "code", "line"),
+    ("steps", "options", "code", "line"),
     [
-        (("exit=3",), {}, 3, "diode-lut: the program failed with tables, with exit code 3: nothing is compared"),
-        (("exit=0",), {}, 1, "error: nothing to compare: Inductor asked for no GEMM"),
+        (("exit=3",), (), 3, "diode-lut: the program failed with tables, with exit code 3: nothing is compared"),
+        (("exit=0",), (), 1, "error: nothing to compare: Inductor asked for no GEMM"),
         (
             ("ask",),
             {},
             1,
             "error: nothing to compare: no table and no model answered any of 1 question; `diode-lut tu",
         ),
-        (("ask",), {"DIODE_LUT_POLICY": "off"}, 2, "error: DIODE_LUT_POLICY=off: no table answers; unset it"),
+        (("ask",), ("-o", "nosuch/x.html"), 2, "error: nosuch/x.html: No such file or directory"),
+        (
+            ("ask",),
+            ("-o", "x.json"),
+            2,
+            "Error: --output x.json: the page is HTML, and the figures go to x.json beside",
+        ),
+        (("ask",), ("--repetitions", "1"), 2, "Error: Invalid value for '--repetitions' / '-n': 1 is not in the range"),
     ],
 )
 def test_what_cannot_be_compared_is_said(
-    steps: tuple[str, ...], variables: dict[str, str], code: int, line: str, tmp_path: Path
+    steps: tuple[str, ...], options: tuple[str, ...], code: int, line: str, tmp_path: Path
 ) -> None:
     """Where a run fails, or nothing is answered, that is said at once, and no page is written."""
-    done = run("compare", "--", sys.executable, ASK, *steps, cwd=tmp_path, **variables)
+    done = run("compare", *options, "--", sys.executable, ASK, *steps, cwd=tmp_path)
     assert done.returncode == code, done.stderr
     assert line in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "line"),
+    [
+        ({"DIODE_LUT_POLICY": "off"}, "error: DIODE_LUT_POLICY=off: no table answers; unset it\n"),
+        ({"DIODE_LUT_AUTOREGISTER": "0"}, "error: DIODE_LUT_AUTOREGISTER=0: the hook is not armed; unset it\n"),
+    ],
+)
+def test_settings_that_leave_nothing_to_compare_are_refused(
+    variables: dict[str, str], line: str, tmp_path: Path
+) -> None:
+    """Where both kinds of runs would be the same, nothing is run."""
+    done = run("compare", "--", sys.executable, "-c", "print('runs')", cwd=tmp_path, **variables)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
 def test_the_end_of_a_failing_program_s_output_is_shown(tmp_path: Path) -> None:

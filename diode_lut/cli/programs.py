@@ -133,6 +133,8 @@ def compare_command(
     and from a profiler's trace, in one more run of each kind, the time of each GEMM. Every run begins with cold caches.
     """
     require_answers()
+    if output.suffix == ".json":
+        raise click.UsageError(f"--output {output}: the page is HTML, and the figures go to {output} beside it")
     from diode_lut.domain.printable import as_json as printable_json
     from diode_lut.io.files import require_writable, write_atomically
     from diode_lut.programs.compare import Ended, Plan, compare
@@ -172,8 +174,10 @@ def require_installed_torch(command: str) -> None:
 def require_answers(*tiers: str) -> None:
     """SettingError if the settings let no table answer, or none in one of these tiers."""
     from diode_lut.domain.errors import SettingError
-    from diode_lut.settings import config
+    from diode_lut.settings import autoregister, config
 
+    if not autoregister():
+        raise SettingError("DIODE_LUT_AUTOREGISTER=0: the hook is not armed; unset it")
     if config.policy == "off":
         raise SettingError("DIODE_LUT_POLICY=off: no table answers; unset it")
     for tier in tiers:
