@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
@@ -107,58 +108,70 @@ STAYING = """
 import os, subprocess, sys, time
 sleeping = [sys.executable, "-c", "import time; time.sleep(100)"]
 children = [subprocess.Popen(sleeping, start_new_session=apart).pid for apart in (False, True)]
-print(os.getpid(), *children, flush=True)
+with open("new", "w") as file:
+    print(os.getpid(), *children, file=file)
+os.rename("new", "pids")
 time.sleep(100)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_program(number: signal.Signals, tmp_path: Path) -> None:
+def pids(directory: Path) -> list[int]:
+    """The numbers of the program's processes, as soon as all have been started."""
+    while not (directory / "pids").exists():
+        time.sleep(0.05)
+    return [int(word) for word in (directory / "pids").read_text().split()]
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("run", signal.SIGINT), ("run", signal.SIGTERM), ("tune", signal.SIGTERM), ("compare", signal.SIGTERM)],
+)
+def test_a_signal_ends_the_program(name: str, number: signal.Signals, tmp_path: Path) -> None:
     """All processes of the program are gone when its starter has got a signal and ends, those in other sessions too."""
-    with running("run", sys.executable, "-c", STAYING, cwd=tmp_path) as process:
-        pids = [int(word) for word in line(process.stdout).split()]
+    if name == "tune" and find_spec("torch") is None:
+        pytest.skip("measures")
+    config = str(tmp_path / "config")
+    with running(name, "--", sys.executable, "-c", STAYING, cwd=tmp_path, XDG_CONFIG_HOME=config) as process:
+        numbers = pids(tmp_path)
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
-    assert not any(map(alive, pids)), err
+    assert process.returncode == 128 + number, err
+    assert not any(map(alive, numbers)), err
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["pids"]
 
 
 def test_ctrl_c_on_a_terminal_ends_the_program(tmp_path: Path) -> None:
     """The terminal sends the signal to the program too, and nothing of the program is left."""
     ours, theirs = os.openpty()
     command = [sys.executable, "-m", "diode_lut", "run", "--", sys.executable, "-c", STAYING]
-    on_terminal = (
-        f"import fcntl, os, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv({command[0]!r}, {command!r})"
-    )
+    owning = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
     with subprocess.Popen(
-        [sys.executable, "-c", on_terminal],
+        [sys.executable, "-c", owning, *command],
         cwd=tmp_path,
         env=environment(),
         stdin=theirs,
-        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        text=True,
         start_new_session=True,
     ) as process:
-        pids = [int(word) for word in line(process.stdout).split()]
+        numbers = pids(tmp_path)
         os.write(ours, b"\x03")
         assert process.wait(60) == 128 + signal.SIGINT
     os.close(ours)
     os.close(theirs)
-    assert not any(map(alive, pids))
+    assert not any(map(alive, numbers))
 
 
 def test_a_second_signal_kills(tmp_path: Path) -> None:
     """A program that does not end with the first signal ends with the second."""
     stubborn = "import signal; signal.signal(signal.SIGTERM, lambda *_: print('no', flush=True));" + STAYING
-    with running("run", sys.executable, "-c", stubborn, cwd=tmp_path) as process:
-        pids = [int(word) for word in line(process.stdout).split()]
+    with running("run", "--", sys.executable, "-c", stubborn, cwd=tmp_path) as process:
+        numbers = pids(tmp_path)
         process.send_signal(signal.SIGTERM)
         assert line(process.stdout) == "no\n"
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGKILL
-    assert not any(map(alive, pids))
+    assert not any(map(alive, numbers))
 
 
 def line(file: IO[str] | None) -> str:

@@ -36,8 +36,8 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _TYPED = (signal.SIGINT, signal.SIGQUIT)
 """The signals that a terminal sends to all processes in the foreground."""
 
-_MARK = "_DIODE_LUT_RUN"
-"""The variable that all processes of a program have, with a value that no other program has."""
+_MARKS = "_DIODE_LUT_RUN"
+"""The variable with the mark that all processes of a program have, behind those of programs that it is part of."""
 
 
 class Ended(NamedTuple):
@@ -85,7 +85,7 @@ def run_program(
     After ``limit_s`` seconds it gets SIGINT, as by Ctrl-C, and is killed if it does not end then; that counts as exit
     code 0.
     """
-    program = _Program({**environment, _MARK: os.urandom(8).hex()}, shares_terminal=os.isatty(0))
+    program = _Program(environment, shares_terminal=os.isatty(0))
     start = time.monotonic()
     with program.forwarding():
         process = program.start(command, streams)
@@ -104,7 +104,8 @@ class _Program:
 
     def __init__(self, environment: Mapping[str, str], *, shares_terminal: bool) -> None:
         self.received: list[int] = []
-        self._environment = environment
+        self._mark = os.urandom(8).hex()
+        self._environment = {**environment, _MARKS: f"{environment.get(_MARKS, '')} {self._mark}"}
         self._shares_terminal = shares_terminal
         self._passed_on = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -185,7 +186,7 @@ class _Program:
         On Linux they are found by their environment, also those in sessions of their own, as the ranks of torchrun are.
         """
         assert self._process is not None
-        mark = f"{_MARK}={self._environment[_MARK]}".encode()
+        mark = self._mark.encode()
         found = {int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if mark in _content(path)}
         return found | ({self._process.pid} if self._process.poll() is None else set())
 
