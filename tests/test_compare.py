@@ -17,7 +17,7 @@ from diode_lut.programs.compare import printed_steps
 from diode_lut.programs.comparison import WITH, WITHOUT, Comparison, GemmChange, as_json, summary
 from diode_lut.programs.noise import change_of, spread_text
 from diode_lut.programs.page import as_page
-from diode_lut.programs.trace import GemmTime, GraphTimes, Spread, read_traces
+from diode_lut.programs.trace import GemmTime, read_traces
 from diode_lut.receipt.receipt import Device, Hit, Receipt
 from diode_lut.runtime.probe import CALL, FIRST_CALL
 from tests.commands import run
@@ -52,17 +52,14 @@ def test_a_program_is_compared(tmp_path: Path) -> None:
     assert done.stderr.endswith("page: page.html, figures: page.json\n")
     figures = json.loads((tmp_path / "page.json").read_text())
     assert figures["answered"] == figures["questions"] == 1
-    assert {name: len(times["without"]) for name, times in figures["seconds"].items()} == {
-        "wall": 2,
-        "compile": 2,
-        "step": 2,
-    }
+    names = ("wall", "compile", "step", "graph", "gemms")
+    assert {name: len(times["without"]) for name, times in figures["seconds"].items()} == dict.fromkeys(names, 2)
     assert figures["seconds"]["step"]["with"] == [0.012, 0.012]
     (gemm,) = figures["gemms"]
     assert gemm["gemm"] == "2x8x8x16 float32"
-    assert [gemm[kind]["calls"] for kind in (WITHOUT, WITH)] == [8, 8]
-    assert gemm[WITH]["kernel"] == "aten::bmm"
-    assert "2x8x8x16 float32" in (tmp_path / "page.html").read_text() or not gemm["is_clear"]
+    for kind in (WITHOUT, WITH):
+        assert [(time["calls"], time["kernel"]) for time in gemm[kind]] == [(8, "aten::bmm")] * 2
+    assert not gemm["is_clear"], "the same kernel is no gain"
 
 
 @pytest.mark.parametrize(
@@ -197,15 +194,15 @@ def gpu_trace(directory: Path) -> Path:
 
 def test_kernels_on_a_gpu_are_those_of_their_gemm(tmp_path: Path) -> None:
     """A GEMM's time is that of all kernels that its op launched; eager ops and first calls do not count."""
-    times = read_traces([gpu_trace(tmp_path)])
-    assert times is not None
-    assert times.on_gpu
-    assert times.calls == 2
-    assert times.gemms == {
-        "8x32x64 float16": GemmTime(2, Spread(5000.0, 5500.0, 6000.0), "cutlass_gemm"),
-        "4x16x32x64 float16": GemmTime(2, Spread(7000.0, 7000.0, 7000.0), "triton_tem_fused_bmm_0"),
+    found = read_traces([gpu_trace(tmp_path)])
+    assert found is not None
+    assert found.on_gpu
+    assert found.calls == 2
+    assert found.gemms == {
+        "8x32x64 float16": GemmTime(2, 5500.0, "cutlass_gemm"),
+        "4x16x32x64 float16": GemmTime(2, 7000.0, "triton_tem_fused_bmm_0"),
     }
-    assert (times.call_ns, times.gemms_ns) == (14500.0, 12500.0)
+    assert (found.call_ns, found.gemms_ns) == (14500.0, 12500.0)
 
 
 def test_a_graph_that_runs_once_counts(tmp_path: Path) -> None:
@@ -214,9 +211,9 @@ def test_a_graph_that_runs_once_counts(tmp_path: Path) -> None:
     document = json.loads(path.read_text())
     document["traceEvents"] = [each for each in document["traceEvents"] if each.get("ts", 0.0) < 100]
     path.write_text(json.dumps(document))
-    times = read_traces([path])
-    assert times is not None
-    assert times.calls == 1
+    found = read_traces([path])
+    assert found is not None
+    assert found.calls == 1
     path.write_text('{"traceEvents": []}')
     assert read_traces([path]) is None
 
@@ -247,28 +244,49 @@ class Tags(HTMLParser):
         self.text += data
 
 
+def times(*ns: float, kernel: str = "") -> list[GemmTime]:
+    """Of a run each."""
+    return [GemmTime(9, each, kernel or f"kernel<{ns[0]:g}>") for each in ns]
+
+
 def comparison() -> Comparison:
-    """One GEMM of each kind: faster, slower, without a clear difference, and in one run only."""
-    fast, slow = (GemmTime(9, Spread(ns, ns, ns), f"kernel<{ns:g}>") for ns in (1000.0, 2000.0))
+    """One GEMM of each kind: faster, slower, with the same kernel, and in one run only."""
+    fast, slow = times(1000.0, 1100.0, 1000.0), times(2000.0, 2000.0, 1900.0)
     gemms = [
         GemmChange("8x8x8 float16", slow, fast),
         GemmChange("9x9x9 float16", slow, slow),
-        GemmChange("5x5x5 float16", None, slow),
+        GemmChange("5x5x5 float16", [], slow),
         GemmChange("7x7x7 float16", fast, slow),
     ]
     hit = Hit(Problem.of("mm", 8, 8, 8, dtype="float16", layout="nn"), "user", "x", "", ("aten",))
     device = Device()
     device.hits[hit] = 1
-    times = GraphTimes({}, 9, 3000.0, 2000.0, on_gpu=True)
     change = change_of([2.0, 2.0], [1.0, 1.0])
     return Comparison(
         ["python", "</code><script>x.py"],
         {"DIODE_LUT_PAD": "0"},
         Receipt(devices={Hardware("NVIDIA H200", "sm_90", 132): device}),
-        {"wall": change},
-        {WITHOUT: times, WITH: times},
+        {"wall": change, "graph": change},
+        True,
         gemms,
     )
+
+
+@pytest.mark.parametrize(
+    ("without", "tuned", "is_clear"),
+    [
+        (times(3, 4), times(1, 2), True),
+        (times(1, 2), times(3, 4), True),
+        (times(2, 4), times(1, 3), False),
+        (times(3, 4, kernel="aten::mm"), times(1, 2, kernel="aten::mm"), False),
+        (times(3, 4, kernel="triton_tem_fused_mm_0"), times(1, 2, kernel="triton_tem_fused_mm_0"), True),
+        (times(4), times(1), False),
+        ([], times(1, 2), False),
+    ],
+)
+def test_a_gemm_changed_if_all_runs_agree(without: list[GemmTime], tuned: list[GemmTime], is_clear: bool) -> None:
+    """Times of runs that overlap, or of the same kernel, are noise; Triton's kernels differ by more than the name."""
+    assert GemmChange("x", without, tuned).is_clear == is_clear
 
 
 def test_the_page_says_it_all() -> None:

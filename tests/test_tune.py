@@ -60,6 +60,16 @@ def test_an_interrupted_tune_goes_on(tmp_path: Path) -> None:
 
 
 @needs_torch
+def test_a_device_that_is_not_here_is_said(tmp_path: Path) -> None:
+    """What was missed on a GPU that PyTorch does not have is not measured; the exit code is that of ``collect``."""
+    variables = config(tmp_path) | {"CUDA_VISIBLE_DEVICES": ""}
+    done = run("tune", "--", sys.executable, ASK, "ask", cwd=tmp_path, **variables)
+    assert done.returncode == 2, done.stderr
+    assert "error: cuda: torch has no such device" in done.stderr
+    assert done.stderr.endswith("diode-lut: no table for A GPU (sm_10, 1 SMs): see above\n")
+
+
+@needs_torch
 def test_a_program_that_does_not_end_is_stopped(tmp_path: Path) -> None:
     """After ``--stop-after``, the program is interrupted, and ``tune`` goes on; that is no failure of the program."""
     program = "import time; print('begins', flush=True); time.sleep(100)"

@@ -1,14 +1,14 @@
 """``compare``: a program with and without tables, in turn, and what differs beyond noise.
 
 "Without" is the setting ``policy`` at ``off``; everything else is the same, and every run begins with cold caches.
-Before the timed runs comes one that is not timed, after them one of each kind with a profiler.
+Before the timed runs comes one that is not timed, after them some with a profiler.
 """
 
 from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -26,6 +26,14 @@ from diode_lut.receipt.receipt import Receipt
 from diode_lut.runtime.probe import TRACED, VARIABLE
 
 _VARIABLES = {WITHOUT: {"DIODE_LUT_POLICY": "off"}, WITH: dict[str, str]()}
+
+KINDS = (WITHOUT, WITH)
+
+_LEAST_PAIRS = 2
+"""Fewer pairs have no spread."""
+
+_TRACED_PAIRS = 3
+"""How many pairs of runs are traced."""
 
 _INTERRUPTED = 130
 _TAIL_LINES, _TAIL_BYTES = 20, 1 << 16
@@ -69,14 +77,20 @@ def compare(plan: Plan, tell: Callable[[str], None]) -> Comparison:
     _require_answers(receipt)
     tell("it runs, and GEMMs are answered; this first run, which finds cold disks, does not count")
     samples: dict[str, list[Sample]] = {WITHOUT: [], WITH: []}
-    for number in range(plan.pairs):
-        for kind in (WITH, WITHOUT) if number % 2 == 0 else (WITHOUT, WITH):
-            samples[kind].append(_run(plan, kind, tell).sample)
-            tell(f"{len(samples[kind])} of {plan.pairs} {kind} tables: {_told(samples[kind][-1])}")
+    for kind in _in_turn(plan.pairs):
+        samples[kind].append(_run(plan, kind, tell).sample)
+        tell(f"{len(samples[kind])} of {plan.pairs} {kind} tables: {_told(samples[kind][-1])}")
     graphs = _traces(plan, tell)
-    changes = {name: change for name in Sample._fields if (change := _change(name, samples)) is not None}
     settings = {name: value for name, value in sorted(plan.environment.items()) if name.startswith("DIODE_LUT_")}
-    return Comparison(plan.command, settings, receipt, changes, graphs, _gemm_changes(graphs))
+    on_gpu = any(each.on_gpu for each in graphs[WITH])
+    changes = _changes(samples, graphs)
+    return Comparison(plan.command, settings, receipt, changes, on_gpu, _gemm_changes(graphs))
+
+
+def _in_turn(pairs: int) -> Iterator[str]:
+    """The kinds of runs, in alternating order, so that a drift of the machine hits both alike."""
+    for number in range(pairs):
+        yield from (WITH, WITHOUT) if number % 2 == 0 else (WITHOUT, WITH)
 
 
 def _require_answers(receipt: Receipt) -> None:
@@ -176,33 +190,34 @@ def _seconds(found: re.Match[str]) -> float:
     return 0.0
 
 
-def _change(name: str, samples: Mapping[str, Sequence[Sample]]) -> Change | None:
-    """The change of one time, from the pairs that have it."""
-    pairs = [
-        (getattr(without, name), getattr(tuned, name))
-        for without, tuned in zip(samples[WITHOUT], samples[WITH], strict=True)
-    ]
-    known = [pair for pair in pairs if None not in pair]
-    return change_of(*zip(*known, strict=True)) if len(known) > 1 else None
+def _changes(samples: Mapping[str, Sequence[Sample]], graphs: Mapping[str, Sequence[GraphTimes]]) -> dict[str, Change]:
+    """By name, the times that are known of enough pairs of runs."""
+    times = {name: [[getattr(each, name) for each in samples[kind]] for kind in KINDS] for name in Sample._fields}
+    times["graph"] = [[each.call_ns / 1e9 for each in graphs[kind]] for kind in KINDS]
+    times["gemms"] = [[each.gemms_ns / 1e9 for each in graphs[kind]] for kind in KINDS]
+    known = {name: [pair for pair in zip(*each, strict=True) if all(pair)] for name, each in times.items()}
+    return {name: change_of(*zip(*pairs, strict=True)) for name, pairs in known.items() if len(pairs) >= _LEAST_PAIRS}
 
 
-def _traces(plan: Plan, tell: Callable[[str], None]) -> dict[str, GraphTimes]:
-    """The times in traces of a run of each kind; none if one could not be traced."""
-    found: dict[str, GraphTimes] = {}
-    for kind in (WITHOUT, WITH):
+def _traces(plan: Plan, tell: Callable[[str], None]) -> dict[str, list[GraphTimes]]:
+    """The times in traces of some pairs of runs; none if one could not be traced."""
+    found: dict[str, list[GraphTimes]] = {WITHOUT: [], WITH: []}
+    pairs = min(plan.pairs, _TRACED_PAIRS)
+    for kind in _in_turn(pairs):
         times = _run(plan, kind, tell, traced=True).times
         if times is None:
-            tell(f"no times of GEMMs: the run {kind} tables left no trace of a compiled graph")
-            return {}
+            tell(f"no times of graphs and GEMMs: the run {kind} tables left no trace of a compiled graph")
+            return {WITHOUT: [], WITH: []}
+        found[kind].append(times)
         calls, gemms = counted(times.calls, "call"), counted(len(times.gemms), "GEMM")
-        tell(f"traced {kind} tables: {calls} of compiled graphs, {gemms}")
-        found[kind] = times
+        tell(f"{len(found[kind])} of {pairs} {kind} tables, traced: {calls} of compiled graphs, {gemms}")
     return found
 
 
-def _gemm_changes(graphs: Mapping[str, GraphTimes]) -> list[GemmChange]:
-    if not graphs:
-        return []
-    without, tuned = graphs[WITHOUT].gemms, graphs[WITH].gemms
-    changes = [GemmChange(name, without.get(name), tuned.get(name)) for name in without | tuned]
+def _gemm_changes(graphs: Mapping[str, Sequence[GraphTimes]]) -> list[GemmChange]:
+    names = dict.fromkeys(name for kind in KINDS for times in graphs[kind] for name in times.gemms)
+    changes = [
+        GemmChange(name, *([times.gemms[name] for times in graphs[kind] if name in times.gemms] for kind in KINDS))
+        for name in names
+    ]
     return sorted(changes, key=lambda change: (-change.saved_ns, change.name))

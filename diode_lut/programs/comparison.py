@@ -3,54 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 from diode_lut.domain.printable import printable
 from diode_lut.programs.noise import Change, spread_text
-from diode_lut.programs.trace import GemmTime, GraphTimes
+from diode_lut.programs.trace import TRITON_GEMM, GemmTime
 from diode_lut.receipt.receipt import Receipt
 
 WITHOUT, WITH = "without", "with"
 """The two kinds of runs."""
 
-WORDS = {"wall": "wall time", "compile": "compile time", "step": "step time"}
-"""What the times of a run are called."""
+WORDS = {
+    "wall": "wall time",
+    "compile": "compile time",
+    "step": "step time",
+    "graph": "a call of a compiled graph",
+    "gemms": "the GEMMs in a call of a graph",
+}
+"""What the times are called. Those of graphs are from traced runs."""
+
+
+_LEAST_RUNS = 2
+"""Fewer traced runs of each kind say nothing of noise."""
 
 
 class GemmChange(NamedTuple):
-    """A GEMM in the two traced runs; None if it was not in one of them."""
+    """A GEMM in the traced runs, by kind of run; empty where it was in none of them."""
 
     name: str
-    without: GemmTime | None
-    tuned: GemmTime | None
+    without: Sequence[GemmTime]
+    tuned: Sequence[GemmTime]
 
     @property
     def saved_ns(self) -> float:
-        """What all traced executions save; 0 if there is nothing to compare with."""
-        if self.without is None or self.tuned is None:
+        """What the executions of a traced run save; 0 if there is nothing to compare with."""
+        if not self.without or not self.tuned:
             return 0.0
-        return min(self.without.calls, self.tuned.calls) * (self.without.ns.median - self.tuned.ns.median)
+        calls = min(time.calls for time in (*self.without, *self.tuned))
+        return calls * (middle_ns(self.without) - middle_ns(self.tuned))
 
     @property
     def is_clear(self) -> bool:
-        """Whether there are enough times in both runs, and their middle halves do not overlap."""
-        one, other = self.without, self.tuned
-        if one is None or other is None or not (one.is_enough and other.is_enough):
+        """Whether the kernels differ, and every run of one kind is faster than every run of the other.
+
+        Kernels of Triton may have the same name and differ.
+        """
+        one, other = ([time.ns for time in times] for times in (self.without, self.tuned))
+        if min(len(one), len(other)) < _LEAST_RUNS:
             return False
-        return one.ns.low > other.ns.high or other.ns.low > one.ns.high
+        kernels = {time.kernel for time in (*self.without, *self.tuned)}
+        is_same = len(kernels) == 1 and not kernels.pop().startswith(TRITON_GEMM)
+        return not is_same and (min(one) > max(other) or min(other) > max(one))
+
+
+def middle_ns(times: Sequence[GemmTime]) -> float:
+    """The median over runs."""
+    return median(time.ns for time in times)
 
 
 class Comparison(NamedTuple):
     """All that was found. ``changes`` are of WORDS, as far as they are known; ``receipt`` is of one run "with".
 
-    ``graphs`` are by the kind of run, and empty if no graph was traced. ``gemms`` begin with what gained most.
+    ``on_gpu`` says whether traced times are those of GPU kernels. ``gemms`` begin with what gained most.
     """
 
     command: Sequence[str]
     settings: Mapping[str, str]
     receipt: Receipt
     changes: Mapping[str, Change]
-    graphs: Mapping[str, GraphTimes]
+    on_gpu: bool
     gemms: Sequence[GemmChange]
 
 
@@ -75,25 +97,18 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             }
             for name, change in comparison.changes.items()
         },
-        "graphs": {
-            kind: {name: value for name, value in times._asdict().items() if name != "gemms"}
-            for kind, times in comparison.graphs.items()
-        },
+        "on_gpu": comparison.on_gpu,
         "gemms": [
             {
                 "gemm": change.name,
                 "saved_ns": change.saved_ns,
                 "is_clear": change.is_clear,
-                WITHOUT: _gemm_to_json(change.without),
-                WITH: _gemm_to_json(change.tuned),
+                WITHOUT: [time._asdict() for time in change.without],
+                WITH: [time._asdict() for time in change.tuned],
             }
             for change in comparison.gemms
         ],
     }
-
-
-def _gemm_to_json(time: GemmTime | None) -> dict[str, Any] | None:
-    return None if time is None else {"calls": time.calls, "ns": time.ns._asdict(), "kernel": printable(time.kernel)}
 
 
 def summary(comparison: Comparison) -> list[str]:
@@ -102,14 +117,7 @@ def summary(comparison: Comparison) -> list[str]:
     for name, change in comparison.changes.items():
         times = f"{spread_text(change.without)} without tables, {spread_text(change.tuned)} with"
         lines.append(f"{WORDS[name]}: {change.verdict} ({change.interval}); {times}")
-    if comparison.graphs:
-        without, tuned = comparison.graphs[WITHOUT], comparison.graphs[WITH]
-        where = "on the GPU" if tuned.on_gpu else "on the CPU"
-        lines.append(
-            f"a call of a compiled graph {where}: {spread_text([without.call_ns / 1e9])} without tables, "
-            f"{spread_text([tuned.call_ns / 1e9])} with, of which GEMMs {spread_text([without.gemms_ns / 1e9])} and "
-            f"{spread_text([tuned.gemms_ns / 1e9])} (one traced run of each)"
-        )
+    if comparison.gemms:
         clear = [change for change in comparison.gemms if change.is_clear]
         gained = sum(change.saved_ns > 0 for change in clear)
         lines.append(

@@ -10,7 +10,7 @@ from statistics import median
 from string import Template
 
 from diode_lut.domain.printable import printable
-from diode_lut.programs.comparison import WITH, WORDS, Comparison, GemmChange
+from diode_lut.programs.comparison import WORDS, Comparison, GemmChange, middle_ns
 from diode_lut.programs.noise import Change, spread_text
 from diode_lut.programs.trace import GemmTime
 from diode_lut.receipt.receipt import Device, Source
@@ -24,11 +24,11 @@ _LISTED = 10
 _METHOD = """The program ran $pairs times with and $pairs times without tables, in alternating order. Every run began
 with empty caches of Inductor and Triton; without tables means DIODE_LUT_POLICY=off, and everything else was the same. A
 gain is the geometric mean over the pairs, with its 95 % confidence interval. If the interval includes no gain, there is
-no difference beyond noise. Compile time is what Dynamo reports for the process that compiled longest.
-Times of graphs and GEMMs are from one more run of each kind, under torch's profiler, without the first call of each
-graph. A GEMM counts as faster or slower if the middle halves of its times in the two runs do not overlap. A kernel with
-a fused epilogue does more than the library's, whose epilogue is a kernel of its own: the time of a call of a graph has
-both."""
+no difference beyond noise. Compile time is what Dynamo reports for the process that compiled longest. Times of graphs
+and GEMMs are medians within further runs, under torch's profiler, without the first call of each graph. A GEMM counts
+as faster or slower if it has another kernel, and every run with tables was faster, or every one slower, than every run
+without. A kernel with a fused epilogue does more than the library's, whose epilogue is a kernel of its own: the time of
+a call of a graph has both."""
 
 
 def as_page(comparison: Comparison) -> str:
@@ -38,11 +38,15 @@ def as_page(comparison: Comparison) -> str:
         title="With and without tables",
         command=_text(shlex.join(comparison.command)),
         about=_about(comparison),
-        tiles="\n".join(_tile(WORDS[name], change) for name, change in comparison.changes.items()),
-        graphs=_graphs(comparison),
+        tiles="\n".join(_tile(_word(name, comparison), change) for name, change in comparison.changes.items()),
         gemms=_gemms(comparison.gemms),
         method=Template(_METHOD).substitute(pairs=pairs),
     )
+
+
+def _word(name: str, comparison: Comparison) -> str:
+    traced = f", {'GPU' if comparison.on_gpu else 'CPU'} time" if name in ("graph", "gemms") else ""
+    return f"{WORDS[name]}{traced}"
 
 
 def _text(text: str) -> str:
@@ -111,28 +115,11 @@ def _dots(change: Change) -> str:
     return f'<svg viewBox="0 0 {_WIDTH:g} 52" role="img" aria-label="{escape(label)}">{"".join(drawn)}</svg>'
 
 
-def _graphs(comparison: Comparison) -> str:
-    if not comparison.graphs:
-        return ""
-    on_gpu = comparison.graphs[WITH].on_gpu
-    rows = []
-    for kind, times in comparison.graphs.items():
-        figures = (str(times.calls), _ns(times.call_ns), _ns(times.gemms_ns), _ns(times.call_ns - times.gemms_ns))
-        rows.append([f"{kind} tables", *figures])
-    where = "GPU time, the sum of all kernels" if on_gpu else "CPU time"
-    return _section(
-        "Compiled graphs",
-        f"{where}, in one traced run of each kind.",
-        ("", "calls", "one call", "GEMMs in it", "everything else in it"),
-        rows,
-    )
-
-
 def _gemms(changes: Sequence[GemmChange]) -> str:
     clear = [change for change in changes if change.is_clear]
     gained = [change for change in clear if change.saved_ns > 0][:_LISTED]
     lost = [change for change in reversed(clear) if change.saved_ns < 0][:_LISTED]
-    unpaired = [change for change in changes if change.without is None or change.tuned is None]
+    unpaired = [change for change in changes if not change.without or not change.tuned]
     others = len(changes) - len(clear) - len(unpaired)
     if not changes:
         return ""
@@ -154,29 +141,25 @@ def _listed(title: str, changes: Sequence[GemmChange], none: str, hint: str = ""
     if not changes:
         return f'<section><h2>{title}</h2><p class="hint">{none}</p></section>'
     about = (
-        hint
-        or "The time of one execution: the median, and the middle half of the times. Most time gained or lost first."
+        hint or "One execution: the median of the runs, the fastest and the slowest. Most time gained or lost first."
     )
     return _section(title, about, _COLUMNS, map(_row, changes))
 
 
 def _row(change: GemmChange) -> list[str]:
     one, other = change.without, change.tuned
-    calls = " / ".join(str(time.calls) for time in (one, other) if time)
-    gain = f"{other.ns.median / one.ns.median - 1:+.0%}" if one and other and one.ns.median else ""
+    calls = " / ".join(str(times[0].calls) for times in (one, other) if times)
+    gain = f"{middle_ns(other) / middle_ns(one) - 1:+.0%}" if one and other else ""
     return [change.name, calls, _time(one), _time(other), gain, _kernel(one), _kernel(other)]
 
 
-def _time(time: GemmTime | None) -> str:
-    return "" if time is None else f"{_ns(time.ns.median)} ({_ns(time.ns.low)} to {_ns(time.ns.high)})"
+def _time(times: Sequence[GemmTime]) -> str:
+    return spread_text([time.ns / 1e9 for time in times]) if times else ""
 
 
-def _kernel(time: GemmTime | None) -> str:
-    return "" if time is None else CPP_GEMM if time.kernel.startswith(CPP_GEMM) else time.kernel
-
-
-def _ns(ns: float) -> str:
-    return spread_text([ns / 1e9])
+def _kernel(times: Sequence[GemmTime]) -> str:
+    kernel = times[0].kernel if times else ""
+    return CPP_GEMM if kernel.startswith(CPP_GEMM) else kernel
 
 
 def _section(title: str, hint: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

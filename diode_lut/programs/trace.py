@@ -12,14 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import prod
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any, NamedTuple
 
 import orjson
 
 from diode_lut.runtime.probe import CALL, CPP_GEMM, FIRST_CALL
 
-_TRITON_GEMM = "triton_tem_"
+TRITON_GEMM = "triton_tem_"
+"""The beginning of the name of a Triton template's kernel."""
+
 _OPERANDS = {"aten::mm": (0, 1), "aten::addmm": (1, 2), "aten::bmm": (0, 1), "aten::baddbmm": (1, 2)}
 """Of each op of the library the numbers of A and B among its inputs."""
 _LINEAR = {"mkl::_mkl_linear": 2, "mkldnn::_linear_pointwise": 1}
@@ -30,40 +32,17 @@ _DTYPES = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat1
 Event = Mapping[str, Any]
 """An event of a trace."""
 
-_ENOUGH = 3
-"""How many times a median and its spread need."""
-
-
-class Spread(NamedTuple):
-    """The middle half of some times, in nanoseconds: its lower end, the median, its upper end."""
-
-    low: float
-    median: float
-    high: float
-
-    @classmethod
-    def of(cls, times: Sequence[float]) -> Spread:
-        """The spread of at least one time."""
-        if len(times) < _ENOUGH:
-            return cls(min(times), median(times), max(times))
-        return cls(*quantiles(times, n=4, method="inclusive"))
-
 
 class GemmTime(NamedTuple):
-    """A GEMM of a program: how often it was traced, the times of one execution, and the kernel that ran most often."""
+    """A GEMM in one run: how often it was traced, its median time in nanoseconds, and its most frequent kernel."""
 
     calls: int
-    ns: Spread
+    ns: float
     kernel: str
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether it was traced often enough to have a spread."""
-        return self.calls >= _ENOUGH
 
 
 class GraphTimes(NamedTuple):
-    """What the calls of compiled graphs took.
+    """What the calls of compiled graphs took in one run.
 
     ``gemms`` are by sizes and type, such as ``8x256x384 float32`` for M, N and K, with a batch in front. ``calls``
     counts the calls of graphs. ``call_ns`` is the time of a call, the mean over the graphs' medians, and ``gemms_ns``
@@ -102,7 +81,7 @@ def read_traces(paths: Iterable[Path]) -> GraphTimes | None:
     count = sum(map(len, calls.values()))
     if not count:
         return None
-    found = {name: GemmTime(len(ns), Spread.of(ns), kernels[name].most_common(1)[0][0]) for name, ns in gemms.items()}
+    found = {name: GemmTime(len(ns), median(ns), kernels[name].most_common(1)[0][0]) for name, ns in gemms.items()}
     return GraphTimes(found, count, _typical(calls.values()) / count, _typical(gemms.values()) / count, on_gpu)
 
 
@@ -182,7 +161,7 @@ def _ops_in_calls(events: Iterable[Event]) -> Iterator[_Op]:
 
 
 def _is_gemm(name: str) -> bool:
-    return name in _OPERANDS or name in _LINEAR or name.startswith((_TRITON_GEMM, CPP_GEMM))
+    return name in _OPERANDS or name in _LINEAR or name.startswith((TRITON_GEMM, CPP_GEMM))
 
 
 def _ns(events: Iterable[Event]) -> float:

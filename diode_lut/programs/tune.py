@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -85,16 +85,22 @@ def _tune(order: Order, receipt: Receipt, before: Run | None, kept: Path, tell: 
         asked = any(device.calls for device in receipt.devices.values())
         tell(f"nothing to measure: {'no GEMM was missed' if asked else 'Inductor asked for no GEMM'}")
         return before.ended.code if before else 0
-    tables = _tables(receipt, order.table)
     deadline = time.monotonic() + order.budget_s
-    for hardware, table in tables.items():
+    built: dict[Hardware, Path] = {}
+    for hardware, table in _tables(receipt, order.table).items():
         code = _measure(order, hardware, table, kept, deadline - time.monotonic())
-        if code:
+        if code >= INTERRUPTED:
             return code
+        if code:
+            tell(f"no table for {hardware}: see above")
+        else:
+            built[hardware] = table
+    if not built:
+        return code
     after = _run(order, None)
     if after.ended.interrupted:
         return after.ended.code or INTERRUPTED
-    for line in _brought(order, receipt, before, after, tables):
+    for line in _brought(order, receipt, before, after, built.values()):
         tell(line)
     return after.ended.code
 
@@ -144,9 +150,10 @@ def _measure(order: Order, hardware: Hardware, table: Path, receipt: Path, secon
     timings.mkdir(parents=True, exist_ok=True)
     on_cpu = hardware.arch.startswith("cpu")
     variables = {"OMP_NUM_THREADS": str(hardware.sm_count)} if on_cpu else {}
-    budget = ["--budget", str(max(seconds / 60, 1e-3))] if seconds < float("inf") else []
-    to_measure = ["--problems", receipt, "--out", timings, "--device", "cpu" if on_cpu else "cuda", *budget]
-    return _ours(order, variables, "collect", *to_measure) or _ours(
+    budget = str(max(seconds / 60, 1e-3))
+    device = "cpu" if on_cpu else "cuda"
+    options = ("--problems", receipt, "--out", timings, "--device", device, "--budget", budget)
+    return _ours(order, variables, "collect", *options) or _ours(
         order, variables, "build", *sorted(timings.glob("*.msgpack")), "-o", table
     )
 
@@ -159,16 +166,14 @@ def _ours(order: Order, variables: Mapping[str, str], *arguments: str | Path) ->
     return ended.code or (INTERRUPTED if ended.interrupted else 0)
 
 
-def _brought(
-    order: Order, receipt: Receipt, before: Run | None, after: Run, tables: Mapping[Hardware, Path]
-) -> Iterator[str]:
+def _brought(order: Order, receipt: Receipt, before: Run | None, after: Run, tables: Iterable[Path]) -> Iterator[str]:
     """What the table brought: who answered before and now, the measured times, and the time of the runs."""
     missed = {loss.problem for loss in losses(receipt)}
     now = losses(after.receipt)
     yield f"answered: {_answered(receipt)} before, {_answered(after.receipt)} now"
     if now:
         yield f"still missed: {named_gemms(now)}"
-    for table in tables.values():
+    for table in tables:
         yield from _measured(table, missed)
     if before is not None and order.limit_s is None:
         yield (
