@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from diode_lut.domain.interruption import let_pass
+from diode_lut.domain.errors import let_pass
 from diode_lut.io.log import warn_once
 from diode_lut.runtime import probe
 from diode_lut.runtime.post_import import when_imported
