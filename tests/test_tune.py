@@ -55,9 +55,6 @@ def test_an_interrupted_tune_goes_on(tmp_path: Path) -> None:
     assert len(read_table(table).entries) == 1
     assert not list((tmp_path / "config" / "diode_lut" / "interrupted").iterdir())
 
-    done = run("tune", *command, cwd=tmp_path, **config(tmp_path))
-    assert (done.returncode, done.stderr) == (0, "diode-lut: nothing to measure: no GEMM was missed\n")
-
 
 @needs_torch
 def test_a_device_that_is_not_here_is_said(tmp_path: Path) -> None:
