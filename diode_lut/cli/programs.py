@@ -54,7 +54,7 @@ def run_command(ctx: click.Context, command: tuple[str, ...], tables: tuple[str,
 
     destination = receipt or Path(os.environ.get("DIODE_LUT_RECEIPT") or "diode-lut-receipt.json").absolute()
     run = run_with_receipt(command, with_tables(tables), destination)
-    tell(summary(run, destination, f"diode-lut tune -- {shlex.join(command)}"))
+    tell(summary(run, destination, f"{ctx.find_root().info_name} tune -- {shlex.join(command)}"))
     ctx.exit(run.ended.code)
 
 
