@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from diode_lut.runtime.api import register_table as register_table
     from diode_lut.runtime.api import select as select
     from diode_lut.runtime.api import set_log_level as set_log_level
+    from diode_lut.runtime.choosers import register_chooser as register_chooser
     from diode_lut.runtime.probe import step as step
     from diode_lut.selection.catalog import TableFile as TableFile
     from diode_lut.selection.selector import Decision as Decision
@@ -47,6 +48,7 @@ _EXPORTS = {
     "get_prediction_stats": "diode_lut.runtime.api",
     "list_available_tables": "diode_lut.runtime.api",
     "profile_predictions": "diode_lut.runtime.api",
+    "register_chooser": "diode_lut.runtime.choosers",
     "register_table": "diode_lut.runtime.api",
     "select": "diode_lut.runtime.api",
     "set_log_level": "diode_lut.runtime.api",

@@ -1,18 +1,24 @@
-"""``doctor``: checks whether diode_lut works on this machine with its settings, and their findings."""
+"""``doctor``: checks whether diode_lut works in this process and in programs with its environment, and the findings.
+
+The two differ: a program makes settings of its own, and its environment may be changed before it starts.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
+from itertools import chain
 from typing import NamedTuple
 
-from diode_lut.domain.errors import BROKEN_IMPORT, ModelError, TableError
+from diode_lut.domain.errors import BROKEN_IMPORT, ModelError, TableError, install_command
 from diode_lut.domain.hardware import Hardware, detect_hardware, local_devices
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.versions import NEWEST, OLDEST
+from diode_lut.runtime.choosers import registered
 from diode_lut.selection.catalog import (
     distrusted,
     find_path,
@@ -24,6 +30,7 @@ from diode_lut.selection.catalog import (
     shipped_paths,
     tiers_for,
 )
+from diode_lut.selection.chooser import with_choosers
 from diode_lut.selection.sources import shown
 from diode_lut.settings import Settings, autoregister, config, faults_in_environment
 
@@ -57,7 +64,7 @@ def software() -> Iterator[Finding]:
     try:
         import torch
     except BROKEN_IMPORT as error:
-        remedy = "pip install diode-lut[torch]; tables can be read, checked, edited and built without it"
+        remedy = f"{install_command('torch')}; tables can be read, checked, edited and built without it"
         yield wrong("torch", f"cannot be imported ({error}), so there is nothing to hook into", remedy)
         return
     version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
@@ -113,8 +120,35 @@ def hook() -> Iterator[Finding]:
 _LIBRARIES = "pip install --force-reinstall numpy safetensors"
 
 
-def settings() -> Iterator[Finding]:
-    """Check for settings that differ from the defaults, and for variables that have no effect."""
+def own_settings() -> Iterator[Finding]:
+    """Check for settings that this process has made itself."""
+    from_environment = vars(Settings())
+    for name, value in vars(config).items():
+        if value != from_environment[name]:
+            yield note("settings", f"{name}={value!r}, set in this process")
+
+
+def environment() -> Iterator[Finding]:
+    """Check what a program gets from the environment: settings, variables that have no effect, and threads."""
+    yield fine("import", "a program is served as soon as it imports diode_lut; variables alone change nothing")
+    yield from _variables()
+    if sys.modules.get("torch") is not None:
+        yield from _threads()
+
+
+def _threads() -> Iterator[Finding]:
+    """On a CPU the number of threads decides which tables are asked."""
+    threads = detect_hardware("cpu").sm_count
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        if name in os.environ:
+            yield note("threads", f"{name}={os.environ[name]}; on a CPU, tables for that many threads are asked")
+            return
+    if threads > 1 and any(file.hardware.is_cpu for file in find_tables(config.tables) if not is_model(file.path)):
+        rank = "torchrun gives each rank one thread unless OMP_NUM_THREADS is set"
+        yield note("threads", f"{threads}; {rank}, and then other tables are asked on a CPU")
+
+
+def _variables() -> Iterator[Finding]:
     for fault in faults_in_environment():
         yield wrong("settings", fault, "correct the variable, or unset it")
     defaults = vars(Settings({}))
@@ -136,16 +170,27 @@ def devices() -> Iterator[Finding]:
 
 
 def _answering(hardware: Hardware, main: Hardware) -> Iterator[Finding]:
-    tiers = tiers_for(hardware, config.tables, config.tiers)
+    tiers = with_choosers(tiers_for(hardware, config.tables, config.tiers), hardware, registered(), config.tiers)
+    yield from _faulty(hardware)
     sources = [(tier.name, source) for tier in tiers for source in tier.sources]
     for tier_name, source in sources:
-        yield fine("answers", f"{tier_name}: {shown(source.path or Path())}, {source.description()}")
+        name = shown(source.path) if source.path else source.name()
+        yield fine("answers", f"{tier_name}: {name}, {source.description()}")
     reasons = "; ".join(f"{tier.name}: {reason}" for tier in tiers for reason in tier.left_out)
     if not sources and hardware == main:
         remedy = "measure on this machine: python -m diode_lut collect --help, then build, then set DIODE_LUT_TABLES"
         yield wrong("answers", f"no table and no model is for this machine: {reasons}", remedy)
     elif reasons:
         yield note("answers", reasons)
+
+
+def _faulty(hardware: Hardware) -> Iterator[Finding]:
+    """Functions of the user's that fail on an ordinary problem."""
+    problem = Problem.of("mm", 1024, 1024, 1024, dtype="float32", layout="nt")
+    for chooser in registered():
+        reason = chooser.ask(problem, hardware).reason
+        if chooser.faulty:
+            yield wrong("answers", f"chooser {chooser.name}: {reason}, for {problem}", "correct the function")
 
 
 def _unusable(found: list[Hardware]) -> Iterator[Finding]:
@@ -163,8 +208,9 @@ def _unusable(found: list[Hardware]) -> Iterator[Finding]:
         for_this_machine = any(file.hardware.same_arch(hardware) for hardware in found)
         if not for_this_machine and not (file.named and is_model(file.path)):
             text = f"{shown(file.path)} is for {file.hardware}, which this machine does not have"
+            reason = file.hardware.why_none_of(found)
             remedy = "remove it from DIODE_LUT_TABLES, or measure on this machine"
-            yield wrong("tables", text, remedy) if file.named else note("tables", text)
+            yield wrong("tables", f"{text}: {reason}", remedy) if file.named else note("tables", text)
 
 
 def _own(name: str) -> Iterator[Finding]:
@@ -196,11 +242,16 @@ def _faults(name: str, if_bad: str, if_unreadable: str) -> Iterator[Finding]:
         yield wrong("tables", f"{shown(path)}: {faults} of its rows cannot be used", if_bad)
 
 
-_CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (software, hook, settings, devices)
-"""The checks, in the order in which they are run."""
+THIS_PROCESS, A_PROGRAM = "this process", "a program with this environment"
+
+_CHECKS: dict[str, tuple[Callable[[], Iterator[Finding]], ...]] = {
+    THIS_PROCESS: (software, hook, own_settings, devices),
+    A_PROGRAM: (environment,),
+}
+"""What the checks are about, and the checks in the order in which they are run."""
 
 
-def examine() -> Iterator[Finding]:
-    """All findings, good and bad."""
-    for check in _CHECKS:
-        yield from check()
+def examine() -> Iterator[tuple[str, Iterator[Finding]]]:
+    """All findings, good and bad, on this process, and then on a program that is started with its environment."""
+    for subject, checks in _CHECKS.items():
+        yield subject, chain.from_iterable(check() for check in checks)

@@ -12,8 +12,9 @@ from diode_lut.domain.errors import SettingError
 from diode_lut.domain.values import FLAG, FRACTION, NAMES, NOT_NEGATIVE, PATH, Values, integer, one_of, some_of
 from diode_lut.io.forks import in_forked_children
 
-TIERS = ("user", "device", "same_arch", "model")
-"""Who can answer: the user's own tables, those shipped for this device, those for the same architecture, a model."""
+TIERS = ("user", "device", "same_arch", "chooser", "model")
+"""Who can answer: the user's own tables, those shipped for this device, those for the same architecture, the user's
+own functions (which may also be registered to be asked first), a model."""
 
 CONFIDENCE, GAIN = 0.95, 0.15
 """The defaults of ``confidence_threshold`` and ``gain_threshold``."""
@@ -35,6 +36,16 @@ _SETTINGS: dict[str, tuple[Values, Any]] = {
     "receipt": (PATH, None),
 }
 """For each setting what it may be, and its default."""
+
+_PREFIX = "DIODE_LUT_"
+
+
+def _variable(name: str) -> str:
+    return f"{_PREFIX}{name.upper()}"
+
+
+_VARIABLES = {_variable(name): values for name, (values, _) in _SETTINGS.items()} | {_variable("autoregister"): FLAG}
+"""All environment variables, and what they may be."""
 
 
 class _Layer(NamedTuple):
@@ -97,6 +108,8 @@ class Settings:
                 for name, (values, default) in _SETTINGS.items()
             }
         )
+        for variable in _unknown(environment):
+            _warn(_no_such_variable(variable))
 
     def __setattr__(self, name: str, value: Any) -> None:
         checked = _checked(name, value)
@@ -167,17 +180,35 @@ def autoregister(environment: Mapping[str, str] = os.environ) -> bool:
 
 def faults_in_environment(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
     """What is wrong with the variables that begin with ``DIODE_LUT_``."""
-    known = {**{name: allowed for name, (allowed, _) in _SETTINGS.items()}, "autoregister": FLAG}
-    for variable in sorted(name for name in environment if name.startswith("DIODE_LUT_")):
-        allowed = known.get(variable.removeprefix("DIODE_LUT_").lower())
-        if allowed is None:
-            names = ", ".join(f"DIODE_LUT_{name.upper()}" for name in known)
-            yield f"{variable}: there is no such setting (known: {names})"
-            continue
-        try:
-            allowed.check(allowed.parse(environment[variable]))
-        except (KeyError, ValueError):
-            yield f"{variable}: {environment[variable]!r} is not allowed (allowed: {allowed.text})"
+    yield from map(_no_such_variable, _unknown(environment))
+    for variable in sorted(_VARIABLES.keys() & environment):
+        fault = _fault(variable, environment[variable], _VARIABLES[variable])
+        if fault:
+            yield fault
+
+
+def _fault(variable: str, text: str, allowed: Values) -> str:
+    """What is wrong with the value of a variable; empty if nothing is."""
+    try:
+        allowed.check(allowed.parse(text))
+    except (KeyError, ValueError):
+        return f"{variable}: {text!r} is not allowed (allowed: {allowed.text})"
+    return ""
+
+
+def _unknown(environment: Mapping[str, str]) -> list[str]:
+    """The variables that begin as those of settings do, but are none."""
+    return sorted(name for name in environment if name.startswith(_PREFIX) and name not in _VARIABLES)
+
+
+def _no_such_variable(variable: str) -> str:
+    """That a variable is unknown, and which one may be meant."""
+    from difflib import get_close_matches
+
+    names = [name.removeprefix(_PREFIX) for name in _VARIABLES]
+    close = get_close_matches(variable.removeprefix(_PREFIX).upper(), names, n=1)
+    hint = f"did you mean {_PREFIX}{close[0]}?" if close else f"known: {', '.join(_VARIABLES)}"
+    return f"{variable}: there is no such setting ({hint})"
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -191,19 +222,23 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def _from_environment(environment: Mapping[str, str], name: str, allowed: Values, default: Any) -> Any:
-    variable = f"DIODE_LUT_{name.upper()}"
+    variable = _variable(name)
     text = environment.get(variable)
     if text is None:
         return default
-    try:
-        return allowed.check(allowed.parse(text))
-    except (KeyError, ValueError):
-        import logging
-
-        logging.getLogger(__name__).warning(
-            "%s: %r is not allowed (allowed: %s); using %r", variable, text, allowed.text, default
-        )
+    fault = _fault(variable, text, allowed)
+    if fault:
+        _warn(f"{fault}; using {default!r}")
         return default
+    return allowed.check(allowed.parse(text))
+
+
+def _warn(message: str) -> None:
+    import logging
+
+    from diode_lut.domain.printable import printable
+
+    logging.getLogger(__name__).warning("%s", printable(message))
 
 
 config = Settings()

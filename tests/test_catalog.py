@@ -141,7 +141,8 @@ def test_users_table_for_other_hardware(shipped: Path, table_file: Write, caplog
     mine = [str(first), str(other), str(last)]
     tier, *_ = tiers_for(H200, mine)
     assert [table.path for table in tier.sources] == [first, last]
-    reason = f"{other}: hardware: it is for NVIDIA A100-SXM4-80GB (sm_80, 108 SMs), not for {H200}"
+    difference = "the architecture is sm_90, not sm_80, and it has 132 SMs, not 108"
+    reason = f"{other}: hardware: it is for NVIDIA A100-SXM4-80GB (sm_80, 108 SMs), not for {H200}: {difference}"
     assert tier.left_out == (f"left out: {reason}",)
     assert caplog.messages == []
 
@@ -152,9 +153,8 @@ def test_a_table_for_no_device_here(table_file: Write, caplog: pytest.LogCapture
     cpu = Hardware("A CPU", "cpu-avx2", 8)
     for _ in range(2):
         warn_of_useless([str(a100), str(mine)], [cpu, H200])
-    assert caplog.messages == [
-        f"{a100}: is for NVIDIA A100-SXM4-80GB (sm_80, 108 SMs), so it is of no use on {cpu}, {H200}"
-    ]
+    useless = f"{a100}: is for NVIDIA A100-SXM4-80GB (sm_80, 108 SMs), so it is of no use on {cpu}, {H200}"
+    assert caplog.messages == [f"{useless}: the architecture is sm_90, not sm_80, and it has 132 SMs, not 108"]
 
 
 def test_missing_and_bad_files_never_raise(shipped: Path, table_file: Write, caplog: pytest.LogCaptureFixture) -> None:

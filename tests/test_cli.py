@@ -84,7 +84,7 @@ def test_unknown_command() -> None:
     """A command that does not exist is wrong usage."""
     result = call("frobnicate")
     assert result.exit_code == 2
-    assert "No such command 'frobnicate'" in result.stderr
+    assert "no such command: frobnicate" in result.stderr
 
 
 def unreadable(error: DatasetError) -> DatasetError:
@@ -279,11 +279,11 @@ class TestExplain:
             (("mm", 8, 8), "Missing argument 'K'"),
             (("conv", 8, 8, 8), "'conv' is not one of"),
             (("mm", 0, 8, 8), "0 is not in the range"),
-            (("mm", 8, "x", 8), "'x' is not a valid integer"),
+            (("mm", 8, "x", 8), "'x' is not a size (such as 1024, or 1k, which"),
             (("mm", 8, 8, 8, "--dtype", "int8"), "'int8' is not one of"),
             (("mm", 8, 8, 8, "--batch", 2, "--hardware", "h200"), "error: b: mm has no batch"),
             (("mm", 8, 8, 8, "--hardware", "h300"), "error: h300: no table is for hardware of that name"),
-            (("mm", 8, 8, 8, "--table", "missing.json"), "'missing.json' does not exist"),
+            (("mm", 8, 8, 8, "--table", "missing.json"), "error: missing.json: cannot be read: No such file"),
         ],
     )
     def test_wrong_usage(self, arguments: tuple[object, ...], message: str) -> None:

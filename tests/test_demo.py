@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import demo
 import demo_module
+import pytest
 import torch
 
 import diode_lut
@@ -37,3 +39,24 @@ def row(problem: dict[str, Any]) -> dict[str, Any]:
     sizes = {name.lower(): [problem[name]] * 2 for name in "BMNK"}
     kind = {name: problem[name] for name in ("op", "dtype", "layout")}
     return {**kind, "align": 16, **sizes, "configs": [{"template": "aten"}]}
+
+
+@pytest.mark.parametrize(
+    ("without", "tuned", "spread", "says"),
+    [
+        (120.0, 100.0, 0.01, "The table gains: a call is 1.20 times as fast with the table"),
+        (
+            120.0,
+            100.0,
+            0.3,
+            "Other programs disturb this machine too much to tell what is gained: a call is 1.20 times",
+        ),
+        (105.0, 100.0, 0.08, "There is no gain on this machine: a call is 1.05 times as fast"),
+        (101.0, 100.0, 0.001, "There is no gain on this machine"),
+        (80.0, 100.0, 0.01, "The table makes this module slower on this machine: a call is 0.80 times as fast"),
+    ],
+)
+def test_verdict(without: float, tuned: float, spread: float, says: str) -> None:
+    """The demo claims a gain only if it is larger than the spread of the times."""
+    reports = [demo_module.Report(1.0, us, spread, 0, 0.0, 0.0, {}) for us in (without, tuned)]
+    assert demo.verdict(*reports).startswith(says)

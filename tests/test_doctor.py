@@ -22,6 +22,7 @@ from tests.model.small import model
 ROOT = Path(__file__).parent.parent
 ROW = {"configs": [{"template": "aten"}]}
 BAD = {"configs": [{"template": "nothing"}]}
+HEADINGS = ("this process:", "a program with this environment:")
 
 Write = Callable[..., Path]
 
@@ -42,6 +43,8 @@ def findings(tables: list[Path | str]) -> tuple[int, dict[str, list[str]]]:
         result = call("doctor")
     found: dict[str, list[str]] = {"ok": [], "note": [], "wrong": [], "to": []}
     for line in result.output.splitlines():
+        if line in HEADINGS:
+            continue
         state, text = line.split(maxsplit=1)
         found[state].append(text)
     return result.exit_code, found
@@ -81,7 +84,7 @@ def test_tables_of_no_use(cpu_table: Write, table_file: Write) -> None:
     assert [text.partition(", and no shipped")[0] for text in found["wrong"]] == [
         f"tables: {partly}: 1 of its rows cannot be used",
         "tables: missing.json: no such file",
-        f"tables: {other} is for NVIDIA H200 (sm_90, 132 SMs), which this machine does not have",
+        f"tables: {other} is for NVIDIA H200 (sm_90, 132 SMs), which this machine does not have: PyTorch sees no GPU",
     ]
     assert found["to"][:2] == [f"do: python -m diode_lut check {partly}", "do: correct DIODE_LUT_TABLES"]
 
@@ -142,8 +145,8 @@ def test_settings_and_where_they_come_from(cpu_table: Write, monkeypatch: pytest
     code, found = findings([cpu_table("mine.json", ROW)])
     assert code == 1
     assert "settings: top_k=3, set by DIODE_LUT_TOP_K (default: 1)" in found["note"]
-    refused, misspelt = found["wrong"]
-    assert misspelt.startswith("settings: DIODE_LUT_TABEL: there is no such setting (known: DIODE_LUT_POLICY, ")
+    misspelt, refused = found["wrong"]
+    assert misspelt == "settings: DIODE_LUT_TABEL: there is no such setting (did you mean DIODE_LUT_TABLES?)"
     assert refused == "settings: DIODE_LUT_POLICY: 'fast' is not allowed (allowed: pick, verify, off)"
 
 
@@ -188,6 +191,31 @@ def test_without_torch(tmp_path: Path) -> None:
     program = "import sys; sys.modules['torch'] = None; from diode_lut.cli import main; main(['doctor'])"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "")
-    wrong, remedy = done.stdout.splitlines()
+    _, wrong, remedy, *_ = done.stdout.splitlines()
     assert wrong.startswith("wrong  torch: cannot be imported (")
     assert "tables can be read, checked, edited and built without" in remedy
+
+
+def test_process_and_environment_are_apart(cpu_table: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process has set is said of it; the variables are said of a program that is started with them."""
+    monkeypatch.setenv("DIODE_LUT_TOP_K", "3")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with diode_lut.config.patch(tables=(cpu_table("mine.json", ROW),), top_k=1):
+        here, there = call("doctor").output.split(HEADINGS[1])
+    assert here.startswith(HEADINGS[0])
+    assert "note   settings: top_k=1, set in this process" in here
+    assert "note   settings: top_k=3, set by DIODE_LUT_TOP_K (default: 1)" in there
+    assert "ok     import: a program is served as soon as it imports diode_lut" in there
+    assert "note   threads: OMP_NUM_THREADS=1" in there
+
+
+def test_a_function_is_checked(cpu_table: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of the user's is listed among what answers; one that fails is wrong, with the reason."""
+    (tmp_path / "doctored_rules.py").write_text("def rule(*_):\n    return None\ndef bad(_):\n    return None\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with diode_lut.config.patch(tables=(cpu_table("mine.json", ROW),)):
+        good, bad = (call("doctor", "--chooser", f"doctored_rules:{name}") for name in ("rule", "bad"))
+    assert "ok     answers: chooser: doctored_rules:rule, a chooser" in good.output
+    assert (good.exit_code, bad.exit_code) == (0, 1)
+    assert "wrong  answers: chooser doctored_rules:bad: raised TypeError" in bad.output

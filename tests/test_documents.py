@@ -27,7 +27,7 @@ from diode_lut.settings import _SETTINGS
 from tests.distill import synthetic
 from tests.documents import PAGES, README, ROOT, blocks, sections
 
-NOT_RUN = {"README.md": 2, "collecting.md": 7, "programs.md": 2}
+NOT_RUN = {"README.md": 2, "collecting.md": 7, "from-torch-diode.md": 1, "programs.md": 2}
 """How many blocks of a document are marked as not run: those that need a GPU, distilling, and the targets of make."""
 
 ENVIRONMENT = {
@@ -68,6 +68,18 @@ def inductors_cache(directory: Path) -> None:
     cache.write_text(json.dumps({"system": system, "cache": {"mm": {str(operands): {"highest": {"mm-x": 0.25}}}}}))
 
 
+def files_of_torch_diode(directory: Path) -> None:
+    """A dataset with two kernels on one problem, and a solution with one of them."""
+    names = ("block_m", "block_n", "block_k", "group_m", "num_stages", "num_warps")
+    fast, slow = (dict(zip(names, (block, 64, 32, 8, 3, 4), strict=True)) for block in (64, 128))
+    shape = {"B": 1, "M": 64, "N": 64, "K": 64} | dict.fromkeys(("M_dtype", "K_dtype", "out_dtype"), "float16")
+    timed = [{"config": fast, "time": 0.01}, {"config": slow, "time": 0.02}]
+    solution = {json.dumps(shape): {"timed_configs": timed}}
+    document = {"hardware": {"NVIDIA H200": {"operation": {"mm": {"solution": solution}}}}}
+    (directory / "matmul_dataset_h200.json").write_text(json.dumps(document))
+    (directory / "max_autotune.json").write_text(json.dumps({"config": [slow]}))
+
+
 def tables_to_compare(directory: Path) -> None:
     """Tables that people have changed, in a clone with another one beside it."""
     synthetic.write(directory / "timings.msgpack", 120)
@@ -102,6 +114,7 @@ def two_tables(directory: Path) -> None:
 PREPARATIONS: dict[str, Callable[[Path], None]] = {
     "collecting.md": timings,
     "exchange.md": inductors_cache,
+    "from-torch-diode.md": files_of_torch_diode,
     "receipts.md": timings,
     "reviewing.md": tables_to_compare,
     "troubleshooting.md": two_tables,

@@ -8,8 +8,27 @@ import pytest
 from fuzz_readers import fuzz
 from readers import readers
 
-NAMES = ("table", "check", "dataset", "compact-dataset", "weights", "weights-metadata", "problems", "receipt")
-EXCHANGED = ("inductor-table", "torch-diode-table", "torch-diode-dataset", "inductor-cache", "inductor-mm-log", "t4")
+NAMES = (
+    "table",
+    "check",
+    "dataset",
+    "compact-dataset",
+    "weights",
+    "weights-metadata",
+    "problems",
+    "solution",
+    "receipt",
+)
+EXCHANGED = (
+    "inductor-table",
+    "torch-diode-table",
+    "torch-diode-dataset",
+    "inductor-cache",
+    "inductor-mm-log",
+    "t4",
+    "tunableop",
+    "vllm",
+)
 
 
 @pytest.mark.parametrize("name", [*NAMES, *EXCHANGED])

@@ -5,9 +5,50 @@ from __future__ import annotations
 import pytest
 
 from diode_lut.domain.errors import HardwareError
-from diode_lut.domain.hardware import detect_hardware, local_devices
+from diode_lut.domain.hardware import Hardware, detect_hardware, local_devices
 
 torch = pytest.importorskip("torch")
+
+H200, CPU = Hardware("NVIDIA H200", "sm_90", 132), Hardware("A CPU", "cpu-avx512", 4)
+ONE_THREAD = (
+    "PyTorch has 1 thread, not 4 (OMP_NUM_THREADS=1 says so, as torchrun does unless you set it); "
+    "OMP_NUM_THREADS=4 gives it as many as the table is for"
+)
+TORCHRUN = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "environment", "difference"),
+    [
+        (H200, H200._replace(sm_count=114), {}, "it has 114 SMs, not 132"),
+        (H200, H200._replace(arch="sm_100"), {}, "the architecture is sm_100, not sm_90"),
+        (H200, CPU, {}, ""),
+        (CPU, CPU._replace(name="Another"), {}, ""),
+        (CPU, CPU._replace(arch="cpu-avx2"), {}, "the vector instructions are avx2, not avx512"),
+        (
+            CPU,
+            CPU._replace(arch="cpu-avx2"),
+            {"ATEN_CPU_CAPABILITY": "avx2"},
+            "the vector instructions are avx2, not avx512 (ATEN_CPU_CAPABILITY=avx2 says so)",
+        ),
+        (
+            CPU,
+            CPU._replace(arch="cpu-avx2", sm_count=1),
+            TORCHRUN,
+            f"the vector instructions are avx2, not avx512, and {ONE_THREAD}",
+        ),
+    ],
+)
+def test_difference(wanted: Hardware, found: Hardware, environment: dict[str, str], difference: str) -> None:
+    """What differs is named, and for a CPU the variable that makes the difference, with the remedy."""
+    assert wanted.difference_from(found, environment) == difference
+
+
+def test_no_device_of_that_kind() -> None:
+    """Of several devices those are named that can be compared; if there is none, there is no GPU."""
+    assert H200.why_none_of([CPU]) == "PyTorch sees no GPU"
+    h100 = H200._replace(sm_count=114)
+    assert H200.why_none_of([CPU, h100, h100]) == "it has 114 SMs, not 132"
 
 
 def test_cpu() -> None:

@@ -141,6 +141,14 @@ COMMAND_LINES = [
     ["report", "good.json", "-o", "x.html"],
     ["distill", "d.msgpack", "-o", "x.safetensors", "--leave-out", "EVIL"],
     ["git-setup", "EVIL"],
+    ["resolve", "--ours", "good.json"],
+    ["show", "d.msgpack"],
+    ["show", "EVIL"],
+    ["show", "EVIL:good.json"],
+    ["query", "good.json", "entries[?op==EVIL]"],
+    ["query", "d.msgpack", "records"],
+    ["evaluate", "built.json", "d.msgpack", "--against", "p.json"],
+    ["import", "tunableop", "p.json", "-o", "x.msgpack"],
     ["tables"],
     ["doctor"],
     ["EVIL"],
@@ -271,10 +279,10 @@ def test_what_commands_print_is_escaped_once_more(capsys: pytest.CaptureFixture[
 
 
 def test_text_leaves_in_one_place() -> None:
-    """Commands print through output.py, which escapes; only the bytes of a table go out as they are."""
+    """Commands print through output.py, which escapes; only the bytes of a file go out as they are."""
     for path in sorted((ROOT / "diode_lut" / "cli").glob("*.py")):
         text = path.read_text(encoding="utf-8")
         if path.stem != "output":
-            assert text.count("click.echo(") == (path.stem == "git"), path
+            assert "click.echo(" not in text, path
             assert "click.secho(" not in text
     assert isinstance(main, click.Group)

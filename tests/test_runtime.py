@@ -143,7 +143,7 @@ def test_skipped_config_warns_once(cpu: Hardware, table_file: Write, caplog: pyt
             skip(decision, ATEN, "no library")
     assert counts.skipped_configs == 2
     assert caplog.messages == [
-        f"{decision.where}: aten cannot run {MM} here: no library; the row's next config is taken, if there is one"
+        f"{decision.where}: aten cannot run {MM} here: no library; the next config is taken, if there is one"
     ]
     assert decision.where.startswith(f"{path}:")
 
@@ -267,6 +267,19 @@ def test_a_child_forked_while_tables_are_read_reads_them_itself() -> None:
     program = Path(__file__).parent / "programs" / "fork_while_reading.py"
     environment = {**os.environ, "PYTHONPATH": str(program.parents[2])}
     assert subprocess.run([sys.executable, str(program)], env=environment, check=False).returncode == 0
+
+
+def test_table_for_another_number_of_threads(
+    table_file: Write, cpu: Hardware, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A user's table for this CPU with other threads is one warning that says so, also where no cache is asked."""
+    fields = {**cpu._replace(sm_count=cpu.sm_count + 1)._asdict(), "aliases": []}
+    with diode_lut.config.patch(tables=(table_file("mine.json", ROW, hardware=fields),)):
+        for _ in range(2):
+            Snapshot().decide(MM, "cpu", padding=True)
+    (message,) = caplog.messages
+    assert f"PyTorch has {cpu.sm_count} thread" in message
+    assert f"OMP_NUM_THREADS={cpu.sm_count + 1} gives it as many as the table is for" in message
 
 
 def test_threads_share_one_selector(table_file: Write, caplog: pytest.LogCaptureFixture) -> None:

@@ -31,9 +31,9 @@ WRONG = [
     ("tables", "a.json", "allowed: a list of table names and paths"),
     ("tables", [1], "allowed: a list of table names and paths"),
     ("tables", None, "allowed: a list of table names and paths"),
-    ("tiers", "user", "allowed: a list of some of user, device, same_arch, model"),
-    ("tiers", [], "allowed: a list of some of user, device, same_arch, model"),
-    ("tiers", ["user", "abstain"], "allowed: a list of some of user, device, same_arch, model"),
+    ("tiers", "user", "allowed: a list of some of user, device, same_arch, chooser, model"),
+    ("tiers", [], "allowed: a list of some of user, device, same_arch, chooser, model"),
+    ("tiers", ["user", "abstain"], "allowed: a list of some of user, device, same_arch, chooser, model"),
 ]
 
 
@@ -42,7 +42,7 @@ def test_defaults() -> None:
     settings = Settings({})
     assert (settings.policy, settings.default_mode, settings.top_k) == ("pick", True, 1)
     assert (settings.fallback_to_autotune, settings.tables) == (True, ())
-    assert settings.tiers == ("user", "device", "same_arch", "model")
+    assert settings.tiers == ("user", "device", "same_arch", "chooser", "model")
 
 
 def test_every_setting_is_declared_with_a_default() -> None:
@@ -76,8 +76,8 @@ def test_environment() -> None:
         ("DIODE_LUT_TOP_K", "many", "an integer from 1 to 32"),
         ("DIODE_LUT_TOP_K", "99", "an integer from 1 to 32"),
         ("DIODE_LUT_DEFAULT_MODE", "maybe", "0 or false"),
-        ("DIODE_LUT_TIERS", "users", "user, device, same_arch, model"),
-        ("DIODE_LUT_TIERS", "", "user, device, same_arch, model"),
+        ("DIODE_LUT_TIERS", "users", "user, device, same_arch, chooser, model"),
+        ("DIODE_LUT_TIERS", "", "user, device, same_arch, chooser, model"),
     ],
 )
 def test_bad_environment_warns_and_is_ignored(
@@ -90,6 +90,23 @@ def test_bad_environment_warns_and_is_ignored(
     (message,) = caplog.messages
     assert message.startswith(f"{variable}: {text!r} is not allowed")
     assert allowed in message
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("DIODE_LUT_TABEL", "did you mean DIODE_LUT_TABLES?"),
+        ("DIODE_LUT_RECIEPT", "did you mean DIODE_LUT_RECEIPT?"),
+        ("DIODE_LUT_policy", "did you mean DIODE_LUT_POLICY?"),
+        ("DIODE_LUT_FAST", "known: DIODE_LUT_POLICY, DIODE_LUT_DEFAULT_MODE, "),
+    ],
+)
+def test_unknown_variable_warns(caplog: pytest.LogCaptureFixture, variable: str, hint: str) -> None:
+    """A variable that is none of a setting costs one warning, with the nearest name if there is one."""
+    settings = Settings({variable: "1", "DIODE_LUT_TOP_K": "3", "DIODE": "1"})
+    assert settings.top_k == 3
+    (message,) = caplog.messages
+    assert message.startswith(f"{variable}: there is no such setting ({hint}")
 
 
 @pytest.mark.parametrize(("name", "value", "allowed"), WRONG)

@@ -51,10 +51,12 @@ def test_profile_counts_what_happens_inside() -> None:
     recorder.served(answered("user"), ())
     assert counts.as_dict() == {
         "total_predictions": 6,
-        "hits": {"user": 0, "device": 2, "same_arch": 1, "model": 2},
+        "hits": {"user": 0, "device": 2, "same_arch": 1, "chooser": 0, "model": 2},
         "fallbacks": 1,
         "skipped_configs": 1,
         "unserved": 1,
+        "no_choice": 0,
+        "cached": 0,
         "seconds": 2.0,
         "avg_confidence": pytest.approx((sure.confidence or 0) / 2 + (surer.confidence or 0) / 2),
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from diode_lut.cli import COMMANDS
+from diode_lut.domain.errors import install_command
 from diode_lut.model.weights import write_model
 from tests.commands import call
 from tests.distill import synthetic
@@ -18,10 +19,42 @@ LEAVE_OUT = "distill d.msgpack -o x.safetensors --leave-out m=9:1"
 
 CASES = [
     ("adopt --budget 1 --problems modles", 2, "modles: no such file, and no shipped set (models, llm, quick)"),
+    ("build d.msgpack -o x.json --layout nq", 2, "'nq' is not one of"),
+    ("build - d.msgpack -o x.json", 1, "error: <stdin>: the file is empty"),
+    ("show HEAD:mine.json", 2, "HEAD:mine.json: no such file, and git has none either: fatal: not a git repository"),
+    ("show h300", 2, "h300: no such file, and no shipped table of that name (shipped: nvidia-h200"),
+    ("collect --problems d.json --out t.msgpack", 2, "d.json: no such file, and no shipped set (models, llm, quick)"),
+    ("collect --problems shapes.json --out t.msgpack", 1, "shapes.json: not a shape set: expected lists 'shapes'"),
+    ("diff - -", 2, "standard input (-) can be read only once"),
+    ("diff mine.json nvidia-h20", 2, "(did you mean nvidia-h200?)"),
+    ("evaluate nvidia-h200 d.msgpack --against text.json", 1, "text.json:1: not JSON"),
+    (
+        "evaluate nvidia-h200 d.msgpack --against problems.json",
+        1,
+        "problems.json: not a max-autotune solution of torch",
+    ),
+    ("evaluate d.msgpack", 2, "Missing argument 'DATASET...'."),
+    ("explain mm 1x 8 8", 2, "'1x' is not a size (such as 1024, or 1k, which is the same)"),
+    ("explain mm 4g 8 8", 2, "'4g' is not a size"),
+    ("explain mm 8 8 8 --dtype fp8", 2, "'fp8' is not one of 'float16', 'bfloat16', 'float32', 'tf32'"),
+    ("explain mm 8 8 8 --hardware h200 --table -", 2, "<stdin>: is not in a file: save it first"),
+    ("fmt nvidia-h200", 2, "a shipped table, which is not changed by its name (give the path of a file"),
+    ("import tunableop text.json -o x.msgpack", 1, "text.json: not TunableOp's results: no line begins like"),
+    ("import vllm text.json -o x.json", 1, "text.json: the name does not say N and K, as vLLM's do"),
+    ("import inductor-cache . -o x.msgpack", 1, "not Inductor's cache directory, or without timings"),
+    ("query mine.json 'entries[?op==mm]'", 2, "no field is called mm: a text is written"),
+    ("query mine.json 'entries[?m[1] > 8]'", 2, "(numbers are written in backquotes: `64`)"),
+    ("report mine.json --receipt mine.json -o x.html", 1, "error: mine.json"),
+    (
+        "report mine.json --beside other.json d.msgpack -o x.html",
+        1,
+        "measured on NVIDIA H200 (sm_90, 132 SMs), but other",
+    ),
+    ("set mine.json mm --m 8-4-2 --config aten --note x", 2, "'8-4-2' is neither a size nor a range like 513-1024"),
     ("build nosuch.msgpack -o x.json", 2, "error: nosuch.msgpack: No such file or directory"),
     ("build mine.json -o x.json", 1, "error: mine.json: a table, not a dataset"),
     ("build d.msgpack -o nodir/x.json", 2, "nodir: no such directory to write the table to"),
-    ("build d.msgpack -o x.json --hardware a100", 2, "describe new hardware as NAME,ARCH,SMS, for example"),
+    ("build d.msgpack -o x.json --hardware x100", 2, "describe new hardware as NAME,ARCH,SMS, for example"),
     ("build d.msgpack -o x.json --hardware A100,sm_80", 2, "error: A100,sm_80: is neither a name nor NAME,ARCH,SMS"),
     ("build d.msgpack -o x.json --hardware A100,sm_80,108", 1, "a table is for one kind of hardware"),
     ("build d.msgpack -o x.json --epsilom 1", 2, "Did you mean "),
@@ -33,7 +66,7 @@ CASES = [
     ("check nosuch.safetensors", 2, "nosuch.safetensors: cannot be read: No such file or directory"),
     ("check model.bin", 1, "model.bin: a model, not a table (names of models end with .safetensors)"),
     ("check nosuch.json", 2, "nosuch.json: cannot be read: No such file or directory"),
-    ("collect --problems problems.json --out t.msgpack", 1, "problems.json: [0].dtype: 'fp16' is not one of float16,"),
+    ("collect --problems problems.json --out t.msgpack", 1, "problems.json: [0].dtype: 'fp8' is not one of float16,"),
     ("collect --out t.msgpack", 2, "give either --problems or --random"),
     (
         "compare -o x.json -- python train.py",
@@ -82,6 +115,8 @@ CASES = [
     ("receipt mine.json", 1, "error: mine.json"),
     ("report cut.safetensors d.msgpack -o x.html", 1, "error: cut.safetensors: a model, not a table"),
     ("report mine.json d.msgpack -o nodir/x.html", 2, "nodir: no such directory to write the page to"),
+    ("resolve mine.json", 2, "give --ours, --theirs or --best"),
+    ("resolve --ours mine.json", 2, "error: mine.json: is not in conflict: in git, no merge of it is waiting"),
     ("set mine.json mm --m 1024-513 --config aten --note x", 2, "error: m: [1024, 513] ends before it begins"),
     ("run --tabel mine.json -- python train.py", 2, "Did you mean "),
     ("run", 2, "Missing argument '[--] PROGRAM [ARGUMENT]...'"),
@@ -110,10 +145,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "other.json").write_text(f"{head}[{{{row}}}]}}")
     (here / "inverted.json").write_text(f"{head}[{{{row.replace('[1, 512]', '[512, 1]')}}}]}}")
     (here / "misspelt.json").write_text(f"{head}[{{{row.replace('configs', 'config')}}}]}}")
+    (here / "shapes.json").write_text('{"shapes": [1]}')
     (here / "text.json").write_text("hello")
     write_model(model(), here / "model.bin")
     (here / "cut.safetensors").write_bytes((here / "model.bin").read_bytes()[:-4])
-    problem = '{"op": "mm", "B": 1, "M": 8, "N": 8, "K": 8, "dtype": "fp16", "layout": "nn"}'
+    problem = '{"op": "mm", "B": 1, "M": 8, "N": 8, "K": 8, "dtype": "fp8", "layout": "nn"}'
     (here / "problems.json").write_text(f"[{problem}]")
     return here
 
@@ -147,7 +183,7 @@ def test_commands_that_need_torch_say_so(typed: str, directory: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "torch", None)
     result = call(*shlex.split(typed))
     command = typed.split()[0]
-    assert (result.exit_code, result.stderr) == (2, f"error: {command} needs torch: pip install diode-lut[torch]\n")
+    assert (result.exit_code, result.stderr) == (2, f"error: {command} needs torch: {install_command('torch')}\n")
 
 
 def test_every_command_is_tried() -> None:

@@ -1,7 +1,8 @@
 """All steps on this machine's device: measure, build a table, check it, and compile a module with it.
 
 Run it with ``make demo``; it uses the first CUDA GPU, or the CPU where there is none. It fails if the table does not
-answer for each GEMM, if a benchmark runs all the same, or if a result is wrong.
+answer for each GEMM, if a benchmark runs all the same, or if a result is wrong. In the end it says what was gained, or
+that there is nothing to gain on this machine, or that this machine is too busy to tell.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ from demo_module import Report, problems
 
 WAYS = (("default", False), ("default", True), ("max-autotune", False))
 """The modes of torch.compile to compare, each without or with the table."""
+
+TOO_NOISY = "too noisy to decide"
+"""What ``build`` says where other programs disturb the measurements."""
+
+SMALL_GAIN, LARGE_SPREAD = 0.02, 0.1
+"""A gain of the first fraction or less is none; with more than the second, times tell little."""
 
 TOLERANCE = 10
 """Largest error of a result over that of eager; Inductor's own GELU in float32 has three times eager's error."""
@@ -52,22 +59,32 @@ def demo(directory: Path, caches: Path) -> list[str]:
     print(f"Three GEMMs on {device}: every kernel that Inductor has for them is timed.")
     command("collect", "--problems", asked, "--out", timings, "--device", device)
     print("\nThe winners become a table.")
-    command("build", timings, "-o", table)
+    refusal = command("build", timings, "-o", table, may_refuse=TOO_NOISY)
+    if refusal:
+        print(f"\nNo gain can be shown here: {refusal}")
+        return []
     command("check", table)
     print(table.read_text(encoding="utf-8"))
     print("A module with these GEMMs, compiled in new processes with cold caches:\n")
     reports = {way: compile_in_new_process(device, *way, table, caches) for way in WAYS}
     print_comparison(reports)
+    print(verdict(reports["default", False], reports["default", True]))
     return [*faults(reports, len(problems(device)))]
 
 
-def command(*arguments: str | Path) -> None:
-    """Run a command of diode_lut as a user would; exit if it fails."""
+def command(*arguments: str | Path, may_refuse: str = "") -> str:
+    """Run a command of diode_lut as a user would; exit if it fails, unless with an error that says ``may_refuse``.
+
+    That error is returned.
+    """
     words = ["-m", "diode_lut", *map(str, arguments)]
     print(f"$ python {shlex.join(words)}", flush=True)
-    completed = subprocess.run([sys.executable, *words], check=False)
-    if completed.returncode:
+    completed = subprocess.run([sys.executable, *words], stderr=subprocess.PIPE if may_refuse else None, check=False)
+    error = (completed.stderr or b"").decode().strip()
+    print(error, file=sys.stderr, end="\n" if error else "")
+    if completed.returncode and not (may_refuse and may_refuse in error):
         sys.exit(f"FAILED: exit code {completed.returncode}")
+    return error if completed.returncode else ""
 
 
 def compile_in_new_process(device: str, mode: str, with_table: bool, table: Path, caches: Path) -> Report:
@@ -98,6 +115,19 @@ def print_comparison(reports: dict[tuple[str, bool], Report]) -> None:
     print(
         f"\nThe table was asked {stats['total_predictions']} times: {hits or 'no hits'}, {stats['fallbacks']} misses."
     )
+
+
+def verdict(without: Report, tuned: Report) -> str:
+    """What the table gains in default mode, in a sentence; a gain within the spread of the times is none."""
+    gain, spread = without.run_us / tuned.run_us, max(without.spread, tuned.spread)
+    figures = f"{gain:.2f} times as fast with the table, and half of the times differ by up to {spread:.1%}"
+    if spread > LARGE_SPREAD and abs(gain - 1) <= spread:
+        return f"Other programs disturb this machine too much to tell what is gained: a call is {figures}."
+    if abs(gain - 1) <= max(spread, SMALL_GAIN):
+        return f"There is no gain on this machine: a call is {figures}."
+    if gain < 1:
+        return f"The table makes this module slower on this machine: a call is {figures}."
+    return f"The table gains: a call is {figures}."
 
 
 def name_of(with_table: bool) -> str:

@@ -40,6 +40,7 @@ DTYPES = {"cpu": "float32", "cuda": "float16"}
 class Report:
     """One way of compiling: seconds of the first call, microseconds of a later one, and what happened meanwhile.
 
+    ``spread`` is the interquartile range of the later calls' times over their median, on a CPU.
     ``benchmarks`` counts the GEMMs that Inductor benchmarked. ``error`` and ``eager_error`` are relative, in the
     Frobenius norm, against the same module in float64, for the worse of its results. ``stats`` are those of
     ``get_prediction_stats``.
@@ -47,6 +48,7 @@ class Report:
 
     compile_seconds: float
     run_us: float
+    spread: float
     benchmarks: int
     error: float
     eager_error: float
@@ -105,12 +107,13 @@ def compile_and_run(device: str, mode: str) -> Report:
         if device == "cuda":
             torch.cuda.synchronize()
         compile_seconds = time.perf_counter() - started
-        run_us = _microseconds(lambda: compiled(*inputs), device)
+        run_us, spread = _microseconds(lambda: compiled(*inputs), device)
         eager = module(*inputs)
         reference = module.double()(*(tensor.double() for tensor in inputs))
     return Report(
         compile_seconds,
         run_us,
+        spread,
         counters["inductor"]["select_algorithm_autotune"],
         _error(result, reference),
         _error(eager, reference),
@@ -118,16 +121,18 @@ def compile_and_run(device: str, mode: str) -> Report:
     )
 
 
-def _microseconds(call: Callable[[], object], device: str) -> float:
-    """The time of a call on an idle machine; on a GPU that of its kernels, without launching them from Python."""
+def _microseconds(call: Callable[[], object], device: str) -> tuple[float, float]:
+    """The median time of a call, and its spread; on a GPU the least time of its kernels, without launching them."""
     if device == "cuda":
         from triton.testing import do_bench_cudagraph
 
-        return float(do_bench_cudagraph(call, return_mode="min")) * 1e3
+        return float(do_bench_cudagraph(call, return_mode="min")) * 1e3, 0.0
     from torch.utils.benchmark import Timer
 
     timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
-    return min(timer.blocked_autorange(min_run_time=1).times) * 1e6
+    timer.timeit(100)  # warms it up
+    measured = timer.blocked_autorange(min_run_time=2)
+    return measured.median * 1e6, measured.iqr / measured.median
 
 
 def _error(results: Sequence[torch.Tensor], references: Sequence[torch.Tensor]) -> float:

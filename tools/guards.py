@@ -22,6 +22,9 @@ from typing import Any
 from kernel_guards import CACHE, CHANGES, HOOK, INSTALL, KERNEL_GUARDS, KERNELS, ON_CPU, RUNTIME, SETTINGS, STATISTICS
 from source_changes import FALSE, NONE, RAISES, TRUE, UNREGISTERED, Guard, Instead, Without
 
+PROVENANCE = "tests/inductor/test_provenance.py::"
+CHOOSER = "tests/test_chooser.py::"
+
 BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
     **KERNEL_GUARDS,
     "diode_lut.inductor.hook": {
@@ -133,13 +136,39 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
         "code-in-keys": ("code_digest", NONE, RUNTIME + "test_cache_identity_follows_the_code"),
         "threads-at-once": (
             "selector_for",
-            Instead("lambda hardware, settings: _build_selector(hardware, settings.tables, settings.tiers)"),
+            Instead("lambda hardware, by, choosers: _build_selector(hardware, by.tables, by.tiers, choosers)"),
             RUNTIME + "test_threads_share_one_selector",
         ),
         "fork-while-tables-are-read": (
             "in_forked_children",
             UNREGISTERED,
             RUNTIME + "test_a_child_forked_while_tables_are_read_reads_them_itself",
+        ),
+    },
+    "diode_lut.inductor.provenance": {
+        "kept-with-graphs": ("_keep", NONE, PROVENANCE + "test_compiling_again_counts_once_more"),
+        "told-of-cached-graphs": ("_tell", NONE, PROVENANCE + "test_compiling_again_counts_once_more"),
+        "graphs-after-a-fault": (
+            "_saving",
+            Instead("lambda save: save"),
+            PROVENANCE + "test_graphs_compiled_after_a_fault_are_not_kept",
+        ),
+    },
+    "diode_lut.selection.chooser": {
+        "nonsense-of-a-function": (
+            "_checked",
+            Instead("lambda config: config"),
+            CHOOSER + "test_what_goes_wrong_is_a_miss_with_one_warning",
+        ),
+        "unidentified-function": (
+            "Chooser.is_identified",
+            Instead("property(lambda self: True)"),
+            CHOOSER + "test_answers_without_an_identity_are_not_kept",
+        ),
+        "function-in-the-keys": (
+            "ChooserSource.identity",
+            Instead('property(lambda self: "")'),
+            CHOOSER + "test_digest_stands_for_the_chooser",
         ),
     },
     "diode_lut.settings": {

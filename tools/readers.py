@@ -21,6 +21,7 @@ from diode_lut.dataset.writer import write_stream
 from diode_lut.domain.errors import DiodeLutError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
+from diode_lut.evaluate.solutions import read_solution
 from diode_lut.exchange import FORMATS, read, write_table, write_timings
 from diode_lut.exchange.content import Facts
 from diode_lut.kernels.config import ATEN, Config
@@ -65,7 +66,8 @@ def readers(directory: Path) -> dict[str, Reader]:
         "compact-dataset": Reader(use_dataset, [stream.read_bytes()], zstandard.ZstdCompressor().compress),
         "weights": Reader(use_model, [weights_file(directory)]),
         "weights-metadata": Reader(use_model, [metadata(weights_file(directory))], with_metadata(directory)),
-        "problems": Reader(read_problems, [problem_file(), receipt_file()]),
+        "problems": Reader(read_problems, [problem_file(), receipt_file(), shape_set()]),
+        "solution": Reader(read_solution, [solution()]),
         "receipt": Reader(use_receipt, [receipt_file()]),
         **{name: Reader(importing(name), list(exchange_files(name, table, dataset))) for name in FORMATS},
     }
@@ -213,6 +215,18 @@ def problem_file() -> bytes:
     ).encode()
 
 
+def shape_set() -> bytes:
+    """Shapes as torch-diode lists them."""
+    shape = {"B": 1, "M": 64, "N": 16, "K": 32} | dict.fromkeys(("M_dtype", "K_dtype", "out_dtype"), "float16")
+    return json.dumps({"operations": {"mm": {"shapes": [shape]}}}).encode()
+
+
+def solution() -> bytes:
+    """A max-autotune solution of torch-diode."""
+    blocks = {"block_m": 64, "block_n": 64, "block_k": 32, "group_m": 8, "num_stages": 3, "num_warps": 4}
+    return json.dumps({"mm": {"configs": [blocks, {**blocks, "M": 64, "N": 16, "K": 32}]}}).encode()
+
+
 def exchange_files(name: str, table: Table, dataset: Dataset) -> Iterator[bytes]:
     """A file of each format of other tools: what we export, or by hand."""
     if name == "t4":
@@ -228,6 +242,11 @@ def exchange_files(name: str, table: Table, dataset: Dataset) -> Iterator[bytes]
         system = {"device": {"name": "NVIDIA H200"}, "version": {"triton": "3.6.0abc", "cuda": "13.0"}}
         choices = {"mm": 0.5, "triton_mm-cabc": 0.25, "decompose_k_mm_4_split": 1.0}
         yield json.dumps({"system": system, "cache": {"mm": {operands: {"highest": choices}}}}).encode()
+    elif name == "tunableop":
+        yield b"Validator,PT_VERSION,2.13.0\nGemmTunableOp_Half_TN,tn_16_64_32_ld_32_32_16,Gemm_Rocblas_1,0.5\n"
+    elif name == "vllm":
+        blocks = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 8}
+        yield json.dumps({"64": {**blocks, "num_warps": 4, "num_stages": 3}}).encode()
     else:
         yield write_table(name, table, PROBLEMS, FACTS)[0]
 
@@ -236,6 +255,9 @@ def importing(name: str) -> Callable[[Path], object]:
     """Reads a file of that format, where the format has it."""
 
     def use(path: Path) -> object:
+        if name == "vllm":
+            named = path.with_name("N=512,K=256,device_name=NVIDIA_H200,dtype=fp8.json")
+            return read(name, Path(shutil.copy(path, named)), FACTS)
         if name != "inductor-cache":
             return read(name, path, FACTS)
         directory = path.with_suffix(".directory")

@@ -28,7 +28,7 @@ from diode_lut.kernels.template import Parameter, Template
 from diode_lut.receipt.file import EARLIER_NAMES
 from diode_lut.receipt.file import VERSION as RECEIPT_VERSION
 from diode_lut.settings import TIERS
-from diode_lut.table.canonical import PROVENANCE, SCHEMA_VERSION
+from diode_lut.table.canonical import PROVENANCE, SCHEMA_NAMES, SCHEMA_VERSION
 from diode_lut.table.wire import FORMATS, MAX_ATEN_NS, MAX_CONFIGS, MAX_ENTRIES, MAX_GAIN_PERMILLE
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
@@ -52,6 +52,7 @@ OF_TIERS = {
     "user": "a table of the user's own",
     "device": "a shipped one for this device",
     "same_arch": "one for another device with the same architecture and SM count",
+    "chooser": "a function of the user's",
     "model": "a model",
 }
 OF_SIZES = {
@@ -93,7 +94,8 @@ def table() -> Schema:
     fields = {
         "$schema": {
             **described(
-                "Schema", "Path of this schema from the table: editors use it to check the file while it is typed."
+                "Schema",
+                "Path or name of this schema: editors use it to check the file while it is typed.",
             ),
             "type": "string",
         },
@@ -113,6 +115,7 @@ def table() -> Schema:
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": SCHEMA_NAMES[SCHEMA_VERSION],
         **closed(
             f"Table of kernel configurations, version {SCHEMA_VERSION}",
             "Which kernel a GEMM gets on one kind of hardware. Of the entries that cover a GEMM, the one that covers "

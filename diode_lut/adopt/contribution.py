@@ -113,9 +113,9 @@ def _write_page(adopted: Adopted, evaluation: Evaluation, path: Path, file: byte
     if find_spec("vl_convert") is None:
         report("no report page: pip install diode-lut[report], then run again or use `diode-lut report`")
         return
-    from diode_lut.report import as_data, as_page
+    from diode_lut.report import Side, as_data, as_page
 
     link = adopted.table.relative_to(path.parent).as_posix()
     table = open_table(adopted.table, file)
-    data = as_data(table, evaluation, link=link, datasets=[adopted.dataset.name], file=file)
+    data = as_data(Side(table, evaluation, link, file), datasets=[adopted.dataset.name])
     write_atomically(path, as_page(data).encode())

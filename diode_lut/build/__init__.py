@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from diode_lut.build.entries import entries_of
 from diode_lut.build.measurements import Columns, Measurements
+from diode_lut.build.noise import judged
 from diode_lut.dataset import SOFTWARE, Dataset, Record
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.hardware import Hardware
@@ -30,9 +31,11 @@ class BuildResult(NamedTuple):
     ``timings`` counts all of them, ``outdone`` those that did not count because their problem has timings of the final
     stage, ``failures`` those that are no time and ``skipped`` those that could not be represented, by reason.
     ``problems`` counts those that have an answer, ``unsolved`` those on which nothing succeeded, ``without_aten`` those
-    that have an answer which nobody compared with aten. ``kept`` are the rows with a note, which were taken over from
-    the previous table, ``pruned`` those that were left to a model. ``regrets``, one for each problem that a built row
-    answers for, are the times of what the table says over the best times, minus one.
+    that have an answer which nobody compared with aten. On a CPU, ``too_noisy`` are problems whose answer is aten,
+    because no other config is clearly faster, and ``implausible`` are gains that cannot be true, as text; there the
+    answer is aten, too. ``kept`` are the rows with a note, which were taken over from the previous table, ``pruned``
+    those that were left to a model. ``regrets``, one for each problem that a built row answers for, are the times of
+    what the table says over the best times, minus one.
     """
 
     table: Table
@@ -43,6 +46,8 @@ class BuildResult(NamedTuple):
     problems: int
     unsolved: int
     without_aten: int
+    too_noisy: Sequence[Problem]
+    implausible: Sequence[str]
     kept: Sequence[Entry]
     pruned: Sequence[Entry]
     regrets: Sequence[float]
@@ -89,18 +94,24 @@ def build(
     told apart by what ``previous`` says, then aten wins, then a fixed order decides. Rows of ``previous`` with a note
     are a person's own, and stay. The order of files, records and timings has no influence.
 
+    On a CPU, a config must be faster than aten in three quarters of its times, where there are three or more.
+
     With ``prune_with`` rows are left out whose problems this model serves as well.
     ``hardware`` says what the table is for, by default the hardware of ``previous``, and without that the datasets'.
     ``progress`` passes on the records of a dataset. DatasetError is raised if datasets are from different hardware,
-    or hold not one usable timing.
+    or hold not one usable timing, or if on a CPU most problems are too noisy to decide.
     """
     if not datasets:
         raise DatasetError("no dataset was given")
     device = _common_hardware(datasets, hardware, previous)
+    records: Iterable[Record] = (record for dataset in datasets for record in progress(dataset))
+    if device.is_cpu:
+        records, too_noisy, implausible = judged(records, noise)
+    else:
+        too_noisy, implausible = [], []
     columns = Columns()
-    for dataset in datasets:
-        for record in progress(dataset):
-            columns.add(record)
+    for record in records:
+        columns.add(record)
     measurements = columns.combined()
     if not measurements.problems:
         raise DatasetError(_nothing_usable(datasets, columns.failures))
@@ -120,6 +131,8 @@ def build(
         problems=len(measurements.problems),
         unsolved=len(measurements.unsolved),
         without_aten=measurements.without_aten,
+        too_noisy=too_noisy,
+        implausible=implausible,
         kept=kept,
         pruned=[row._replace(problems=len(answered[row])) for row in pruned],
         regrets=[

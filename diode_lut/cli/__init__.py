@@ -10,16 +10,18 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib import import_module
 from os import PathLike
 from typing import Any
 
 import click
 
-from diode_lut.cli.output import exit_code, say
+from diode_lut.cli.output import ERROR, exit_code, say
 from diode_lut.domain.errors import DiodeLutError
 from diode_lut.domain.printable import printable
 from diode_lut.domain.version import __version__
+from diode_lut.io.resources import documents_directory
 from diode_lut.settings import config
 
 COMMANDS = {
@@ -39,18 +41,31 @@ COMMANDS = {
     "import": "diode_lut.cli.exchange:import_command",
     "merge": "diode_lut.cli.git:merge_command",
     "pack": "diode_lut.cli.build:pack_command",
-    "report": "diode_lut.cli.report:report_command",
-    "run": "diode_lut.cli.programs:run_command",
-    "show": "diode_lut.cli.tables:show_command",
-    "receipt": "diode_lut.cli.report:receipt_command",
     "query": "diode_lut.cli.edit:query_command",
+    "receipt": "diode_lut.cli.report:receipt_command",
+    "report": "diode_lut.cli.report:report_command",
+    "resolve": "diode_lut.cli.git:resolve_command",
+    "run": "diode_lut.cli.programs:run_command",
     "set": "diode_lut.cli.edit:set_command",
+    "show": "diode_lut.cli.tables:show_command",
     "tables": "diode_lut.cli.tables:tables_command",
     "tune": "diode_lut.cli.programs:tune_command",
     "unset": "diode_lut.cli.edit:unset_command",
     "verify": "diode_lut.cli.adopt:verify_command",
 }
 """The function of each command, which is imported when it is needed."""
+
+SECTIONS = {
+    "Run programs": ("run", "tune", "compare", "receipt", "doctor"),
+    "Ask what a GEMM gets": ("explain", "tables"),
+    "Measure, build and evaluate": ("adopt", "verify", "collect", "pack", "build", "evaluate", "distill", "report"),
+    "Read and edit tables": ("show", "query", "set", "unset", "check", "fmt"),
+    "Review and share": ("diff", "merge", "resolve", "git-setup", "import", "export"),
+}
+"""The commands in the order of the overview, by what they are for."""
+
+_WHOLE = 1000
+"""Characters of a command's line in the overview: as many as its first sentence has."""
 
 _GC_THRESHOLD = 100_000
 """New objects after which Python looks for reference cycles: a table's rows are many objects without cycles."""
@@ -61,6 +76,29 @@ class _Group(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's)
         return list(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands by what they are for, each with the whole first sentence of its help."""
+        listed = {name for names in SECTIONS.values() for name in names}
+        sections = {**SECTIONS, "Other": tuple(COMMANDS.keys() - listed)}
+        for title, names in sections.items():
+            commands = [(name, command) for name in names if (command := self.get_command(ctx, name))]
+            if commands:
+                with formatter.section(title):
+                    formatter.write_dl([(name, command.get_short_help_str(_WHOLE)) for name, command in commands])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        formatter.write(f"\nDocumentation: {documents_directory()}; COMMAND --help has all options of a command.\n")
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            close = get_close_matches(name, COMMANDS, 2)
+            remedy = f"did you mean {' or '.join(close)}?" if close else "--help lists all commands"
+            ctx.fail(f"no such command: {name} ({remedy})")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
@@ -81,7 +119,7 @@ class _Group(click.Group):
         except BrokenPipeError:
             raise  # the reader of the output is gone: click ends quietly
         except (DiodeLutError, OSError) as error:
-            say(printable(f"error: {_text(error)}"), err=True)
+            say(printable(f"error: {_text(error)}"), err=True, colors=ERROR)
             ctx.exit(exit_code(error))
 
 

@@ -10,6 +10,7 @@ import click
 
 from diode_lut.cli.inputs import require_inductor
 from diode_lut.cli.output import say
+from diode_lut.cli.typed import FILE, TABLE, Typed
 from diode_lut.collect.setup import SETS
 from diode_lut.domain.errors import HardwareError
 from diode_lut.domain.hardware import Hardware, detect_hardware
@@ -35,7 +36,8 @@ _SHOWN = 10
 )
 @click.option(
     "--problems",
-    "problems_name",
+    "problem_file",
+    type=FILE,
     metavar="SET|FILE",
     default="models",
     show_default=True,
@@ -52,28 +54,26 @@ _SHOWN = 10
     help="The directory to write to, and to continue from.",
 )
 @click.pass_context
-def adopt_command(context: click.Context, budget: float, problems_name: str, device: str | None, output: Path) -> None:
+def adopt_command(context: click.Context, budget: float, problem_file: Typed, device: str | None, output: Path) -> None:
     """Make a table for this machine's device: measure, check, build, train, evaluate and report.
 
     The most useful problems come first. Run again with the same directory, it goes on where it stopped, with a new
     budget. It refuses to build from a busy or slowed GPU and from noise, and says why. OUTPUT/contribution has all that
     a pull request needs.
     """
-    from diode_lut.cli.collect import STOPPED, require_problems
+    from diode_lut.cli.collect import STOPPED, problems_of
 
-    require_problems(problems_name)
     require_inductor("adopt")
+    problems = problems_of(problem_file, lambda: detect_hardware("cuda" if device == "all" else device))
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a killed run removes its temporary files
     from diode_lut.adopt.adopt import Folder, adopt
     from diode_lut.adopt.contribution import complete
-    from diode_lut.collect.problems import find_problems
     from diode_lut.domain.hardware import slug
 
     def report(text: str) -> None:
         say(printable(text), err=True)
 
-    name = slug(Path(problems_name).name.partition(".")[0]) or "problems"
-    problems = find_problems(problems_name, lambda: detect_hardware("cuda" if device == "all" else device))
+    name = slug(problem_file.path.name.partition(".")[0]) or "problems"
     try:
         adopted = adopt(problems, output, name=name, budget_s=60 * budget, device=device, report=report)
         lines = complete(adopted, Folder(output), report)
@@ -84,7 +84,7 @@ def adopt_command(context: click.Context, budget: float, problems_name: str, dev
 
 
 @click.command("verify")
-@click.argument("table_name", metavar="[TABLE]", required=False)
+@click.argument("table_file", metavar="[TABLE]", required=False, type=TABLE)
 @click.option("--device", type=click.Choice(("cuda", "cpu")), help="[default: cuda where there is any]")
 @click.option(
     "--budget",
@@ -108,7 +108,7 @@ def adopt_command(context: click.Context, budget: float, problems_name: str, dev
 )
 @click.pass_context
 def verify_command(
-    context: click.Context, table_name: str | None, device: str | None, budget: float, rows: int, output: Path
+    context: click.Context, table_file: Typed | None, device: str | None, budget: float, rows: int, output: Path
 ) -> None:
     """Say whether a table's answers hold on this machine, from a sample of its rows, within a minute.
 
@@ -116,7 +116,7 @@ def verify_command(
     are the rows that gain most. A row has drifted if its gain over aten differs by over 10 % from the recorded one. It
     exits with 0 if the table holds, else with 1.
     """
-    from diode_lut.selection.catalog import find_path, open_table
+    from diode_lut.selection.catalog import open_table
 
     if not output.parent.is_dir():
         raise click.UsageError(f"{output.parent}: no such directory to write the problems to")
@@ -126,7 +126,7 @@ def verify_command(
     from diode_lut.adopt.verify import sample_of, verify
 
     found = detect_hardware(device)
-    table = open_table(find_path(table_name) if table_name else _table_for(found))
+    table = open_table(table_file.file if table_file else _table_for(found))
     drift = verify(
         table,
         device=device,

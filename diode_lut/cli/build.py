@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.inputs import end_with_losses, hardware_of, read_whole_table, require_same_device
-from diode_lut.cli.output import progress_bars, say
+from diode_lut.cli.inputs import end_with_losses, read_whole_table, require_same_device
+from diode_lut.cli.output import is_standard, progress_bars, say, write
+from diode_lut.cli.typed import FILE, LAYOUT, OUTPUT, TABLE, Typed, hardware_of
 from diode_lut.domain.printable import as_lines, printable
-from diode_lut.domain.problem import LAYOUTS
 
 if TYPE_CHECKING:
     from diode_lut.build import BuildResult, Pruning
@@ -19,16 +19,14 @@ if TYPE_CHECKING:
     from diode_lut.model.ranking import Model
     from diode_lut.table import Table
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
-
 
 @click.command("build")
-@click.argument("inputs", metavar="IN...", nargs=-1, required=True, type=_FILE)
-@click.option("-o", "--output", metavar="OUT", required=True, type=_FILE, help="The table to write.")
+@click.argument("inputs", metavar="IN...", nargs=-1, required=True, type=FILE)
+@click.option("-o", "--output", metavar="OUT", required=True, type=OUTPUT, help="The table to write.")
 @click.option(
     "--previous",
     metavar="FILE",
-    type=_FILE,
+    type=TABLE,
     help="A table whose rows with a note are kept, and whose answers are preferred if they are equally good.  "
     "[default: OUT, if it exists]",
 )
@@ -48,7 +46,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--layout",
-    type=click.Choice(LAYOUTS),
+    type=LAYOUT,
     default="nn",
     show_default=True,
     help="The layout of A and B in datasets that do not say it (torch-diode's).",
@@ -57,17 +55,17 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--prune-with",
     "model_file",
     metavar="MODEL",
-    type=_FILE,
+    type=TABLE,
     help="Leave out rows if this model, trained for the same device, answers as well for their problems.",
 )
 def build_command(
-    inputs: tuple[Path, ...],
+    inputs: tuple[Typed, ...],
     output: Path,
-    previous: Path | None,
+    previous: Typed | None,
     hardware: str | None,
     epsilon: float,
     layout: str,
-    model_file: Path | None,
+    model_file: Typed | None,
 ) -> None:
     """Build a small table that gives every problem in the datasets a config that is good enough.
 
@@ -77,16 +75,16 @@ def build_command(
     from diode_lut.build import build
     from diode_lut.dataset import read_dataset
     from diode_lut.selection.catalog import open_model
-    from diode_lut.table import write_table
+    from diode_lut.table import placed, to_bytes
 
     if not output.parent.is_dir():
         raise click.UsageError(f"{output.parent}: no such directory to write the table to")
-    before = previous or (output if output.exists() else None)
+    before = previous or (Typed(output) if output.exists() else None)
     table = read_whole_table(before, "correct it first, or build to another file") if before else None
     device = hardware_of(hardware) if hardware is not None else None
     known = device or (table.hardware if table else None)
-    datasets = [read_dataset(path, hardware=known, layout=layout) for path in inputs]
-    model = open_model(model_file) if model_file else None
+    datasets = [read_dataset(each.path, hardware=known, layout=layout, contents=each.contents) for each in inputs]
+    model = open_model(model_file.file) if model_file else None
     if model:
         require_same_device(datasets, model)
     with progress_bars() as progress:
@@ -98,8 +96,8 @@ def build_command(
             prune_with=_pruning(model) if model else None,
             progress=lambda dataset: progress.track(dataset, dataset.path.name),
         )
-    write_table(result.table, output)
-    say(as_lines(_summary(result, table, output)))
+    write(output, to_bytes(placed(result.table, output)))
+    say(as_lines(_summary(result, table, output)), err=is_standard(output))
     end_with_losses(datasets)
 
 
@@ -139,6 +137,11 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
         lines.append(f"  rows with a note: {len(result.kept)}, kept; they answer for {others} of the problems")
     if result.unsolved:
         lines.append(f"  problems without a row, because nothing succeeded on them: {result.unsolved}")
+    if result.too_noisy:
+        lines.append(
+            f"  too noisy to decide: {len(result.too_noisy)} of {result.problems} problems, whose rows say aten"
+        )
+    lines += [f"  implausible, so the row says aten: {reason}" for reason in result.implausible]
     if result.without_aten:
         lines.append(
             f"  problems whose answer was not compared with aten, which was not measured: {result.without_aten}"
@@ -149,9 +152,16 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
 
 
 @click.command("pack")
-@click.argument("inputs", metavar="IN...", nargs=-1, required=True, type=_FILE)
-@click.option("-o", "--output", metavar="OUT", required=True, type=_FILE, help="The file to write: NAME.msgpack.zst.")
-def pack_command(inputs: tuple[Path, ...], output: Path) -> None:
+@click.argument("inputs", metavar="IN...", nargs=-1, required=True, type=FILE)
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file to write: NAME.msgpack.zst.",
+)
+def pack_command(inputs: tuple[Typed, ...], output: Path) -> None:
     """Unite datasets of the same hardware and software in one compact file, which is read like any other.
 
     Records are sorted, and equal ones are stored once, so the same timings give the same bytes. OUT may be one of IN.
@@ -161,7 +171,7 @@ def pack_command(inputs: tuple[Path, ...], output: Path) -> None:
 
     if not output.parent.is_dir():
         raise click.UsageError(f"{output.parent}: no such directory to write the dataset to")
-    datasets = [open_stream(path) for path in inputs]
+    datasets = [open_stream(each.path, each.contents) for each in inputs]
     with progress_bars() as progress:
         packed = pack(datasets, output, lambda dataset: progress.track(dataset, dataset.path.name))
     count, size = sum(packed.timings.values()), output.stat().st_size

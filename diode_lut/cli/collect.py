@@ -15,14 +15,17 @@ import click
 from click.core import ParameterSource
 
 from diode_lut.cli.inputs import end_with_losses, require_inductor
-from diode_lut.cli.output import say
+from diode_lut.cli.output import Minutes, say
+from diode_lut.cli.typed import DTYPE, FILE, LAYOUT, OP, TABLE, Typed
 from diode_lut.collect.setup import METHODS, SETS
 from diode_lut.domain.errors import CollectError
-from diode_lut.domain.hardware import detect_hardware
+from diode_lut.domain.hardware import Hardware, detect_hardware
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS, Problem
+from diode_lut.domain.problem import OPS, Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from diode_lut.collect.collector import Pass
     from diode_lut.collect.tasks import Outcome
 
@@ -34,6 +37,7 @@ STOPPED = 130
 @click.option(
     "--problems",
     "problem_file",
+    type=FILE,
     metavar="SET|FILE",
     help=f"A shipped set ({', '.join(SETS)}), the most useful problems first; or a file: a JSON list of "
     '{"op", "M", "N", "K", "dtype"}, optionally "B", "layout", "align" and "epilogue"; a dataset; a table; or a '
@@ -46,13 +50,11 @@ STOPPED = 130
     help="Draw M, N and K log-normally, as in real models; else log-uniformly from 1 to 16384.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same problems.")
-@click.option(
-    "--op", "ops", type=click.Choice(OPS), multiple=True, default=OPS, show_default=True, help="Draw from these ops."
-)
+@click.option("--op", "ops", type=OP, multiple=True, default=OPS, show_default=True, help="Draw from these ops.")
 @click.option(
     "--dtype",
     "dtypes",
-    type=click.Choice(DTYPES),
+    type=DTYPE,
     multiple=True,
     default=("bfloat16",),
     show_default=True,
@@ -61,7 +63,7 @@ STOPPED = 130
 @click.option(
     "--layout",
     "layouts",
-    type=click.Choice(LAYOUTS),
+    type=LAYOUT,
     multiple=True,
     default=("nn", "nt"),
     show_default=True,
@@ -106,7 +108,7 @@ STOPPED = 130
 @click.option(
     "--table",
     "table_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=TABLE,
     help="Time only this table's answers and aten, as carefully as the final stage of a sweep, for `evaluate` to show "
     "the table's benefit on this machine.",
 )
@@ -114,7 +116,7 @@ STOPPED = 130
 def collect_command(
     context: click.Context,
     /,
-    problem_file: str | None,
+    problem_file: Typed | None,
     count: int | None,
     path: Path,
     method: str | None,
@@ -122,7 +124,7 @@ def collect_command(
     device: str | None,
     scheduler: str | None,
     budget: float | None,
-    table_file: Path | None,
+    table_file: Typed | None,
     **drawing: Any,
 ) -> None:
     """Time Inductor's kernels for each problem, and write the times to a dataset.
@@ -134,7 +136,7 @@ def collect_command(
     require_inductor("collect")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a killed run removes its temporary caches
     from diode_lut.collect.collector import collect
-    from diode_lut.table import read_table
+    from diode_lut.table.read import read_bytes, table_of
 
     passes = collect(
         problems,
@@ -144,7 +146,7 @@ def collect_command(
         search_space=search_space,
         scheduler=scheduler,
         budget_s=math.inf if budget is None else budget * 60,
-        table=None if table_file is None else read_table(table_file),
+        table=None if table_file is None else table_of(table_file.path, table_file.read(read_bytes)),
     )
     tallies: list[Counter[str]] = []
     try:
@@ -167,7 +169,7 @@ def collect_command(
 
 
 def _problems(
-    context: click.Context, problem_file: str | None, count: int | None, drawing: dict[str, Any], device: str | None
+    context: click.Context, problem_file: Typed | None, count: int | None, drawing: dict[str, Any], device: str | None
 ) -> list[Problem]:
     """The problems to measure; ``device`` is the option, empty without one, None if other machines measure."""
     if (problem_file is None) == (count is None):
@@ -179,29 +181,32 @@ def _problems(
     given = [name for name in drawing if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if given:
         raise click.UsageError(f"--{given[0].rstrip('s').replace('_', '-')} goes with --random only")
-    from diode_lut.collect.problems import find_problems
-
     assert problem_file is not None
-    require_problems(problem_file)
     name = {"": None, "all": "cuda"}.get(device or "", device)
-    return find_problems(problem_file, None if device is None else partial(detect_hardware, name))
+    return problems_of(problem_file, None if device is None else partial(detect_hardware, name))
 
 
-def require_problems(name_or_path: str) -> None:
-    """UsageError if it is neither the name of a shipped set nor a file."""
-    if name_or_path not in SETS and not Path(name_or_path).exists():
-        raise click.UsageError(f"--problems: {name_or_path}: no such file, and no shipped set ({', '.join(SETS)})")
+def problems_of(typed: Typed, find_hardware: Callable[[], Hardware] | None) -> list[Problem]:
+    """The problems of a shipped set, or of a file; UsageError if it is neither."""
+    from diode_lut.collect.problems import problem_set, read_problems
+
+    name = str(typed.path)
+    if typed.contents is None and name in SETS:
+        return problem_set(name)
+    if typed.contents is None and not typed.path.exists():
+        raise click.UsageError(f"--problems: {name}: no such file, and no shipped set ({', '.join(SETS)})")
+    return read_problems(typed.path, find_hardware, typed.contents)
 
 
 def _show(each: Pass, tally: Counter[str]) -> None:
-    """Run a pass, with a progress bar on a terminal, and count the outcomes in ``tally``."""
+    """Run a pass, with a progress bar on a terminal or a line a minute, and count the outcomes in ``tally``."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     rate = TextColumn("{task.fields[timings]} timings, {task.fields[per_minute]:.0f} a minute, left")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
-    begin = time.monotonic()
+    begin, minutes = time.monotonic(), Minutes()
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(each.stage, total=each.total, timings=0, per_minute=0.0)
         tally["left"] = each.total
@@ -212,12 +217,16 @@ def _show(each: Pass, tally: Counter[str]) -> None:
                 console.print(printable(f"skipped {outcome.problem}: {outcome.reason}"))
             per_minute = 60 * tally["timings"] / (time.monotonic() - begin)
             progress.update(task, advance=1, timings=tally["timings"], per_minute=per_minute)
+            if not console.is_terminal:
+                done = f"{each.stage}: {each.total - tally['left']} of {each.total} problems"
+                minutes.say(f"{done}, {tally['timings']} timings, {per_minute:.0f} a minute")
 
 
 def _count(outcome: Outcome, tally: Counter[str]) -> None:
     timings = outcome.record.timings if outcome.record is not None else ()
     tally[outcome.status] += 1
     tally["timings"] += len(timings)
+    tally["tried"] += len({timing.config for timing in timings})
     tally["failed"] += sum(timing.ns is None for timing in timings)
     tally["ignored"] += outcome.ignored
 
@@ -225,6 +234,6 @@ def _count(outcome: Outcome, tally: Counter[str]) -> None:
 def _summary(path: Path, stage: str, tally: Counter[str]) -> str:
     return printable(
         f"{path}: {stage}: {tally['measured']} problems measured, {tally['present']} there before, "
-        f"{tally['skipped']} skipped; {tally['timings']} configs tried, {tally['failed']} of them failed; "
+        f"{tally['skipped']} skipped; {tally['tried']} configs tried, {tally['failed']} of them failed; "
         f"{tally['ignored']} candidates ignored that no config can express"
     )

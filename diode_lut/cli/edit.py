@@ -4,49 +4,39 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from diode_lut.cli.output import say
+from diode_lut.cli.output import CHANGES, is_standard, say, write
+from diode_lut.cli.typed import DTYPE, LAYOUT, SIZES, TABLE, Typed
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.printable import as_json, as_lines, printable
-from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, EPILOGUES, LAYOUTS, OPS, SIZE_FIELDS, contiguous_align
+from diode_lut.domain.problem import ALIGNS, BATCHED, EPILOGUES, OPS, SIZE_FIELDS, contiguous_align
 from diode_lut.kernels.config import Config
 
 if TYPE_CHECKING:
     from diode_lut.table import Entry
     from diode_lut.table.edit import Edit
 
-_TABLE_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _REMEDY = "correct it first"
 _ANY = "any"
 
 
-def _sizes(ctx: click.Context, param: click.Parameter, value: str | None) -> list[int] | None:
-    """``1024`` or ``513-1024``, as the range that a row has."""
-    if value is None:
-        return None
-    found = re.fullmatch(r"(\d+)(?:-(\d+))?", value)
-    if found is None:
-        raise click.BadParameter(f"{value!r} is neither a size nor a range like 513-1024", ctx, param)
-    return [int(found[1]), int(found[2] or found[1])]
-
-
 def _key_options(command: Callable[..., None]) -> Callable[..., None]:
     """The arguments and options that make the key of a row; what is left out matches anything."""
-    sizes: dict[str, Any] = {"callback": _sizes, "metavar": "SIZES"}
+    sizes: dict[str, Any] = {"type": SIZES, "metavar": "SIZES"}
     decorators = (
-        click.argument("table_file", metavar="TABLE", type=_TABLE_FILE),
-        click.argument("op", type=click.Choice((*OPS, _ANY))),
+        click.argument("table_file", metavar="TABLE", type=TABLE),
+        click.argument("op", type=click.Choice((*OPS, _ANY), case_sensitive=False)),
         click.option("--b", **sizes, help="The batch of a bmm or baddbmm, as for --m."),
         click.option("--m", **sizes, help="Rows of A: 1024, or a range like 513-1024.  [default: any]"),
         click.option("--n", **sizes, help="Columns of B, as for --m."),
         click.option("--k", **sizes, help="Columns of A, as for --m."),
-        click.option("--dtype", type=click.Choice(DTYPES), help="Type of the inputs.  [default: any]"),
-        click.option("--layout", type=click.Choice(LAYOUTS), help="Of A and B.  [default: any]"),
+        click.option("--dtype", type=DTYPE, help="Type of the inputs.  [default: any]"),
+        click.option("--layout", type=LAYOUT, help="Of A and B.  [default: any]"),
         click.option(
             "--epilogue",
             type=click.Choice(tuple(EPILOGUES)),
@@ -75,33 +65,39 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
     help="What to answer, as explain writes it: 'triton_mm 128x128x64 g8 s4 w8'. Several times: best first.",
 )
 @click.option("--note", required=True, help="Why. Rows with a note survive rebuilds.")
-def set_command(table_file: Path, configs: tuple[str, ...], note: str, **key: Any) -> None:
+def set_command(table_file: Typed, configs: tuple[str, ...], note: str, **key: Any) -> None:
     """Add a row to a table, or replace the row that has the same key.
 
     Nothing is written if the row could not answer, or contradicts another one: a good table stays one.
     """
     from diode_lut.cli.inputs import read_whole_table
-    from diode_lut.table import write_table
     from diode_lut.table.edit import set_row
 
     row = {"configs": [Config.parse(config).to_json() for config in configs], "note": note}
+    target = table_file.target
     edit = set_row(read_whole_table(table_file, _REMEDY), _entry({**_key(**key), **row}))
-    write_table(edit.table, table_file)
-    say(as_lines(_summary(edit)))
+    _save(edit, target)
 
 
 @click.command("unset")
 @_key_options
-def unset_command(table_file: Path, **key: Any) -> None:
+def unset_command(table_file: Typed, **key: Any) -> None:
     """Remove the row that has this key from a table."""
     from diode_lut.cli.inputs import read_whole_table
-    from diode_lut.table import write_table
     from diode_lut.table.edit import unset_row
 
     anything = {"configs": [Config("aten").to_json()]}
+    target = table_file.target
     edit = unset_row(read_whole_table(table_file, _REMEDY), _entry({**_key(**key), **anything}))
-    write_table(edit.table, table_file)
-    say(as_lines(_summary(edit)))
+    _save(edit, target)
+
+
+def _save(edit: Edit, target: Path) -> None:
+    """Write the table, and say what changed."""
+    from diode_lut.table import to_bytes
+
+    write(target, to_bytes(edit.table))
+    say(as_lines(_summary(edit)), err=is_standard(target), colors=CHANGES)
 
 
 def _key(op: str, align: str | None, **fields: Any) -> dict[str, Any]:
@@ -153,8 +149,6 @@ def _summary(edit: Edit) -> list[str]:
 _WIDTH = 1000
 """Columns where the output is no terminal: enough for any row of a table."""
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
-
 
 def _as_json(found: Any) -> None:
     say(as_json(found))
@@ -190,8 +184,72 @@ def _items(found: Any) -> list[Any]:
 _FORMATS: dict[str, Callable[[Any], None]] = {"json": _as_json, "lines": _as_lines, "table": _as_table}
 
 
+def _document(file: Typed) -> Any:
+    """The JSON of a table; of a dataset, what it would be as JSON."""
+    from diode_lut.dataset import is_dataset, read_dataset
+    from diode_lut.table.check import MAX_VALUES
+    from diode_lut.table.read import parse
+
+    contents = file.whole()
+    if is_dataset(contents):
+        from diode_lut.dataset.formats import as_document
+
+        return as_document(read_dataset(file.path, contents=contents))
+    return parse(file.path, contents, MAX_VALUES)
+
+
+_BARE_NUMBER = re.compile(r"[<>=]\s*-?\d")
+
+
+def _require_quotes(expression: dict[str, Any], document: Any) -> None:
+    """BadParameter if something is compared with a field that neither the document nor any table has.
+
+    It is a word that should have been quoted otherwise: JMESPath finds nothing then, and says nothing.
+    """
+    compared = {child["value"]: None for node in _nodes(expression) for child in _compared(node)}
+    known = _fields_of(document) | _fields_of_tables() if compared else set()
+    for word in compared:
+        if word not in known:
+            reason = f'no field is called {word}: a text is written `"{word}"`, a field of the table without quotes'
+            raise click.BadParameter(reason, param_hint="JMESPATH")
+
+
+def _fields_of_tables() -> set[str]:
+    from diode_lut.kernels.registry import TEMPLATES
+    from diode_lut.table.entry import Candidate, Entry
+
+    tunables = (name for template in TEMPLATES.values() for name in template.names)
+    return {*Entry._fields, *Candidate._fields, "configs", "template", *tunables}
+
+
+def _nodes(expression: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(expression, dict):
+        yield expression
+        for child in expression.get("children", ()):
+            yield from _nodes(child)
+
+
+def _compared(node: dict[str, Any]) -> list[dict[str, Any]]:
+    """The fields that a comparison names directly."""
+    children = node["children"] if node["type"] == "comparator" else []
+    return [child for child in children if child["type"] == "field"]
+
+
+def _fields_of(document: Any) -> set[str]:
+    """The names of all fields, at any depth."""
+    names, left = set[str](), [document]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            names |= value.keys()
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+    return names
+
+
 @click.command("query")
-@click.argument("file", type=_FILE)
+@click.argument("file", type=TABLE)
 @click.argument("expression", metavar="JMESPATH")
 @click.option(
     "--format",
@@ -201,20 +259,22 @@ _FORMATS: dict[str, Callable[[Any], None]] = {"json": _as_json, "lines": _as_lin
     show_default=True,
     help="One JSON document, one for each element on a line of its own, or columns.",
 )
-def query_command(file: Path, expression: str, form: str) -> None:
-    """Show what a JMESPath expression (jmespath.org) finds in a table.
+def query_command(file: Typed, expression: str, form: str) -> None:
+    """Show what a JMESPath expression (jmespath.org) finds in a table or dataset.
 
     For example 'entries[?op==`"bmm"` && m[1] < `64`].configs[0]', where backquotes enclose values in JSON.
     """
     import jmespath
     from jmespath.exceptions import JMESPathError
 
-    from diode_lut.table.check import MAX_VALUES
-    from diode_lut.table.read import parse, read_bytes
-
-    document = parse(file, read_bytes(file), MAX_VALUES)
+    document = _document(file)
     try:
-        found = jmespath.search(expression, document)
+        compiled = jmespath.compile(expression)
+        _require_quotes(compiled.parsed, document)
+        found = compiled.search(document)
     except JMESPathError as error:
-        raise click.BadParameter(" ".join(str(error).split()), param_hint="JMESPATH") from error
+        reason = " ".join(str(error).split())
+        if _BARE_NUMBER.search(expression):
+            reason += " (numbers are written in backquotes: `64`)"
+        raise click.BadParameter(reason, param_hint="JMESPATH") from error
     _FORMATS[form](found)

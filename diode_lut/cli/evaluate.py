@@ -1,20 +1,22 @@
-"""The command ``evaluate``: a table's or a model's choices, compared with the best on measured problems."""
+"""The command ``evaluate``: a table's, a model's or a function's choices against the best on measured problems."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from diode_lut.cli.output import progress_bars, say
-from diode_lut.domain.errors import SettingError
+from diode_lut.cli.output import is_standard, progress_bars, say, write
+from diode_lut.cli.typed import OUTPUT, TABLE, Typed
+from diode_lut.domain.errors import SettingError, install_command
 from diode_lut.io.files import require_writable
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset, Record
+    from diode_lut.domain.hardware import Hardware
     from diode_lut.evaluate import Evaluation
     from diode_lut.model.ranking import Model
     from diode_lut.selection.sources import Source
@@ -26,12 +28,12 @@ _WIDTH = 120
 
 
 @click.command("evaluate")
-@click.argument("files", metavar="[TABLE] DATASET...", nargs=-1, required=True, type=_FILE)
+@click.argument("files", metavar="[TABLE] DATASET...", nargs=-1, required=True, type=TABLE)
 @click.option(
     "--model",
     "model_file",
     metavar="FILE",
-    type=_FILE,
+    type=TABLE,
     help="Evaluate this model instead of a table, on the problems that it was not trained on.",
 )
 @click.option(
@@ -41,79 +43,125 @@ _WIDTH = 120
     help="With --model: use all problems, for datasets that the model was not trained on at all.",
 )
 @click.option(
+    "--chooser",
+    "function",
+    metavar="MODULE:FUNCTION",
+    help="Evaluate this function, as register_chooser takes it, instead of a table.",
+)
+@click.option(
     "--against",
-    metavar="CONFIG",
+    metavar="CONFIG|FILE",
     default="aten",
     show_default=True,
-    help="The baseline of gains: a config, written as explain writes it.",
+    help="The baseline of gains: a config, written as explain writes it; or a max-autotune solution file of "
+    "torch-diode, of whose kernels the fastest counts.",
 )
-@click.option("--json", "json_file", metavar="FILE", type=_FILE, help="Write the figures to this file as well.")
+@click.option("--json", "json_file", metavar="FILE", type=OUTPUT, help="Write the figures to this file as well.")
 @click.option("--picture", metavar="FILE", type=_FILE, help="Draw regrets and gains in this .png, .svg or .pdf file.")
 def evaluate_command(
-    files: tuple[Path, ...],
-    model_file: Path | None,
+    files: tuple[Typed, ...],
+    model_file: Typed | None,
     everything: bool,
+    function: str | None,
     against: str,
     json_file: Path | None,
     picture: Path | None,
 ) -> None:
-    """Show the gain and regret of a table's or a model's first choices, on the problems of datasets.
+    """Show the gain and regret of the first choices of a table, a model or a function, on the problems of datasets.
 
     Choices are compared with aten and with the best config measured for each problem. A miss counts as aten. If a model
     stays below DIODE_LUT_CONFIDENCE_THRESHOLD and DIODE_LUT_GAIN_THRESHOLD, that is a miss.
     """
     from rich.console import Console
 
-    from diode_lut.cli.inputs import end_with_losses, read_datasets_for
+    from diode_lut.cli.inputs import end_with_losses
     from diode_lut.evaluate import evaluate
     from diode_lut.evaluate.formats import AsText
-    from diode_lut.selection.catalog import open_model, open_table
+    from diode_lut.evaluate.solutions import read_solution
     from diode_lut.selection.sources import Threshold
     from diode_lut.settings import config
 
-    chooser_file, *inputs = files if model_file is None else (model_file, *files)
-    if not inputs:
-        raise click.UsageError("Missing argument 'DATASET...'.")
     if everything and model_file is None:
-        raise click.UsageError("--all needs --model: a table is always evaluated on all problems.")
-    chooser = open_table(chooser_file) if model_file is None else open_model(chooser_file)
-    datasets = read_datasets_for(chooser, inputs)
+        raise click.UsageError("--all needs --model: tables and functions are always evaluated on all problems.")
+    if model_file is not None and function is not None:
+        raise click.UsageError("--model and --chooser exclude each other.")
+    subject, datasets = _subject(files, model_file, function)
+    baseline = read_solution(Path(against)) if Path(against).is_file() else against
     if picture is not None:
         check_picture(picture)
     if json_file is not None and not json_file.parent.is_dir():
         raise click.UsageError(f"{json_file.parent}: no such directory to write the figures to")
     with progress_bars() as progress:
         records = (record for each in datasets for record in progress.track(each, each.path.name))
-        measured = _measured(chooser, everything, records)
-        evaluation = evaluate(_source(chooser), measured, against, Threshold.of(config))
-    Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False).print(AsText(evaluation))
+        measured = _measured(subject.source, everything, records)
+        evaluation = evaluate(subject.source, measured, baseline, Threshold.of(config))
+    on_stderr = json_file is not None and is_standard(json_file)
+    width = None if sys.stdout.isatty() else _WIDTH
+    Console(width=width, highlight=False, stderr=on_stderr).print(AsText(evaluation))
     if json_file is not None:
-        _write_json(json_file, evaluation, chooser, datasets)
+        _write_json(json_file, evaluation, subject, datasets)
     if picture is not None:
         from diode_lut.evaluate.formats import save_picture
 
-        save_picture(evaluation, picture, f"{chooser_file.name} on {', '.join(each.path.name for each in datasets)}")
+        save_picture(evaluation, picture, f"{subject.name} on {', '.join(each.path.name for each in datasets)}")
     end_with_losses(datasets)
 
 
-def _source(chooser: Table | Model) -> Source:
+class _Subject(NamedTuple):
+    """What is evaluated, which is a ``kind`` of source, and for which hardware."""
+
+    kind: str
+    name: str
+    source: Source
+    hardware: Hardware
+
+
+def _subject(
+    files: tuple[Typed, ...], model_file: Typed | None, function: str | None
+) -> tuple[_Subject, Sequence[Dataset]]:
+    """What to evaluate, and on which datasets."""
+    from diode_lut.cli.inputs import read_datasets_alike, read_datasets_for
+    from diode_lut.selection.catalog import open_model, open_table
+    from diode_lut.selection.chooser import Chooser, ChooserSource, load_function
+
+    if function is not None:
+        chooser = Chooser(load_function(function), function)
+        datasets, device = read_datasets_alike(files)
+        return _Subject("chooser", function, ChooserSource(chooser, device), device), datasets
+    if model_file is not None:
+        model = open_model(model_file.file)
+        return _Subject("model", model_file.path.name, source_of(model), model.hardware), read_datasets_for(
+            model, files
+        )
+    table_file, *inputs = files
+    if not inputs:
+        raise click.UsageError("Missing argument 'DATASET...'.")
+    table = open_table(table_file.path, table_file.contents)
+    return _Subject("table", table_file.path.name, source_of(table), table.hardware), read_datasets_for(table, inputs)
+
+
+def source_of(chooser: Table | Model) -> Source:
+    """What answers as the table or model does."""
     from diode_lut.selection.sources import ModelSource, TableSource
     from diode_lut.table import Table
 
     return TableSource(chooser) if isinstance(chooser, Table) else ModelSource(chooser, chooser.hardware)
 
 
-def _measured(chooser: Table | Model, everything: bool, records: Iterable[Record]) -> Iterable[Record]:
+def _measured(source: Source, everything: bool, records: Iterable[Record]) -> Iterable[Record]:
     """The records to evaluate on.
 
-    For a model these are the unseen problems, with the times of both stages, because it can choose any config.
+    A model or a function can choose any config, so the times of both stages count. For a model these are only the
+    unseen problems.
     """
     from diode_lut.dataset.pack import combined
-    from diode_lut.table import Table
+    from diode_lut.selection.sources import ModelSource, TableSource
 
-    if isinstance(chooser, Table):
+    if isinstance(source, TableSource):
         return records
-    return combined(records if everything else _unseen(chooser, records))
+    if isinstance(source, ModelSource) and not everything:
+        records = _unseen(source.model, records)
+    return combined(records)
 
 
 def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
@@ -148,24 +196,22 @@ def check_picture(path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise SettingError("--picture needs matplotlib: pip install diode-lut[report]") from error
+        raise SettingError(f"--picture needs matplotlib: {install_command('report')}") from error
     formats = Figure().canvas.get_supported_filetypes()
     if path.suffix.lstrip(".") not in formats:
         raise SettingError(f"--picture: {path.name}: the name must end with one of .{', .'.join(sorted(formats))}")
 
 
-def _write_json(path: Path, evaluation: Evaluation, chooser: Table | Model, datasets: Sequence[Dataset]) -> None:
+def _write_json(path: Path, evaluation: Evaluation, subject: _Subject, datasets: Sequence[Dataset]) -> None:
     import orjson
 
     from diode_lut.evaluate.formats import as_json
-    from diode_lut.io.files import write_atomically
-    from diode_lut.table import Table
 
-    rows = {"rows": len(chooser.entries)} if isinstance(chooser, Table) else {}
+    source = subject.source
     origin: dict[str, Any] = {
-        "table" if isinstance(chooser, Table) else "model": f"sha256:{chooser.digest}",
+        subject.kind: subject.name if subject.kind == "chooser" else f"sha256:{source.digest}",
         "datasets": [f"sha256:{dataset.digest}" for dataset in datasets],
-        "hardware": str(chooser.hardware),
-        **rows,
+        "hardware": str(subject.hardware),
+        **({"rows": source.rows} if subject.kind == "table" else {}),
     }
-    write_atomically(path, orjson.dumps({**origin, **as_json(evaluation)}, option=orjson.OPT_INDENT_2) + b"\n")
+    write(path, orjson.dumps({**origin, **as_json(evaluation)}, option=orjson.OPT_INDENT_2) + b"\n")

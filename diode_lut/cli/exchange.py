@@ -8,43 +8,41 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.inputs import end_with_losses, hardware_of, read_whole_table
-from diode_lut.cli.output import say
+from diode_lut.cli.inputs import end_with_losses, read_whole_table
+from diode_lut.cli.output import is_standard, say, write
+from diode_lut.cli.typed import DTYPE, FILE, LAYOUT, OP, OUTPUT, TABLE, Typed, hardware_of
 from diode_lut.domain.errors import ExchangeError
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS
 from diode_lut.exchange import FORMATS
-from diode_lut.io.files import write_atomically
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset
     from diode_lut.exchange.content import Facts, Timings
     from diode_lut.table import Table
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
 _LIST = "\n".join(f"  {name}: {each.description} ({each.holds})" for name, each in FORMATS.items())
 _EXPORTED = tuple(name for name, each in FORMATS.items() if each.write)
 _LAYOUT = click.option(
-    "--layout", type=click.Choice(LAYOUTS), help="The layout of A and B, where the file cannot say it.  [default: nn]"
+    "--layout", type=LAYOUT, help="The layout of A and B, where the file cannot say it.  [default: nn]"
 )
 
 
 @click.command("import", epilog=f"\b\nFormats:\n{_LIST}")
 @click.argument("name", metavar="FORMAT", type=click.Choice(tuple(FORMATS)))
-@click.argument("path", metavar="IN", type=click.Path(exists=True, path_type=Path))
-@click.option("-o", "--output", metavar="OUT", required=True, type=_FILE, help="The table or dataset to write.")
+@click.argument("source", metavar="IN", type=FILE)
+@click.option("-o", "--output", metavar="OUT", required=True, type=OUTPUT, help="The table or dataset to write.")
 @click.option(
     "--hardware", metavar="NAME", help="The hardware that was measured: a table's name or its GPU's, or NAME,ARCH,SMS."
 )
-@click.option("--op", type=click.Choice(OPS), help="The op of all GEMMs, where the file does not say it.")
+@click.option("--op", type=OP, help="The op of all GEMMs, where the file does not say it.")
 @click.option(
     "--dtype",
-    type=click.Choice(DTYPES),
+    type=DTYPE,
     help="The type of the inputs, where the file does not say it; or tf32 for float32.",
 )
 @_LAYOUT
 def import_command(
-    name: str, path: Path, output: Path, hardware: str | None, op: str | None, dtype: str | None, layout: str | None
+    name: str, source: Typed, output: Path, hardware: str | None, op: str | None, dtype: str | None, layout: str | None
 ) -> None:
     """Import a table or timings of another tool, and say what was skipped and why.
 
@@ -53,31 +51,31 @@ def import_command(
     from diode_lut.exchange import read
     from diode_lut.exchange.content import Facts
 
-    facts = Facts(hardware_of(hardware) if hardware is not None else None, op, dtype, layout)
-    content, skipped = read(name, path, facts)
+    facts = Facts(hardware_of(hardware) if hardware is not None else None, op, dtype, layout, source.contents)
+    content, skipped = read(name, source.path, facts)
     _say(skipped)
     taken = _save_timings(content, output) if isinstance(content, tuple) else _save_table(content, output)
-    say(printable(f"{output}: {taken}"))
+    say(printable(f"{output}: {taken}"), err=is_standard(output))
 
 
 @click.command("export", epilog=f"\b\nFormats:\n{_LIST}")
 @click.argument("name", metavar="FORMAT", type=click.Choice(_EXPORTED))
-@click.argument("path", metavar="IN", type=_FILE)
-@click.option("-o", "--output", metavar="OUT", required=True, type=_FILE, help="The file to write.")
+@click.argument("typed", metavar="IN", type=TABLE)
+@click.option("-o", "--output", metavar="OUT", required=True, type=OUTPUT, help="The file to write.")
 @click.option(
     "--problems",
-    type=_FILE,
+    type=FILE,
     help="A list as collect takes it: export the table's answers for these problems.  [default: those with a row of "
     "their own]",
 )
 @click.option(
     "--dtype",
-    type=click.Choice(DTYPES),
+    type=DTYPE,
     help="tf32 exports a table's answers for tf32 instead of float32, where the file cannot say which.",
 )
 @_LAYOUT
 def export_command(
-    name: str, path: Path, output: Path, problems: Path | None, dtype: str | None, layout: str | None
+    name: str, typed: Typed, output: Path, problems: Typed | None, dtype: str | None, layout: str | None
 ) -> None:
     """Export a table or dataset for another tool, and say what was skipped and why.
 
@@ -91,12 +89,12 @@ def export_command(
     if FORMATS[name].holds == "timings":
         from diode_lut.dataset import read_dataset
 
-        datasets = [read_dataset(path)]
+        datasets = [read_dataset(typed.path, contents=typed.contents)]
         data = write_timings(name, datasets[0])
     else:
-        data, skipped = _table_bytes(name, path, problems, Facts(dtype=dtype, layout=layout))
-    write_atomically(output, data)
-    say(printable(f"{output}: {len(data)} bytes"))
+        data, skipped = _table_bytes(name, typed, problems, Facts(dtype=dtype, layout=layout))
+    write(output, data)
+    say(printable(f"{output}: {len(data)} bytes"), err=is_standard(output))
     _say(skipped)
     end_with_losses(datasets)
 
@@ -116,22 +114,25 @@ def _save_timings(timings: Timings, output: Path) -> str:
 
 def _save_table(table: Table, output: Path) -> str:
     """Write a table, and describe its size."""
-    from diode_lut.table import write_table as save
+    from diode_lut.table import placed, to_bytes
 
     if not table.entries:
         raise ExchangeError("nothing in it could be imported")
-    save(table, output)
+    write(output, to_bytes(placed(table, output)))
     return f"{len(table.entries)} rows"
 
 
-def _table_bytes(name: str, path: Path, problems: Path | None, facts: Facts) -> tuple[bytes, Counter[str]]:
+def _table_bytes(name: str, typed: Typed, problems: Typed | None, facts: Facts) -> tuple[bytes, Counter[str]]:
     from diode_lut.collect.problems import read_problems
     from diode_lut.exchange import write_table
     from diode_lut.exchange.content import exact_problems
 
-    table = read_whole_table(path, "correct it first")
+    table = read_whole_table(typed, "correct it first")
     left_out: Counter[str] = Counter()
-    wanted = exact_problems(table, left_out) if problems is None else read_problems(problems)
+    if problems is None:
+        wanted = exact_problems(table, left_out)
+    else:
+        wanted = read_problems(problems.path, contents=problems.contents)
     data, skipped = write_table(name, table, wanted, facts)
     return data, left_out + skipped
 

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from contextlib import AbstractContextManager, nullcontext
 
 import click
 
 from diode_lut.cli.output import say
+from diode_lut.cli.typed import DTYPE, LAYOUT, OP, SIZE, TABLE, Typed
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NO_EPILOGUE, OPS, Problem
-
-_SIZE = click.IntRange(1, MAX_SIZE)
+from diode_lut.domain.problem import ALIGNS, EPILOGUES, NO_EPILOGUE, Problem
 
 
 @click.command("explain")
-@click.argument("op", type=click.Choice(OPS))
-@click.argument("m", type=_SIZE)
-@click.argument("n", type=_SIZE)
-@click.argument("k", type=_SIZE)
-@click.option("--batch", type=_SIZE, default=1, show_default=True, help="GEMMs in a bmm or baddbmm.")
-@click.option("--dtype", type=click.Choice(DTYPES), default="bfloat16", show_default=True, help="Type of A and B.")
+@click.argument("op", type=OP)
+@click.argument("m", type=SIZE)
+@click.argument("n", type=SIZE)
+@click.argument("k", type=SIZE)
+@click.option("--batch", type=SIZE, default=1, show_default=True, help="GEMMs in a bmm or baddbmm.")
+@click.option("--dtype", type=DTYPE, default="bfloat16", show_default=True, help="Type of A and B.")
 @click.option(
     "--layout",
-    type=click.Choice(LAYOUTS),
+    type=LAYOUT,
     default="nn",
     show_default=True,
     help="Of A and B: n is row-major, t is column-major. A linear layer is nt.",
@@ -45,10 +44,11 @@ _SIZE = click.IntRange(1, MAX_SIZE)
 )
 @click.option(
     "--table",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=TABLE,
     metavar="FILE",
     help="Ask this table before all other tables, or this model before all other models; tables come first.",
 )
+@click.option("--chooser", metavar="MODULE:FUNCTION", help="Ask this function first, as register_chooser takes it.")
 @click.pass_context
 def explain_command(
     ctx: click.Context,
@@ -62,7 +62,8 @@ def explain_command(
     align: str | None,
     epilogue: str,
     hardware: str | None,
-    table: Path | None,
+    table: Typed | None,
+    chooser: str | None,
 ) -> None:
     """Show which configs the GEMM of an M x K and a K x N matrix gets, and from which row of which table.
 
@@ -73,25 +74,45 @@ def explain_command(
 
     alignment = int(align) if align else None
     problem = Problem.of(op, m, n, k, b=batch, dtype=dtype, layout=layout, align=alignment, epilogue=epilogue)
-    explanation = api.explanation(problem, hardware=hardware, file=table)
+    with _registered(chooser):
+        explanation = api.explanation(problem, hardware=hardware, file=None if table is None else table.file)
     say(str(explanation))
     ctx.exit(0 if explanation.decision.configs else 1)
 
 
-@click.command("doctor")
-@click.pass_context
-def doctor_command(ctx: click.Context) -> None:
-    """Check PyTorch, the hook, Inductor's caches, the settings, the devices, and the tables and models for them.
+def _registered(chooser: str | None) -> AbstractContextManager[object]:
+    """The function MODULE:FUNCTION is registered, if there is one."""
+    if chooser is None:
+        return nullcontext()
+    from diode_lut.runtime.choosers import register_chooser
+    from diode_lut.selection.chooser import load_function
 
-    It prints its findings and what to do about them. It exits with 1 if something is wrong. Nothing is compiled.
+    return register_chooser(load_function(chooser), name=chooser, digest=chooser, before_tables=True)
+
+
+_COLORS = {"ok": "green", "note": "yellow", "wrong": "red"}
+"""By how a finding of doctor begins."""
+
+
+@click.command("doctor")
+@click.option("--chooser", metavar="MODULE:FUNCTION", help="Check this function, too, as register_chooser takes it.")
+@click.pass_context
+def doctor_command(ctx: click.Context, chooser: str | None) -> None:
+    """Check PyTorch, the hook, Inductor's caches, the devices, and the tables and models for them, in this process.
+
+    Then it says what a program gets from this environment: settings, and threads. It prints its findings and what to do
+    about them. It exits with 1 if something is wrong. Nothing is compiled.
     """
     from diode_lut.doctor import examine
 
     logging.getLogger("diode_lut").addHandler(logging.NullHandler())  # the findings have what the log would have
     found = False
-    for finding in examine():
-        say(printable(f"{finding.state:5}  {finding.topic}: {finding.text}"))
-        if finding.remedy:
-            say(printable(f"       to do: {finding.remedy}"))
-        found |= finding.state == "wrong"
+    with _registered(chooser):
+        for subject, findings in examine():
+            say(f"{subject}:")
+            for finding in findings:
+                say(printable(f"{finding.state:5}  {finding.topic}: {finding.text}"), colors=_COLORS)
+                if finding.remedy:
+                    say(printable(f"       to do: {finding.remedy}"))
+                found |= finding.state == "wrong"
     ctx.exit(1 if found else 0)

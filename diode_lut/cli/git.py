@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import click
 
 from diode_lut.cli.inputs import read_whole_table
-from diode_lut.cli.output import progress_bars, say
+from diode_lut.cli.output import CHANGES, ERROR, progress_bars, say, write
+from diode_lut.cli.typed import FILE, OUTPUT, STANDARD, TABLE, Typed, git_output
 from diode_lut.domain.errors import SettingError, TableError
 from diode_lut.domain.printable import printable
 from diode_lut.io.files import read_at_most, write_atomically
@@ -24,19 +25,18 @@ if TYPE_CHECKING:
     from diode_lut.table import Table
 
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
 _FORMATS = {style: f"diode_lut.diff.formats:as_{style}" for style in ("text", "json", "markdown")}
 
 
 @click.command("diff")
-@click.argument("old", type=_FILE)
-@click.argument("new", type=_FILE)
+@click.argument("old", type=TABLE)
+@click.argument("new", type=TABLE)
 @click.option(
     "--dataset",
     "inputs",
     metavar="FILE",
     multiple=True,
-    type=_FILE,
+    type=FILE,
     help="Show the effect on these measured problems.",
 )
 @click.option(
@@ -48,7 +48,7 @@ _FORMATS = {style: f"diode_lut.diff.formats:as_{style}" for style in ("text", "j
     help="For a terminal, for programs, or for a comment on a pull request.",
 )
 @click.pass_context
-def diff_command(ctx: click.Context, old: Path, new: Path, inputs: tuple[Path, ...], style: str) -> None:
+def diff_command(ctx: click.Context, old: Typed, new: Typed, inputs: tuple[Typed, ...], style: str) -> None:
     """Show which rows were added or removed, cover less or more, or have another first config.
 
     Exits with 0 if both tables have the same rows, in any order, with 1 if not, with 2 if a file is no table. With
@@ -60,17 +60,18 @@ def diff_command(ctx: click.Context, old: Path, new: Path, inputs: tuple[Path, .
     from diode_lut.selection.catalog import open_table
 
     try:
-        old_table, new_table = open_table(old), open_table(new)
+        old_table, new_table = open_table(old.path, old.contents), open_table(new.path, new.contents)
     except TableError as error:  # exit code 1 would mean that they differ
-        say(f"error: {error}", err=True)
+        say(f"error: {error}", err=True, colors=ERROR)
         ctx.exit(2)
     diff = compare(old_table, new_table)
     effect = _effect(old_table, new_table, inputs) if inputs else None
-    say(resolve_name(_FORMATS[style])(Report(str(old), str(new), diff, effect)))
+    report = resolve_name(_FORMATS[style])(Report(str(old.path), str(new.path), diff, effect))
+    say(report, colors=CHANGES if style == "text" else None)
     ctx.exit(1 if diff else 0)
 
 
-def _effect(old: Table, new: Table, inputs: tuple[Path, ...]) -> Effect:
+def _effect(old: Table, new: Table, inputs: tuple[Typed, ...]) -> Effect:
     from diode_lut.cli.inputs import read_datasets_for
     from diode_lut.diff.report import effect_of
 
@@ -84,10 +85,17 @@ _REMEDY = "correct it first"
 
 
 @click.command("merge")
-@click.argument("files", metavar="[BASE] OURS THEIRS", nargs=-1, required=True, type=_FILE)
-@click.option("-o", "--output", metavar="OUT", type=_FILE, help="The table to write.  [default: standard output]")
+@click.argument("files", metavar="[BASE] OURS THEIRS", nargs=-1, required=True, type=TABLE)
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    type=OUTPUT,
+    default=STANDARD,
+    help="The table to write.  [default: standard output]",
+)
 @click.pass_context
-def merge_command(ctx: click.Context, files: tuple[Path, ...], output: Path | None) -> None:
+def merge_command(ctx: click.Context, files: tuple[Typed, ...], output: Path) -> None:
     """Merge the changes of OURS and THEIRS to BASE. Without BASE, or if it is an empty file, unite the rows of both.
 
     A row that one side changed is taken from that side. If both changed it, the better evidence stays: a note, a gain
@@ -95,20 +103,67 @@ def merge_command(ctx: click.Context, files: tuple[Path, ...], output: Path | No
     THEIRS. Prints a line for every row that is gone. Exits with 1 if there are conflicts.
     """
     from diode_lut.merge import merge
-    from diode_lut.table import to_bytes, write_table
+    from diode_lut.table import to_bytes
 
     if not 2 <= len(files) <= 3:
         raise click.UsageError("give two tables, or three: BASE OURS THEIRS")
     *bases, ours, theirs = files
-    base = next((read_whole_table(path, _REMEDY) for path in bases if path.stat().st_size), None)
+    base = next((read_whole_table(path, _REMEDY) for path in bases if not _is_empty(path)), None)
     merged = merge(base, read_whole_table(ours, _REMEDY), read_whole_table(theirs, _REMEDY))
     for remark in merged.remarks:
-        say(str(remark), err=True)
-    if output is None:
-        click.echo(to_bytes(merged.table), nl=False)
-    else:
-        write_table(merged.table, output)
+        say(str(remark), err=True, colors=ERROR)
+    write(output, to_bytes(merged.table))
     ctx.exit(1 if merged.conflicts else 0)
+
+
+@click.command("resolve")
+@click.argument("file", metavar="TABLE", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--ours", "prefer", flag_value="ours", help="Take the row of the branch that is merged into.")
+@click.option("--theirs", "prefer", flag_value="theirs", help="Take the row of the branch that is merged.")
+@click.option("--best", "prefer", flag_value="best", help="Take the row with the larger gain, if one has it.")
+@click.pass_context
+def resolve_command(ctx: click.Context, file: Path, prefer: str | None) -> None:
+    """Decide the conflicts that git merge or rebase left in a table.
+
+    The three versions that git keeps until then are merged again, row by row, and rows in conflict are taken as you
+    say; the rest is merged as always. It works without git-setup as well. A file that was edited since the merge is
+    left alone. Exits with 1 if conflicts are left; then `git add` the file.
+    """
+    from diode_lut.merge import merge
+    from diode_lut.table import to_bytes, write_table
+    from diode_lut.table.read import read_bytes
+
+    if prefer is None:
+        raise click.UsageError("give --ours, --theirs or --best")
+    base, ours, theirs = (_version_in_conflict(file, stage) for stage in (1, 2, 3))
+    if ours is None or theirs is None:
+        remedy = "is not in conflict: in git, no merge of it is waiting for a decision"
+        raise SettingError(f"{file}: {remedy}")
+    before, merged = merge(base, ours, theirs), merge(base, ours, theirs, prefer)
+    found = read_bytes(file)
+    if found != to_bytes(before.table) and b"\n<<<<<<< " not in found:
+        remedy = f"`git checkout --merge {file}` brings the conflict back"
+        raise SettingError(f"{file}: was edited since the merge: {remedy}")
+    write_table(merged.table, file)
+    for remark in merged.remarks:
+        say(str(remark), err=True, colors=ERROR)
+    decided = len(before.conflicts) - len(merged.conflicts)
+    say(printable(f"{file}: {decided} of {len(before.conflicts)} conflicts decided"))
+    ctx.exit(1 if merged.conflicts else 0)
+
+
+def _version_in_conflict(file: Path, stage: int) -> Table | None:
+    """The version of a file that git keeps at this stage of a merge: 1 is the common one, 2 ours, 3 theirs."""
+    try:
+        data = git_output(file.absolute().parent, "cat-file", "blob", f":{stage}:./{file.name}")
+    except SettingError:
+        return None
+    return read_whole_table(Typed(file, data), _REMEDY)
+
+
+def _is_empty(typed: Typed) -> bool:
+    """Whether a file has nothing in it, as git gives one where both sides added the same file."""
+    return not (typed.path.stat().st_size if typed.contents is None else typed.contents)
 
 
 DRIVER = "diode-lut"
@@ -163,18 +218,7 @@ def _settings(python: str) -> dict[str, str]:
 
 def _git(directory: Path, *arguments: str) -> str:
     """What git prints, without the line's end."""
-    try:
-        completed = subprocess.run(  # noqa: S603
-            ["git", "-C", str(directory), *arguments],  # noqa: S607
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except FileNotFoundError:
-        raise SettingError("git is not installed") from None
-    except subprocess.CalledProcessError as error:
-        raise SettingError(f"{error.stderr.strip()}; run this in a clone that you may change") from None
-    return completed.stdout.rstrip("\n")
+    return os.fsdecode(git_output(directory, *arguments)).rstrip("\n")
 
 
 @click.command("git-setup")

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from diode_lut.cli.output import say
-from diode_lut.domain.errors import BROKEN_IMPORT, DatasetError, HardwareError, SettingError, TableError
-from diode_lut.domain.hardware import Hardware
+from diode_lut.cli.typed import Typed
+from diode_lut.domain.errors import BROKEN_IMPORT, DatasetError, SettingError, TableError, install_command
 from diode_lut.domain.printable import printable
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset
+    from diode_lut.domain.hardware import Hardware
     from diode_lut.model.ranking import Model
     from diode_lut.table import Table
 
 
 _REMEDY = "get an undamaged copy, or measure their problems again; `pack` writes a file of what is left"
 
-_NEW_HARDWARE = "NAME,ARCH,SMS, for example 'NVIDIA H200,sm_90,132'"
 
-
-def read_whole_table(path: Path, remedy: str) -> Table:
+def read_whole_table(typed: Typed, remedy: str) -> Table:
     """The table; TableError, with the remedy, if writing it again would lose something.
 
     Lost would be an invalid row, or the first of two fields with the same name.
@@ -32,18 +30,18 @@ def read_whole_table(path: Path, remedy: str) -> Table:
     from diode_lut.table.check import written_twice
     from diode_lut.table.read import located, read_bytes, table_of
 
-    data = read_bytes(path)
-    table = table_of(path, data)
-    for error in table.errors or located(path, data, written_twice(data)):
+    data = typed.read(read_bytes)
+    table = table_of(typed.path, data)
+    for error in table.errors or located(typed.path, data, written_twice(data)):
         raise TableError(f"{error} ({remedy})")
     return table
 
 
-def read_datasets_for(table: Table | Model, inputs: Iterable[Path]) -> list[Dataset]:
+def read_datasets_for(table: Table | Model, inputs: Iterable[Typed]) -> list[Dataset]:
     """The datasets, or DatasetError if one of them was measured on another device than the table or model is for."""
     from diode_lut.dataset import read_dataset
 
-    datasets = [read_dataset(path, hardware=table.hardware) for path in inputs]
+    datasets = [read_dataset(each.path, hardware=table.hardware, contents=each.contents) for each in inputs]
     require_same_device(datasets, table)
     return datasets
 
@@ -54,6 +52,18 @@ def require_same_device(datasets: Iterable[Dataset], table: Table | Model) -> No
         found = dataset.header.hardware
         if not found.same_device(table.hardware):
             raise DatasetError(f"{dataset.path}: measured on {found}, but {table.path} is for {table.hardware}")
+
+
+def read_datasets_alike(inputs: Iterable[Typed]) -> tuple[list[Dataset], Hardware]:
+    """The datasets and what they were measured on, or DatasetError if that is not one device for all of them."""
+    from diode_lut.dataset import read_dataset
+
+    first, *others = datasets = [read_dataset(each.path, contents=each.contents) for each in inputs]
+    device = first.header.hardware
+    for other in others:
+        if not other.header.hardware.same_device(device):
+            raise DatasetError(f"{other.path}: measured on {other.header.hardware}, but {first.path} on {device}")
+    return datasets, device
 
 
 def end_with_losses(datasets: Iterable[Dataset]) -> None:
@@ -70,7 +80,7 @@ def require_torch(command: str) -> None:
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError as error:
-        raise SettingError(f"{command} needs torch: pip install diode-lut[torch]") from error
+        raise SettingError(f"{command} needs torch: {install_command('torch')}") from error
     except BROKEN_IMPORT as error:
         raise SettingError(f"{command} needs torch, which cannot be imported ({error}): install it again") from error
 
@@ -83,21 +93,3 @@ def require_inductor(command: str) -> None:
     except BROKEN_IMPORT as error:
         remedy = "install torch and triton again; on a CPU, triton can be removed"
         raise SettingError(f"{command} needs Inductor, which cannot be imported ({error}): {remedy}") from error
-
-
-def hardware_of(text: str) -> Hardware:
-    """The hardware that --hardware names: a table's, or NAME,ARCH,SMS[,ALIAS...]; HardwareError if it is neither."""
-    name, *rest = (part.strip() for part in text.split(","))
-    if not rest:
-        from diode_lut.selection.catalog import find_hardware
-        from diode_lut.settings import config
-
-        try:
-            return find_hardware(name, config.tables)
-        except HardwareError as error:
-            raise HardwareError(f"{error}; describe new hardware as {_NEW_HARDWARE}") from None
-    arch, sm_count, *aliases = (*rest, "")
-    if not sm_count.isdecimal():
-        raise HardwareError(f"{text}: is neither a name nor {_NEW_HARDWARE}")
-    fields = {"name": name, "arch": arch, "sm_count": int(sm_count)}
-    return Hardware.from_json({**fields, "aliases": list(filter(None, aliases))})

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from diode_lut.cli.typed import STANDARD
 from diode_lut.domain.errors import DiodeLutError, HardwareError, ProblemError, ProgramError, SettingError, TableError
 from diode_lut.domain.printable import as_json, printable, printable_lines
 
@@ -17,33 +21,89 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 
-def say(text: str, *, err: bool = False) -> None:
-    """Print the text with its line ends, on standard output or on standard error."""
-    click.echo(printable_lines(text), err=err)
+def say(text: str, *, err: bool = False, colors: Mapping[str, str] | None = None) -> None:
+    """Print the text with its line ends, on standard output or on standard error.
+
+    Lines that begin with one of the words in ``colors`` have that word in its color, on a terminal, unless NO_COLOR is
+    set.
+    """
+    lines = printable_lines(text)
+    if colors:
+        lines = "\n".join(_colored(line, colors) for line in lines.split("\n"))
+    click.echo(lines, err=err, color=False if os.environ.get("NO_COLOR") else None)
+
+
+def _colored(line: str, colors: Mapping[str, str]) -> str:
+    word, space, rest = line.partition(" ")
+    return f"{click.style(word, fg=colors[word], bold=True)}{space}{rest}" if word in colors else line
+
+
+ERROR = {"error:": "red", "CONFLICT:": "red"}
+"""Colors of what went wrong."""
+
+CHANGES = {"+": "green", "-": "red", "added": "green", "removed": "red", "winner": "yellow"}
+"""Colors of what is added, removed and changed."""
+
+
+def write(path: Path, data: bytes) -> None:
+    """Replace the file, or create it; ``-`` is standard output."""
+    from diode_lut.io.files import write_atomically
+
+    if is_standard(path):
+        click.echo(data, nl=False)
+    else:
+        write_atomically(path, data)
+
+
+def is_standard(path: Path) -> bool:
+    """Whether a path is standard output, so that what else there is to say goes to standard error."""
+    return str(path) == STANDARD
+
+
+class Minutes:
+    """A line on standard error now and then: progress where there is no terminal for bars."""
+
+    def __init__(self, seconds: float = 60) -> None:
+        self._seconds = seconds
+        self._next = time.monotonic() + seconds
+
+    def say(self, text: str) -> None:
+        """Print the text, if it is time."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._seconds
+            say(printable(text), err=True)
 
 
 class Bars:
-    """Progress bars on standard error."""
+    """Progress bars on standard error; without a terminal, a line a minute."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, minutes: Minutes) -> None:
         self._progress = progress
+        self._minutes = minutes
 
     def track(self, items: Iterable[Item], name: str, total: int | None = None) -> Iterator[Item]:
         """Pass the items on, and show a bar with this name."""
         from rich.markup import escape
 
+        if self._progress.disable:
+            return self._counted(items, f"{name}: {{}} of {total}" if total else f"{name}: {{}} done")
         return iter(self._progress.track(items, total=total, description=escape(printable(name))))
+
+    def _counted(self, items: Iterable[Item], text: str) -> Iterator[Item]:
+        for number, item in enumerate(items, 1):
+            yield item
+            self._minutes.say(text.format(number))
 
 
 @contextmanager
 def progress_bars() -> Iterator[Bars]:
-    """Bars that are shown only on a terminal, and removed at the end."""
+    """Bars that are shown only on a terminal, and removed at the end; elsewhere a line a minute."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
-        yield Bars(progress)
+        yield Bars(progress, Minutes())
 
 
 def _as_lines(errors: Sequence[TableError]) -> list[str]:

@@ -156,11 +156,12 @@ def compare_command(
 def _require_buildable(table: Path) -> None:
     """Before the program is run: an error if the table could not be built."""
     from diode_lut.cli.inputs import read_whole_table
+    from diode_lut.cli.typed import Typed
     from diode_lut.io.files import require_writable
 
     require_writable(table)
     if table.exists():
-        read_whole_table(table, "correct it first, or tune into another file")
+        read_whole_table(Typed(table), "correct it first, or tune into another file")
 
 
 def require_installed_torch(command: str) -> None:

@@ -10,64 +10,130 @@ from urllib.parse import quote
 
 import click
 
-from diode_lut.cli.output import progress_bars, say
-from diode_lut.domain.errors import SettingError
+from diode_lut.cli.output import is_standard, progress_bars, say, write
+from diode_lut.cli.typed import FILE, OUTPUT, TABLE, Typed
+from diode_lut.domain.errors import SettingError, install_command
 from diode_lut.domain.printable import printable
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset
+    from diode_lut.domain.hardware import Hardware
     from diode_lut.evaluate import Evaluation
+    from diode_lut.model.ranking import Model
+    from diode_lut.report import Asked, Side
     from diode_lut.table import Table
-
-_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("report")
-@click.argument("table_file", metavar="TABLE", type=_FILE)
-@click.argument("inputs", metavar="[DATASET]...", nargs=-1, type=_FILE)
-@click.option("-o", "--output", metavar="OUT", required=True, type=_FILE, help="The page to write: NAME.html.")
+@click.argument("table_file", metavar="TABLE", type=TABLE)
+@click.argument("inputs", metavar="[DATASET]...", nargs=-1, type=FILE)
+@click.option("-o", "--output", metavar="OUT", required=True, type=OUTPUT, help="The page to write: NAME.html.")
+@click.option(
+    "--beside",
+    metavar="FILE",
+    type=TABLE,
+    help="Another table for the same device, or a model: the page shows both side by side.",
+)
+@click.option(
+    "--receipt",
+    "receipts",
+    metavar="FILE",
+    multiple=True,
+    type=FILE,
+    help="Show on the map what programs asked for, by this receipt. Can be given several times.",
+)
 @click.option(
     "--link-base",
     metavar="URL",
     help="URL of the table's directory, for links to the table's lines: "
     "https://github.com/OWNER/NAME/blob/main/tables.  [default: relative to OUT]",
 )
-def report_command(table_file: Path, inputs: tuple[Path, ...], output: Path, link_base: str | None) -> None:
+def report_command(
+    table_file: Typed,
+    inputs: tuple[Typed, ...],
+    output: Path,
+    beside: Typed | None,
+    receipts: tuple[Typed, ...],
+    link_base: str | None,
+) -> None:
     """Write a page that shows what a table covers, which template wins where, and the gain over aten.
 
     With datasets the page also shows each measured problem and the regret of its answer. The page needs no network.
     """
-    from diode_lut.cli.inputs import end_with_losses, read_datasets_for
-    from diode_lut.io.files import write_atomically
+    from diode_lut.cli.inputs import end_with_losses, read_datasets_for, require_same_device
     from diode_lut.selection.catalog import open_table
     from diode_lut.table.read import read_bytes
 
     if not output.parent.is_dir():
         raise click.UsageError(f"{output.parent}: no such directory to write the page to")
-    file = read_bytes(table_file)
-    table = open_table(table_file, file)
+    file = table_file.read(read_bytes)
+    table = open_table(table_file.path, file)
     datasets = read_datasets_for(table, inputs)
     try:
-        from diode_lut.report import as_data, as_page
+        from diode_lut.report import Side, as_data, as_page
     except ModuleNotFoundError as error:
-        raise SettingError(f"report needs {error.name}: pip install diode-lut[report]") from error
-    evaluation = _evaluation(table, datasets) if datasets else None
-    link = _link(table_file, output, link_base)
-    names = [dataset.path.name for dataset in datasets]
-    page = as_page(as_data(table, evaluation, link=link, datasets=names, file=file))
-    write_atomically(output, page.encode())
-    problems = f", {len(evaluation.cases)} problems" if evaluation else ""
-    say(printable(f"{output}: {len(table.entries)} rows{problems}, {len(page.encode())} bytes"))
+        raise SettingError(f"report needs {error.name}: {install_command('report')}") from error
+    sides = [Side(table, _evaluation(table, datasets), _link(table_file.path, output, link_base), file)]
+    if beside is not None:
+        sides.append(_beside(beside, datasets, _link(beside.path, output, link_base)))
+        require_same_device(datasets, sides[1].chooser)
+    data = as_data(
+        sides[0],
+        beside=sides[1] if sides[1:] else None,
+        datasets=[dataset.path.name for dataset in datasets],
+        asked=_asked(receipts, table.hardware) if receipts else (),
+    )
+    page = as_page(data)
+    write(output, page.encode())
+    problems = f", {len(sides[0].cases)} problems" if datasets else ""
+    say(
+        printable(f"{output}: {len(table.entries)} rows{problems}, {len(page.encode())} bytes"), err=is_standard(output)
+    )
     end_with_losses(datasets)
 
 
-def _evaluation(table: Table, datasets: list[Dataset]) -> Evaluation:
+def _evaluation(chooser: Table | Model, datasets: list[Dataset]) -> Evaluation | None:
+    """The evaluation on all problems of the datasets; None without any."""
+    from diode_lut.cli.evaluate import source_of
     from diode_lut.evaluate import evaluate
-    from diode_lut.selection.sources import TableSource
+    from diode_lut.selection.sources import Threshold
+    from diode_lut.settings import config
 
+    if not datasets:
+        return None
     with progress_bars() as progress:
         records = (record for each in datasets for record in progress.track(each, each.path.name))
-        return evaluate(TableSource(table), records)
+        return evaluate(source_of(chooser), records, threshold=Threshold.of(config))
+
+
+def _beside(typed: Typed, datasets: list[Dataset], link: str) -> Side:
+    from diode_lut.report import Side
+    from diode_lut.selection.catalog import is_model, open_model, open_table
+    from diode_lut.table.read import read_bytes
+
+    if is_model(typed.path):
+        model = open_model(typed.file)
+        return Side(model, _evaluation(model, datasets))
+    file = typed.read(read_bytes)
+    table = open_table(typed.path, file)
+    return Side(table, _evaluation(table, datasets), link, file)
+
+
+def _asked(receipts: tuple[Typed, ...], hardware: Hardware) -> list[Asked]:
+    """What programs asked for on devices of this architecture, the most frequent first; ReceiptError if nothing."""
+    from diode_lut.domain.errors import ReceiptError
+    from diode_lut.receipt.file import read_receipt
+    from diode_lut.receipt.receipt import merge_receipts
+    from diode_lut.report import Asked
+
+    merged = merge_receipts(read_receipt(*each[:2]) for each in receipts)
+    devices = [device for found, device in merged.devices.items() if found.same_arch(hardware)]
+    hits = [Asked(hit.problem, calls, hit.tier) for each in devices for hit, calls in each.hits.items()]
+    misses = [Asked(problem, calls, "") for each in devices for problem, calls in each.misses.items()]
+    if not hits and not misses:
+        found = ", ".join(map(str, merged.devices)) or "no device"
+        raise ReceiptError(f"{receipts[0].path}: nothing was asked on {hardware} (the receipt is of: {found})")
+    return sorted([*hits, *misses], key=lambda asked: (-asked.calls, asked))
 
 
 def _link(table_file: Path, output: Path, base: str | None) -> str:
@@ -81,10 +147,8 @@ _FORMATS = {"text": "diode_lut.receipt.summary:as_text", "json": "diode_lut.rece
 
 
 @click.command("receipt")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
-@click.option(
-    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write the sum as one receipt to this file."
-)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILE)
+@click.option("--output", "-o", type=OUTPUT, help="Write the sum as one receipt to this file.")
 @click.option(
     "--format",
     "form",
@@ -93,18 +157,17 @@ _FORMATS = {"text": "diode_lut.receipt.summary:as_text", "json": "diode_lut.rece
     show_default=True,
     help="A report for people, or JSON with the figures and all misses.",
 )
-def receipt_command(files: tuple[Path, ...], output: Path | None, form: str) -> None:
+def receipt_command(files: tuple[Typed, ...], output: Path | None, form: str) -> None:
     """Sum up receipts, which programs write that run with DIODE_LUT_RECEIPT=FILE.
 
     Per hardware it shows how many calls each table and model answered, and the misses, sorted by the time that they may
     have cost. That is the share of a roofline time that the model expects to save, or a typical share. Receipts can be
     given to `collect --problems`.
     """
-    from diode_lut.io.files import write_atomically
     from diode_lut.receipt.file import read_receipt, receipt_bytes
     from diode_lut.receipt.receipt import merge_receipts
 
-    merged = merge_receipts(map(read_receipt, files))
+    merged = merge_receipts(read_receipt(*each[:2]) for each in files)
     if output is not None:
-        write_atomically(output, receipt_bytes(merged))
-    say(resolve_name(_FORMATS[form])(merged))
+        write(output, receipt_bytes(merged))
+    say(resolve_name(_FORMATS[form])(merged), err=output is not None and is_standard(output))

@@ -3,47 +3,44 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from io import BufferedReader
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.output import REPORTERS, exit_code, progress_bars, say
+from diode_lut.cli.output import ERROR, REPORTERS, exit_code, is_standard, progress_bars, say, write
+from diode_lut.cli.typed import TABLE, Typed
 from diode_lut.domain.errors import ModelError, TableError
 from diode_lut.domain.printable import printable
-from diode_lut.io.files import open_regular, read_rest
-
-if TYPE_CHECKING:
-    from diode_lut.table import Table
 
 
 @click.command("show")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def show_command(file: Path) -> None:
-    """Print a table as text, a line for each row and one for each kernel; of a model, the metadata and the tensors.
+@click.argument("file", type=TABLE)
+def show_command(file: Typed) -> None:
+    """Print a table as text, a line for each row and one for each kernel.
 
-    Equal tables are printed equally, however they are written.
+    Equal tables are printed equally, however they are written. Of a dataset all times are printed, of a model the
+    metadata and the tensors.
     """
+    from diode_lut.dataset import is_dataset, read_dataset
+
+    contents = file.whole()
+    if is_dataset(contents):
+        from diode_lut.dataset.formats import as_lines
+
+        for line in as_lines(read_dataset(file.path, contents=contents)):
+            say(line)
+    else:
+        say(_table_or_model(contents, file.path))
+
+
+def _table_or_model(contents: bytes, path: Path) -> str:
     from diode_lut.model.header import header_text
+    from diode_lut.table.read import table_of
     from diode_lut.table.table import as_text
 
-    with open_regular(file) as opened:
-        is_json = opened.read(64).lstrip().startswith(b"{")
-        opened.seek(0)
-        text = as_text(_table_in(opened, file)) if is_json else header_text(opened, file)
-    say(text)
-
-
-def _table_in(file: BufferedReader, path: Path) -> Table:
-    from diode_lut.table.read import table_of
-    from diode_lut.table.table import MAX_BYTES
-
-    try:
-        data = read_rest(file, path, MAX_BYTES)
-    except OSError as error:
-        raise TableError(f"cannot be read: {error.strerror}", path=path) from error
-    return table_of(path, data)
+    is_json = contents.lstrip().startswith(b"{")
+    return as_text(table_of(path, contents)) if is_json else header_text(BytesIO(contents), path)
 
 
 @click.command("tables")
@@ -62,11 +59,11 @@ def tables_command() -> None:
 
 
 @click.command("fmt")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=TABLE)
 @click.option("--check", is_flag=True, help="Change nothing; exit with 1 if a file is not in canonical form.")
 @click.option("--upgrade", is_flag=True, help="Write version 2 of the format; by default files keep their version.")
 @click.pass_context
-def fmt_command(ctx: click.Context, files: tuple[Path, ...], check: bool, upgrade: bool) -> None:
+def fmt_command(ctx: click.Context, files: tuple[Typed, ...], check: bool, upgrade: bool) -> None:
     """Put tables in canonical form, after jq or any editor; what they say stays as it is.
 
     Prints the name of each file that is not in that form. A file with an invalid row is an error, and left alone.
@@ -75,27 +72,31 @@ def fmt_command(ctx: click.Context, files: tuple[Path, ...], check: bool, upgrad
     ctx.exit(max(codes))
 
 
-def _format(file: Path, check: bool, upgrade: bool) -> int:
+def _format(file: Typed, check: bool, upgrade: bool) -> int:
     """The exit code for one file: the others are formatted whatever is wrong with this one."""
     from diode_lut.cli.inputs import read_whole_table
-    from diode_lut.table import write_table
+    from diode_lut.table import to_bytes
 
+    target = None if check else file.target
     try:
         table = read_whole_table(file, "correct it first")
     except TableError as error:
-        say(f"error: {error}", err=True)
+        say(f"error: {error}", err=True, colors=ERROR)
         return exit_code(error)
     wanted = table.upgraded() if upgrade else table
+    if target is not None and is_standard(target):
+        write(target, to_bytes(wanted))
+        return 0
     if wanted.canonical_digest() == table.digest:
         return 0
-    say(printable(str(file)))
-    if not check:
-        write_table(wanted, file)
+    say(printable(str(file.path)))
+    if target is not None:
+        write(target, to_bytes(wanted))
     return int(check)
 
 
 @click.command("check")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=TABLE)
 @click.option(
     "--compile",
     "compiling",
@@ -112,7 +113,7 @@ def _format(file: Path, check: bool, upgrade: bool) -> int:
     help="Lines for people, a JSON list, or annotations for GitHub Actions.",
 )
 @click.pass_context
-def check_command(ctx: click.Context, files: tuple[Path, ...], compiling: bool, form: str) -> None:
+def check_command(ctx: click.Context, files: tuple[Typed, ...], compiling: bool, form: str) -> None:
     """Find everything that is wrong with tables, and whether models can be used.
 
     That is what the schema says, rows that contradict each other or can never answer, configs that the architecture
@@ -129,13 +130,13 @@ def check_command(ctx: click.Context, files: tuple[Path, ...], compiling: bool, 
     ctx.exit(max(map(exit_code, errors), default=0))
 
 
-def _check(file: Path, compiling: bool) -> list[TableError]:
+def _check(file: Typed, compiling: bool) -> list[TableError]:
     from diode_lut.selection.catalog import is_model
     from diode_lut.table.check import check_file
 
-    if is_model(file):
-        return _check_model(file)
-    return [*check_file(file), *(_compile(file) if compiling else ())]
+    if is_model(file.path):
+        return _check_model(file.file)
+    return [*check_file(file.path, file.contents), *(_compile(file.file) if compiling else ())]
 
 
 def _check_model(file: Path) -> list[TableError]:

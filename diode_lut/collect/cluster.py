@@ -16,7 +16,7 @@ from distributed.utils import silence_logging_cmgr
 from diode_lut.collect.dispatch import Dispatch, wait_for_worker
 from diode_lut.collect.setup import Setup, difference, find_setup
 from diode_lut.collect.tasks import Outcome, Shard
-from diode_lut.domain.errors import CollectError
+from diode_lut.domain.errors import CollectError, install_command
 
 MAX_CONNECT_S = 10.0
 """Longest wait for a scheduler's answer, in seconds."""
@@ -91,7 +91,7 @@ class Cluster:
         try:
             setups: dict[str, Setup] = self._client.run(find_setup, asked, method, search_space)
         except ImportError as error:
-            raise CollectError(f"a worker cannot measure: {error}: pip install diode-lut[torch,cluster]") from error
+            raise CollectError(f"a worker cannot measure: {error}: {install_command('torch,cluster')}") from error
         (first, setup), *others = sorted(setups.items())
         for address, other in others:
             differs = difference(setup, other)

@@ -20,7 +20,7 @@ from diode_lut.collect.setup import MEASURERS, METHODS, Setup, final_tasks, find
 from diode_lut.collect.tasks import Outcome, Shard, Task, make_shards
 from diode_lut.collect.watch import Loss, Watch, signals_held
 from diode_lut.dataset import SOFTWARE, Dataset, DatasetWriter, Header, Record, read_dataset
-from diode_lut.domain.errors import CollectError, DeviceLostError
+from diode_lut.domain.errors import CollectError, DeviceLostError, install_command
 from diode_lut.domain.hardware import slug
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
@@ -52,7 +52,7 @@ def open_executor(device: str | None, scheduler: str | None) -> AbstractContextM
     clustered = find_spec("distributed") is not None
     if (device == "all" or scheduler) and not clustered:
         option = "--scheduler" if scheduler else "--device all"
-        raise CollectError(f"{option} needs Dask, which is not installed: pip install diode-lut[cluster]")
+        raise CollectError(f"{option} needs Dask, which is not installed: {install_command('cluster')}")
     if not clustered or (not scheduler and device != "all" and not _has_gpu(device)):
         return nullcontext(InProcess())
     from diode_lut.collect import cluster
@@ -90,7 +90,7 @@ class InProcess:
 def _give_up(loss: Loss) -> None:
     message = (
         f"{loss}, and took this process with it; everything before is in the dataset: run again with a worker that "
-        "can be replaced (pip install diode-lut[cluster], then --device all), or leave this problem out"
+        f"can be replaced ({install_command('cluster')}, then --device all), or leave this problem out"
     )
     if threading.current_thread() is threading.main_thread():
         raise DeviceLostError(message)

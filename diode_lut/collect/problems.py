@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from diode_lut.collect.setup import SETS
-from diode_lut.dataset import read_dataset
-from diode_lut.dataset.dataset import ZSTD_MAGIC
+from diode_lut.dataset import is_dataset, read_dataset
+from diode_lut.dataset.torch_diode import problem_of_shape
 from diode_lut.domain.errors import CollectError, ProblemError
 from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import BATCHED, ITEMSIZES, NO_EPILOGUE, Problem
-from diode_lut.io.files import has_more_values, open_regular, read_at_most
+from diode_lut.domain.spelling import dtype_of, layout_of
+from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.receipt.file import decode_receipt
 from diode_lut.receipt.receipt import Receipt
 from diode_lut.receipt.summary import losses
-from diode_lut.table import Entry, Table, read_table
+from diode_lut.table import Entry, Table
+from diode_lut.table.read import table_of
+
+_log = logging.getLogger(__name__)
 
 _MAX_BYTES = 64 << 20
 _MAX_VALUES = 5_000_000
@@ -33,8 +39,6 @@ BLOCK = 32
 
 _SHIPPED = Path(__file__).with_name("problem_sets") / "models.json"
 _QUICK = 128
-_BINARY = b"\x80"
-"""From this byte on, what a file begins with is no text: msgpack's maps and extensions."""
 
 
 def problem_set(name: str) -> list[Problem]:
@@ -45,29 +49,26 @@ def problem_set(name: str) -> list[Problem]:
     return problems[:_QUICK] if name == "quick" else problems
 
 
-def find_problems(name_or_path: str, find_hardware: Callable[[], Hardware] | None = None) -> list[Problem]:
-    """The problems of the set with this name, else those of the file, as ``read_problems`` reads it."""
-    return problem_set(name_or_path) if name_or_path in SETS else read_problems(Path(name_or_path), find_hardware)
-
-
-def read_problems(path: Path, find_hardware: Callable[[], Hardware] | None = None) -> list[Problem]:
+def read_problems(
+    path: Path, find_hardware: Callable[[], Hardware] | None = None, contents: bytes | None = None
+) -> list[Problem]:
     """The problems of a JSON list of ``{"op", "M", "N", "K", "dtype"}``, each once, in file order.
 
     ``B`` is 1 and ``layout`` is ``nn`` unless given. ``align`` and ``epilogue`` may be given too; without them the
     operands are packed and nothing follows the GEMM. Other keys are ignored. CollectError, with file, index and key, if
     the file is not such a list or one of its problems cannot exist.
 
+    torch-diode's shape sets are read as well.
+
     The file may be a receipt: then these are its misses, those that lost most time first; with ``find_hardware``, only
     the misses on devices of the same architecture and SM count as the hardware that it returns. ReceiptError if the
     receipt is not valid, CollectError if there was no miss. Of a dataset it is every problem, of a table the smallest
     and the largest problem of each row that leaves nothing open; the rows with the largest gain come first.
-    DatasetError or TableError if the file is not valid.
+    DatasetError or TableError if the file is not valid. ``contents`` are those of a file that is not on disk.
     """
-    with open_regular(path) as file:
-        start = file.read(len(ZSTD_MAGIC))
-    if start == ZSTD_MAGIC or start[:1] >= _BINARY:
-        return _of_dataset(path)
-    data = read_at_most(path, _MAX_BYTES)
+    data = read_at_most(path, _MAX_BYTES) if contents is None else contents
+    if is_dataset(data):
+        return _of_dataset(path, data)
     if has_more_values(data, _MAX_VALUES):
         raise CollectError(f"{path}: more than {_MAX_VALUES} values")
     try:
@@ -75,16 +76,49 @@ def read_problems(path: Path, find_hardware: Callable[[], Hardware] | None = Non
     except orjson.JSONDecodeError as error:
         raise CollectError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
     if isinstance(document, dict) and "entries" in document:
-        return _of_table(read_table(path))
+        return _of_table(table_of(path, data))
     if isinstance(document, dict) and "schema_version" in document:
         return _misses(decode_receipt(document, str(path)), path, find_hardware() if find_hardware else None)
+    if isinstance(document, dict) and not {"operations", "shapes"}.isdisjoint(document):
+        return _shape_set(document, path)
     if not isinstance(document, list) or not document:
         raise CollectError(f"{path}: expected a list of problems, found {_kind(document)}")
     return list(dict.fromkeys(_problem(fields, f"{path}: [{index}]") for index, fields in enumerate(document)))
 
 
-def _of_dataset(path: Path) -> list[Problem]:
-    found = list(dict.fromkeys(record.problem for record in read_dataset(path)))
+def _shape_set(document: dict[str, Any], path: Path) -> list[Problem]:
+    """The problems of torch-diode's shape set, row-major as its collector multiplies them.
+
+    That is ``{"operations": {"mm": {"shapes": [{"B", "M", "N", "K", "M_dtype", "K_dtype", "out_dtype"}]}}}``, or only
+    ``{"shapes": [...]}``, whose op is bmm where B is not 1, else mm. Source: torch_diode/types/matmul_types.py.
+    """
+    problems: dict[Problem, None] = {}
+    left_out: Counter[str] = Counter()
+    for op, shape in _shapes(document, path):
+        try:
+            problems[problem_of_shape(op, shape, "nn")] = None
+        except ProblemError as error:  # noqa: PERF203
+            left_out[str(error)] += 1
+    for reason, count in sorted(left_out.items()):
+        _log.warning("%s: %d shapes left out: %s", printable(str(path)), count, reason)
+    if not problems:
+        raise CollectError(f"{path}: a shape set without a GEMM that tables know")
+    return list(problems)
+
+
+def _shapes(document: dict[str, Any], path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The op of each shape, and the shape."""
+    try:
+        for op, operation in document.get("operations", {}).items():
+            yield from ((op, dict(shape)) for shape in operation["shapes"])
+        for shape in document.get("shapes", ()):
+            yield "mm" if shape.get("B", 1) == 1 else "bmm", dict(shape)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise CollectError(f"{path}: not a shape set: expected lists 'shapes' of objects") from None
+
+
+def _of_dataset(path: Path, data: bytes) -> list[Problem]:
+    found = list(dict.fromkeys(record.problem for record in read_dataset(path, contents=data)))
     if not found:
         raise CollectError(f"{path}: a dataset without a problem")
     return found
@@ -134,14 +168,18 @@ def _problem(fields: Any, where: str) -> Problem:
             fields["M"],
             fields["N"],
             fields["K"],
-            dtype=fields["dtype"],
-            layout=fields.get("layout", "nn"),
+            dtype=_spelled(fields["dtype"], dtype_of),
+            layout=_spelled(fields.get("layout", "nn"), layout_of),
             b=fields.get("B", 1),
             align=fields.get("align"),
             epilogue=fields.get("epilogue", NO_EPILOGUE),
         )
     except ProblemError as error:
         raise CollectError(f"{where}.{error}") from error
+
+
+def _spelled(value: Any, spell: Callable[[str], str]) -> Any:
+    return spell(value) if isinstance(value, str) else value
 
 
 def _kind(value: Any) -> str:

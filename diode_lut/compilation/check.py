@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from diode_lut.domain.errors import BROKEN_IMPORT, HardwareError, SettingError, TableError
+from diode_lut.domain.errors import BROKEN_IMPORT, HardwareError, SettingError, TableError, install_command
 from diode_lut.domain.problem import DTYPES, LAYOUTS, letters
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
@@ -112,7 +112,7 @@ def check_compiling(path: Path, track: Callable[[Iterable[Done], int], Iterable[
     table = table_of(path, data)
     places = _trials(table.numbered, table.hardware.arch)
     if places and find_spec("triton") is None:
-        raise SettingError("--compile needs Triton: pip install diode-lut[torch]")
+        raise SettingError(f"--compile needs Triton: {install_command('torch')}")
     if places:
         _require_working_triton()
     if places and not re.fullmatch(r"sm_\d+|gfx\w+", table.hardware.arch):

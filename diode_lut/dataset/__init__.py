@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diode_lut.dataset.dataset import Dataset
 from diode_lut.dataset.pack import Packed, pack
-from diode_lut.dataset.read import read_dataset
+from diode_lut.dataset.read import is_dataset, read_dataset
 from diode_lut.dataset.record import REASONS, SOFTWARE, STAGES, Header, Lost, Record, Timing
 from diode_lut.dataset.writer import DatasetWriter
 
@@ -19,6 +19,7 @@ __all__ = [
     "Packed",
     "Record",
     "Timing",
+    "is_dataset",
     "pack",
     "read_dataset",
 ]

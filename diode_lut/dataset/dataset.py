@@ -6,8 +6,9 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import zstandard
 
@@ -55,20 +56,21 @@ class Dataset:
     iteration ends. Iterating raises DatasetError where nothing behind the damage can be read.
     """
 
-    def __init__(self, path: Path, header: Header, records: Records) -> None:
+    def __init__(self, path: Path, header: Header, records: Records, contents: bytes | None = None) -> None:
         self.path = path
         self.header = header
         self.skipped: Counter[str] = Counter()
         self.lost: list[Lost] = []
         self._logged: list[Lost] = []
         self._records = records
+        self._contents = contents
         self._digest = ""
 
     def __iter__(self) -> Iterator[Record]:
         self.skipped.clear()
         self.lost.clear()
-        with open_regular(self.path) as opened:
-            file = _Hashing(opened)
+        with opened(self.path, self._contents) as source:
+            file = _Hashing(source)
             yield from self._records(file, self.skipped, self.lost)
             self._digest = file.digest()
         if self.lost and self.lost != self._logged:
@@ -79,9 +81,14 @@ class Dataset:
     def digest(self) -> str:
         """SHA-256, in hexadecimal, of the bytes that the last complete iteration read; without one, of the file."""
         if not self._digest:
-            with open_regular(self.path) as file:
+            with opened(self.path, self._contents) as file:
                 self._digest = _Hashing(file).digest()
         return self._digest
+
+
+def opened(path: Path, contents: bytes | None) -> BinaryIO:
+    """The file, to be read; or its contents, which are not on disk."""
+    return open_regular(path) if contents is None else BytesIO(contents)
 
 
 class _Hashing:

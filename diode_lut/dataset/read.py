@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 
 from diode_lut.dataset.cursor import JsonCursor, MsgpackCursor
-from diode_lut.dataset.dataset import ZSTD_MAGIC, Dataset, Readable, chunks
+from diode_lut.dataset.dataset import ZSTD_MAGIC, Dataset, Readable, chunks, opened
 from diode_lut.dataset.frames import HEADER, HEADERS, RECORD, Frames, holds_frames
 from diode_lut.dataset.record import MAGIC, UNFRAMED, Header, Lost, Record, RecordDecoder, header_from_wire
 from diode_lut.dataset.torch_diode import open_torch_diode
@@ -21,7 +21,6 @@ from diode_lut.dataset.unframed import Unframed
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import printable
-from diode_lut.io.files import open_regular
 
 _log = logging.getLogger(__name__)
 
@@ -29,16 +28,20 @@ _BEGINNING_BYTES = 4 << 10
 """The copies of a header are shorter."""
 
 
-def read_dataset(path: Path, *, hardware: Hardware | None = None, layout: str = "nn") -> Dataset:
+def read_dataset(
+    path: Path, *, hardware: Hardware | None = None, layout: str = "nn", contents: bytes | None = None
+) -> Dataset:
     """The dataset in ``path``: our own stream, compact or not, or torch-diode's JSON or msgpack.
 
     torch-diode's files say neither the architecture of a device nor the layout of the operands. So of such a file
-    the timings of ``hardware`` are read, which one of its names or aliases must match, all with ``layout`` (``nn`` is
-    what torch-diode's own collector multiplies). Our own files say both, and the arguments are ignored.
+    the timings of ``hardware`` are read, by default those of the known GPU that the file or its name says; one of its
+    names or aliases must match. All are read with ``layout`` (``nn`` is
+    what torch-diode's own collector multiplies). Our own files say both, and the arguments are ignored. ``contents``
+    are those of a file that is not on disk; ``path`` is then only what messages call it.
 
     Raises DatasetError for a file that is not a dataset, OSError for one that cannot be read.
     """
-    with open_regular(path) as file:
+    with opened(path, contents) as file:
         start = file.read(_BEGINNING_BYTES)
         file.seek(0)
         if not start:
@@ -46,27 +49,35 @@ def read_dataset(path: Path, *, hardware: Hardware | None = None, layout: str = 
         if b'"schema_version"' in start[:256]:
             raise DatasetError(f"{path}: a table, not a dataset")
         if start.lstrip()[:1] == b"{":
-            return open_torch_diode(path, file, JsonCursor, hardware, layout)
+            return open_torch_diode(path, file, JsonCursor, hardware, layout, contents)
         if MAGIC.encode() in start[:256] or start.startswith(ZSTD_MAGIC) or holds_frames(start):
-            return _stream(path, file)
+            return _stream(path, file, contents)
         if _begins_with_map(start):
-            return open_torch_diode(path, file, MsgpackCursor, hardware, layout)
+            return open_torch_diode(path, file, MsgpackCursor, hardware, layout, contents)
         raise DatasetError(f"{path}: not a dataset: it begins with {start[:16]!r}")
+
+
+def is_dataset(contents: bytes) -> bool:
+    """Whether these are the contents of a dataset, by how they begin."""
+    start = contents[:_BEGINNING_BYTES]
+    if start.lstrip()[:1] == b"{":
+        return b'"schema_version"' not in start and b'"operation"' in start
+    return bool(start) and (start.startswith(ZSTD_MAGIC) or holds_frames(start) or _begins_with_map(start))
 
 
 def _begins_with_map(start: bytes) -> bool:
     return start[0] & 0xF0 == 0x80 or start[0] in (0xDE, 0xDF)
 
 
-def open_stream(path: Path) -> Dataset:
+def open_stream(path: Path, contents: bytes | None = None) -> Dataset:
     """The dataset in a file of our own format, compact or not; DatasetError if its header cannot be read."""
-    with open_regular(path) as file:
-        return _stream(path, file)
+    with opened(path, contents) as file:
+        return _stream(path, file, contents)
 
 
-def _stream(path: Path, file: Readable) -> Dataset:
+def _stream(path: Path, file: Readable, contents: bytes | None) -> Dataset:
     header, framed = read_header(path, file)
-    return Dataset(path, header, partial(_framed_records if framed else _unframed_records, path, header))
+    return Dataset(path, header, partial(_framed_records if framed else _unframed_records, path, header), contents)
 
 
 def read_header(path: Path, file: Readable) -> tuple[Header, bool]:

@@ -26,6 +26,7 @@ from diode_lut.dataset.cursor import Cursor
 from diode_lut.dataset.dataset import Dataset, Readable
 from diode_lut.dataset.record import Header, Record, Timing
 from diode_lut.domain.errors import DatasetError, ProblemError
+from diode_lut.domain.gpus import gpu_named_in, known_gpu
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
@@ -36,20 +37,35 @@ _TUNABLES = TRITON_MM.names
 
 
 def open_torch_diode(
-    path: Path, file: Readable, cursor: Callable[[Readable], Cursor], hardware: Hardware | None, layout: str
+    path: Path,
+    file: Readable,
+    cursor: Callable[[Readable], Cursor],
+    hardware: Hardware | None,
+    layout: str,
+    contents: bytes | None,
 ) -> Dataset:
-    """The timings of ``hardware``, whose name or alias the file must use; see ``read_dataset``."""
+    """The timings of ``hardware``, whose name or alias the file must use; see ``read_dataset``.
+
+    Without it, those of the first hardware in the file, if its name, or else the file's, is that of a known GPU.
+    """
     with _damage_reported(path):
         first = next(_hardware_names(cursor(file)), None)
     if first is None:
         raise DatasetError(f"{path}: neither a diode_lut dataset nor one of torch-diode, which has a map 'hardware'")
-    if hardware is None:
+    known = hardware or hardware_by_name(path, first)
+    if known is None:
         raise DatasetError(
             f"{path}: holds timings of {first!r}, but torch-diode stores neither architecture nor SM count: "
             f"say which hardware it is, for example --hardware {f'{first},sm_90,132'!r}"
         )
-    header = Header(hardware, benchmarker="torch-diode")
-    return Dataset(path, header, partial(_records, path, cursor, hardware, layout))
+    header = Header(known, benchmarker="torch-diode")
+    return Dataset(path, header, partial(_records, path, cursor, known, layout), contents)
+
+
+def hardware_by_name(path: Path, called: str) -> Hardware | None:
+    """The known GPU that the file calls so; else, such as for ``unknown``, the one that the file's own name says."""
+    gpu = gpu_named_in(path.name)
+    return known_gpu(called) or (gpu and gpu._replace(aliases=(*gpu.aliases, called)))
 
 
 def _records(
@@ -146,7 +162,11 @@ class _SolutionParser:
 
 def problem_of_key(op: str, key: str, layout: str) -> Problem:
     """The problem of a KEY, with packed operands of this layout; ProblemError if tables cannot describe it."""
-    shape = _parsed(key, "a problem")
+    return problem_of_shape(op, _parsed(key, "a problem"), layout)
+
+
+def problem_of_shape(op: str, shape: dict[str, Any], layout: str) -> Problem:
+    """The same for a KEY that is parsed."""
     dtypes = sorted({str(shape.get(name)) for name in ("M_dtype", "K_dtype", "out_dtype")})
     if len(dtypes) > 1:
         raise ProblemError(f"dtype: a mix of {' and '.join(map(repr, dtypes))}")

@@ -24,6 +24,7 @@ raises, such as an alarm's TimeoutError, belongs to the program.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -32,6 +33,13 @@ from diode_lut.domain.printable import printable
 
 BROKEN_IMPORT = (AttributeError, ImportError, OSError, RuntimeError)
 """What importing torch or Triton raises where it is missing, or where it and what it loads do not fit together."""
+
+
+def install_command(extra: str) -> str:
+    """The command that installs what an extra has, for a shell: from the clone, if this is one, else as it is here."""
+    clone = Path(__file__).resolve().parent.parent.parent
+    package = str(clone) if (clone / "pyproject.toml").is_file() else "diode-lut"
+    return "pip install " + shlex.quote(f"{package}[{extra}]")
 
 
 class DiodeLutError(Exception):

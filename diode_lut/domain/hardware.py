@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +15,12 @@ from diode_lut.domain.printable import printable
 
 if TYPE_CHECKING:
     import torch
+
+
+_CPU = "cpu-"
+"""How architectures of CPUs begin."""
+_THREADS, _VECTORS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), ("ATEN_CPU_CAPABILITY",)
+"""The variables by which PyTorch sets the number of its threads, and its vector instructions."""
 
 
 class Hardware(NamedTuple):
@@ -52,6 +59,34 @@ class Hardware(NamedTuple):
         """Whether both have the same architecture and SM count, whatever they are called."""
         return (self.arch, self.sm_count) == (other.arch, other.sm_count)
 
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is a CPU, whose ``sm_count`` is a number of threads."""
+        return self.arch.startswith(_CPU)
+
+    def difference_from(self, found: Hardware, environment: Mapping[str, str] = os.environ) -> str:
+        """In what a device differs from this one, which a table is for; empty if they cannot be compared.
+
+        Of a CPU's threads and vector instructions it also says which variable of the environment sets them.
+        """
+        if self.is_cpu != found.is_cpu:
+            return ""
+        parts = []
+        if found.arch != self.arch and self.is_cpu:
+            vectors = f"{found.arch.removeprefix(_CPU)}, not {self.arch.removeprefix(_CPU)}"
+            parts.append(f"the vector instructions are {vectors}{_set_by(_VECTORS, environment)}")
+        elif found.arch != self.arch:
+            parts.append(f"the architecture is {found.arch}, not {self.arch}")
+        if found.sm_count != self.sm_count:
+            counted = _counted(found, self, environment) if self.is_cpu else ""
+            parts.append(counted or f"it has {found.sm_count} SMs, not {self.sm_count}")
+        return ", and ".join(parts)
+
+    def why_none_of(self, devices: Iterable[Hardware]) -> str:
+        """In what all of these devices, of one machine, differ from this one, which a table is for."""
+        reasons = [reason for device in dict.fromkeys(devices) if (reason := self.difference_from(device))]
+        return "; ".join(reasons) or "PyTorch sees no GPU"
+
     def called(self, name: str) -> bool:
         """Whether ``name`` is this hardware's name or alias; case, spaces, dashes and underscores do not matter."""
         return slug(name) in self._names()
@@ -61,6 +96,20 @@ class Hardware(NamedTuple):
 
     def __str__(self) -> str:
         return printable(f"{self.name} ({self.arch}, {self.sm_count} SMs)")
+
+
+def _counted(found: Hardware, wanted: Hardware, environment: Mapping[str, str]) -> str:
+    """That PyTorch has another number of threads, which variable says so, and the remedy."""
+    torchrun = ", as torchrun does unless you set it" if "TORCHELASTIC_RUN_ID" in environment else ""
+    count = f"PyTorch has {found.sm_count} thread{'' if found.sm_count == 1 else 's'}, not {wanted.sm_count}"
+    remedy = f"OMP_NUM_THREADS={wanted.sm_count} gives it as many as the table is for"
+    return f"{count}{_set_by(_THREADS, environment, torchrun)}; {remedy}"
+
+
+def _set_by(names: Iterable[str], environment: Mapping[str, str], more: str = "") -> str:
+    """Which of the variables is set, as text; empty if none is."""
+    found = next((name for name in names if environment.get(name)), None)
+    return "" if found is None else printable(f" ({found}={environment[found]} says so{more})")
 
 
 def slug(name: str) -> str:
@@ -110,7 +159,7 @@ def _cpu() -> Hardware:
     import torch
 
     capability = slug(torch.backends.cpu.get_cpu_capability())
-    return Hardware(_cpu_name(), f"cpu-{capability}", torch.get_num_threads())
+    return Hardware(_cpu_name(), f"{_CPU}{capability}", torch.get_num_threads())
 
 
 @lru_cache(maxsize=1)

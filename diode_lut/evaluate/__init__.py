@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from diode_lut.evaluate.evaluation import (
     MISS,
+    REGRET_CLASSES,
+    REGRET_LIMITS,
     SLOWER,
     Case,
     Evaluation,
@@ -14,6 +16,8 @@ from diode_lut.evaluate.evaluation import (
 
 __all__ = [
     "MISS",
+    "REGRET_CLASSES",
+    "REGRET_LIMITS",
     "SLOWER",
     "Case",
     "Evaluation",

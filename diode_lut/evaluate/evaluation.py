@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from statistics import fmean
 from typing import Literal, NamedTuple
 
@@ -22,6 +23,15 @@ Outcome = Literal["measured", "not measured", "failed"]
 
 SLOWER = 0.03
 """A choice counts as slower than the baseline if it is slower by more than this fraction."""
+
+REGRET_LIMITS = (0.005, 0.01, 0.02, 0.05)
+"""Where the classes of regret end, as fractions; the last class has all above."""
+
+REGRET_CLASSES = ("under 0.5 %", "0.5 to 1 %", "1 to 2 %", "2 to 5 %", "over 5 %", "not measured")
+"""Their names, and that of choices without a time."""
+
+_DIGITS = 6
+"""Digits after the point to which regrets are compared, as reports have them."""
 
 WORST = 10
 """Number of problems with the largest regret that are listed."""
@@ -87,12 +97,12 @@ class Summary(NamedTuple):
 class Evaluation(NamedTuple):
     """``cases`` has one per problem on which any config succeeded, sorted; ``unsolved`` counts the other problems.
 
-    ``against`` is the baseline of gains.
+    ``against`` says what the baseline of gains is.
     """
 
     cases: Sequence[Case]
     unsolved: int
-    against: Config
+    against: str
 
     @property
     def summary(self) -> Summary:
@@ -111,6 +121,12 @@ class Evaluation(NamedTuple):
         return {name: self._by(key) for name, key in keys.items()}
 
     @property
+    def classes(self) -> dict[str, int]:
+        """The number of cases in each of REGRET_CLASSES."""
+        counts = Counter(regret_class(case.regret if case.ns is not None else None) for case in self.cases)
+        return {name: counts[name] for name in REGRET_CLASSES}
+
+    @property
     def worst(self) -> list[Case]:
         """The cases with the largest regret, largest first."""
         measured = (case for case in self.cases if case.ns is not None)
@@ -119,6 +135,16 @@ class Evaluation(NamedTuple):
     def _by(self, key: Callable[[Case], str]) -> dict[str, Summary]:
         names = sorted(set(map(key, self.cases)))
         return {name: _summary([case for case in self.cases if key(case) == name]) for name in names}
+
+
+def regret_class(regret: float | None) -> str:
+    """The one of REGRET_CLASSES that a regret is in; None was not measured."""
+    return REGRET_CLASSES[-1 if regret is None else sum(not _within(regret, limit) for limit in REGRET_LIMITS)]
+
+
+def _within(regret: float, limit: float) -> bool:
+    """Whether a regret is at most the limit; times in whole nanoseconds can give 0.020000000000000018 for 0.02."""
+    return round(regret, _DIGITS) <= limit
 
 
 def _summary(cases: Sequence[Case]) -> Summary:
@@ -134,8 +160,8 @@ def _summary(cases: Sequence[Case]) -> Summary:
         best_gain=geometric_mean(case.best_gain for case in cases if case.best_gain is not None),
         regret=None if mean_ratio is None else mean_ratio - 1,
         worst_regret=max(regrets, default=None),
-        within_2=_share([regret <= 0.02 for regret in regrets]),
-        within_5=_share([regret <= 0.05 for regret in regrets]),
+        within_2=_share([_within(regret, 0.02) for regret in regrets]),
+        within_5=_share([_within(regret, 0.05) for regret in regrets]),
         slower=sum(gain * (1 + SLOWER) < 1 for gain in gains),
     )
 
@@ -150,28 +176,46 @@ def _share(flags: Sequence[bool]) -> float | None:
     return fmean(flags) if flags else None
 
 
+class Baseline(NamedTuple):
+    """What gains are measured against: ``configs`` are those of a problem, of which the fastest counts."""
+
+    name: str
+    configs: Callable[[Problem], Collection[Config]]
+
+
 def evaluate(
-    source: Source, records: Iterable[Record], against: str = str(ATEN), threshold: Threshold = THRESHOLD
+    source: Source, records: Iterable[Record], against: str | Baseline = str(ATEN), threshold: Threshold = THRESHOLD
 ) -> Evaluation:
     """Evaluate the source's first config on every problem of the records.
 
     Timings are combined as ``build`` combines them. A miss counts as ``aten``, which Inductor uses then. ``against`` is
-    the baseline of gains, written like ``str(config)``. DatasetError is raised if no timing was successful, or if the
-    baseline was measured on no problem.
+    the baseline of gains: a config, written like ``str(config)``, or a Baseline. DatasetError is raised if no timing
+    was successful, or if the baseline was measured on no problem.
     """
     measurements = measurements_of(records)
-    baseline = next((config for config in measurements.configs if str(config) == against), None)
-    if baseline is None:
-        raise DatasetError(f"{against!r} was measured on none of the problems, so there is nothing to compare with")
+    baseline = _baseline(against, measurements) if isinstance(against, str) else against
     cases = [
         _case(source, threshold, problem, number, measurements, baseline)
         for number, problem in enumerate(measurements.problems)
     ]
-    return Evaluation(cases, len(measurements.unsolved), baseline)
+    if all(case.baseline_ns is None for case in cases):
+        raise _nothing_to_compare(baseline.name)
+    return Evaluation(cases, len(measurements.unsolved), baseline.name)
+
+
+def _baseline(against: str, measurements: Measurements) -> Baseline:
+    config = next((config for config in measurements.configs if str(config) == against), None)
+    if config is None:
+        raise _nothing_to_compare(against)
+    return Baseline(against, lambda _: (config,))
+
+
+def _nothing_to_compare(name: str) -> DatasetError:
+    return DatasetError(f"{name!r} was measured on none of the problems, so there is nothing to compare with")
 
 
 def _case(
-    source: Source, threshold: Threshold, problem: Problem, number: int, measurements: Measurements, baseline: Config
+    source: Source, threshold: Threshold, problem: Problem, number: int, measurements: Measurements, baseline: Baseline
 ) -> Case:
     times = measurements.times_on(number)
     answer = source.ask(problem, threshold, padding=any(config.pad > 1 for config in times))
@@ -187,7 +231,7 @@ def _case(
         ns=ns,
         best=best,
         best_ns=times[best],
-        baseline_ns=times.get(baseline),
+        baseline_ns=min((times[config] for config in baseline.configs(problem) if config in times), default=None),
     )
 
 

@@ -52,6 +52,8 @@ class AsText:
                 table.add_row(Text(printable(f"  {key}")), *_cells(summary))
         yield table
         yield Text(_legend(evaluation))
+        counts = (f"{name}: {count}" for name, count in evaluation.classes.items() if count)
+        yield Text(f"problems by regret: {', '.join(counts)}")
         yield Text(as_lines(["worst:", *(f"  {_case_text(case)}" for case in evaluation.worst)]))
 
 
@@ -98,13 +100,14 @@ _DIGITS = 6
 def as_json(evaluation: Evaluation) -> dict[str, Any]:
     """All figures and the worst problems. Fractions and factors have six digits, times are in nanoseconds."""
     return {
-        "against": str(evaluation.against),
+        "against": evaluation.against,
         "unsolved": evaluation.unsolved,
         "all": _figures(evaluation.summary),
         "by": {
             name: {key: _figures(summary) for key, summary in summaries.items()}
             for name, summaries in evaluation.groups.items()
         },
+        "regret_classes": evaluation.classes,
         "worst": [_worst(case) for case in evaluation.worst],
     }
 
@@ -137,7 +140,7 @@ def save_picture(evaluation: Evaluation, path: Path, title: str) -> None:
     regret, gain = figure.subplots(1, 2)
     measured = [case for case in evaluation.cases if case.ns is not None]
     _draw_regret(regret, measured)
-    _draw_gain(gain, measured, str(evaluation.against))
+    _draw_gain(gain, measured, evaluation.against)
     write_figure(figure, path)
 
 

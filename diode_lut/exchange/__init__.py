@@ -56,6 +56,8 @@ FORMATS = {
     "inductor-mm-log": Format(
         "the file of TORCHINDUCTOR_MM_LOGGING_FILE", "timings", "diode_lut.exchange.inductor_mm_log:read"
     ),
+    "tunableop": Format("TunableOp's results, tunableop_results0.csv", "timings", "diode_lut.exchange.tunableop:read"),
+    "vllm": Format("vLLM's configs of linear layers, JSON", "table", "diode_lut.exchange.vllm:read"),
     "t4": Format(
         "T4 results of Kernel Tuner and others, JSON",
         "timings",

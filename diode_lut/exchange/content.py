@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from diode_lut.dataset import Header, Record
 from diode_lut.domain.errors import ExchangeError, ProblemError
+from diode_lut.domain.gpus import known_gpu
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import BATCHED, SIZE_FIELDS, Problem
 from diode_lut.io.files import has_more_values, read_at_most
@@ -23,13 +24,15 @@ from diode_lut.table.entry import KIND_FIELDS
 class Facts(NamedTuple):
     """What the user says about a file whose format cannot say it; None where nothing was said.
 
-    ``hardware`` is what was measured; ``op``, ``dtype`` and ``layout`` are those of all GEMMs in the file.
+    ``hardware`` is what was measured; ``op``, ``dtype`` and ``layout`` are those of all GEMMs in the file. ``contents``
+    are those of a file that is not on disk.
     """
 
     hardware: Hardware | None = None
     op: str | None = None
     dtype: str | None = None
     layout: str | None = None
+    contents: bytes | None = None
 
 
 class Timings(NamedTuple):
@@ -52,14 +55,16 @@ def counting(skipped: Skipped, number: int = 1) -> Iterator[None]:
         skipped[str(error)] += number
 
 
-def known_hardware(facts: Facts, path: Path) -> Hardware:
-    """The hardware that the user named; ExchangeError asks for it."""
-    if facts.hardware is None:
-        raise ExchangeError(
-            f"{path}: does not say what it was measured on: give --hardware, as a table's name or as "
-            "'NVIDIA H200,sm_90,132'"
-        )
-    return facts.hardware
+def known_hardware(facts: Facts, path: Path, *names: str) -> Hardware:
+    """The hardware that the user named, else the known GPU that one of the ``names`` in the file says.
+
+    ExchangeError asks for it.
+    """
+    found = facts.hardware or next(filter(None, map(known_gpu, names)), None)
+    if found is None:
+        said = f"is of {', '.join(map(repr, names))}" if names else "does not say what it was measured on"
+        raise ExchangeError(f"{path}: {said}: give --hardware, as a GPU's or table's name or 'NVIDIA H200,sm_90,132'")
+    return found
 
 
 def exact_table(hardware: Hardware, answers: Mapping[Problem, Sequence[Config]]) -> Table:
@@ -113,9 +118,9 @@ _MAX_VALUES = 50_000_000
 _MAX_LITERAL_CHARS = 4096
 
 
-def read_json(path: Path, kind: type, what: str) -> Any:
+def read_json(path: Path, kind: type, what: str, contents: bytes | None = None) -> Any:
     """The document, which may hold NaN and Infinity; ExchangeError, which says ``what``, if it is not of this kind."""
-    data = read_at_most(path, _MAX_BYTES)
+    data = read_at_most(path, _MAX_BYTES) if contents is None else contents
     if has_more_values(data, _MAX_VALUES):
         raise ExchangeError(f"{path}: more than {_MAX_VALUES} values (expected {what})")
     try:

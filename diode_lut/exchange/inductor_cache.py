@@ -3,8 +3,9 @@
 Files ``cache/HASH`` hold ``{"system": {...}, "cache": {OP: {OPERANDS: {PRECISION: {CHOICE: milliseconds}}}}}``.
 OPERANDS is the repr of ``[(device type, dtype, *sizes, *strides, offset), ...]``; 2.15 appends how it was benchmarked.
 A Triton CHOICE is ``triton_mm-KEY``; its config is in the file ``KEY[1:3]/KEY.py``, and is skipped without the file.
-Another CHOICE begins with the ATen function's name or with ``decompose_k_mm_SPLIT_split``. Source: codecache.py
-(PersistentCache) and select_algorithm.py (hash_key) of torch 2.11, 2.13 and 2.15; files that 2.13 had written.
+Another CHOICE begins with the ATen function's name, with ``decompose_k_mm_SPLIT_split``, or, for the C++ template, with
+``CppMicroGemm``. On a machine without a GPU, the system says nothing. Source: codecache.py (PersistentCache) and
+select_algorithm.py (hash_key) of torch 2.11, 2.13 and 2.15; files that 2.13 had written.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from diode_lut.exchange.content import Facts, Skipped, Timings, counting, known_
 from diode_lut.inductor.names import KWARGS, TEMPLATE_OF_UID, UIDS
 from diode_lut.io.files import read_at_most
 from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.cpp_gemm import CPP_GEMM
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
 
 _KERNEL_BYTES = 4 << 20
 _BENCHMARKER = "Inductor's cache"
 _OPERANDS = re.compile(r"(\[.*\])(:benchmark_policy=\w+)?")
 _TRITON = re.compile(r"triton_(\w+)-(\w{1,200})")
+_CPP = "CppMicroGemm"
 _SPLIT = re.compile(r"decompose_k_mm_(\d+)_split\b")
 _ARGUMENT = re.compile(r"'?\b(\w+)'?[:=] ?(\d+)")
 """An argument of a template or of Triton's compiler: ``'BLOCK_M': 64`` or ``num_warps=4`` in the head of a kernel."""
@@ -36,27 +39,31 @@ _ARGUMENT = re.compile(r"'?\b(\w+)'?[:=] ?(\d+)")
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
     """The timings of the hardware that was named; those of another device or other software are skipped."""
-    hardware = known_hardware(facts, path)
+    if facts.contents is not None:
+        raise ExchangeError(f"{path}: not Inductor's cache directory")
     files = sorted(file for file in path.glob("cache/*") if file.is_file())
     if not files:
         raise ExchangeError(f"{path}: not Inductor's cache directory, or without timings: it has no file in cache/")
     documents = [read_json(file, dict, "a file of Inductor's timings") for file in files]
+    names = sorted({str(_system(document, "device", "name") or "no GPU") for document in documents})
+    hardware = known_hardware(facts, path, *names)
     headers = [_header(document, hardware) for document in documents]
     header = max(filter(None, headers), key=lambda header: (header.triton, header.cuda), default=None)
     if header is None:
-        names = sorted({str(_system(document, "device", "name") or "no GPU") for document in documents})
         raise ExchangeError(f"{path}: no timings of {hardware.name}: they are of {', '.join(names)}")
     records: list[Record] = []
     for document, found in zip(documents, headers, strict=True):
         if found == header:
-            records += _Reader(path, skipped).records(document)
+            records += _Reader(path, "cpu" if hardware.arch.startswith("cpu") else "cuda", skipped).records(document)
         else:
             skipped["timings of another device, or of other software"] += 1
     return Timings(header, records)
 
 
 def _header(document: Any, hardware: Hardware) -> Header | None:
-    """The header of the document's timings; None if they are of another device."""
+    """The header of the document's timings; None if they are of another device. Timings of CPUs can be in any."""
+    if hardware.arch.startswith("cpu"):
+        return Header(hardware, benchmarker=_BENCHMARKER)
     if not hardware.called(str(_system(document, "device", "name"))):
         return None
     # The key is Triton's version and, without anything between them, hashes of its files.
@@ -75,8 +82,9 @@ def _system(document: Any, *names: str) -> Any:
 class _Reader:
     """Makes records, and counts the timings that it must skip."""
 
-    def __init__(self, directory: Path, skipped: Skipped) -> None:
+    def __init__(self, directory: Path, device: str, skipped: Skipped) -> None:
         self._directory = directory
+        self._device = device
         self._skipped = skipped
 
     def records(self, document: Any) -> Iterator[Record]:
@@ -85,7 +93,7 @@ class _Reader:
             for operands, precisions in gemms.items() if op in OPS else ():
                 for precision, choices in precisions.items():
                     with counting(self._skipped, len(choices)):
-                        problem = _problem(op, operands, precision)
+                        problem = _problem(op, operands, precision, self._device)
                         yield Record(problem, tuple(self._timings(op, choices)))
 
     def _timings(self, op: str, choices: dict[str, Any]) -> Iterator[Timing]:
@@ -102,6 +110,8 @@ class _Reader:
             return self._triton(op, *triton.groups())
         if split := _SPLIT.match(choice):
             return Config.from_json({"template": DECOMPOSE_K.name, "k_split": int(split[1])})
+        if choice.startswith(_CPP):
+            return Config(CPP_GEMM.name)
         name = choice.partition("-")[0]
         if f"aten::{name}" in UIDS["aten"][op]:
             return ATEN
@@ -120,12 +130,12 @@ class _Reader:
         return Config.from_json({"template": template, **tunables})
 
 
-def _problem(op: str, text: str, precision: str) -> Problem:
+def _problem(op: str, text: str, precision: str, device: str) -> Problem:
     match = _OPERANDS.fullmatch(text)
     if match is None:
         raise ProblemError("sizes that are only hints")
     *_, a, b = literal(match[1])
-    if a[0] != "cuda" or b[0] != "cuda":
+    if a[0] != device or b[0] != device:
         raise ProblemError(f"device type {a[0]}")
     dtypes = {a[1].removeprefix("torch."), b[1].removeprefix("torch.")}
     if len(dtypes) > 1:

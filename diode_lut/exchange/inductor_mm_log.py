@@ -25,7 +25,7 @@ def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
     header = Header(known_hardware(facts, path), benchmarker="Inductor's log")
     if facts.dtype is None:
         raise ExchangeError(f"{path}: the log does not say the type of the inputs: give --dtype")
-    log = read_json(path, list, "Inductor's log of matmuls, a list")
+    log = read_json(path, list, "Inductor's log of matmuls, a list", facts.contents)
     return Timings(header, [record for each in log for record in _records(each, facts, skipped)])
 
 

@@ -50,7 +50,7 @@ def read(path: Path, facts: Facts, skipped: Skipped) -> Table:
     """The table; rows for another device, and those that no config can express, are skipped."""
     hardware = known_hardware(facts, path)
     found: dict[Problem, list[Config]] = {}
-    document = read_json(path, dict, "Inductor's lookup table, an object")
+    document = read_json(path, dict, "Inductor's lookup table, an object", facts.contents)
     for key, rows in sorted(document.items(), key=lambda item: _is_for_aten_only(item[0])):
         if not isinstance(rows, list):
             raise ExchangeError(f"{path}: not Inductor's lookup table: {key}: {type(rows).__name__} instead of a list")

@@ -43,7 +43,7 @@ _FAILURES = {"compile": "compile", "constraints": "shared_memory", "timeout": "t
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
     """The timings, with a record for each result; a file of ours has the header of its dataset."""
-    document = read_json(path, dict, "T4 results, an object")
+    document = read_json(path, dict, "T4 results, an object", facts.contents)
     results = document.get("results")
     if not isinstance(results, list):
         raise ExchangeError(f"{path}: not T4 results: it has no list 'results'")

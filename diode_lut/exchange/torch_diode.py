@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from diode_lut.dataset import read_dataset
-from diode_lut.dataset.torch_diode import problem_of_key
+from diode_lut.dataset.torch_diode import hardware_by_name, problem_of_key
 from diode_lut.domain.errors import ExchangeError, ProblemError
 from diode_lut.domain.problem import Problem, contiguous_align
 from diode_lut.exchange.content import (
@@ -43,7 +43,7 @@ _WHAT = "torch-diode's table, an object with 'hardware'"
 
 def read_timings(path: Path, facts: Facts, skipped: Skipped) -> Timings:
     """The timings of the hardware that was named."""
-    dataset = read_dataset(path, hardware=known_hardware(facts, path), layout=facts.layout or "nn")
+    dataset = read_dataset(path, hardware=facts.hardware, layout=facts.layout or "nn", contents=facts.contents)
     records = list(dataset)
     skipped += dataset.skipped
     return Timings(dataset.header, records)
@@ -51,9 +51,11 @@ def read_timings(path: Path, facts: Facts, skipped: Skipped) -> Timings:
 
 def read_table(path: Path, facts: Facts, skipped: Skipped) -> Table:
     """The table for the hardware that was named; rows for another device are skipped."""
-    hardware = known_hardware(facts, path)
+    solutions = list(_solutions(path, facts))
+    names = list(dict.fromkeys(name for name, *_ in solutions))
+    hardware = facts.hardware or (names and hardware_by_name(path, names[0])) or known_hardware(facts, path, *names)
     found: dict[Problem, list[Config]] = {}
-    for name, op, key, rows in _solutions(path):
+    for name, op, key, rows in solutions:
         if not hardware.called(name):
             skipped[f"hardware {name!r}"] += len(rows)
             continue
@@ -84,9 +86,9 @@ def write_table(table: Table, problems: Iterable[Problem], facts: Facts, skipped
     return orjson.dumps({**_VERSION, "hardware": hardware}, option=orjson.OPT_INDENT_2) + b"\n"
 
 
-def _solutions(path: Path) -> Iterator[tuple[str, str, str, list[Any]]]:
+def _solutions(path: Path, facts: Facts) -> Iterator[tuple[str, str, str, list[Any]]]:
     """Hardware, op, key and configs, in the order of the file."""
-    document = read_json(path, dict, _WHAT)
+    document = read_json(path, dict, _WHAT, facts.contents)
     try:
         for name, hardware in document["hardware"].items():
             for op, operation in hardware["operation"].items():

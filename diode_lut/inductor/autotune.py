@@ -6,8 +6,11 @@ import logging
 import math
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +27,8 @@ from diode_lut.inductor.names import failure_reason
 from diode_lut.kernels.config import Config
 
 _NS_PER_MS = 1e6
+_REPETITIONS = 6
+"""How often each choice is timed on a CPU, besides once by Inductor."""
 _NOISY_LOGGERS = ("torch._inductor.select_algorithm", "torch._inductor.runtime.triton_heuristics")
 """Loggers that write a traceback for each choice that fails; the dataset has the reason instead."""
 
@@ -32,7 +37,8 @@ class Round(NamedTuple):
     """One round of autotuning: the matmul as it reached Inductor, and what was measured for it.
 
     ``name`` is what Inductor calls the op. ``problem`` is None if tables have no such problems. There is one timing for
-    each config, in the order in which Inductor offers them. ``ignored`` counts the choices that no config can express.
+    each config, on a CPU several, in the order in which Inductor offers them. ``ignored`` counts the choices that no
+    config can express.
     """
 
     name: str
@@ -109,6 +115,7 @@ class _Observer:
     def __init__(self) -> None:
         self.rounds: list[Round] = []
         self._offered: list[list[ChoiceCaller]] = []
+        self._repeated: defaultdict[ChoiceCaller, list[float]] = defaultdict(list)
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -116,7 +123,8 @@ class _Observer:
         cache.add_preprocessing_fn(self.offer)
         cache.add_feedback_saver(self.feedback)
         try:
-            yield
+            with self._repeating():
+                yield
         finally:  # not clear_...(): others may have theirs there
             cache.preprocessing_fns.remove(self.offer)
             cache.feedback_saver_fns.remove(self.feedback)
@@ -132,27 +140,56 @@ class _Observer:
     def feedback(self, timings: dict[ChoiceCaller, float], name: str, *_others: Any) -> None:
         """Inductor's feedback saver: ``timings`` are milliseconds, infinite for what failed when it ran."""
         offered = next(choices for choices in self._offered if not timings.keys().isdisjoint(choices))
-        self.rounds.append(_round(name, offered, timings))
+        times = {choice: [ms, *self._repeated.get(choice, ())] for choice, ms in timings.items()}
+        self.rounds.append(_round(name, offered, times))
+
+    @contextmanager
+    def _repeating(self) -> Iterator[None]:
+        """Whenever Inductor times choices on a CPU, time them again, in rounds in which each has its turn.
+
+        Each time is the median of a tenth of a second, after a warm-up. Other processes disturb a CPU for longer than
+        that, and so only some times of each choice.
+        """
+        before = vars(AlgorithmSelectorCache)["benchmark_choices"]
+        benchmark = AlgorithmSelectorCache.benchmark_choices
+
+        def benchmark_choices(choices: Sequence[ChoiceCaller], *args: Any, **kwargs: Any) -> dict[ChoiceCaller, float]:
+            timings = benchmark(choices, *args, **kwargs)
+            if choices[0].input_nodes[0].get_device_or_error().type == "cpu":
+                for _ in range(_REPETITIONS):
+                    for choice, milliseconds in benchmark(choices, *args, **kwargs).items():
+                        self._repeated[choice].append(milliseconds)
+            return timings
+
+        AlgorithmSelectorCache.benchmark_choices = staticmethod(benchmark_choices)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            AlgorithmSelectorCache.benchmark_choices = before  # type: ignore[method-assign]
 
 
-def _round(name: str, offered: list[ChoiceCaller], milliseconds: dict[ChoiceCaller, float]) -> Round:
+def _round(name: str, offered: list[ChoiceCaller], times: dict[ChoiceCaller, list[float]]) -> Round:
     aten = aten_of(offered)
     problem = None if aten is None else problem_of_aten(aten)
     if problem is None:
         return Round(name, None, (), len(offered))
     configs = [config_of(choice) for choice in offered]
-    best: dict[Config, Timing] = {}
+    best: dict[Config, list[Timing]] = {}
     for choice, config in zip(offered, configs, strict=True):
         if config is not None:
-            timing = _timing(choice, config, milliseconds.get(choice, math.inf))
-            best[config] = min(best.get(config, timing), timing, key=lambda t: t.ns or math.inf)
-    return Round(name, problem, tuple(best.values()), configs.count(None))
+            timings = _timings(choice, config, times.get(choice, [math.inf]))
+            best[config] = min(best.get(config, timings), timings, key=_median)
+    return Round(name, problem, tuple(chain.from_iterable(best.values())), configs.count(None))
 
 
-def _timing(choice: ChoiceCaller, config: Config, milliseconds: float) -> Timing:
-    if math.isfinite(milliseconds):
-        return Timing.of(config, milliseconds * _NS_PER_MS)
-    return _measured_alone(choice, config)
+def _median(timings: list[Timing]) -> float:
+    return median(timing.ns or math.inf for timing in timings)
+
+
+def _timings(choice: ChoiceCaller, config: Config, milliseconds: list[float]) -> list[Timing]:
+    if all(map(math.isfinite, milliseconds)):
+        return [Timing.of(config, each * _NS_PER_MS) for each in milliseconds]
+    return [_measured_alone(choice, config)]
 
 
 def _measured_alone(choice: ChoiceCaller, config: Config) -> Timing:

@@ -6,12 +6,16 @@ answered. Inductor shows the whole list to a preprocessing function. On the CPU 
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 from torch._inductor import config as inductor_config
 from torch._inductor.codegen.cpp_bmm_template import CppBmmTemplate
 from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
-from torch._inductor.ir import ChoiceCaller
+from torch._inductor.ir import ChoiceCaller, FlexibleLayout, InputBuffer, TensorBox
 from torch._inductor.kernel.mm_common import mm_args
 from torch._inductor.lowering import permute
+from torch._inductor.select_algorithm import realize_inputs
 from torch._inductor.utils import use_cpp_bmm_template, use_cpp_gemm_template
 
 from diode_lut.domain.errors import MissError
@@ -20,7 +24,7 @@ from diode_lut.inductor.answer import MARK, CannotRun, answer, in_force
 from diode_lut.inductor.choices import MKL_LINEAR, aten_of, config_of, problem_of_aten
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import leave
-from diode_lut.kernels.config import Config
+from diode_lut.kernels.config import ATEN, Config
 
 
 def filter_choices(choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
@@ -45,6 +49,9 @@ def _from_table(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
     problem = problem_of_aten(aten)
     if problem is None:
         return None
+    if all(config_of(choice) == ATEN for choice in choices) and not _has_cpp_template(aten, problem):
+        snapshot().record_no_choice(problem, "cpu")
+        return None
 
     def build(config: Config) -> ChoiceCaller:
         offered = next((choice for choice in choices if config_of(choice) == config), None)
@@ -64,6 +71,31 @@ def _can_be_timed(choices: list[ChoiceCaller]) -> bool:
     Its lowerings of packed linears work that out under max-autotune only.
     """
     return all(choice.layout is not None for choice in choices)
+
+
+def _has_cpp_template(aten: ChoiceCaller, problem: Problem) -> bool:
+    """Whether Inductor would offer the C++ template for what ``aten`` computes, if it autotuned.
+
+    Its own functions for that decide on open layouts, which they must not do where the library is taken.
+    """
+    a, *others = aten.input_nodes
+    with inductor_config.patch(max_autotune_gemm=True):
+        if problem.op == "bmm":
+            return bool(use_cpp_bmm_template(aten.layout, _with_a_layout(a), _with_a_layout(others[0])))
+        return aten.name == MKL_LINEAR and _offers_packed(_with_a_layout(realize_inputs(a)), others[-1])  # type: ignore[no-untyped-call]
+
+
+def _with_a_layout(node: Any) -> Any:
+    """The input; where its layout is open, a buffer of that name with the layout that is likely."""
+    layout = node.get_layout()
+    if not isinstance(layout, FlexibleLayout):
+        return node
+    return TensorBox.create(InputBuffer(name=node.get_name(), layout=copy.copy(layout).as_fixed()))
+
+
+def _offers_packed(x: Any, weight: Any) -> bool:
+    *_, layout, x, transposed = mm_args(x, permute(weight, [1, 0]))  # type: ignore[no-untyped-call]
+    return bool(use_cpp_gemm_template(layout, x, transposed))
 
 
 def _build_cpp_choice(aten: ChoiceCaller, problem: Problem) -> ChoiceCaller | None:

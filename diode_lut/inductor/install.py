@@ -73,6 +73,8 @@ def install(config: ModuleType) -> None:
         _take_over_this_thread()
         when_imported("torch._inductor.select_algorithm", f"{__name__}:install_filter")
         when_imported("torch._inductor.fx_passes.pad_mm", f"{__name__}:install_padding")
+        when_imported("torch._inductor.compile_fx", f"{__name__}:install_provenance")
+        when_imported("torch._inductor.codecache", f"{__name__}:install_provenance")
         when_imported("torch._dynamo.precompile_context", "diode_lut.inductor.precompile:mark_what_is_kept")
         when_imported("torch._dynamo.package", "diode_lut.inductor.precompile:check_what_is_served")
     except Exception as error:
@@ -117,6 +119,16 @@ def install_padding(pad_mm: Any) -> None:
     try:
         if not isinstance(pad_mm._should_pad, PaddingQuestion):
             pad_mm._should_pad = PaddingQuestion(pad_mm._should_pad)
+    except Exception as error:
+        turn_off(error)
+
+
+def install_provenance(module: ModuleType) -> None:
+    """Have compiled graphs keep what was decided for them, given ``torch._inductor.compile_fx`` or ``codecache``."""
+    try:
+        from diode_lut.inductor.provenance import WRAPPERS
+
+        WRAPPERS[module.__name__](module)
     except Exception as error:
         turn_off(error)
 

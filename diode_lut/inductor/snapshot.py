@@ -15,9 +15,14 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch._guards import CompileContext, TracingContext
+from torch._inductor.codecache import BypassFxGraphCache
 
 from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
+from diode_lut.inductor.trace import trace_decision, trace_no_choice
+from diode_lut.kernels.config import Config
 from diode_lut.runtime import snapshot as runtime
+from diode_lut.selection.selector import Decision
 
 _DTYPES = {"none": "float32", "ieee": "float32", "tf32": "tf32"}
 """What PyTorch calls the precision of float32 matmuls: the data type in tables."""
@@ -36,8 +41,29 @@ class Snapshot(runtime.Snapshot):
         """Also the precision."""
         return (*super().identity, *self._float32.values())
 
+    def record(self, decision: Decision, served: tuple[Config, ...]) -> None:
+        """Also in PyTorch's structured trace."""
+        trace_decision(decision, served)
+        super().record(decision, served)
+
+    def record_fusion(self, decision: Decision, served: Config) -> None:
+        """Also in the trace."""
+        trace_decision(decision, (served,))
+        super().record_fusion(decision, served)
+
+    def record_no_choice(self, problem: Problem, device: str | torch.device) -> None:
+        """Also in the trace."""
+        trace_no_choice(problem, self._hardware(device))
+        super().record_no_choice(problem, device)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        """For the process in which Inductor compiles a whole graph, under the key that this process has computed."""
+        """For the process in which Inductor compiles a whole graph, under the key that this process has computed.
+
+        That process has none of the user's functions. Where there are some, Inductor compiles in this one, as it does
+        with anything that it cannot hand over.
+        """
+        if self.choosers:
+            raise BypassFxGraphCache("choosers are functions of this process")
         _ = self.identity  # looks at all devices
         return _taken_over, (os.getpid(), vars(self.settings), self._devices, self._float32)
 

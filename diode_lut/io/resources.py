@@ -31,6 +31,11 @@ def schemas_directory() -> Path:
     return _directory("schemas")
 
 
+def documents_directory() -> Path:
+    """The directory of the documentation."""
+    return _directory("docs")
+
+
 @cache
 def code_digest() -> str:
     """A digest of this package's code, wherever it lies; takes 10 ms once. OSError if it cannot be read.

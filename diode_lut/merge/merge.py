@@ -79,15 +79,17 @@ class Merged(NamedTuple):
         return tuple(remark for remark in self.remarks if remark.conflict)
 
 
-def merge(base: Table | None, ours: Table, theirs: Table, names: tuple[str, str] = ("ours", "theirs")) -> Merged:
-    """The table with both sides' changes to ``base``; without a base, with the rows of both. ``names`` are the sides'.
+def merge(base: Table | None, ours: Table, theirs: Table, prefer: str = "") -> Merged:
+    """The table with both sides' changes to ``base``; without a base, with the rows of both.
+
+    ``prefer`` says which row stays in a conflict: ``ours``, ``theirs``, or ``best``, which gains more if one does.
 
     No two rows of the result contradict each other. TableError if the sides are for different devices.
     """
     format_version = max(ours.version, theirs.version)
     if ours.version != theirs.version:
         base, ours, theirs = base and base.upgraded(), ours.upgraded(), theirs.upgraded()
-    our_side, their_side = Side(names[0], ours), Side(names[1], theirs)
+    our_side, their_side = Side("ours", ours, prefer), Side("theirs", theirs, prefer)
     claims, of_rows = merge_rows(base, our_side, their_side)
     claims, of_contradictions = without_contradictions(claims)
     table = Table(

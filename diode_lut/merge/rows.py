@@ -12,12 +12,20 @@ from diode_lut.table.canonical import canonical_order, key_text, winner_text
 from diode_lut.table.check import CONFLICT
 from diode_lut.table.overlap import Effort, coverage, overlaps
 
+BEST = "best"
+"""As what somebody prefers in conflicts: the row with the larger gain."""
+
 
 class Side(NamedTuple):
-    """One of the tables that are merged, and its name."""
+    """One of the tables that are merged, and its name.
+
+    ``prefer`` says what somebody wants where nothing else decides: the name of a side, BEST, or nothing, which makes it
+    a conflict.
+    """
 
     name: str
     table: Table
+    prefer: str = ""
 
     @property
     def software(self) -> tuple[tuple[int, ...], ...]:
@@ -85,13 +93,24 @@ def judge(ours: Claim, theirs: Claim) -> Verdict:
     one, other = ours.entry, theirs.entry
     same = "both name the same kernel" if one.best.config == other.best.config else ""
     if one.note and other.note:
-        return Verdict(ours, theirs, same if one.note == other.note else "")
+        return Verdict(ours, theirs, same) if same and one.note == other.note else _as_preferred(ours, theirs)
     for our_evidence, their_evidence, reason in _evidence(ours, theirs):
         if our_evidence > their_evidence:
             return Verdict(ours, theirs, reason)
         if our_evidence < their_evidence:
             return Verdict(theirs, ours, reason)
-    return Verdict(ours, theirs, same)
+    return Verdict(ours, theirs, same) if same else _as_preferred(ours, theirs)
+
+
+def _as_preferred(ours: Claim, theirs: Claim) -> Verdict:
+    """The row of the side that somebody prefers, or that with the larger gain; else ours, as a conflict."""
+    gains = [claim.entry.best.gain_permille or 0 for claim in (ours, theirs)]
+    for claim, other, better in ((ours, theirs, gains[0] > gains[1]), (theirs, ours, gains[0] < gains[1])):
+        if claim.side.prefer == claim.side.name:
+            return Verdict(claim, other, f"{claim.side.name} was asked for")
+        if claim.side.prefer == BEST and better:
+            return Verdict(claim, other, "it gains more over aten")
+    return Verdict(ours, theirs, "")
 
 
 def resolve(verdict: Verdict) -> tuple[Claim, Remark]:
@@ -199,9 +218,13 @@ def _one_sided(before: Entry | None, ours: Claim | None, theirs: Claim | None) -
     """The result for a row that only one side has: the other side removed it, or it is new."""
     claim = ours or theirs
     assert claim is not None
+    prefer = claim.side.prefer
     if before is None:
         return claim, None
     if claim.entry == before:
         return None, Remark.of(before, f"not changed by {claim.side.name}, removed by the other side: is gone")
     text = f"changed by {claim.side.name} to {winner_text(claim.entry)}, removed by the other side"
+    if prefer and prefer != BEST:
+        stays = prefer == claim.side.name
+        return (claim if stays else None), Remark.of(claim.entry, f"{text}: {'stays' if stays else 'is gone'}")
     return claim.in_conflict(text), Remark.of(claim.entry, f"{text}: stays", conflict=True)

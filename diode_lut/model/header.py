@@ -6,9 +6,8 @@ Source: the format's description in the README of the safetensors library.
 
 from __future__ import annotations
 
-from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from diode_lut.domain.errors import DiodeLutError, ModelError, ProblemError
 from diode_lut.domain.hardware import Hardware
@@ -71,7 +70,7 @@ def metadata_of(data: bytes, path: Path) -> dict[str, Any]:
     return metadata
 
 
-def header_text(file: BufferedReader, path: Path) -> str:
+def header_text(file: BinaryIO, path: Path) -> str:
     """The metadata, sorted by name, then name, type and shape of each tensor; DiodeLutError for another file."""
     import orjson
 

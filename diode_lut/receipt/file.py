@@ -45,6 +45,8 @@ def _device_fields(hardware: Hardware, device: Device) -> Iterator[str]:
     yield f'"hits": {_lines(_hit_to_json(hit, calls) for hit, calls in sorted(device.hits.items()))}'
     yield f'"misses": {_lines(misses_to_json(device))}'
     yield f'"skipped": {_lines(_skip_to_json(skip, calls) for skip, calls in sorted(device.skipped.items()))}'
+    yield f'"no_choice": {_lines({**each.to_json(), "calls": n} for each, n in sorted(device.no_choice.items()))}'
+    yield f'"cached": {device.cached}'
 
 
 def versions_to_json(versions: Versions) -> dict[str, str]:
@@ -103,9 +105,12 @@ EARLIER_NAMES = {"kin": "same_arch"}
 T = TypeVar("T")
 
 
-def read_receipt(path: Path) -> Receipt:
-    """The receipt in the file; ReceiptError, with the place inside, if it is none or of another version."""
-    data = read_at_most(path, MAX_BYTES)
+def read_receipt(path: Path, contents: bytes | None = None) -> Receipt:
+    """The receipt in the file; ReceiptError, with the place inside, if it is none or of another version.
+
+    ``contents`` are those of a file that is not on disk.
+    """
+    data = read_at_most(path, MAX_BYTES) if contents is None else contents
     if has_more_values(data, MAX_VALUES):
         raise ReceiptError(f"{path}: more than {MAX_VALUES} values, too many for a receipt")
     try:
@@ -162,7 +167,7 @@ def _versions(value: Any) -> Versions:
 
 
 def _device(value: Any) -> tuple[Hardware, Device]:
-    fields = _fields(value, ("hardware", "sources", "left_out", "hits", "misses", "skipped"))
+    fields = _fields(value, ("hardware", "sources", "left_out", "hits", "misses", "skipped"), ("no_choice", "cached"))
     device = Device(dict.fromkeys(_each(fields, "sources", _source)), dict.fromkeys(_each(fields, "left_out", _string)))
     for hit, calls in _each(fields, "hits", _hit):
         device.hits[hit] += calls
@@ -172,6 +177,9 @@ def _device(value: Any) -> tuple[Hardware, Device]:
         device.misses[problem] += calls
         if expected is not None:
             device.expect(problem, expected)
+    for problem, calls, _ in _each(fields, "no_choice", _miss) if "no_choice" in fields else ():
+        device.no_choice[problem] += calls
+    device.cached = _integer(fields, "cached", 0) if "cached" in fields else 0
     with _inside("hardware"):
         return _hardware(fields["hardware"]), device
 

@@ -63,7 +63,8 @@ class Device:
 
     ``left_out`` are the reasons why other tables and models could not answer. ``misses`` were left to Inductor. For
     misses that a model knows, ``expected_permille`` is the gain over aten that it expects of its first config, in
-    thousandths.
+    thousandths. ``no_choice`` are those for which Inductor has nothing but the library; they are not among the calls.
+    ``cached`` counts what was decided in an earlier compile, whose graph came from a cache: calls and ``no_choice``.
     """
 
     sources: dict[Source, None] = field(default_factory=dict)
@@ -72,6 +73,8 @@ class Device:
     misses: Counter[Problem] = field(default_factory=Counter)
     expected_permille: dict[Problem, int] = field(default_factory=dict)
     skipped: Counter[Skip] = field(default_factory=Counter)
+    no_choice: Counter[Problem] = field(default_factory=Counter)
+    cached: int = 0
 
     @property
     def calls(self) -> int:
@@ -85,6 +88,8 @@ class Device:
         self.hits.update(other.hits)
         self.misses.update(other.misses)
         self.skipped.update(other.skipped)
+        self.no_choice.update(other.no_choice)
+        self.cached += other.cached
         for problem, permille in other.expected_permille.items():
             self.expect(problem, permille)
 

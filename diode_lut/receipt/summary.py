@@ -76,8 +76,8 @@ def as_text(receipt: Receipt) -> str:
     lost = losses(receipt)
     for hardware, device in sorted(receipt.devices.items(), key=lambda item: item[0]):
         lines += ["", *_device(hardware, device, [loss for loss in lost if loss.hardware == hardware])]
-    if not any(device.calls for device in receipt.devices.values()):
-        lines += ["", "nothing was asked: nothing was compiled, or all of it came from Inductor's caches"]
+    if not any(device.calls or device.no_choice for device in receipt.devices.values()):
+        lines += ["", "nothing was asked: no GEMM was compiled, and none came with a graph from Inductor's caches"]
     return as_lines(lines)
 
 
@@ -94,6 +94,12 @@ def _device(hardware: Hardware, device: Device, lost: list[Loss]) -> Iterator[st
         by_tier = ", ".join(f"{tier} {calls}" for tier, calls in _calls_by_tier(device).items() if calls)
         share = f"{answered / device.calls:.1%} answered{by_tier and f' ({by_tier})'}"
         yield f"  {_count(device.calls, 'call', 'calls')}, {share}, {device.misses.total()} left to Inductor"
+    if device.no_choice:
+        calls = _count(device.no_choice.total(), "call", "calls")
+        remedy = "on a CPU, torch._inductor.config.freezing gives it one for linear layers" if hardware.is_cpu else ""
+        yield f"  {calls} without a choice, where Inductor has only the library{remedy and f' ({remedy})'}"
+    if device.cached:
+        yield f"  {device.cached} of these were decided in an earlier compile, whose graph came from Inductor's caches"
     for name, (fused, apart) in _epilogues(device).items():
         yield f"  {name} epilogues: {fused} fused into the matmul, {apart} left to a kernel of their own"
     yield from _misses(lost)
@@ -102,7 +108,7 @@ def _device(hardware: Hardware, device: Device, lost: list[Loss]) -> Iterator[st
 
 def _source(source: Source) -> str:
     rows = f", {source.rows} rows" if source.rows else ""
-    return f"{source.tier}: {source.path or 'in memory'}{rows}, sha256 {source.digest[:12]}"
+    return f"{source.tier}: {source.path}{rows}, sha256 {source.digest[:12]}"
 
 
 def _misses(lost: list[Loss]) -> Iterator[str]:
@@ -164,6 +170,8 @@ def _device_to_json(hardware: Hardware, device: Device) -> dict[str, Any]:
         "hits": _calls_by_tier(device),
         "epilogues": {name: {"fused": fused, "apart": apart} for name, (fused, apart) in _epilogues(device).items()},
         "skipped_configs": device.skipped.total(),
+        "no_choice": device.no_choice.total(),
+        "cached": device.cached,
         "sources": [source._asdict() for source in sorted(device.sources)],
         "left_out": sorted(device.left_out),
     }

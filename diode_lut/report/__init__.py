@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from diode_lut.report.page import as_data, as_page
+from diode_lut.report.page import Asked, Side, as_data, as_page
 
-__all__ = ["as_data", "as_page"]
+__all__ = ["Asked", "Side", "as_data", "as_page"]

@@ -19,12 +19,18 @@ from typing import Any, NamedTuple
 import orjson
 import vl_convert
 
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS, Problem
-from diode_lut.evaluate import MISS, Case, Evaluation
+from diode_lut.evaluate import MISS, REGRET_CLASSES, REGRET_LIMITS, Case, Evaluation
+from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN
+from diode_lut.model.ranking import Model
+from diode_lut.selection.sources import ModelSource, TableSource, Threshold
+from diode_lut.settings import config
 from diode_lut.table import Candidate, Entry, Table
-from diode_lut.table.canonical import key_text
+from diode_lut.table.canonical import canonical_order, key_text
+from diode_lut.table.entry import KEY_FIELDS
 
 _ORDER = (OPS, DTYPES, LAYOUTS)
 
@@ -66,61 +72,131 @@ Plain = dict[str, Any]
 """A JSON object."""
 
 
-def as_data(
-    table: Table,
-    evaluation: Evaluation | None = None,
-    *,
-    link: str = "",
-    datasets: Sequence[str] = (),
-    file: bytes | None = None,
-) -> Plain:
-    """The table's name and provenance, its rows, and the problems of the evaluation.
+class Side(NamedTuple):
+    """A table or model that the page shows, with the evaluation of its choices.
 
-    ``link`` is the URL of the table's file, and ``file`` its content, which is read again by default. Rows are in
-    drawing order, the least specific first. ``row`` of a problem is the index of the row that answers it, None for a
-    miss. ``kinds`` of rows and problems are indices into the list ``kinds``. Gains are factors and regrets are
-    fractions, with six digits; they are None if not measured.
+    ``link`` is the URL of the table's file, and ``file`` its content, which is read again by default.
     """
-    cases = evaluation.cases if evaluation else ()
-    kinds = kinds_of(table.entries, (case.problem for case in cases))
-    lines = dict(zip(table.entries, table.lines(file), strict=True))
-    entries = sorted(table.entries, key=lambda entry: -entry.volume)
-    answered = _by_entry(table, cases)
-    numbers = {entry: number for number, entry in enumerate(entries)}
+
+    chooser: Table | Model
+    evaluation: Evaluation | None = None
+    link: str = ""
+    file: bytes | None = None
+
+    @property
+    def name(self) -> str:
+        """The file's name, or the hardware."""
+        return printable(self.chooser.path.name) if self.chooser.path else str(self.chooser.hardware)
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """The rows of a table in drawing order, the least specific first; a model has none."""
+        rows = self.chooser.entries if isinstance(self.chooser, Table) else ()
+        return sorted(rows, key=lambda entry: (entry.volume, canonical_order(entry)), reverse=True)
+
+    @property
+    def cases(self) -> Sequence[Case]:
+        """The measured problems, with the choices for them."""
+        return self.evaluation.cases if self.evaluation else ()
+
+
+class Asked(NamedTuple):
+    """A problem that programs asked for, by a receipt: how often, and what answered, empty for a miss."""
+
+    problem: Problem
+    calls: int
+    answer: str
+
+
+def as_data(
+    side: Side, *, beside: Side | None = None, datasets: Sequence[str] = (), asked: Sequence[Asked] = ()
+) -> Plain:
+    """The table's name and provenance, its rows, and the problems of the evaluation; the same of what is beside it.
+
+    ``table`` of rows and problems is 0, or 1 for what is beside. Of the rows that cover a problem, the last one
+    answers. ``row`` of a problem is the index of the row that answers it, None for a miss and for a model. ``kinds`` of
+    rows and problems are indices into the list ``kinds``. Gains are factors and regrets are fractions, with six digits;
+    they are None if not measured. Times are in nanoseconds.
+    """
+    table = side.chooser
+    assert isinstance(table, Table)
+    sides = [side] if beside is None else [side, beside]
+    problems = [case.problem for each in sides for case in each.cases] + [each.problem for each in asked]
+    kinds = kinds_of((entry for each in sides for entry in each.entries), problems)
+    rows: list[Plain] = []
+    cases: list[Plain] = []
+    for number, each in enumerate(sides):
+        answered = _by_entry(each)
+        indices = {entry: len(rows) + index for index, entry in enumerate(each.entries)}
+        cases += (
+            {"table": number, **_problem(case, None if entry is None else indices[entry], kinds)}
+            for entry, its_cases in answered.items()
+            for case in its_cases
+        )
+        rows += ({"table": number, **row} for row in _rows(each, kinds, answered))
     return {
-        "name": printable(table.path.name) if table.path else str(table.hardware),
-        "link": link,
+        "tables": [each.name for each in sides],
+        "links": [each.link for each in sides],
         "hardware": str(table.hardware),
         "provenance": {
             name: printable(_listed(value)) for name, value in table.provenance.items() if name != "datasets"
         },
+        "names": {"op": OPS, "dtype": DTYPES, "layout": LAYOUTS},
+        "peaks": _peaks(table.hardware),
+        "classes": {"limits": REGRET_LIMITS, "labels": REGRET_CLASSES},
         "datasets": list(map(printable, datasets)),
         "invalid": len(table.errors),
         "kinds": [kind._asdict() for kind in kinds],
-        "rows": [_row(entry, lines[entry], kinds, answered[entry]) for entry in entries],
-        "problems": [
-            _problem(case, numbers[entry] if entry else None, kinds)
-            for entry, its_cases in answered.items()
-            for case in its_cases
-        ],
+        "rows": rows,
+        "problems": cases,
+        "asked": [_asked(each, sides, kinds) for each in asked],
     }
 
 
-def _by_entry(table: Table, cases: Iterable[Case]) -> Mapping[Entry | None, list[Case]]:
-    """The cases by the row that answers them; misses are at None."""
+def _rows(side: Side, kinds: Sequence[Kind], answered: Mapping[Entry | None, list[Case]]) -> list[Plain]:
+    if not isinstance(side.chooser, Table):
+        return []
+    lines = dict(zip(side.chooser.entries, side.chooser.lines(side.file), strict=True))
+    return [_row(entry, lines[entry], kinds, answered.get(entry, [])) for entry in side.entries]
+
+
+def _by_entry(side: Side) -> Mapping[Entry | None, list[Case]]:
+    """The cases by the row that answers them; misses, and those that a model answers, are at None."""
     answered: dict[Entry | None, list[Case]] = defaultdict(list)
-    for case in cases:
-        answered[None if case.origin == MISS else table.lookup(case.problem)].append(case)
+    for case in side.cases:
+        table = side.chooser if case.origin != MISS and isinstance(side.chooser, Table) else None
+        answered[table.lookup(case.problem) if table else None].append(case)
     return answered
 
 
+def _asked(asked: Asked, sides: Sequence[Side], kinds: Sequence[Kind]) -> Plain:
+    """A problem of a receipt, with what each side answers today."""
+    problem = asked.problem
+    return {
+        "name": str(problem),
+        "kinds": [kinds.index(kind_of(problem))] if kind_of(problem) in kinds else [],
+        **{field: getattr(problem, field) for field in KEY_FIELDS},
+        "calls": asked.calls,
+        "answer": printable(asked.answer),
+        "now": [_answer(side.chooser, problem) for side in sides],
+    }
+
+
+def _answer(chooser: Table | Model, problem: Problem) -> str | None:
+    """The first config of the answer; None if there is none."""
+    source = TableSource(chooser) if isinstance(chooser, Table) else ModelSource(chooser, chooser.hardware)
+    answer = source.ask(problem, Threshold.of(config), padding=config.pad)
+    return str(answer.configs[0]) if answer is not None and answer.configs else None
+
+
 def _row(entry: Entry, line: int | None, kinds: Sequence[Kind], cases: Sequence[Case]) -> Plain:
-    measured = Evaluation(cases, 0, ATEN).summary
+    measured = Evaluation(cases, 0, str(ATEN)).summary
     return {
         "line": line,
         "key": key_text(entry),
         "kinds": [number for number, kind in enumerate(kinds) if kind_of(entry).covers(kind)],
-        **{size: getattr(entry, size) for size in "bmnk"},
+        **{field: getattr(entry, field) for field in KEY_FIELDS},
+        "aten": entry.aten_ns and entry.aten_ns._asdict(),
         "configs": [{"config": str(each.config), "gain": _gain(each)} for each in entry.candidates],
         "template": entry.candidates[0].config.template,
         "measured": entry.problems,
@@ -135,9 +211,13 @@ def _problem(case: Case, row: int | None, kinds: Sequence[Kind]) -> Plain:
     problem = case.problem
     return {
         "row": row,
+        "missed": case.origin == MISS,
         "name": str(problem),
         "kinds": [kinds.index(kind_of(problem))],
-        **{size: getattr(problem, size) for size in "bmnk"},
+        **{field: getattr(problem, field) for field in KEY_FIELDS},
+        "ns": case.ns,
+        "best_ns": case.best_ns,
+        "aten_ns": case.baseline_ns,
         "choice": str(case.choice),
         "template": case.choice.template,
         "best": str(case.best),
@@ -145,6 +225,12 @@ def _problem(case: Case, row: int | None, kinds: Sequence[Kind]) -> Plain:
         "best_gain": _rounded(case.best_gain),
         "regret": None if case.ns is None else _rounded(case.regret),
     }
+
+
+def _peaks(hardware: Hardware) -> dict[str, float] | None:
+    """Operations and bytes in a nanosecond that the whole device does at most; None where they are not known."""
+    peaks = architecture(hardware.arch).peaks
+    return peaks and {name: value * hardware.sm_count for name, value in peaks._asdict().items()}
 
 
 def _gain(candidate: Candidate) -> float | None:
@@ -164,7 +250,7 @@ def _listed(value: str | list[str]) -> str:
 
 _ASSETS = Path(__file__).parent / "assets"
 
-_SCRIPTS = ("words", "filters", "colours", "view", "coverage", "charts", "details", "rows", "main")
+_SCRIPTS = ("words", "filters", "colours", "view", "coverage", "charts", "details", "ask", "rows", "address", "main")
 """Names of the files of the page's program, in loading order."""
 
 
@@ -172,7 +258,7 @@ def as_page(data: Mapping[str, Any]) -> str:
     """The HTML of the page for the result of ``as_data``."""
     program = "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
     return Template(_asset("page.html")).substitute(
-        title=escape(str(data["name"])),
+        title=escape(" and ".join(data["tables"])),
         hashes=" ".join(f"'sha256-{_digest(script)}'" for script in (_library(), program)),
         style=_asset("style.css"),
         data=orjson.dumps(data).decode().replace("<", r"\u003c"),  # so that no note can end the script element

@@ -11,6 +11,7 @@ from diode_lut.domain.errors import SettingError
 from diode_lut.domain.hardware import Hardware, detect_hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.runtime import recorder
+from diode_lut.runtime.choosers import registered
 from diode_lut.runtime.recorder import Counts
 from diode_lut.runtime.snapshot import selector_for, selector_with
 from diode_lut.selection.catalog import (
@@ -64,9 +65,8 @@ def select(problem: Problem, *, hardware: Hardware | str | None = None) -> Decis
     there is none, or if torch finds no device.
     """
     settings = config.copy()
-    return selector_for(_hardware(hardware, settings), settings).select(
-        problem, Threshold.of(settings), padding=settings.pad
-    )
+    selector = selector_for(_hardware(hardware, settings), settings, registered())
+    return selector.select(problem, Threshold.of(settings), padding=settings.pad)
 
 
 def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
@@ -81,12 +81,13 @@ def explanation(problem: Problem, *, hardware: Hardware | str | None = None, fil
     """
     settings = config.copy()
     if file is None:
-        selector = selector_for(_hardware(hardware, settings), settings)
+        selector = selector_for(_hardware(hardware, settings), settings, registered())
     else:
         opened = _open(file)
         mine = TableFile(file, opened.hardware, shipped=False)
         called = isinstance(hardware, str) and mine.called(hardware)
-        selector = selector_with(opened, mine.hardware if called else _hardware(hardware, settings), settings)
+        device = mine.hardware if called else _hardware(hardware, settings)
+        selector = selector_with(opened, device, settings, registered())
     return explanation_of(selector, problem, Threshold.of(settings), padding=settings.pad)
 
 

@@ -67,7 +67,7 @@ def _write(own_receipt: Callable[[], Receipt], *, child: bool) -> None:
     from diode_lut.receipt.file import receipt_bytes
 
     receipt = own_receipt()
-    asked = any(device.calls for device in receipt.devices.values())
+    asked = any(device.calls or device.no_choice for device in receipt.devices.values())
     try:
         path = _destination(Path(config.receipt), child=child)
         if asked or (not child and _wants_empty(path)):

@@ -1,7 +1,7 @@
 """What happens in this process, event by event: the statistics and the receipt are both made of these events.
 
-The events are ``decided``, ``served``, ``skipped``, ``devices_seen`` and ``sources_seen``. Each takes effect
-once, under one lock, in every Counts that is counting and in the receipt.
+The events are ``decided``, ``served``, ``skipped``, ``no_choice``, ``restored``, ``devices_seen`` and ``sources_seen``.
+Each takes effect once, under one lock, in every Counts that is counting and in the receipt.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import platform
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.domain.version import __version__
 from diode_lut.io.forks import in_forked_children
 from diode_lut.kernels.config import Config
@@ -34,8 +34,10 @@ class Counts:
 
     ``hits`` counts answers per tier, ``fallbacks`` the problems that were left to Inductor, ``skipped_configs`` the
     configs of answers that could not run and gave way to the next, ``unserved`` the answers of which none could run, so
-    that Inductor chose after all. ``seconds`` is the wall time of selecting, with the reading of tables at first use.
-    ``avg_confidence`` is that of the model's answers, 0 without any.
+    that Inductor chose after all. ``no_choice`` counts the problems for which Inductor has nothing but the library, so
+    that no decision was asked for. ``cached`` counts those predictions and ``no_choice`` that belong to an earlier
+    compile, whose graph came from a cache. ``seconds`` is the wall time of selecting, with the reading of tables at
+    first use. ``avg_confidence`` is that of the model's answers, 0 without any.
     """
 
     total_predictions: int = 0
@@ -43,8 +45,20 @@ class Counts:
     fallbacks: int = 0
     skipped_configs: int = 0
     unserved: int = 0
+    no_choice: int = 0
+    cached: int = 0
     seconds: float = 0.0
     avg_confidence: float = 0.0
+
+    def add(self, other: Counts) -> None:
+        """Add what others count, but for ``seconds``."""
+        sure, others = self.hits[TIERS[-1]], other.hits[TIERS[-1]]
+        if others:
+            self.avg_confidence += (other.avg_confidence - self.avg_confidence) * others / (sure + others)
+        for tier, hits in other.hits.items():
+            self.hits[tier] += hits
+        for name in ("total_predictions", "fallbacks", "skipped_configs", "unserved", "no_choice", "cached"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def as_dict(self) -> dict[str, Any]:
         """A copy as plain values, all of one moment."""
@@ -56,6 +70,8 @@ _lock = threading.RLock()
 """Held while an event takes effect, and while the results are read; reentrant, because a signal handler may compile."""
 _counting = [Counts()]
 """Whatever counts right now; the first is the process's own."""
+_collecting = threading.local()
+"""``collected``: what the innermost ``collecting`` of this thread has collected so far."""
 _devices: dict[Hardware, Device] = {}
 """What was asked for each hardware, and which tables and models there are for it; also for hardware elsewhere."""
 _present: set[Hardware] = set()
@@ -76,7 +92,7 @@ def decided(decision: Decision, seconds: float) -> None:
     """Inductor asked about a problem, and selecting took this many seconds."""
     tier, confidence = decision.tier, decision.confidence
     with _lock:
-        for counts in _counting:
+        for counts in _counts():
             counts.total_predictions += 1
             counts.seconds += seconds
             if tier == ABSTAIN:
@@ -91,15 +107,15 @@ def served(decision: Decision, configs: tuple[Config, ...]) -> None:
     """Inductor got these configs of the decision; with none, it chose by itself."""
     hit = Hit(decision.problem, *_who(decision), _configs(configs)) if configs else None
     with _lock:
-        device = _device(decision.hardware)
-        if hit is not None:
-            device.hits[hit] += 1
-            return
-        device.misses[decision.problem] += 1
-        if decision.expected_time is not None:
-            device.expect(decision.problem, int(1000 / decision.expected_time))
-        if decision.configs:
-            for counts in _counting:
+        for device in _receiving(decision.hardware):
+            if hit is not None:
+                device.hits[hit] += 1
+                continue
+            device.misses[decision.problem] += 1
+            if decision.expected_time is not None:
+                device.expect(decision.problem, int(1000 / decision.expected_time))
+        if hit is None and decision.configs:
+            for counts in _counts():
                 counts.unserved += 1
 
 
@@ -107,12 +123,34 @@ def skipped(decision: Decision, config: Config, reason: str) -> bool:
     """A config of the decision cannot run; whether that is the first time for this row, or for any model."""
     skip = Skip(decision.problem, *_who(decision), _config(config), reason)
     with _lock:
-        for counts in _counting:
+        for counts in _counts():
             counts.skipped_configs += 1
-        _device(decision.hardware).skipped[skip] += 1
+        for device in _receiving(decision.hardware):
+            device.skipped[skip] += 1
         known = len(_warned)
         _warned.add((decision.entry, config))
         return len(_warned) > known
+
+
+def no_choice(problem: Problem, hardware: Hardware) -> None:
+    """Inductor has nothing but the library for this problem."""
+    with _lock:
+        for counts in _counts():
+            counts.no_choice += 1
+        for device in _receiving(hardware):
+            device.no_choice[problem] += 1
+
+
+def restored(counts: Counts, devices: Mapping[Hardware, Device]) -> None:
+    """A graph came from a cache: what was counted and noted, by ``collecting``, when it was compiled."""
+    with _lock:
+        for each in _counts():
+            each.add(counts)
+            each.cached += counts.total_predictions + counts.no_choice
+        for hardware, found in devices.items():
+            for device in _receiving(hardware):
+                device.add(found)
+                device.cached += found.calls + found.no_choice.total()
 
 
 def devices_seen(hardware: Iterable[Hardware]) -> None:
@@ -127,7 +165,8 @@ def sources_seen(selector: Selector) -> None:
         device = _devices.setdefault(selector.hardware, Device())
         for tier in selector.tiers:
             for source in tier.sources:
-                device.sources[Source(tier.name, _name(source.path), source.digest, source.rows)] = None
+                name = _text(str(source.path or source.name()))
+                device.sources[Source(tier.name, name, source.digest, source.rows)] = None
             device.left_out.update(dict.fromkeys(_text(f"{tier.name}: {reason}") for reason in tier.left_out))
 
 
@@ -149,6 +188,24 @@ def counting() -> Iterator[Counts]:
             _counting.remove(counts)
 
 
+class Collected(NamedTuple):
+    """What one thread has asked for within a block."""
+
+    counts: Counts
+    devices: dict[Hardware, Device]
+
+
+@contextmanager
+def collecting() -> Iterator[Collected]:
+    """What this thread asks for within the ``with`` block, but for what an inner block collects."""
+    collected, before = Collected(Counts(), {}), _collecting.__dict__.get("collected")
+    _collecting.collected = collected
+    try:
+        yield collected
+    finally:
+        _collecting.collected = before
+
+
 def own_receipt() -> Receipt:
     """What this process has asked so far; what happens later does not change it."""
     torch, triton = (str(getattr(sys.modules.get(name), "__version__", "")) for name in ("torch", "triton"))
@@ -157,6 +214,20 @@ def own_receipt() -> Receipt:
         devices = {hardware: device for hardware, device in _devices.items() if hardware in _present}
         own = Receipt(1, {versions: None}, round(_counting[0].seconds * 1e9), devices)
         return merge_receipts([own])
+
+
+def _counts() -> list[Counts]:
+    """Whatever counts what this thread asks for."""
+    collected = _collecting.__dict__.get("collected")
+    return _counting if collected is None else [*_counting, collected.counts]
+
+
+def _receiving(hardware: Hardware) -> Iterator[Device]:
+    """Wherever it is noted what this thread asks for on a device of this machine."""
+    yield _device(hardware)
+    collected = _collecting.__dict__.get("collected")
+    if collected is not None:
+        yield collected.devices.setdefault(hardware, Device())
 
 
 def _device(hardware: Hardware) -> Device:
@@ -174,10 +245,6 @@ def _who(decision: Decision) -> tuple[str, str, str]:
     """The tier, the digest of the file, and the row that answered."""
     digest = "" if decision.source is None else decision.source.digest
     return decision.tier, digest, "" if decision.entry is None else _row(decision.entry)
-
-
-def _name(path: Path | None) -> str:
-    return "" if path is None else _text(str(path))
 
 
 def _text(text: str) -> str:

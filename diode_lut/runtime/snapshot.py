@@ -9,6 +9,7 @@ import time
 from collections.abc import Hashable
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from diode_lut.domain.errors import MissError
 from diode_lut.domain.hardware import Hardware, detect_hardware, local_devices
@@ -19,7 +20,9 @@ from diode_lut.io.forks import in_forked_children
 from diode_lut.io.resources import code_digest
 from diode_lut.kernels.config import Config
 from diode_lut.runtime import recorder
+from diode_lut.runtime.choosers import registered
 from diode_lut.selection.catalog import tiers_for, warn_of_useless
+from diode_lut.selection.chooser import CHOOSER, Chooser, with_choosers
 from diode_lut.selection.selector import Decision, Selector
 from diode_lut.selection.sources import Threshold
 from diode_lut.settings import Settings, config
@@ -45,20 +48,32 @@ class Snapshot:
 
     def __init__(self) -> None:
         self.settings = config.copy()
+        self.choosers = registered()
         self._devices: dict[str, Hardware] = {}
         self._selectors: dict[Hardware, Selector] = {}
 
     @cached_property
     def identity(self) -> tuple[Hashable, ...]:
         """Everything that its decisions can depend on: equal in another process if that decides the same."""
-        devices = tuple(map(self._hardware, local_devices()))
-        _warn_of_useless(self.settings.tables, devices)
+        devices = self._local()
         cpu, *gpus = (self._selector(hardware).digest for hardware in devices)
         recorder.devices_seen(devices)
         names = ("policy", "default_mode", "pad", "top_k", "fallback_to_autotune", "strict", "epilogues")
         settings = (*(getattr(self.settings, name) for name in names), *Threshold.of(self.settings))
         # Where GPUs are alike, their number does not matter; where they differ, a graph may be for any of them.
-        return (__version__, code_digest(), *settings, cpu, *(gpus if len(set(gpus)) > 1 else gpus[:1]))
+        return (
+            __version__,
+            code_digest(),
+            *settings,
+            *(() if self.is_identified else [uuid4().hex]),  # a new one each time, so that no cache hits
+            cpu,
+            *(gpus if len(set(gpus)) > 1 else gpus[:1]),
+        )
+
+    @property
+    def is_identified(self) -> bool:
+        """Whether all that answers has an identity; a chooser may have none."""
+        return CHOOSER not in self.settings.tiers or all(chooser.is_identified for chooser in self.choosers)
 
     def decide(self, problem: Problem, device: str | torch.device, *, padding: bool) -> Decision:
         """The decision for one problem on one of torch's devices, which is recorded.
@@ -87,32 +102,47 @@ class Snapshot:
         if not served and self.settings.strict:
             raise MissError(_missed(decision))
 
+    def record_no_choice(self, problem: Problem, device: str | torch.device) -> None:
+        """Record a problem for which Inductor has nothing but the library, so that no answer could change anything."""
+        recorder.no_choice(problem, self._hardware(device))
+        log.debug("%s on %s: Inductor has no choice", problem, device)
+
     def _hardware(self, device: str | torch.device) -> Hardware:
         name = str(device)
         return self._devices.get(name) or self._devices.setdefault(name, detect_hardware(device))
 
     def _selector(self, hardware: Hardware) -> Selector:
         found = self._selectors.get(hardware)
-        return found or self._selectors.setdefault(hardware, selector_for(hardware, self.settings))
+        if found is not None:
+            return found
+        _warn_of_useless(self.settings.tables, self._local())
+        return self._selectors.setdefault(hardware, selector_for(hardware, self.settings, self.choosers))
+
+    def _local(self) -> tuple[Hardware, ...]:
+        """All devices of this machine."""
+        return tuple(map(self._hardware, local_devices()))
 
 
 def skip(decision: Decision, config: Config, reason: str) -> None:
     """Record a config of the decision that cannot run; warn, once for each config of a row, or of models."""
     if recorder.skipped(decision, config, reason):
         found = f"{config} cannot run {decision.problem} here: {reason}"
-        instead = "Inductor decides" if decision.only_first else "the row's next config is taken, if there is one"
+        instead = "Inductor decides" if decision.only_first else "the next config is taken, if there is one"
         log.warning("%s: %s; %s", decision.where, printable(found), instead)
 
 
-def selector_for(hardware: Hardware, settings: Settings) -> Selector:
+def selector_for(hardware: Hardware, settings: Settings, choosers: tuple[Chooser, ...]) -> Selector:
     """What answers for ``hardware`` under these settings; tables that were read for it lately are not read again."""
     with _lock:
-        return _build_selector(hardware, settings.tables, settings.tiers)
+        return _build_selector(hardware, settings.tables, settings.tiers, choosers)
 
 
-def selector_with(opened: Table | Model, hardware: Hardware, settings: Settings) -> Selector:
+def selector_with(
+    opened: Table | Model, hardware: Hardware, settings: Settings, choosers: tuple[Chooser, ...]
+) -> Selector:
     """The same with a table or model that was read before, which is the first of the user's own."""
-    return Selector(hardware, tiers_for(hardware, settings.tables, settings.tiers, opened))
+    tiers = tiers_for(hardware, settings.tables, settings.tiers, opened)
+    return Selector(hardware, with_choosers(tiers, hardware, choosers, settings.tiers))
 
 
 def forget_tables() -> None:
@@ -122,10 +152,14 @@ def forget_tables() -> None:
 
 
 @lru_cache(maxsize=8)
-def _build_selector(hardware: Hardware, user_tables: tuple[str, ...], tiers: tuple[str, ...]) -> Selector:
-    selector = Selector(hardware, tiers_for(hardware, user_tables, tiers))
+def _build_selector(
+    hardware: Hardware, user_tables: tuple[str, ...], tiers: tuple[str, ...], choosers: tuple[Chooser, ...]
+) -> Selector:
+    selector = Selector(hardware, with_choosers(tiers_for(hardware, user_tables, tiers), hardware, choosers, tiers))
     sources = [
-        f"{tier.name}: {source.path} ({source.description()})" for tier in selector.tiers for source in tier.sources
+        f"{tier.name}: {source.path or source.name()} ({source.description()})"
+        for tier in selector.tiers
+        for source in tier.sources
     ]
     log.info("%s: %s", hardware, printable(", ".join(sources)) or "no tables")
     recorder.sources_seen(selector)

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from diode_lut.domain.errors import DiodeLutError, HardwareError, ModelError, TableError, let_pass
+from diode_lut.domain.gpus import known_gpu
 from diode_lut.domain.hardware import Hardware, slug
 from diode_lut.io.log import warn_once
 from diode_lut.io.permissions import distrust
 from diode_lut.io.resources import own_tables_directory, tables_directory
 from diode_lut.model.header import SUFFIX, read_model_hardware
-from diode_lut.selection.selector import Tier
+from diode_lut.selection.selector import Tier, switched_off
 from diode_lut.selection.sources import ModelSource, TableSource
 from diode_lut.settings import TIERS
 from diode_lut.table import Table, read_hardware, read_table
@@ -70,7 +71,12 @@ class TableFile(NamedTuple):
 
     def called(self, name: str) -> bool:
         """Whether ``name`` means this: a table by its file, its hardware or an alias of that; a model by its file."""
-        return slug(name) == slug(self.name) or (not is_model(self.path) and self.hardware.called(name))
+        return slug(name) == slug(self.name) or (not is_model(self.path) and self._for(name))
+
+    def _for(self, name: str) -> bool:
+        """Whether it is for the hardware of that name, or for the well-known GPU that the name means."""
+        gpu = known_gpu(name)
+        return self.hardware.called(name) or (gpu is not None and gpu.same_device(self.hardware))
 
 
 def find_tables(user_tables: Iterable[str]) -> list[TableFile]:
@@ -176,8 +182,7 @@ def tiers_for(
         fitting = [file for file in left if shipped.fits(file.hardware, hardware)]
         left = [file for file in left if file not in fitting]
         openers[name] = partial(_tier, name, hardware, [str(file.path) for file in fitting], shipped)
-    off = ("switched off by the setting tiers",)
-    return tuple(openers[name]() if name in allowed else Tier(name, left_out=off) for name in TIERS)
+    return tuple(openers[name]() if name in allowed else switched_off(name) for name in TIERS if name in openers)
 
 
 def _names_model(name: str) -> bool:
@@ -218,7 +223,8 @@ def warn_of_useless(user_tables: Iterable[str], devices: Sequence[Hardware]) -> 
     """Warn once of each of the user's own tables that is for none of these devices; models are of use on any."""
     for file in _named_files(user_tables):
         if not is_model(file.path) and not any(file.hardware.same_arch(device) for device in devices):
-            warn_once(f"{file.path}: is for {file.hardware}, so it is of no use on {', '.join(map(str, devices))}")
+            useless = f"{file.path}: is for {file.hardware}, so it is of no use on {', '.join(map(str, devices))}"
+            warn_once(f"{useless}: {file.hardware.why_none_of(devices)}")
 
 
 def _tier(name: str, hardware: Hardware, files: Iterable[str | Table], tables: _Tables) -> Tier:
@@ -244,7 +250,8 @@ def _open_for(hardware: Hardware, file: str | Table, fits: Callable[[Hardware, H
         # The second check: the file may have been replaced in between by a table for other hardware.
         if table is not None and fits(table.hardware, hardware):
             return table
-        return TableError(f"it is for {found}, not for {hardware}", path=path, where="hardware")
+        reason = ": ".join(filter(None, (f"it is for {found}, not for {hardware}", found.difference_from(hardware))))
+        return TableError(reason, path=path, where="hardware")
     except TableError as error:
         let_pass(error)
         warn_once(f"table left out: {error}")

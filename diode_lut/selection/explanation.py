@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from diode_lut.domain.printable import as_lines
 from diode_lut.domain.problem import Problem
-from diode_lut.selection.selector import Decision, Selector
+from diode_lut.selection.selector import ABSTAIN, Decision, Selector
 from diode_lut.selection.sources import THRESHOLD, Answer, Source, Threshold
 from diode_lut.settings import TIERS
 from diode_lut.table import Entry
@@ -29,7 +29,7 @@ class Rival(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """A decision, and what stands behind it where a row answers.
+    """A decision, and what stands behind it where a row or a chooser answers.
 
     ``rivals`` are the other rows that cover the problem, in the order in which they would answer. ``models`` is what
     the models would decide; None where they were asked anyway.
@@ -58,8 +58,7 @@ class Explanation(NamedTuple):
     def _why_behind(self, rival: Rival) -> str:
         """Why the row that answers comes before this one."""
         answering = self.decision.entry
-        assert answering is not None
-        if rival.source is not self.decision.source:
+        if answering is None or rival.source is not self.decision.source:
             return f"{rival.tier}: its table is asked later"
         if rival.entry.volume == answering.volume:
             return "covers as many problems as the row that answers, which contradicts it (check finds such rows)"
@@ -84,7 +83,7 @@ def explain(
     ``padding`` says whether operands may be padded.
     """
     decision = selector.select(problem, threshold, padding=padding)
-    if decision.entry is None:
+    if decision.tier in (ABSTAIN, TIERS[-1]):
         return Explanation(decision, (), None)
     rivals = (
         Rival(tier.name, source, entry)

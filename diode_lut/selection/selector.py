@@ -25,6 +25,11 @@ class Tier(NamedTuple):
     left_out: tuple[str, ...] = ()
 
 
+def switched_off(name: str) -> Tier:
+    """A tier that the setting ``tiers`` leaves out."""
+    return Tier(name, left_out=("switched off by the setting tiers",))
+
+
 class Step(NamedTuple):
     """One thing that gave no answer: a source without a match or that abstained, or the reason why none was asked."""
 

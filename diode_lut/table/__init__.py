@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diode_lut.table.entry import Candidate, Entry, Range, of_kind
 from diode_lut.table.read import read_hardware, read_table
-from diode_lut.table.table import Table, to_bytes, write_table
+from diode_lut.table.table import Table, placed, to_bytes, write_table
 
 __all__ = [
     "Candidate",
@@ -12,6 +12,7 @@ __all__ = [
     "Range",
     "Table",
     "of_kind",
+    "placed",
     "read_hardware",
     "read_table",
     "to_bytes",

@@ -59,6 +59,9 @@ VERSIONS = (1, SCHEMA_VERSION)
 SCHEMAS = {version: f"../schemas/table.v{version}.schema.json" for version in VERSIONS}
 """What ``$schema`` says in a table of this repository: editors then check the file while it is typed."""
 
+SCHEMA_NAMES = {version: f"urn:diode-lut:table:v{version}" for version in VERSIONS}
+"""What it says in a table elsewhere: a name by which editors can be told where the schema is."""
+
 PROVENANCE = ("torch", "triton", "cuda", "driver", "benchmarker", "measured_on", "datasets", "pruned_with", "diode_lut")
 """What ``provenance`` may say, in the order in which it is written."""
 

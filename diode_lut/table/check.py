@@ -73,10 +73,13 @@ def _walk(value: Any, path: JsonPath) -> Iterator[JsonPath]:
         yield from _walk(inner, (*path, step))
 
 
-def check_file(path: Path) -> list[TableError]:
-    """All that is wrong with the table in the file, in the order of its lines; nothing if it is good."""
+def check_file(path: Path, contents: bytes | None = None) -> list[TableError]:
+    """All that is wrong with the table in the file, in the order of its lines; nothing if it is good.
+
+    ``contents`` are those of a file that is not on disk.
+    """
     try:
-        data = read_bytes(path)
+        data = read_bytes(path) if contents is None else contents
         document = parse(path, data, MAX_VALUES)
         version = decode_version(document)
         rows = document.get("entries")

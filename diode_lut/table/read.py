@@ -68,6 +68,7 @@ def read_table(path: Path) -> Table:
 
 def table_of(path: Path, data: bytes) -> Table:
     """The table in the bytes that were read from the file; otherwise as ``read_table``."""
+    _require_size(path, data)
     if data.count(_ROW) > MAX_ENTRIES:
         raise _too_many_rows(path)
     with _no_garbage_collection():
@@ -111,6 +112,7 @@ def read_bytes(path: Path) -> bytes:
 
 def parse(path: Path, data: bytes, most: int) -> Any:
     """The JSON document in the bytes of the file; TableError if there is none, or one of more values than ``most``."""
+    _require_size(path, data)
     if data.startswith(_SAFETENSORS, 4):
         raise TableError("a model, not a table (names of models end with .safetensors)", path=path)
     if has_more_values(data, most):
@@ -128,6 +130,14 @@ def parse(path: Path, data: bytes, most: int) -> Any:
             reason = f"byte 0x{data[wrong.start]:02x} is not UTF-8 (expected a table, which is JSON)"
             raise TableError(reason, path=path, **place._asdict()) from None
         raise TableError(f"not JSON: {error.msg}", path=path, line=error.lineno, column=error.colno) from None
+
+
+def _require_size(path: Path, data: bytes) -> None:
+    """TableError for what was read elsewhere, such as from standard input, and is too large for a table."""
+    if len(data) > MAX_BYTES:
+        raise TableError(f"cannot be read: too large (allowed: {MAX_BYTES >> 20} MiB)", path=path) from OSError(
+            str(path)
+        )
 
 
 def located(path: Path, data: bytes, faults: Iterable[Fault]) -> list[TableError]:

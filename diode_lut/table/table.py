@@ -13,6 +13,7 @@ from diode_lut.domain.printable import as_lines
 from diode_lut.domain.problem import Problem
 from diode_lut.io.files import read_at_most, write_atomically
 from diode_lut.table.canonical import (
+    SCHEMA_NAMES,
     SCHEMA_VERSION,
     SCHEMAS,
     baseline_as_text,
@@ -132,12 +133,17 @@ class Table:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Table) and self.upgraded()._canonical() == other.upgraded()._canonical()
 
+    def with_schema(self, schema: str) -> Table:
+        """The same table, whose ``$schema`` says this; it is no longer what its file holds."""
+        return Table(self.hardware, self.entries, self.provenance, version=self.version, schema=schema, path=self.path)
+
     def upgraded(self) -> Table:
         """The same table in the newest version of the format; it is no longer what its file holds."""
-        ending = SCHEMAS[self.version].rpartition("/")[2]
         schema = self.schema
-        if schema.endswith(ending):
-            schema = schema.removesuffix(ending) + SCHEMAS[SCHEMA_VERSION].rpartition("/")[2]
+        for known in (SCHEMAS, SCHEMA_NAMES):
+            ending = known[self.version].rpartition("/")[2]
+            if schema.endswith(ending):
+                schema = schema.removesuffix(ending) + known[SCHEMA_VERSION].rpartition("/")[2]
         return Table(self.hardware, self.entries, self.provenance, schema=schema, path=self.path)
 
     def __hash__(self) -> int:
@@ -155,6 +161,12 @@ def to_bytes(table: Table) -> bytes:
 def write_table(table: Table, path: Path) -> None:
     """Replace the file with the table in canonical form, atomically; OSError leaves the old file as it was."""
     write_atomically(path, to_bytes(table))
+
+
+def placed(table: Table, path: Path) -> Table:
+    """The table for this file: with the schema's name, if its ``$schema`` is the default, and leads nowhere from it."""
+    leads_nowhere = table.schema == SCHEMAS[table.version] and not (path.parent / table.schema).is_file()
+    return table.with_schema(SCHEMA_NAMES[table.version]) if leads_nowhere else table
 
 
 def as_text(table: Table) -> str:

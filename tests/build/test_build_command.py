@@ -178,7 +178,7 @@ def test_wrong_usage_is_2(tmp_path: Path, options: list[str]) -> None:
 def test_hardware_of_torch_diode_is_named(tmp_path: Path) -> None:
     """For torch-diode's files hardware comes from --hardware or the previous table; what is skipped is said."""
     source, output = torch_diode(tmp_path / "d.json"), tmp_path / "t.json"
-    assert "--hardware" in build(source, "-o", output).stderr
+    assert "--hardware" in build(torch_diode(tmp_path / "x.json", "ACME X1"), "-o", output).stderr
     result = build(source, "-o", output, "--hardware", "NVIDIA H200, sm_90, 132", "--layout", "nt")
     assert result.exit_code == 0
     assert "  skipped, dtype: 'int8' is not one of float16, bfloat16, float32, tf32: 1" in result.stdout.splitlines()

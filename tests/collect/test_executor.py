@@ -11,7 +11,7 @@ from diode_lut.collect.collector import InProcess
 from diode_lut.collect.setup import find_setup
 from diode_lut.collect.tasks import Shard, Task
 from diode_lut.dataset import Timing
-from diode_lut.domain.errors import DeviceLostError
+from diode_lut.domain.errors import DeviceLostError, install_command
 from diode_lut.kernels.config import ATEN
 from tests.collect.collection import Collection
 from tests.collect.measurers import FAULTS, HANGS, SLOW, SPLIT, problem
@@ -22,7 +22,7 @@ def test_fault_names_the_config(collection: Collection) -> None:
     with pytest.raises(DeviceLostError) as caught:
         list(collection.run([problem(110), problem(FAULTS), problem(1)], device="cpu"))
     assert str(caught.value).startswith(f"{problem(FAULTS)}, {SPLIT}: died (launch), and took this process with it")
-    assert "pip install diode-lut[cluster]" in str(caught.value)
+    assert f"{install_command('cluster')}" in str(caught.value)
     assert collection.timings().keys() == {problem(110)}
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.collect.problems import BLOCK, find_problems, problem_set, read_problems
+from diode_lut.collect.problems import BLOCK, problem_set, read_problems
 from diode_lut.collect.setup import SETS
 from diode_lut.collect.tasks import Family
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, pack, read_dataset
@@ -56,7 +56,7 @@ def test_alignment_is_that_of_packed_operands_unless_given(tmp_path: Path, field
         ([MM, {"op": "mm"}], ": [1].dtype: missing (needed: op, dtype, M, N, K)"),
         ([{**MM, "dtype": "int8"}], ": [0].dtype: 'int8' is not one of float16, bfloat16, float32, tf32"),
         ([{**MM, "op": ["mm"]}], ": [0].op: ['mm'] is not one of mm, addmm, bmm, baddbmm"),
-        ([{**MM, "layout": "NN"}], ": [0].layout: 'NN' is not one of nn, nt, tn, tt"),
+        ([{**MM, "layout": "NX"}], ": [0].layout: 'nx' is not one of nn, nt, tn, tt"),
         ([{**MM, "M": 0}], ": [0].m: 0 is not an integer from 1 to 2147483647"),
         ([{**MM, "K": 64.0}], ": [0].k: 64.0 is not an integer from 1 to 2147483647"),
         ([{**MM, "N": True}], ": [0].n: True is not an integer from 1 to 2147483647"),
@@ -91,6 +91,32 @@ def test_what_is_written_is_what_is_read(data: st.DataObject, tmp_path_factory: 
     assert read_problems(write(tmp_path_factory.mktemp("problems") / "problems.json", [fields])) == [problem]
 
 
+SHAPE = {"version": 1, "B": 1, "M": 256, "N": 1024, "K": 512, "out_size": [1, 1024, 256]} | dict.fromkeys(
+    ("M_dtype", "K_dtype", "out_dtype"), "float16"
+)
+
+
+def test_torch_diodes_shape_sets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Both of its forms are lists of problems; shapes that tables do not know are left out with a warning."""
+    path = tmp_path / "shapes.json"
+    odd = {**SHAPE, "K_dtype": "int8"}
+    path.write_text(json.dumps({"operations": {"addmm": {"shapes": [SHAPE, odd]}, "mm": {"shapes": [SHAPE, SHAPE]}}}))
+    assert list(map(str, read_problems(path))) == [
+        "addmm 256x1024x512 float16 nn align 16",
+        "mm 256x1024x512 float16 nn align 16",
+    ]
+    assert "1 shapes left out: dtype: a mix of 'float16' and 'int8'" in caplog.text
+    path.write_text(json.dumps({"shapes": [SHAPE, {**SHAPE, "B": 4}]}))
+    assert [problem.op for problem in read_problems(path)] == ["mm", "bmm"]
+    for wrong in ({"shapes": [1]}, {"operations": {"mm": {}}}, {"operations": 1}, {"shapes": {"a": 1}}):
+        path.write_text(json.dumps(wrong))
+        with pytest.raises(CollectError, match="not a shape set: expected lists 'shapes'"):
+            read_problems(path)
+    path.write_text(json.dumps({"shapes": [odd]}))
+    with pytest.raises(CollectError, match="a shape set without a GEMM that tables know"):
+        read_problems(path)
+
+
 def test_batch_and_layout_have_defaults(tmp_path: Path) -> None:
     """Without ``B`` and ``layout`` a problem has no batch, and both matrices are row-major."""
     fields = {name: value for name, value in MM.items() if name not in ("B", "layout")}
@@ -102,7 +128,7 @@ def test_batch_and_layout_have_defaults(tmp_path: Path) -> None:
 def test_shipped_sets_are_problems_in_blocks(name: str) -> None:
     """Each set has valid problems, each once; in the largest, neighbours share kernels except where a block ends."""
     problems = problem_set(name)
-    assert problems == find_problems(name) == list(dict.fromkeys(problems))
+    assert problems == list(dict.fromkeys(problems))
     assert set(problems) <= set(problem_set("models"))
     changes = sum(Family.of(one) != Family.of(other) for one, other in pairwise(problems))
     assert changes < 3 * len(problems) / BLOCK

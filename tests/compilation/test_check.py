@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from diode_lut.domain.errors import install_command
 from diode_lut.kernels.config import Config
 from tests.commands import call
 
@@ -83,4 +84,4 @@ def test_missing_triton_is_a_clear_error(table_file: Write, monkeypatch: pytest.
     path = table_file("mine.json", {**KEY, "configs": [config("triton_mm 32x32x32 g8 s3 w4")]})
     result = call("check", "--compile", path)
     assert result.exit_code == 2
-    assert "error: --compile needs Triton: pip install diode-lut[torch]" in result.stderr
+    assert f"error: --compile needs Triton: {install_command('torch')}" in result.stderr

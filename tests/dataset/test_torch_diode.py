@@ -179,10 +179,11 @@ def test_other_hardware_in_the_file_is_counted(tmp_path: Path, write: Callable[[
 
 @both_formats
 def test_hardware_must_be_said(tmp_path: Path, write: Callable[[Any], bytes]) -> None:
-    """Without hardware, or with hardware that the file does not name, the error says what the file holds."""
-    content = write(document({key(): [timed(1)]}))
-    with pytest.raises(DatasetError, match="--hardware 'NVIDIA H200,sm_90,132'"):
+    """Without hardware that is known, or with hardware that the file does not name, the error says what it holds."""
+    content = write(document({key(): [timed(1)]}, name="ACME X1"))
+    with pytest.raises(DatasetError, match="--hardware 'ACME X1,sm_90,132'"):
         opened(tmp_path, content, None)
+    content = write(document({key(): [timed(1)]}))
     with pytest.raises(DatasetError, match="no timings of NVIDIA L4: it holds 'NVIDIA H200'"):
         list(opened(tmp_path, content, Hardware("NVIDIA L4", "sm_89", 58)))
 

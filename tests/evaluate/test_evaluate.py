@@ -15,6 +15,7 @@ from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.evaluate import MISS, Evaluation, evaluate
+from diode_lut.evaluate.evaluation import regret_class
 from diode_lut.evaluate.formats import as_json
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.selection.sources import EXACT, RANGE, TableSource
@@ -156,3 +157,17 @@ def test_json_has_the_ten_worst() -> None:
     assert worst[0]["problem"] == problem(19)._asdict()
     assert (worst[0]["choice"], worst[0]["best"]) == (A.to_json(), B.to_json())
     assert (worst[0]["ns"], worst[0]["best_ns"], worst[0]["baseline_ns"]) == (119.0, 100.0, 200.0)
+
+
+def test_classes_of_regret_are_those_of_the_page() -> None:
+    """A regret at a limit is within it, though a computer's division gives a little more."""
+    assert 102 / 100 - 1 > 0.02
+    assert [regret_class(each) for each in (0.0, 102 / 100 - 1, 0.020001, 0.06, None)] == [
+        "under 0.5 %",
+        "1 to 2 %",
+        "2 to 5 %",
+        "over 5 %",
+        "not measured",
+    ]
+    evaluation = evaluated(A, record(1, {A: 102.0, B: 100.0, ATEN: 100.0}))
+    assert (evaluation.summary.within_2, evaluation.classes["1 to 2 %"]) == (1.0, 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
+from diode_lut.domain.errors import install_command
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
@@ -109,7 +110,7 @@ def test_a_picture_that_cannot_be_drawn_is_2(tmp_path: Path, table: Path, monkey
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     result = evaluate(table, tmp_path / "d", "--picture", tmp_path / "e.png")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "pip install diode-lut[report]" in result.stderr
+    assert f"{install_command('report')}" in result.stderr
 
 
 def test_against_another_config(tmp_path: Path, table: Path) -> None:
@@ -152,3 +153,47 @@ def test_what_cannot_be_read_is_2(tmp_path: Path, table: Path) -> None:
     for files in ((tmp_path / "gone", dataset(tmp_path / "d")), (table, tmp_path / "gone")):
         result = evaluate(*files)
         assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+
+
+@pytest.fixture
+def rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A function in the working directory that answers with A for m up to 2, and raises an error for m = 4."""
+    (tmp_path / "evaluated_rules.py").write_text(
+        "from diode_lut import Config\n"
+        "def rule(problem, hardware):\n"
+        "    assert problem.m != 4 and hardware.arch == 'sm_90'\n"
+        f"    return Config.parse('{A}') if problem.m <= 2 else None\n",
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return "evaluated_rules:rule"
+
+
+def test_function(rule: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A function is evaluated like a table, on the hardware of the datasets; an error is a miss, with a warning."""
+    figures = tmp_path / "figures.json"
+    evaluated = evaluate("--chooser", rule, dataset(tmp_path / "d.msgpack"), "--json", figures)
+    assert evaluated.exit_code == 0
+    found = lines(evaluated.stdout)
+    assert found["all"][:3] == ["4", "50.0%", "1.100"]
+    assert found["chooser"][:3] == ["2", "100.0%", "1.210"]
+    assert f"chooser {rule}: raised AssertionError" in caplog.text
+    document = json.loads(figures.read_text())
+    assert (document["chooser"], document["hardware"]) == (rule, str(H200))
+
+
+def test_function_needs_datasets_of_one_device(rule: str, tmp_path: Path) -> None:
+    """A function gets one hardware, so all datasets must be of the same device."""
+    other = Hardware("NVIDIA H100", "sm_90", 114)
+    files = dataset(tmp_path / "d.msgpack"), dataset(tmp_path / "other.msgpack", other)
+    evaluated = evaluate("--chooser", rule, *files)
+    assert evaluated.exit_code == 1
+    assert evaluated.stderr.strip() == f"error: {files[1]}: measured on {other}, but {files[0]} on {H200}"
+
+
+def test_function_excludes_a_model(rule: str, tmp_path: Path) -> None:
+    """What is evaluated is one thing."""
+    evaluated = evaluate("--chooser", rule, "--model", tmp_path / "m.safetensors", dataset(tmp_path / "d.msgpack"))
+    assert evaluated.exit_code == 2
+    assert "--model and --chooser exclude each other" in evaluated.stderr

@@ -171,3 +171,31 @@ def test_the_hardware_must_be_named(tmp_path: Path) -> None:
     """Inductor's keys have a name at most, a table needs the architecture."""
     with pytest.raises(ExchangeError, match="give --hardware"):
         imported(tmp_path / "x", "inductor-table", {}, hardware=None)
+
+
+VLLM = {
+    "BLOCK_SIZE_M": 64,
+    "BLOCK_SIZE_N": 128,
+    "BLOCK_SIZE_K": 128,
+    "GROUP_SIZE_M": 8,
+    "num_warps": 4,
+    "num_stages": 3,
+}
+
+
+def test_vllms_configs_of_linear_layers(tmp_path: Path) -> None:
+    """The name says N, K and the device, the file a config for each M; the type must be named, as theirs is fp8."""
+    path = tmp_path / "N=1536,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"
+    path.write_text(json.dumps({"1": VLLM, "64": VLLM, "128": {**VLLM, "BLOCK_SIZE_M": 7}}))
+    table, skipped = read("vllm", path, Facts(dtype="bfloat16"))
+    assert isinstance(table, Table)
+    assert [(entry.m, entry.n, entry.k, str(entry.configs[0])) for entry in table.entries] == [
+        ((m, m), (1536, 1536), (7168, 7168), "triton_mm 64x128x128 g8 s3 w4") for m in (1, 64)
+    ]
+    assert table.hardware.called("h200")
+    assert skipped.total() == 1
+    with pytest.raises(ExchangeError, match="is for fp8_w8a8 that tables do not have: give --dtype"):
+        read("vllm", path, Facts())
+    experts = path.rename(tmp_path / "E=8,N=3584,device_name=NVIDIA_H200.json")
+    with pytest.raises(ExchangeError, match="is for a fused mixture of experts"):
+        read("vllm", experts, Facts(dtype="bfloat16"))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.dataset.record import REASONS, STAGES
 from diode_lut.domain.errors import ExchangeError
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.exchange import read, write_timings
 from diode_lut.exchange.content import Facts, Skipped, Timings
@@ -170,3 +171,46 @@ def test_another_document_is_an_error(tmp_path: Path, name: str, document: Any) 
     path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(ExchangeError, match="x: not "):
         taken(name, path, dtype="float16", op="mm")
+
+
+def test_inductors_cache_of_a_cpu(tmp_path: Path) -> None:
+    """Its system says nothing of the device; the C++ template and the library have their times."""
+    cpu = Hardware("Some CPU", "cpu-avx2", 4)
+    sizes = ((4, 64, 128, 8192, 128, 1, 0), (4, 128, 96, 12288, 96, 1, 0))
+    operands = str([("cpu", "torch.float32", *numbers) for numbers in sizes])
+    choices = {"bmm-cd5p": 0.044, "CppMicroGemmFP32Vec-cloa": 0.0966}
+    document = {"system": {"hash": "44"}, "cache": {"bmm": {operands: {"highest": choices}}}}
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "44").write_text(json.dumps(document))
+    content, skipped = taken("inductor-cache", tmp_path, hardware=cpu)
+    (record,) = content.records
+    assert str(record.problem) == "bmm 4x64x96x128 float32 nn align 16"
+    assert {str(timing.config): timing.ns for timing in record.timings} == {"aten": 44000, "cpp_gemm": 96600}
+    assert (content.header.hardware, skipped) == (cpu, {})
+
+
+def test_tunableops_results(tmp_path: Path) -> None:
+    """What BLAS sees column-major is row-major here: a linear layer, TN there, is nt. The library is aten."""
+    lines = [
+        "Validator,PT_VERSION,2.9.1",
+        "Validator,GCN_ARCH_NAME,gfx942:sramecc+:xnack-",
+        "GemmTunableOp_BFloat16_TN,tn_8192_2_4096_ld_4096_4096_8192,Gemm_Rocblas_621284994,0.0198381",
+        "GemmAndBiasTunableOp_Half_NN,nn_96_64_128,Default,0.01",
+        "GemmStridedBatchedTunableOp_float_NT,nt_96_64_128_B_4_ld_96_64_96,Gemm_Hipblaslt_1,0.5",
+        "GemmTunableOp_Half_TN,tn_8_8_9_ld_12_9_8,Default,0.5",
+        "GemmTunableOp_Half_TN,tn_8_8_8_ld_8_8_8",
+        "ScaledGemmTunableOp_Float8_TN,tn_8_8_8_ld_8_8_8_rw_0_bias_None,Default,0.5",
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    content, skipped = taken("tunableop", tmp_path / "t.csv")
+    assert [(str(record.problem), *(timing.ns for timing in record.timings)) for record in content.records] == [
+        ("mm 2x8192x4096 bfloat16 nt align 16", pytest.approx(19838.1)),
+        ("addmm 64x96x128 float16 nn align 16", 10000),
+        ("bmm 4x64x96x128 float32 tn align 16", 500000),
+        ("mm 8x8x9 float16 nt align 2", 500000),
+    ]
+    assert content.header.torch == "2.9.1"
+    assert skipped == {"GEMMs without a time": 1, "operation ScaledGemmTunableOp_Float8": 1}
+    (tmp_path / "x.csv").write_text("a,b\n")
+    with pytest.raises(ExchangeError, match="no line begins like GemmTunableOp"):
+        taken("tunableop", tmp_path / "x.csv")

@@ -125,6 +125,61 @@ def test_a_conflict_stops_the_merge_and_leaves_a_table(clone: Path) -> None:
     assert read_table(clone / "tables" / "t.json").entries[0].note is not None
 
 
+@pytest.mark.parametrize(
+    ("prefer", "expected", "left"), [("ours", "decompose_k 4", 0), ("theirs", "decompose_k 8", 0), ("best", None, 1)]
+)
+@pytest.mark.parametrize("driver", [True, False], ids=["set up", "not set up"])
+def test_conflicts_are_resolved_as_asked(
+    prefer: str, expected: str | None, left: int, driver: bool, clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of the side that is named stay, without git's markers and our notes; other changes are merged."""
+    if not driver:
+        (clone / ".git" / "info" / "attributes").unlink()
+    branches(clone, rows(1, 0, 0), rows(2, 2, 0))
+    git(clone, "merge", "theirs", code=1)
+    monkeypatch.chdir(clone / "tables")
+    result = call("resolve", f"--{prefer}", "t.json")
+    assert result.exit_code == left, result.output
+    assert f"t.json: {1 - left} of 1 conflicts decided" in result.stdout
+    entries = read_table(clone / "tables" / "t.json").entries
+    assert str(entries[1].configs[0]) == "decompose_k 8"
+    if expected:
+        assert (str(entries[0].configs[0]), entries[0].note) == (expected, None)
+
+
+def test_the_larger_gain_is_best(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the noise that merge leaves to people, --best takes the row that gains more."""
+    ours, theirs = rows(1, 0, 0), rows(2, 0, 0)
+    for row, gain in ((ours[0], 1200), (theirs[0], 1210)):
+        row["configs"] = [{**row["configs"][0], "gain_permille": gain}]
+    branches(clone, ours, theirs)
+    git(clone, "merge", "theirs", code=1)
+    monkeypatch.chdir(clone)
+    assert call("resolve", "--best", "tables/t.json").exit_code == 0
+    assert str(read_table(clone / "tables" / "t.json").entries[0].configs[0]) == "decompose_k 8"
+
+
+def test_one_side_removed_a_row(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that ours removed and theirs changed is gone with --ours."""
+    branches(clone, rows(0, 0), rows(0, 0, 2))
+    git(clone, "merge", "theirs", code=1)
+    monkeypatch.chdir(clone)
+    assert call("resolve", "--ours", "tables/t.json").exit_code == 0
+    assert len(read_table(clone / "tables" / "t.json").entries) == 2
+
+
+def test_what_was_edited_since_the_merge_is_left_alone(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that somebody wrote is lost, and a file that is not in conflict is said to be none."""
+    monkeypatch.chdir(clone)
+    assert "is not in conflict" in call("resolve", "--ours", "tables/t.json").stderr
+    branches(clone, rows(1, 0, 0), rows(2, 0, 0))
+    git(clone, "merge", "theirs", code=1)
+    assert call("set", "tables/t.json", "bmm", "--m", "7", "--config", "aten", "--note", "x").exit_code == 0
+    result = call("resolve", "--ours", "tables/t.json")
+    assert (result.exit_code, "was edited since the merge" in result.stderr) == (2, True)
+    assert len(read_table(clone / "tables" / "t.json").entries) == 4
+
+
 def test_set_up_again_changes_nothing(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The attributes are written once, other lines stay, and nothing that is committed changes."""
     attributes = clone / ".git" / "info" / "attributes"

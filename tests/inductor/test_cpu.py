@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,11 @@ from torch._inductor.select_algorithm import add_feedback_saver, get_algorithm_s
 from torch._inductor.utils import clear_caches, fresh_cache, run_and_get_code
 
 import diode_lut
+from diode_lut.collect.problems import read_problems
+from diode_lut.domain.problem import Problem
+from diode_lut.receipt.file import receipt_bytes
+from diode_lut.receipt.summary import as_text
+from diode_lut.runtime.recorder import Counts, own_receipt
 
 Rows = Callable[..., None]
 A, B = torch.randn(4, 64, 128), torch.randn(4, 128, 96)
@@ -195,3 +201,48 @@ def test_strict_gives_way_to_suppressed_errors(own_rows: Rows, caplog: pytest.Lo
     finally:
         dynamo_log.removeHandler(caplog.handler)
     assert "MissError: bmm 4x64x96x128 float32" in caplog.text
+
+
+def linear(dtype: torch.dtype, frozen: bool) -> Counts:
+    """What is counted while a linear layer is compiled."""
+    model, x = torch.nn.Linear(128, 64).eval().to(dtype), torch.randn(32, 128, dtype=dtype)
+    with torch.no_grad(), inductor_config.patch(freezing=frozen), diode_lut.profile_predictions() as counts:
+        torch.testing.assert_close(torch.compile(model)(x), model(x))
+    return counts
+
+
+@pytest.mark.parametrize("row", [{"template": "aten"}, {"template": "cpp_gemm"}, None], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_no_choice_is_no_miss(row: Any, dtype: torch.dtype, own_rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
+    """Where Inductor has nothing but the library, that is counted, and is no miss, no error and no warning."""
+    if row:
+        own_rows({"op": "addmm", "configs": [row]}, {"op": "mm", "configs": [row]})
+    with diode_lut.config.patch(strict=True):
+        counts = linear(dtype, frozen=False)
+    assert (counts.no_choice, counts.total_predictions, counts.unserved) == (1, 0, 0)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_receipt_of_a_linear_layer_has_nothing_to_collect(own_rows: Rows, tmp_path: Path) -> None:
+    """What has no choice is in the receipt, and not among the problems that ``collect`` takes from it."""
+    linear(torch.float32, frozen=False)
+    receipt = own_receipt()
+    device = receipt.devices[diode_lut.get_detected_hardware()]
+    problem = Problem.of("addmm", 32, 64, 128, dtype="float32", layout="nt")
+    assert problem in device.no_choice
+    assert problem not in device.misses
+    assert "without a choice" in as_text(receipt)
+    path = tmp_path / "receipt.json"
+    path.write_bytes(receipt_bytes(receipt))
+    assert problem not in read_problems(path)
+
+
+def test_autotuning_has_a_choice(own_rows: Rows) -> None:
+    """A frozen linear layer in bfloat16, which has a choice under max-autotune only, is answered there."""
+    own_rows({"op": "addmm", "configs": [{"template": "aten"}]})
+    counts = linear(torch.bfloat16, frozen=True)
+    assert (counts.no_choice, counts.total_predictions) == (1, 0)
+    torch._dynamo.reset()
+    with inductor_config.patch(max_autotune=True):
+        counts = linear(torch.bfloat16, frozen=True)
+    assert (counts.no_choice, counts.hits["user"]) == (0, 1)

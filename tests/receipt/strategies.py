@@ -38,11 +38,11 @@ def _counters(values: SearchStrategy[object]) -> SearchStrategy[Counter[object]]
 
 @st.composite
 def devices(draw: st.DrawFn) -> Device:
-    """A device with a few answers, and for some of the misses with what a model expects."""
+    """A device with a few answers, and for some of the misses with what a model expects; some had no choice."""
     misses = draw(_counters(problems))
     expected = {problem: draw(st.integers(1, 2000)) for problem in misses if draw(st.booleans())}
     parts = draw(_sets(sources)), draw(_sets(names)), draw(_counters(hits)), misses, expected, draw(_counters(skips))
-    return Device(*parts)
+    return Device(*parts, draw(_counters(problems)), draw(st.integers(0, 3)))
 
 
 hardware = st.builds(Hardware, st.just("GPU"), st.sampled_from(["sm_90", "cpu-avx2"]), st.integers(1, 2), st.just(()))

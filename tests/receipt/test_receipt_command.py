@@ -113,7 +113,7 @@ def test_nothing_asked(tmp_path: Path) -> None:
     path = tmp_path / "receipt.json"
     path.write_bytes(receipt_bytes(Receipt(1)))
     assert (
-        "nothing was asked: nothing was compiled, or all of it came from Inductor's caches"
+        "nothing was asked: no GEMM was compiled, and none came with a graph from Inductor's caches"
         in call("receipt", path).output
     )
 

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from diode_lut.dataset import read_dataset
+from diode_lut.domain.problem import Problem
 from diode_lut.evaluate import Evaluation, evaluate
-from diode_lut.report import as_data
-from diode_lut.selection.sources import TableSource
+from diode_lut.model.ranking import Model
+from diode_lut.report import Asked, Side, as_data
+from diode_lut.selection.catalog import find_path, open_model
+from diode_lut.selection.sources import ModelSource, TableSource
 from diode_lut.table import Table, read_table
 
 
@@ -33,7 +36,7 @@ def by_op(data: dict[str, Any]) -> dict[str, Any]:
 
 def test_rows_are_as_the_table_has_them(opened: Table) -> None:
     """Without timings, gains are the table's, and aten's is 1; rows are sorted, least specific first."""
-    data = as_data(opened, link="tables/mine.json")
+    data = as_data(Side(opened, link="tables/mine.json"))
     assert [row["key"].split()[0] for row in data["rows"]] == ["mm", "mm", "addmm"]
     rows = by_op(data)
     assert (rows["mm"]["gain"], rows["open"]["gain"], rows["addmm"]["gain"]) == (1.3, 1.0, None)
@@ -42,13 +45,13 @@ def test_rows_are_as_the_table_has_them(opened: Table) -> None:
     lines = opened.path.read_text().splitlines() if opened.path else []
     assert all('{"op":' in lines[row["line"] - 1] for row in data["rows"])
     assert '"addmm"' in lines[rows["addmm"]["line"] - 1]
-    assert (data["problems"], data["link"], data["name"]) == ([], "tables/mine.json", "mine.json")
+    assert (data["problems"], data["links"], data["tables"]) == ([], ["tables/mine.json"], ["mine.json"])
     json.dumps(data)
 
 
 def test_open_rows_are_in_all_panels_that_they_cover(opened: Table, evaluation: Evaluation) -> None:
     """The row for mm nn of any dtype is in the panel of mm float16 nn, and has no panel of its own."""
-    data = as_data(opened, evaluation)
+    data = as_data(Side(opened, evaluation))
     assert [" ".join(kind.values()) for kind in data["kinds"]] == [
         "mm float16 nn",
         "addmm bfloat16 nt",
@@ -59,7 +62,7 @@ def test_open_rows_are_in_all_panels_that_they_cover(opened: Table, evaluation: 
 
 def test_rows_have_what_was_measured(opened: Table, evaluation: Evaluation) -> None:
     """With timings, a row's gain and regret are means over the problems that it answers."""
-    rows = by_op(as_data(opened, evaluation))
+    rows = by_op(as_data(Side(opened, evaluation)))
     assert rows["mm"]["gain"] == pytest.approx(math.sqrt(1.3 * 1.1), abs=1e-6)
     assert rows["mm"]["regret"] == pytest.approx(math.sqrt(1.1) - 1, abs=1e-6)
     assert (rows["mm"]["worst"], rows["open"]["worst"], rows["addmm"]["gain"]) == (0.1, 0.0, 1.5)
@@ -67,7 +70,7 @@ def test_rows_have_what_was_measured(opened: Table, evaluation: Evaluation) -> N
 
 def test_problems_know_their_row(opened: Table, evaluation: Evaluation) -> None:
     """A problem has the index of the row that answers it; a miss has None, and counts as aten."""
-    data = as_data(opened, evaluation)
+    data = as_data(Side(opened, evaluation))
     answers = {problem["name"]: problem for problem in data["problems"]}
     assert len(answers) == 5
     miss = answers["bmm 8x64x64x64 float16 nn align 16"]
@@ -76,3 +79,20 @@ def test_problems_know_their_row(opened: Table, evaluation: Evaluation) -> None:
     assert data["rows"][large["row"]]["m"] == (64, 256)
     assert (large["gain"], large["best_gain"], large["regret"]) == (1.1, 1.21, 0.1)
     assert data["rows"][answers["mm 2048x64x64 float16 nn align 16"]["row"]]["m"] is None
+
+
+def test_a_model_beside_a_table(opened: Table, dataset: Path, shipped_model: Model) -> None:
+    """A model has no rows; its choices on the problems are there, and so are its answers to what was asked."""
+    answered = evaluate(ModelSource(shipped_model, shipped_model.hardware), read_dataset(dataset))
+    asked = [Asked(Problem.of("mm", 4096, 4096, 64, dtype="float16", layout="nn"), 3, "")]
+    data = as_data(Side(opened), beside=Side(shipped_model, answered), asked=asked)
+    assert {row["table"] for row in data["rows"]} == {0}
+    assert {(problem["table"], problem["row"]) for problem in data["problems"]} == {(1, None)}
+    (one,) = data["asked"]
+    assert (one["calls"], one["answer"], one["now"][0]) == (3, "", "aten")
+    json.dumps(data)
+
+
+@pytest.fixture
+def shipped_model() -> Model:
+    return open_model(find_path("nvidia-h200.mlp"))

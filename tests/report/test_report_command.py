@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from diode_lut.domain.errors import install_command
 from diode_lut.domain.hardware import Hardware
 from tests.commands import call
 from tests.report.measured import write_dataset
@@ -49,9 +50,9 @@ def test_links_lead_to_the_table(tmp_path: Path, table: Path) -> None:
     (tmp_path / "out").mkdir()
     page = tmp_path / "out" / "r.html"
     report(table.rename(tmp_path / "my table.json"), "-o", page)
-    assert '"link":"../my%20table.json"' in page.read_text()
+    assert '"links":["../my%20table.json"]' in page.read_text()
     report(tmp_path / "my table.json", "-o", page, "--link-base", "https://example.org/blob/main/tables/")
-    assert '"link":"https://example.org/blob/main/tables/my%20table.json"' in page.read_text()
+    assert '"links":["https://example.org/blob/main/tables/my%20table.json"]' in page.read_text()
 
 
 def test_invalid_rows_are_counted(tmp_path: Path, table: Path) -> None:
@@ -96,4 +97,4 @@ def test_without_the_library_is_2(tmp_path: Path, table: Path, monkeypatch: pyte
     result = report(table, "-o", tmp_path / "r.html")
     assert result.exit_code == 2
     assert "vl_convert" in result.stderr
-    assert "pip install diode-lut[report]" in result.stderr
+    assert f"{install_command('report')}" in result.stderr

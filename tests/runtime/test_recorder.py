@@ -89,7 +89,10 @@ def test_sources_are_those_of_this_machine() -> None:
     recorder.sources_seen(selector())
     assert recorder.own_receipt().devices == {}
     recorder.devices_seen([H200])
-    assert list(device().sources) == [Source("user", "", TABLE.digest, 1), Source("model", "", "", 0)]
+    assert list(device().sources) == [
+        Source("user", "table for NVIDIA H200", TABLE.digest, 1),
+        Source("model", "model for NVIDIA H200", "", 0),
+    ]
     assert list(device().left_out) == ["user: left out: bad"]
     assert device().calls == 0
 

@@ -16,8 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diode_lut.domain.hardware import Hardware
+from diode_lut.io.resources import schemas_directory
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.table import Candidate, Entry, Table, read_table, to_bytes, write_table
+from tests.commands import call
+from tests.distill import synthetic
 
 Save = Callable[[str | bytes], Path]
 
@@ -116,3 +119,17 @@ def test_jq_passes_a_table_through_unchanged(data: st.DataObject, draw_from: Any
     again = read_table(path)
     assert again == table
     assert to_bytes(again) == written
+
+
+def test_the_schema_is_found_or_named(tmp_path: Path) -> None:
+    """A new table says where its schema is, seen from its file; where it is not there, what the schema is called."""
+    dataset = synthetic.write(tmp_path / "d.msgpack", 3)
+    schema = tmp_path / "schemas" / "table.v2.schema.json"
+    schema.parent.mkdir()
+    schema.symlink_to(schemas_directory() / schema.name)
+    (tmp_path / "tables").mkdir()
+    for path, expected in (("tables/x.json", f"../schemas/{schema.name}"), ("x.json", "urn:diode-lut:table:v2")):
+        assert call("build", dataset, "-o", tmp_path / path).exit_code == 0
+        assert json.loads((tmp_path / path).read_bytes())["$schema"] == expected
+        assert call("check", tmp_path / path).exit_code == 0
+    assert json.loads(schema.read_bytes())["$id"] == "urn:diode-lut:table:v2"

@@ -18,6 +18,7 @@ function pointsOf(data, shown) {
       ...idsOf(thing),
       gain: thing.gain,
       regret: thing.regret,
+      time: thing.ns ? thing.ns / 1000 : null,
       operations: operations(thing, data.kinds[thing.kinds[0]].op?.includes("bmm")),
       colour: colourOf("template", SCALES.template.classOf(thing)),
     }))
@@ -31,7 +32,7 @@ function pointSpec(points, y, rule, width) {
     height: 300,
     autosize: FIT,
     layer: [
-      { data: { values: [{ rule }] }, mark: { type: "rule", color: style("--muted"), strokeDash: [4, 3] }, encoding: { y: { field: "rule", type: "quantitative" } } },
+      ...(rule === null ? [] : [{ data: { values: [{ rule }] }, mark: { type: "rule", color: style("--muted"), strokeDash: [4, 3] }, encoding: { y: { field: "rule", type: "quantitative" } } }]),
       {
         data: { values: points },
         mark: { type: "point", filled: true, size: 26, opacity: 0.75 },
@@ -56,6 +57,11 @@ function gainsSpec(points, width) {
 function regretsSpec(points, width) {
   const y = { field: "regret", type: "quantitative", axis: { title: "slower than the best measured", format: ".1~%", tickCount: 6 } };
   return pointSpec(points, y, 0.02, width);
+}
+
+function timesSpec(points, width) {
+  const y = { field: "time", type: "quantitative", scale: { type: "log", nice: false, padding: 6 }, axis: { title: "microseconds", format: "~s", tickCount: 6 } };
+  return pointSpec(points, y, null, width);
 }
 
 function winsOf(data, shown) {

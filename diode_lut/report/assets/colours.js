@@ -14,8 +14,9 @@ const SCALES = {
     classOf: (thing) => below([1 / 1.03, 1.03, 1.1, 1.25, 1.5, 2], thing.gain),
   },
   regret: {
-    labels: ["under 0.5 %", "0.5–1 %", "1–2 %", "2–5 %", "over 5 %", "not measured"],
-    classOf: (thing) => below([0.005, 0.01, 0.02, 0.05], thing.regret),
+    labels: [], // those of evaluate, which come with the data
+    limits: [],
+    classOf: (thing) => (thing.regret === null ? SCALES.regret.limits.length + 1 : SCALES.regret.limits.filter((limit) => thing.regret > limit).length),
   },
 };
 

@@ -9,7 +9,7 @@ const bandName = ([low, high]) => (high === Infinity ? `K over ${count(low - 1)}
 
 // From which power of two to which an axis goes.
 function domainOf(shown, size) {
-  const ends = [...shown.rows, ...shown.problems].flatMap((thing) => rangeOf(thing, size) ?? []).filter((end) => end < UNLIMITED);
+  const ends = [...shown.rows, ...shown.problems, ...shown.asked].flatMap((thing) => rangeOf(thing, size) ?? []).filter((end) => end < UNLIMITED);
   const first = ends.reduce((least, end) => Math.min(least, end), Infinity);
   const last = ends.reduce((most, end) => Math.max(most, end), 1);
   return ends.length ? [Math.log2(first) - 0.7, Math.log2(last) + 0.7] : [0, 16];
@@ -22,9 +22,13 @@ function span(range, [first, last]) {
   return [low - lacking, high + lacking];
 }
 
+// Where there are two tables, each has panels of its own.
+const panelName = (data, name, table) => (data.tables.length === 1 ? name : `${name} · ${data.tables[table]}`);
+
 function panelsOf(thing, data, shown, by) {
-  if (by === "kind") return thing.kinds.filter((kind) => shown.kinds[kind]).map((kind) => nameOf(data.kinds[kind]));
-  return BANDS.filter((band) => overlap(rangeOf(thing, "k"), band) && overlap(band, shown.filters.k)).map(bandName);
+  const kinds = () => thing.kinds.filter((kind) => shown.kinds[kind]).map((kind) => nameOf(data.kinds[kind]));
+  const bands = () => BANDS.filter((band) => overlap(rangeOf(thing, "k"), band) && overlap(band, shown.filters.k)).map(bandName);
+  return (by === "kind" ? kinds() : bands()).map((name) => panelName(data, name, thing.table));
 }
 
 function shapesOf(data, shown, { colour, panels }) {
@@ -35,19 +39,23 @@ function shapesOf(data, shown, { colour, panels }) {
     return panelsOf(thing, data, shown, panels).map((panel) => ({ ...drawn, ...idsOf(thing), panel }));
   };
   const exact = (row) => row.m?.[0] === row.m?.[1] && row.n?.[0] === row.n?.[1] && row.m && row.n;
-  const misses = shown.problems.filter((problem) => problem.row === null);
-  const answered = shown.problems.filter((problem) => problem.row !== null).sort((one, other) => one.regret - other.regret);
+  const misses = shown.problems.filter((problem) => problem.missed);
+  const answered = shown.problems.filter((problem) => !problem.missed).sort((one, other) => one.regret - other.regret);
   const points = colour === "regret" && data.problems.length;
+  const models = data.tables.map((_, table) => !data.rows.some((row) => row.table === table));
+  const asked = data.tables.flatMap((_, table) => shown.asked.map((each) => ({ ...each, table, template: null, gain: null, regret: null })));
   return [
     ...shown.rows.flatMap((row) => (points ? shape(row, "outline") : shape(row, exact(row) ? "point" : "area"))),
-    ...(points ? answered.flatMap((problem) => shape(problem, "point")) : []),
+    ...answered.filter(({ table }) => points || models[table]).flatMap((problem) => shape(problem, "point")),
     ...misses.flatMap((problem) => shape(problem, "miss")),
+    ...asked.flatMap((each) => shape(each, each.now[each.table] === null ? "lacking" : "asked")),
   ];
 }
 
 const coverageSpec = (data, shown, options) => (values, width) => {
   const panels = new Set(values.map(({ panel }) => panel)).size;
-  const columns = Math.max(1, Math.min(panels, Math.floor(width / 260)));
+  const most = Math.max(1, Math.min(panels, Math.floor(width / 260)));
+  const columns = data.tables.length > 1 && most > 1 ? most - (most % 2) : most;
   const spacing = 18;
   const inner = Math.floor((width - AXES - (columns - 1) * spacing) / columns);
   const axis = (size, [first, last]) => ({
@@ -63,7 +71,8 @@ const coverageSpec = (data, shown, options) => (values, width) => {
   const centre = { x: along("cx", "n"), y: along("cy", "m") };
   const colour = { field: "colour", type: "nominal", scale: null };
   const border = { stroke: chosenOr(style("--text"), { expr: "datum.colour" }), strokeWidth: chosenOr(2.5, 0.8) };
-  const titles = options.panels === "kind" ? data.kinds.map(nameOf) : BANDS.map(bandName);
+  const names = options.panels === "kind" ? data.kinds.map(nameOf) : BANDS.map(bandName);
+  const titles = names.flatMap((name) => data.tables.map((_, table) => panelName(data, name, table)));
   return {
     data: { values },
     facet: { field: "panel", type: "ordinal", title: null, sort: titles },
@@ -78,6 +87,8 @@ const coverageSpec = (data, shown, options) => (values, width) => {
         layer("outline", { type: "rect", clip: true, fillOpacity: 0.06 }, { ...box, fill: { value: style("--muted") }, stroke: chosenOr(style("--text"), style("--line")), strokeWidth: chosenOr(2.5, 0.8) }),
         layer("point", { type: "point", filled: true, clip: true, size: 34, opacity: 1 }, { ...centre, fill: colour, stroke: chosenOr(style("--text"), style("--surface")), strokeWidth: chosenOr(2.5, 0.6) }),
         layer("miss", { type: "point", shape: "cross", clip: true, size: 30, filled: true, color: style("--text") }, centre),
+        layer("asked", { type: "point", shape: "diamond", clip: true, size: 70, filled: false, color: style("--text"), strokeWidth: 1.2 }, centre),
+        layer("lacking", { type: "point", shape: "diamond", clip: true, size: 70, filled: true, color: style("--warning") }, centre),
       ],
     },
   };

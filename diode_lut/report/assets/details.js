@@ -1,22 +1,23 @@
 // The row under the pointer; after a click it stays.
 
-const details = { row: null, problem: null, pinned: false };
+const details = { row: null, problem: null, asked: null, pinned: false };
 
-function showDetails(data, { row, problem }, pin) {
+function showDetails(data, { row, problem, asked = null }, pin) {
   if (details.pinned && !pin) return;
-  Object.assign(details, { row, problem, pinned: pin });
+  Object.assign(details, { row, problem, asked, pinned: pin });
   const panel = document.getElementById("details");
-  const asked = problem === null ? [] : [problemInWords(data.problems[problem])];
+  const measured = problem === null ? [] : [problemInWords(data.problems[problem])];
+  const calls = asked === null ? [] : [askedInWords(data, data.asked[asked])];
   const answer = row === null ? [] : [rowInWords(data, data.rows[row])];
   const close = element("button", { type: "button", className: "close", ariaLabel: "Close", onclick: () => hideDetails() }, "×");
-  panel.replaceChildren(...asked, ...answer, ...(pin ? [close] : []));
+  panel.replaceChildren(...calls, ...measured, ...answer, ...(pin ? [close] : []));
   panel.classList.add("open");
   panel.classList.toggle("pinned", pin);
   markChosen(row ?? -1);
 }
 
 function hideDetails() {
-  Object.assign(details, { row: null, problem: null, pinned: false });
+  Object.assign(details, { row: null, problem: null, asked: null, pinned: false });
   const panel = document.getElementById("details");
   panel.classList.remove("open", "pinned");
   panel.replaceChildren(element("p", { className: "hint" }, "Point at a shape to see its row here; a click keeps it."));
@@ -27,12 +28,20 @@ const fact = (name, value) => [element("dt", {}, name), element("dd", {}, value)
 
 function problemInWords(problem) {
   const facts = [
-    fact("gets", problem.row === null ? "no row covers it: aten" : problem.choice),
+    fact("gets", problem.missed ? "no row covers it: aten" : problem.choice),
+    fact("takes", microseconds(problem.ns)),
     fact("gain", `${factor(problem.gain)} of ${factor(problem.best_gain)} possible`),
     fact("regret", problem.regret === null ? "its time was not measured" : percent(problem.regret)),
-    fact("best", problem.best),
+    fact("best", `${problem.best}, ${microseconds(problem.best_ns)}`),
+    fact("aten", microseconds(problem.aten_ns)),
   ];
   return element("section", {}, element("p", { className: "eyebrow" }, "Problem"), element("h3", {}, problem.name), element("dl", {}, ...facts.flat()));
+}
+
+function askedInWords(data, asked) {
+  const now = data.tables.flatMap((name, table) => fact(data.tables.length === 1 ? "now" : name, asked.now[table] ?? "no answer"));
+  const facts = [...fact("calls", count(asked.calls)), ...fact("then", asked.answer ? `answered by ${asked.answer}` : "missed"), ...now];
+  return element("section", {}, element("p", { className: "eyebrow" }, "Asked for"), element("h3", {}, asked.name), element("dl", {}, ...facts));
 }
 
 function rowInWords(data, row) {
@@ -46,12 +55,37 @@ function rowInWords(data, row) {
   ];
   return element(
     "section", {},
-    element("p", { className: "eyebrow" }, "Row"),
+    element("p", { className: "eyebrow" }, data.tables.length === 1 ? "Row" : `Row of ${data.tables[row.table]}`),
     element("h3", {}, row.key),
     element("ol", { className: "configs" }, ...row.configs.map(config)),
     element("dl", {}, ...facts),
-    linkTo(data, row, `${data.name}, line ${row.line}`),
+    linkTo(data, row, `${data.tables[row.table]}, line ${row.line}`),
+    element("p", { className: "command" }, element("code", {}, setCommand(data, row))),
+    copyButton(setCommand(data, row)),
   );
 }
 
-const linkTo = (data, row, text) => (row.line === null ? "" : element("a", { href: `${data.link}#L${row.line}` }, text));
+const quoted = (text) => (/^[\w.,:/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+
+// The command that writes the row, to be changed in a shell.
+function setCommand(data, row) {
+  const sizes = ["b", "m", "n", "k"].filter((size) => row[size] !== null && !(size === "b" && row.op !== null && !hasBatch(row.op)));
+  const range = ([low, high]) => (low === high ? `${low}` : `${low}-${high}`);
+  const fields = ["dtype", "layout", "epilogue"].filter((field) => row[field] !== null);
+  const options = [
+    ...sizes.map((size) => `--${size} ${range(row[size])}`),
+    ...fields.map((field) => `--${field} ${row[field]}`),
+    `--align ${row.align ?? "any"}`,
+    ...row.configs.map(({ config }) => `--config ${quoted(config)}`),
+    `--note ${quoted(row.note ?? "why")}`,
+  ];
+  return ["diode-lut set", quoted(data.tables[row.table]), row.op ?? "any", ...options].join(" ");
+}
+
+function copyButton(text) {
+  const button = element("button", { type: "button" }, "Copy as set command");
+  button.onclick = () => navigator.clipboard.writeText(text).then(() => { button.textContent = "Copied"; }, () => { button.textContent = "Select the command above to copy it"; });
+  return button;
+}
+
+const linkTo = (data, row, text) => (row.line === null ? "" : element("a", { href: `${data.links[row.table]}#L${row.line}` }, text));

@@ -6,10 +6,11 @@ const SIZES = ["m", "n", "k"];
 // Rows and problems get the numbers by which they are found again.
 function numbered(data) {
   const rows = data.rows.map((row, number) => ({ ...row, row: number, problem: null }));
-  return { ...data, rows, problems: data.problems.map((problem, number) => ({ ...problem, problem: number })) };
+  const asked = data.asked.map((each, number) => ({ ...each, asked: number, row: null, problem: null }));
+  return { ...data, rows, problems: data.problems.map((problem, number) => ({ ...problem, problem: number })), asked };
 }
 
-const idsOf = ({ row, problem }) => ({ row, problem });
+const idsOf = ({ row, problem, asked = null }) => ({ row, problem, asked });
 
 function fillFilters(form, kinds) {
   for (const field of KIND_FIELDS) {
@@ -44,5 +45,5 @@ const rangeOf = (thing, size) => (typeof thing[size] === "number" ? [thing[size]
 function matching(data, filters) {
   const kinds = data.kinds.map((kind) => KIND_FIELDS.every((field) => !filters[field] || [null, filters[field]].includes(kind[field])));
   const matches = (thing) => thing.kinds.some((kind) => kinds[kind]) && SIZES.every((size) => overlap(rangeOf(thing, size), filters[size]));
-  return { kinds, filters, rows: data.rows.filter(matches), problems: data.problems.filter(matches) };
+  return { kinds, filters, rows: data.rows.filter(matches), problems: data.problems.filter(matches), asked: data.asked.filter(matches) };
 }

@@ -1,6 +1,8 @@
 // Reads the data, and draws all of it again whenever something is asked for.
 
 const data = numbered(JSON.parse(document.getElementById("data").textContent));
+Object.assign(SCALES.regret, data.classes);
+const ask = document.getElementById("ask");
 const filters = document.getElementById("filters");
 const options = document.getElementById("options");
 const order = document.getElementById("order");
@@ -9,7 +11,7 @@ let most = PAGE;
 let width = 0;
 
 function fillHead() {
-  document.getElementById("name").textContent = data.name;
+  document.getElementById("name").textContent = data.tables.join(" and ");
   const { torch, triton, measured_on: date } = data.provenance;
   const parts = [data.hardware, torch && `PyTorch ${torch}`, triton && `Triton ${triton}`, date && `measured on ${date}`];
   parts.push(data.datasets.length && `compared with ${data.datasets.join(", ")}`);
@@ -19,24 +21,40 @@ function fillHead() {
   invalid.textContent = `${plural(data.invalid, "row")} of the file left out as invalid: diode_lut check names them.`;
 }
 
-function fillFigures({ rows, problems }) {
-  const measured = problems.map((problem) => problem.regret).filter((regret) => regret !== null);
-  const figures = [["rows", `${count(rows.length)} of ${count(data.rows.length)}`]];
+// By name: of all that is shown of a table or model.
+function figuresOf({ rows, problems }, table) {
+  const here = (things) => things.filter((thing) => thing.table === table);
+  const [shown, asked] = [here(problems), here(rows)];
+  const measured = shown.map((problem) => problem.regret).filter((regret) => regret !== null);
+  const figures = [["rows", `${count(asked.length)} of ${count(here(data.rows).length)}`]];
   if (data.problems.length) {
     figures.push(
-      ["problems", `${count(problems.length)} of ${count(data.problems.length)}`],
-      ["not covered", count(problems.filter((problem) => problem.row === null).length)],
-      ["gain over aten", factor(geometricMean(problems.map((problem) => problem.gain)))],
-      ["gain possible", factor(geometricMean(problems.map((problem) => problem.best_gain)))],
+      ["problems", `${count(shown.length)} of ${count(here(data.problems).length)}`],
+      ["not covered", count(shown.filter((problem) => problem.missed).length)],
+      ["gain over aten", factor(geometricMean(shown.map((problem) => problem.gain)))],
+      ["gain possible", factor(geometricMean(shown.map((problem) => problem.best_gain)))],
       ["worst regret", percent(largest(measured))],
-      ["regret over 2 %", count(measured.filter((regret) => regret > 0.02).length)],
+      ...[2, 5].map((limit) => [`within ${limit} %`, share(measured.filter((regret) => regret <= limit / 100).length, measured.length)]),
     );
   }
+  return figures;
+}
+
+function askedFigures(asked) {
+  const calls = (things) => things.reduce((sum, thing) => sum + thing.calls, 0);
+  const answered = data.tables.map((_, table) => share(calls(asked.filter(({ now }) => now[table] !== null)), calls(asked)));
+  return data.asked.length ? [["calls in receipts", count(calls(asked))], ["of them answered", answered.join(" | ")]] : [];
+}
+
+function fillFigures(shown) {
+  const all = data.tables.map((_, table) => figuresOf(shown, table));
+  const figures = all[0].map(([name], number) => [name, all.map((each) => each[number][1]).join(" | ")]);
   const figure = ([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value));
-  document.getElementById("figures").replaceChildren(...figures.map(figure));
+  document.getElementById("figures").replaceChildren(...[...figures, ...askedFigures(shown.asked)].map(figure));
 }
 
 const point = (datum, pin) => datum.row !== undefined && showDetails(data, datum, pin);
+const only = (shown, table) => ({ ...shown, rows: shown.rows.filter((row) => row.table === table), problems: shown.problems.filter((problem) => problem.table === table) });
 
 function choosePanel(datum, pin) {
   if (!pin || datum.kind === undefined) return;
@@ -45,19 +63,27 @@ function choosePanel(datum, pin) {
   update();
 }
 
+function answer() {
+  fillAsked(data, ask, document.getElementById("answer"));
+  saveAddress();
+}
+
 function update() {
   const shown = matching(data, readFilters(filters));
   const how = { colour: options.elements.colour.value, panels: options.elements.panels.value };
-  const answers = data.problems.length ? shown.problems : shown.rows;
+  const charted = only(shown, Number(options.elements.of.value));
+  const answers = data.problems.length ? charted.problems : charted.rows;
   fillFigures(shown);
-  fillLegend(document.getElementById("legend"), how.colour, how.colour === "regret" ? answers : shown.rows);
+  fillLegend(document.getElementById("legend"), how.colour, how.colour === "regret" ? shown.problems : shown.rows);
   fillLegend(document.getElementById("templates-legend"), "template", answers);
-  const points = pointsOf(data, shown);
+  const points = pointsOf(data, charted);
   draw("coverage", shapesOf(data, shown, how), coverageSpec(data, shown, how), point);
-  draw("templates", winsOf(data, shown), templatesSpec(data), choosePanel);
+  draw("templates", winsOf(data, charted), templatesSpec(data), choosePanel);
   draw("gains", points.filter(({ gain }) => gain !== null), gainsSpec, point);
+  draw("times", points.filter(({ time }) => time), timesSpec, point);
   draw("regrets", points.filter(({ regret }) => regret !== null), regretsSpec, point);
   fillRows(data, shown.rows, order.value, most);
+  answer();
   page.ariaBusy = "true";
   allDrawn().then(() => { page.ariaBusy = "false"; });
 }
@@ -70,22 +96,31 @@ function fitInto(now) {
 
 function fillHints() {
   const hint = (id, text) => { document.getElementById(id).textContent = text; };
-  const misses = data.problems.some((problem) => problem.row === null) ? " A cross is a measured problem that no row covers." : "";
-  hint("coverage-hint", `Rectangles are ranges of sizes, points exact ones. What a row leaves open reaches the edge.${misses}`);
+  const misses = data.problems.some((problem) => problem.missed) ? " A cross is a measured problem that gets no answer." : "";
+  const asked = data.asked.length ? " A diamond is a GEMM of the receipts; a filled one gets no answer." : "";
+  hint("coverage-hint", `Rectangles are ranges of sizes, points exact ones. What a row leaves open reaches the edge.${misses}${asked}`);
   hint("templates-hint", `${data.problems.length ? "Measured problems" : "Rows"} by the first kernel that the table gives. A click on a bar shows its part of the table.`);
   hint("gains-hint", data.problems.length ? "A point for each measured problem." : "A point for each row, in the middle of its ranges.");
+  hint("times-hint", data.problems.length ? "Of the table's choice: a point for each measured problem." : "Unknown without a dataset.");
   hint("regrets-hint", data.problems.length ? "A point for each measured problem; the line is at 2 %." : "Unknown without a dataset: diode_lut report TABLE DATASET.");
 }
 
+document.getElementById("of").hidden = data.tables.length === 1;
+data.tables.forEach((name, table) => { document.getElementById(`of-${table}`).textContent = name; });
 options.querySelector("[value=regret]").disabled = !data.problems.length;
 fillHead();
 fillHints();
 fillFilters(filters, data.kinds);
 order.append(...Object.keys(ORDERS).map((name) => element("option", { value: name }, name)));
 hideDetails();
+fillAskForm(ask, data.names, data.kinds);
+rememberInitial();
+loadAddress();
 
-filters.addEventListener("submit", (event) => event.preventDefault());
+for (const form of [filters, ask]) form.addEventListener("submit", (event) => event.preventDefault());
 filters.addEventListener("input", update);
+ask.addEventListener("input", answer);
+addEventListener("hashchange", () => { loadAddress(); update(); });
 document.getElementById("all").addEventListener("click", () => { clearFilters(filters); update(); });
 options.addEventListener("change", update);
 order.addEventListener("change", update);

@@ -4,7 +4,9 @@ const counted = new Intl.NumberFormat("en");
 
 const count = (number) => counted.format(number);
 const factor = (gain) => (gain === null ? "unknown" : gain.toFixed(3));
+const share = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(1)} %` : "unknown");
 const percent = (fraction) => (fraction === null ? "unknown" : `${(100 * fraction).toFixed(2)} %`);
+const microseconds = (ns) => (ns === null ? "unknown" : `${(ns / 1000).toPrecision(3)} µs`);
 const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 
 const nameOf = (kind) => [kind.op ?? "any op", kind.dtype ?? "any type", kind.layout ?? "any layout"].join(" ");

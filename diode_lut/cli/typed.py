@@ -1,0 +1,259 @@
+"""What people type: files, types, layouts, sizes and hardware.
+
+A file is a path, the name of a shipped table, ``-``, or ``REVISION:PATH`` as git has it.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from diode_lut.domain.errors import HardwareError, ProblemError, SettingError, TableError
+from diode_lut.domain.hardware import Hardware, detect_hardware
+from diode_lut.domain.problem import DTYPES, LAYOUTS, MAX_SIZE, OPS
+from diode_lut.domain.spelling import dtype_of, layout_of, size_of
+from diode_lut.io.files import read_at_most
+from diode_lut.io.resources import tables_directory
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+STANDARD = "-"
+"""What stands for standard input or standard output."""
+
+_MAX_BYTES = 1 << 30
+_NEW_HARDWARE = "NAME,ARCH,SMS, for example 'NVIDIA H200,sm_90,132'"
+_IN_GIT = re.compile(r"[^:\s]+:.+")
+_NAME = re.compile(r"[\w .-]+")
+_LIKE_FILES = re.compile(r".*\.(json|msgpack|zst|safetensors|html|csv)")
+
+
+class Typed(NamedTuple):
+    """A file that somebody named: where it is, and its contents if it cannot be opened as a file.
+
+    ``path`` is what messages call it. ``shipped_as`` is the name that was typed for a shipped table.
+    """
+
+    path: Path
+    contents: bytes | None = None
+    shipped_as: str = ""
+
+    def read(self, read: Callable[[Path], bytes]) -> bytes:
+        """The contents, for which ``read`` opens the file where there is one."""
+        return read(self.path) if self.contents is None else self.contents
+
+    def whole(self) -> bytes:
+        """The contents, whatever they are; OSError if they cannot be read, or are more than any file may have."""
+        return self.read(lambda path: read_at_most(path, _MAX_BYTES))
+
+    @property
+    def target(self) -> Path:
+        """Where a changed file is written: the file, or standard output; SettingError if it must stay as it is."""
+        if self.shipped_as:
+            remedy = f"give the path of a file, such as that of a copy: cp {self.path} mine.json"
+            raise SettingError(f"{self.shipped_as}: a shipped table, which is not changed by its name ({remedy})")
+        if self.contents is None:
+            return self.path
+        if self.path == _STDIN:
+            return Path(STANDARD)
+        raise SettingError(f"{self.path}: is in git's history, which is not changed: give the path of a file")
+
+    @property
+    def file(self) -> Path:
+        """The path, for what can only read files; SettingError if this is none."""
+        if self.contents is not None:
+            raise SettingError(f"{self.path}: is not in a file: save it first")
+        return self.path
+
+
+_STDIN = Path("<stdin>")
+
+
+class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases
+    """Takes what people type, and makes a Typed of it; names of shipped tables only where tables are expected."""
+
+    name = "file"
+
+    def __init__(self, *, names: bool) -> None:
+        self._names = names
+
+    def convert(self, value: str | Typed, param: click.Parameter | None, ctx: click.Context | None) -> Typed:
+        if isinstance(value, Typed):
+            return value
+        if ctx is not None and ctx.resilient_parsing:  # a shell completes, and nothing is read
+            return Typed(Path(value))
+        if value == STANDARD:
+            return Typed(_STDIN, _standard_input(ctx))
+        if "\0" in value:
+            self.fail(f"{value!r} has a zero byte, which no file's name has", param, ctx)
+        path = Path(value)
+        if path.exists() or path.is_symlink():
+            return Typed(path)
+        if _IN_GIT.fullmatch(value):
+            return Typed(path, _in_git(value))
+        if self._names and _NAME.fullmatch(value) and not _LIKE_FILES.fullmatch(value):
+            path = _named(value)
+            return Typed(path, shipped_as=value if path.is_relative_to(tables_directory()) else "")
+        return Typed(path)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Files, and the names of shipped tables."""
+        from click.shell_completion import CompletionItem
+
+        names = _shipped_names() if self._names else []
+        return [
+            *(CompletionItem(name) for name in names if name.startswith(incomplete)),
+            *click.Path().shell_complete(ctx, param, incomplete),
+        ]
+
+
+TABLE = _FileType(names=True)
+"""A table or model to read."""
+
+FILE = _FileType(names=False)
+"""Another file to read, such as a dataset."""
+
+OUTPUT = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
+"""A file to write; ``-`` is standard output."""
+
+
+def _standard_input(ctx: click.Context | None) -> bytes:
+    """All of standard input, once in a command."""
+    found = ctx.meta if ctx is not None else {}
+    if str(_STDIN) in found:
+        raise click.UsageError("standard input (-) can be read only once: give a file for the other")
+    found[str(_STDIN)] = True
+    if sys.stdin is None:
+        raise SettingError("standard input (-) is closed: give a file")
+    data = sys.stdin.buffer.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise SettingError(f"standard input: more than {_MAX_BYTES >> 30} GiB: save it in a file")
+    return data
+
+
+def _in_git(name: str) -> bytes:
+    """The file of that name in git's history; TableError, which counts as unreadable, if there is none."""
+    try:
+        return git_output(Path.cwd(), "cat-file", "blob", name)
+    except SettingError as error:
+        reason = str(error).partition("; run this")[0]
+        raise TableError(f"no such file, and git has none either: {reason}", path=Path(name)) from OSError(name)
+
+
+def _named(name: str) -> Path:
+    from diode_lut.selection.catalog import find_path
+
+    try:
+        return find_path(name)
+    except TableError as error:
+        close = get_close_matches(name, _shipped_names(), 1)
+        more = f" (did you mean {close[0]}?)" if close else ""
+        raise TableError(f"{error.reason}{more}", path=error.path) from error.__cause__
+
+
+def _shipped_names() -> list[str]:
+    from diode_lut.selection.catalog import find_tables
+
+    return [file.name for file in find_tables(()) if file.shipped]
+
+
+def git_output(directory: Path, *arguments: str) -> bytes:
+    """What git prints; SettingError if it fails or is not installed."""
+    try:
+        completed = subprocess.run(  # noqa: S603
+            ["git", "-C", str(directory), *arguments],  # noqa: S607
+            capture_output=True,
+            check=True,
+        )
+    except FileNotFoundError:
+        raise SettingError("git is not installed") from None
+    except subprocess.CalledProcessError as error:
+        reason = error.stderr.decode(errors="replace").strip()
+        raise SettingError(f"{reason}; run this in a clone that you may change") from None
+    return completed.stdout
+
+
+class _Spelled(click.Choice[str]):
+    """A choice that may be spelled in other ways as well; ``spell`` gives the name that is meant."""
+
+    def __init__(self, choices: Sequence[str], spell: Callable[[str], str]) -> None:
+        super().__init__(choices)
+        self._spell = spell
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return super().convert(self._spell(value), param, ctx)
+
+
+OP = _Spelled(OPS, str.casefold)
+DTYPE = _Spelled(DTYPES, dtype_of)
+LAYOUT = _Spelled(LAYOUTS, layout_of)
+
+
+class _Size(click.IntRange):
+    """A size, for which ``1k`` is 1024."""
+
+    name = "size"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, str):
+            try:
+                value = size_of(value)
+            except ProblemError as error:
+                self.fail(str(error), param, ctx)
+        return int(super().convert(value, param, ctx))
+
+
+SIZE = _Size(1, MAX_SIZE)
+
+
+class _Sizes(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases
+    """A size, or a range like ``513-1k``."""
+
+    name = "sizes"
+
+    def convert(self, value: str | list[int], param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        if isinstance(value, list):
+            return value
+        low, _, high = value.partition("-")
+        try:
+            return [size_of(low), size_of(high or low)]
+        except ProblemError:
+            self.fail(f"{value!r} is neither a size nor a range like 513-1024", param, ctx)
+
+
+SIZES = _Sizes()
+
+
+def hardware_of(text: str) -> Hardware:
+    """The hardware that somebody named; HardwareError if it is none.
+
+    The name is a table's, that of a table's GPU or of another well-known one, ``cpu`` or ``cuda`` for what this machine
+    has, or NAME,ARCH,SMS[,ALIAS...].
+    """
+    name, *rest = (part.strip() for part in text.split(","))
+    if name in ("cpu", "cuda") and not rest:
+        return detect_hardware(name)
+    if not rest:
+        from diode_lut.domain.gpus import known_gpu
+        from diode_lut.selection.catalog import find_hardware
+        from diode_lut.settings import config
+
+        try:
+            return find_hardware(name, config.tables)
+        except HardwareError as error:
+            known = known_gpu(name)
+            if known is None:
+                raise HardwareError(f"{error}; describe new hardware as {_NEW_HARDWARE}") from None
+            return known
+    arch, sm_count, *aliases = (*rest, "")
+    if not sm_count.isdecimal():
+        raise HardwareError(f"{text}: is neither a name nor {_NEW_HARDWARE}")
+    fields = {"name": name, "arch": arch, "sm_count": int(sm_count)}
+    return Hardware.from_json({**fields, "aliases": list(filter(None, aliases))})

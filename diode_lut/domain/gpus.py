@@ -1,0 +1,61 @@
+"""GPUs by name: the architecture and the number of multiprocessors, where a file or a person says only the name.
+
+Sources: the vendors' data sheets and architecture white papers, and the names that the drivers give. On an MI250X,
+PyTorch's device is one of its two dies.
+"""
+
+from __future__ import annotations
+
+import re
+
+from diode_lut.domain.hardware import Hardware, slug
+
+
+def _gpu(name: str, arch: str, sm_count: int, *aliases: str) -> Hardware:
+    return Hardware(name, arch, sm_count, aliases)
+
+
+KNOWN = (
+    _gpu("Tesla V100-SXM2-16GB", "sm_70", 80, "V100", "Tesla V100-SXM2-32GB", "Tesla V100-PCIE-16GB"),
+    _gpu("Tesla T4", "sm_75", 40, "T4", "NVIDIA T4"),
+    _gpu("NVIDIA A100-SXM4-80GB", "sm_80", 108, "A100", "NVIDIA A100", "NVIDIA A100-SXM4-40GB"),
+    _gpu("NVIDIA A100 80GB PCIe", "sm_80", 108, "A100 PCIe", "NVIDIA A100-PCIE-40GB"),
+    _gpu("NVIDIA A30", "sm_80", 56, "A30"),
+    _gpu("NVIDIA A10", "sm_86", 72, "A10"),
+    _gpu("NVIDIA A10G", "sm_86", 80, "A10G"),
+    _gpu("NVIDIA A40", "sm_86", 84, "A40"),
+    _gpu("NVIDIA RTX A6000", "sm_86", 84, "A6000", "RTX A6000"),
+    _gpu("NVIDIA GeForce RTX 3090", "sm_86", 82, "RTX 3090"),
+    _gpu("NVIDIA L4", "sm_89", 58, "L4"),
+    _gpu("NVIDIA L40", "sm_89", 142, "L40"),
+    _gpu("NVIDIA L40S", "sm_89", 142, "L40S"),
+    _gpu("NVIDIA RTX 6000 Ada Generation", "sm_89", 142, "RTX 6000 Ada"),
+    _gpu("NVIDIA GeForce RTX 4090", "sm_89", 128, "RTX 4090"),
+    _gpu("NVIDIA H100 80GB HBM3", "sm_90", 132, "H100", "NVIDIA H100", "H100 SXM"),
+    _gpu("NVIDIA H100 PCIe", "sm_90", 114, "H100 PCIe"),
+    _gpu("NVIDIA H100 NVL", "sm_90", 132, "H100 NVL"),
+    _gpu("NVIDIA H200", "sm_90", 132, "H200"),
+    _gpu("NVIDIA H20", "sm_90", 78, "H20"),
+    _gpu("NVIDIA GH200 480GB", "sm_90", 132, "GH200", "NVIDIA GH200"),
+    _gpu("NVIDIA B200", "sm_100", 148, "B200"),
+    _gpu("NVIDIA GeForce RTX 5090", "sm_120", 170, "RTX 5090"),
+    _gpu("AMD Instinct MI210", "gfx90a", 104, "MI210"),
+    _gpu("AMD Instinct MI250X", "gfx90a", 110, "MI250X"),
+    _gpu("AMD Instinct MI300X", "gfx942", 304, "MI300X"),
+    _gpu("AMD Instinct MI325X", "gfx942", 304, "MI325X"),
+    _gpu("AMD Instinct MI350X", "gfx950", 256, "MI350X"),
+    _gpu("AMD Instinct MI355X", "gfx950", 256, "MI355X"),
+)
+"""Each with the names that people and files give it."""
+
+
+def known_gpu(name: str) -> Hardware | None:
+    """The GPU of that name or alias; None if it is not known."""
+    return next((gpu for gpu in KNOWN if gpu.called(name)), None)
+
+
+def gpu_named_in(text: str) -> Hardware | None:
+    """The GPU whose name is part of a text, such as a file's name; of several names, the longest counts."""
+    words = f"-{re.sub(r'[^a-z0-9]+', '-', text.casefold())}-"
+    found = [(len(name), gpu) for gpu in KNOWN for name in map(slug, (gpu.name, *gpu.aliases)) if f"-{name}-" in words]
+    return max(found, key=lambda each: each[0])[1] if found else None

@@ -1,0 +1,39 @@
+"""How people spell what a GEMM is made of: types, layouts and sizes."""
+
+from __future__ import annotations
+
+import re
+
+from diode_lut.domain.errors import ProblemError
+
+_DTYPES = {
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "f32": "float32",
+    "float": "float32",
+    "fp16": "float16",
+    "fp32": "float32",
+    "half": "float16",
+}
+
+_SIZE = re.compile(r"(\d[\d_]*)([km]?)", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
+
+
+def dtype_of(text: str) -> str:
+    """``bf16``, ``BFloat16`` and ``torch.bfloat16`` are ``bfloat16``; what is no type stays as it is."""
+    name = text.casefold().removeprefix("torch.")
+    return _DTYPES.get(name, name)
+
+
+def layout_of(text: str) -> str:
+    """``NT`` is ``nt``."""
+    return text.casefold()
+
+
+def size_of(text: str) -> int:
+    """``1024``, ``1_024`` or ``1k``: k counts 1,024, m 1,024 times that; ProblemError for anything else."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ProblemError(f"{text!r} is not a size (such as 1024, or 1k, which is the same)")
+    return int(found[1].replace("_", "")) * _UNITS[found[2].casefold()]

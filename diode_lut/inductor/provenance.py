@@ -1,0 +1,110 @@
+"""What was decided for a graph, kept with it: a process that gets the graph from a cache has the same to tell.
+
+It is a receipt of this one graph, as plain values, because graphs are pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import orjson
+
+from diode_lut.domain.errors import let_pass
+from diode_lut.inductor.switch import is_off
+from diode_lut.inductor.trace import trace_graph
+from diode_lut.io.log import warn_once
+from diode_lut.receipt.file import decode_receipt, receipt_bytes
+from diode_lut.receipt.receipt import Receipt
+from diode_lut.runtime import recorder
+
+_KEPT = "_diode_lut"
+"""The attribute of a graph that has its counts and its receipt."""
+_NOT_TO_BE_KEPT = "_diode_lut_is_faulty"
+"""The attribute of a graph whose kernels are not what its key stands for."""
+
+
+def keep_with_graphs(compile_fx: Any) -> None:
+    """Keep with each graph what is decided for it, given ``torch._inductor.compile_fx``."""
+    scheme = compile_fx._InProcessFxCompile
+    scheme.codegen_and_compile = _keeping(scheme.codegen_and_compile)
+
+
+def tell_of_cached_graphs(codecache: Any) -> None:
+    """Record what was decided for each graph that comes from a cache, given ``torch._inductor.codecache``."""
+    cache = codecache.FxGraphCache
+    cache.cache_hit_post_compile = staticmethod(_telling(cache.cache_hit_post_compile))
+    cache._save_graph = staticmethod(_saving(cache._save_graph))
+
+
+WRAPPERS = {"torch._inductor.compile_fx": keep_with_graphs, "torch._inductor.codecache": tell_of_cached_graphs}
+"""What is to be called with a module of Inductor's once it is imported."""
+
+
+def _keeping(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(compile_graph)
+    def codegen_and_compile(*args: Any, **kwargs: Any) -> Any:
+        with recorder.collecting() as collected:
+            graph = compile_graph(*args, **kwargs)
+        try:
+            _keep(graph, collected)
+        except Exception as error:
+            _warn(error)
+        return graph
+
+    return codegen_and_compile
+
+
+def _warn(error: Exception) -> None:
+    """The compile goes on: only receipts and statistics lack something."""
+    let_pass(error)
+    warn_once(f"what was decided for a graph is not recorded: {error!r}")
+
+
+def _keep(graph: Any, collected: recorder.Collected) -> None:
+    if not hasattr(graph, "__dict__"):
+        return  # AOTInductor's are paths
+    if collected.devices:
+        counts, receipt = collected.counts.as_dict(), receipt_bytes(Receipt(1, devices=collected.devices))
+        vars(graph)[_KEPT] = counts, receipt
+        trace_graph(counts, receipt, cached=False)
+    if is_off():
+        return
+    from diode_lut.inductor.snapshot import snapshot
+
+    if not snapshot().is_identified:
+        vars(graph)[_NOT_TO_BE_KEPT] = True
+
+
+def _telling(load: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(load)
+    def cache_hit_post_compile(*args: Any, **kwargs: Any) -> Any:
+        loaded = load(*args, **kwargs)
+        try:
+            graph, *_ = loaded
+            if graph is not None and not is_off():
+                _tell(graph)
+        except Exception as error:
+            _warn(error)
+        return loaded
+
+    return cache_hit_post_compile
+
+
+def _tell(graph: Any) -> None:
+    kept = getattr(graph, _KEPT, None)
+    if kept is not None:
+        counts, receipt = kept
+        devices = decode_receipt(orjson.loads(receipt), "a cached graph").devices
+        trace_graph(counts, receipt, cached=True)
+        recorder.restored(recorder.Counts(**counts), devices)
+
+
+def _saving(save: Callable[..., None]) -> Callable[..., None]:
+    @wraps(save)
+    def save_graph(key: str, graph: Any, *args: Any, **kwargs: Any) -> None:
+        if not getattr(graph, _NOT_TO_BE_KEPT, False):
+            save(key, graph, *args, **kwargs)
+
+    return save_graph

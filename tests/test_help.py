@@ -1,0 +1,121 @@
+"""What helps people to type: the overview, near misses, completion, colors and progress."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import diode_lut
+from diode_lut.cli import COMMANDS, SECTIONS, main, typed
+from diode_lut.cli.output import CHANGES, Bars, Minutes, say
+from diode_lut.domain import errors
+from diode_lut.domain.errors import install_command
+from tests.commands import call
+
+ROOT = Path(diode_lut.__file__).parent.parent
+Write = Callable[..., Path]
+
+
+def test_the_overview_has_every_command_in_its_group() -> None:
+    """Commands are listed by what they are for, each with the whole first sentence of its help."""
+    shown = call("--help").stdout
+    assert set(COMMANDS) <= {name for names in SECTIONS.values() for name in names}
+    assert "Other:" not in shown
+    squeezed = " ".join(shown.split())
+    assert "Build a small table that gives every problem in the datasets a config that is good enough." in squeezed
+    assert re.search(r"Documentation: \S+/docs", squeezed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "remedy"), [("colect", "did you mean collect?"), ("xyzzy", "--help lists all commands")]
+)
+def test_a_misspelt_command_gets_the_nearest(typed: str, remedy: str) -> None:
+    """The message has the command that was probably meant, or where to look."""
+    result = call(typed)
+    assert (result.exit_code, f"no such command: {typed} ({remedy})" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("expression", "hint"),
+    [
+        ("entries[?op==bmm]", 'no field is called bmm: a text is written `"bmm"`'),
+        ('entries[?op=="bmm"]', 'no field is called bmm: a text is written `"bmm"`'),
+        ("entries[?m[1] < 64]", "numbers are written in backquotes: `64`"),
+    ],
+)
+def test_query_says_how_to_quote(expression: str, hint: str) -> None:
+    """A word or number that JMESPath would take for a field or for nothing is an error with the remedy."""
+    result = call("query", "nvidia-h200", expression)
+    assert (result.exit_code, hint in result.stderr) == (2, True)
+
+
+def test_query_compares_with_fields_that_tables_may_have(table_file: Write) -> None:
+    """A field that this table leaves out is no mistake."""
+    path = table_file("x.json", {"op": "mm", "configs": [{"template": "aten"}]})
+    assert call("query", path, 'length(entries[?epilogue==`"light"`])').stdout == "0\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("diode-lut sh", "plain,show"),
+        ("diode-lut diff nv", "plain,nvidia-h200"),
+        ("diode-lut diff - nv", "plain,nvidia-h200"),
+    ],
+)
+def test_shells_complete_commands_and_tables(words: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Completion offers commands, and names of tables where a table goes; it reads nothing of what was typed before."""
+    monkeypatch.setattr(typed, "_standard_input", lambda _: pytest.fail("standard input was read"))
+    environment = {"_DIODE_LUT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    result = CliRunner(env=environment).invoke(main, prog_name="diode-lut", complete_var="_DIODE_LUT_COMPLETE")
+    assert expected in result.stdout.splitlines()
+
+
+def test_colors_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe gets none, and neither does a terminal where NO_COLOR is set."""
+    runner, green = CliRunner(), "\x1b[32m\x1b[1madded\x1b[0m"
+    for color, no_color, expected in (
+        (False, "", "added"),
+        (True, "", green),
+        (True, "1", "added"),
+    ):
+        monkeypatch.setenv("NO_COLOR", no_color)
+        with runner.isolation(color=color) as (output, *_):
+            say("added    x\nother", colors=CHANGES)
+            assert output.getvalue().decode() == f"{expected}    x\nother\n"
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each line says how far it is; nothing is said before it is time."""
+    from rich.progress import Progress
+
+    for seconds, lines in ((0, ["d: 1 of 2", "d: 2 of 2"]), (1e9, [])):
+        with Progress(disable=True) as progress:
+            assert list(Bars(progress, Minutes(seconds)).track("ab", "d", 2)) == ["a", "b"]
+        assert capsys.readouterr().err.splitlines() == lines
+
+
+def test_the_command_that_installs_works_where_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a clone it names the clone, elsewhere the package, quoted for any shell."""
+    assert install_command("torch") == f"pip install '{ROOT}[torch]'"
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "diode_lut" / "domain" / "errors.py"))
+    assert install_command("torch") == "pip install 'diode-lut[torch]'"
+
+
+def test_the_wheel_has_the_documentation(tmp_path: Path) -> None:
+    """An installed package has tables, schemas and documents, and no datasets."""
+    pytest.importorskip("hatchling")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    expected = ("docs/editing.md", "schemas/table.v2.schema.json", "tables/nvidia-h200.json")
+    assert {f"diode_lut/{name}" for name in expected} <= set(names)
+    assert not [name for name in names if name.endswith((".png", ".zst"))]

@@ -1,0 +1,203 @@
+"""What people type for a file: names of tables, ``-``, and files in git's history."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from diode_lut.cli import main
+from diode_lut.cli.typed import hardware_of
+from diode_lut.collect.problems import read_problems
+from diode_lut.dataset import read_dataset
+from diode_lut.domain.errors import HardwareError
+from diode_lut.domain.gpus import KNOWN, known_gpu
+from diode_lut.domain.hardware import Hardware, slug
+from diode_lut.domain.problem import Problem
+from diode_lut.kernels.architecture import architecture
+from diode_lut.table import read_table
+from tests.commands import call
+from tests.distill import synthetic
+
+ROW = {"op": "mm", "m": [1, 8], "configs": [{"template": "aten"}]}
+Write = Callable[..., Path]
+
+
+def piped(data: str | bytes, *arguments: object) -> Result:
+    """What a command does with this on its standard input."""
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments], input=data)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    return result
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("show",), "NVIDIA H200 (sm_90, 132 SMs)"),
+        (("query",), '"hardware"'),
+        (("check",), ""),
+        (("diff",), "no differences"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_shipped_tables_have_names(arguments: tuple[str, ...], words: str) -> None:
+    """Where a table is read, the name of a shipped one, or of its GPU, does."""
+    more = {"query": ["{hardware: hardware}"], "diff": ["NVIDIA H200"]}.get(arguments[0], [])
+    result = call(*arguments, "nvidia-h200", *more)
+    assert result.exit_code == 0, result.output
+    assert words in result.stdout
+
+
+@pytest.mark.parametrize("name", ["H200", "h200", "NVIDIA H200", "nvidia_h200"])
+def test_a_gpu_means_its_table(name: str) -> None:
+    """What people call a GPU is enough for its table, and for --hardware."""
+    assert call("query", name, "hardware.name").stdout == '"NVIDIA H200"\n'
+    assert "NVIDIA H200 (sm_90, 132 SMs)" in call("explain", "mm", 8, 8, 8, "--hardware", name).stdout
+
+
+def test_a_misspelt_name_gets_the_nearest() -> None:
+    """The message has the known names, and the one that was probably meant."""
+    result = call("show", "nvidia-h20")
+    assert result.exit_code == 2
+    assert "no shipped table of that name" in result.stderr
+    assert "(did you mean nvidia-h200?)" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["fmt nvidia-h200", "set nvidia-h200 mm --m 3 --config aten --note x"])
+def test_shipped_tables_are_not_changed_by_name(command: str) -> None:
+    """What is changed is a file, so the message says how to get one."""
+    result = call(*command.split())
+    assert result.exit_code == 2
+    assert "a shipped table, which is not changed by its name (give the path of a file" in result.stderr
+
+
+def test_standard_input_and_output(table_file: Write) -> None:
+    """``-`` is standard input, and where a file would be changed or written, standard output."""
+    text = table_file("a.json", ROW).read_text()
+    loose = json.dumps(json.loads(text))
+    assert piped(loose, "fmt", "-").stdout == text
+    assert piped(text, "check", "-").exit_code == 0
+    assert piped(loose, "check", "-").stdout.startswith("<stdin>:1:1: is not in canonical form")
+    changed = piped(text, "set", "-", "bmm", "--m", "3", "--config", "aten", "--note", "x")
+    assert [entry["op"] for entry in json.loads(changed.stdout)["entries"]] == ["mm", "bmm"]
+    assert changed.stderr.startswith("+ bmm")
+    assert piped(text, "query", "-", "length(entries)").stdout == "1\n"
+
+
+def test_standard_input_is_read_once(table_file: Write) -> None:
+    """Two files cannot both be standard input."""
+    result = piped("{}", "diff", "-", "-")
+    assert (result.exit_code, "can be read only once" in result.stderr) == (2, True)
+
+
+def test_timings_come_through_a_pipe(tmp_path: Path) -> None:
+    """A dataset on standard input is built into a table on standard output, as it is from a file."""
+    data = synthetic.write(tmp_path / "d.msgpack", 20).read_bytes()
+    built = piped(data, "build", "-", "-o", "-")
+    assert built.exit_code == 0, built.output
+    call("build", tmp_path / "d.msgpack", "-o", tmp_path / "t.json")
+    assert built.stdout == (tmp_path / "t.json").read_text()
+    (tmp_path / "t.json").write_text(built.stdout)
+    figures = piped(data, "evaluate", tmp_path / "t.json", "-", "--json", "-")
+    assert json.loads(figures.stdout)["rows"] == len(json.loads(built.stdout)["entries"])
+
+
+def test_datasets_are_shown_and_queried(tmp_path: Path) -> None:
+    """``show`` prints every time, ``query`` sees problems, stages and timings, the fastest first."""
+    path = tmp_path / "d.msgpack"
+    synthetic.write(path, 3)
+    records = list(read_dataset(path))
+    lines = call("show", path).stdout.splitlines()
+    assert f"{records[0].problem} {records[0].stage}" in lines
+    assert len([line for line in lines if line.startswith("  ")]) == sum(len(record.timings) for record in records)
+    found = json.loads(call("query", path, "records[*].timings[].ns").stdout)
+    assert sorted(found) == sorted(timing.ns for record in records for timing in record.timings if timing.ns)
+    assert min(timing.ns for timing in records[0].timings if timing.ns) == found[0]
+
+
+def test_files_in_gits_history(tmp_path: Path, table_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``REVISION:PATH`` is the file as git has it, which can be read and not changed."""
+    path = table_file("x.json", ROW)
+    monkeypatch.chdir(path.parent)
+    identity = ("-c", "user.name=x", "-c", "user.email=x")
+    for arguments in (("init", "--quiet"), ("add", "x.json"), (*identity, "commit", "--quiet", "-m", "x")):
+        subprocess.run(["git", *arguments], check=True)
+    assert call("set", "x.json", "bmm", "--config", "aten", "--note", "x").exit_code == 0
+    result = call("diff", "HEAD:x.json", "x.json")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("HEAD:x.json -> x.json\nadded")
+    assert "is in git's history, which is not changed" in call("fmt", "HEAD:x.json").stderr
+    missing = call("diff", "HEAD:y.json", "x.json")
+    assert missing.exit_code == 2
+    assert "no such file, and git has none either: fatal: path 'y.json' does not exist in 'HEAD'" in missing.stderr
+
+
+def test_types_layouts_and_sizes_are_spelled_as_people_do(table_file: Write) -> None:
+    """``bf16``, ``NT`` and ``1k`` mean what they mean elsewhere, on the command line as in problem files."""
+    path = table_file("x.json", {"op": "mm", "dtype": "bfloat16", "layout": "nt", "configs": [{"template": "aten"}]})
+    explained = call("explain", "MM", "1k", "4K", "1_024", "--dtype", "bf16", "--layout", "NT", "--table", path)
+    assert "mm 1024x4096x1024 bfloat16 nt align 16" in explained.stdout
+    key = ("Mm", "--m", "513-1k", "--dtype", "torch.float16", "--layout", "Tn")
+    assert call("set", path, *key, "--config", "aten", "--note", "x").exit_code == 0
+    assert "mm float16 tn m 513-1024" in call("show", path).stdout
+    refused = call("set", path, "mm", "--m", "1x", "--config", "aten", "--note", "x")
+    assert (refused.exit_code, "'1x' is neither a size nor a range like 513-1024" in refused.stderr) == (2, True)
+
+
+def test_problem_files_are_spelled_as_people_do(tmp_path: Path) -> None:
+    """A problem file may say ``bf16`` and ``NT`` as well."""
+    path = tmp_path / "p.json"
+    path.write_text('[{"op": "mm", "B": 1, "M": 8, "N": 8, "K": 8, "dtype": "bf16", "layout": "NT"}]')
+    assert read_problems(path) == [Problem.of("mm", 8, 8, 8, dtype="bfloat16", layout="nt")]
+
+
+def test_known_gpus_need_no_description(tmp_path: Path) -> None:
+    """The name of a well-known GPU says its architecture and multiprocessors, with the names that drivers give it."""
+    assert hardware_of("a100").same_device(Hardware("NVIDIA A100-SXM4-40GB", "sm_80", 108))
+    assert hardware_of("h100-pcie") == known_gpu("NVIDIA H100 PCIe")
+    with pytest.raises(HardwareError, match="x100: no table is for hardware of that name"):
+        hardware_of("x100")
+
+
+def test_known_gpus_have_one_meaning() -> None:
+    """No two known GPUs share a name, and all of their architectures are known or AMD's."""
+    names = [slug(name) for gpu in KNOWN for name in {slug(each) for each in (gpu.name, *gpu.aliases)}]
+    assert len(names) == len(set(names))
+    assert all(gpu.arch.startswith("gfx") or architecture(gpu.arch).shared_memory for gpu in KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("name", "inside"), [("d.json", "NVIDIA H100 80GB HBM3"), ("matmul_nvidia_h100_deep.json", "unknown")]
+)
+def test_torch_diodes_files_may_say_the_device(name: str, inside: str, tmp_path: Path) -> None:
+    """What the file calls its hardware is enough to build a table, and so is the file's name."""
+    key = dict.fromkeys("BMNK", 64) | {"B": 1} | dict.fromkeys(("M_dtype", "K_dtype", "out_dtype"), "float16")
+    config = dict.fromkeys(("block_m", "block_n", "block_k"), 64) | {"group_m": 8, "num_stages": 3, "num_warps": 4}
+    solution = {json.dumps(key): {"timed_configs": [{"config": config, "time": 0.01}]}}
+    document = {"hardware": {inside: {"operation": {"mm": {"solution": solution}}}}}
+    (tmp_path / name).write_text(json.dumps(document))
+    assert call("build", tmp_path / name, "-o", tmp_path / "t.json").exit_code == 0
+    assert read_table(tmp_path / "t.json").hardware.same_device(hardware_of("H100"))
+
+
+def test_imports_come_through_a_pipe(tmp_path: Path) -> None:
+    """A file of another tool on standard input is imported, and the table is all that is on standard output."""
+    shipped = call("export", "torch-diode-table", "nvidia-h200", "-o", "-")
+    assert shipped.exit_code == 0, shipped.output
+    result = piped(shipped.stdout, "import", "torch-diode-table", "-", "-o", "-")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["hardware"]["name"] == "NVIDIA H200"
+    assert "not Inductor's cache directory" in piped("", "import", "inductor-cache", "-", "-o", tmp_path / "x").stderr
+
+
+@pytest.mark.parametrize("command", ["show", "check", "fmt", "query - x"])
+def test_standard_input_has_the_limits_of_files(command: str) -> None:
+    """What is too large for a table is refused before it is parsed, wherever it comes from."""
+    name, *more = command.split()
+    result = piped(b"{" + b" " * (64 << 20) + b"}", name, *(more or ["-"]))
+    assert result.exit_code == 2
+    assert "<stdin>: cannot be read: too large (allowed: 64 MiB)" in result.output
