@@ -37,6 +37,7 @@ bench: $(READY)
 	$(RUN) tools/bench_hook.py
 	$(RUN) tools/bench_build.py
 	$(RUN) tools/bench_commands.py
+	$(RUN) tools/bench_startup.py
 
 lint: $(READY)
 	$(RUN) -m ruff check .

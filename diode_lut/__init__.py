@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from diode_lut.runtime.api import select as select
     from diode_lut.runtime.api import set_log_level as set_log_level
     from diode_lut.runtime.choosers import register_chooser as register_chooser
+    from diode_lut.runtime.probe import step as step
     from diode_lut.selection.catalog import TableFile as TableFile
     from diode_lut.selection.selector import Decision as Decision
 
@@ -50,6 +52,7 @@ _EXPORTS = {
     "register_table": "diode_lut.runtime.api",
     "select": "diode_lut.runtime.api",
     "set_log_level": "diode_lut.runtime.api",
+    "step": "diode_lut.runtime.probe",
 }
 
 __all__ = ["__version__", "config", *_EXPORTS]
@@ -67,14 +70,25 @@ def __dir__() -> list[str]:
 
 
 def _write_receipt(process: int) -> None:
-    """At exit; ``process`` is the one that imported this."""
-    if config.receipt is not None:
-        from diode_lut.runtime.at_exit import write_receipt
-        from diode_lut.runtime.recorder import own_receipt
+    """At exit; ``process`` is the one that imported this.
 
+    Without torch nothing was asked. Then nothing is imported either: after Ctrl-C, an import that defines a named tuple
+    makes Python's own exit code 1 instead of that of the signal.
+    """
+    if config.receipt is not None and _LOADED.intersection(sys.modules):
+        try:
+            from diode_lut.runtime.at_exit import write_receipt
+            from diode_lut.runtime.recorder import own_receipt
+        except ImportError:
+            return  # what diode_lut needs is not installed here; the hook has warned of it
         write_receipt(process, own_receipt)
 
+
+_LOADED = {"torch", "diode_lut.runtime.recorder"}
+"""The modules of which a process has imported one if it has a receipt to write."""
 
 atexit.register(_write_receipt, os.getpid())
 if autoregister():
     when_imported("torch._inductor.config", "diode_lut.inductor.install:install")
+if "_DIODE_LUT_PROBE" in os.environ:  # `diode-lut compare` has started this program
+    when_imported("torch._inductor.config", "diode_lut.inductor.probe:begin")

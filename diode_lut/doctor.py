@@ -26,6 +26,7 @@ from diode_lut.selection.catalog import (
     is_model,
     open_model,
     open_table,
+    own_paths,
     shipped_paths,
     tiers_for,
 )
@@ -196,6 +197,8 @@ def _unusable(found: list[Hardware]) -> Iterator[Finding]:
     """Files that are for no device of this machine, or that cannot be used in full."""
     for name in config.tables:
         yield from _own(name)
+    for path in own_paths():
+        yield from _faults(path, f"python -m diode_lut check {path}", "remove it")
     yield from _shipped()
     for reason in distrusted():
         yield wrong(
@@ -203,11 +206,11 @@ def _unusable(found: list[Hardware]) -> Iterator[Finding]:
         )
     for file in find_tables(config.tables):
         for_this_machine = any(file.hardware.same_arch(hardware) for hardware in found)
-        if not for_this_machine and (file.shipped or not is_model(file.path)):
+        if not for_this_machine and not (file.named and is_model(file.path)):
             text = f"{shown(file.path)} is for {file.hardware}, which this machine does not have"
             reason = file.hardware.why_none_of(found)
             remedy = "remove it from DIODE_LUT_TABLES, or measure on this machine"
-            yield note("tables", text) if file.shipped else wrong("tables", f"{text}: {reason}", remedy)
+            yield wrong("tables", f"{text}: {reason}", remedy) if file.named else note("tables", text)
 
 
 def _own(name: str) -> Iterator[Finding]:

@@ -55,6 +55,9 @@ settings.register_profile(
 )
 settings.load_profile("tests")
 
+# The tables that developers have tuned for themselves are not those of the tests
+os.environ["XDG_CONFIG_HOME"] = os.devnull
+
 STARTUP = [str(Path(sitecustomize.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
 os.environ["PYTHONPATH"] = os.pathsep.join(STARTUP)
 

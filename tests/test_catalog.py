@@ -11,8 +11,18 @@ import pytest
 
 from diode_lut.domain.errors import HardwareError, TableError
 from diode_lut.domain.hardware import Hardware
+from diode_lut.io.resources import own_tables_directory
 from diode_lut.selection import catalog
-from diode_lut.selection.catalog import find_hardware, find_path, find_tables, open_table, tiers_for, warn_of_useless
+from diode_lut.selection.catalog import (
+    distrusted,
+    find_hardware,
+    find_path,
+    find_tables,
+    open_table,
+    tiers_for,
+    warn_of_useless,
+)
+from diode_lut.selection.selector import Selector
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 H100 = Hardware("NVIDIA H100 80GB HBM3", "sm_90", 132)
@@ -248,3 +258,45 @@ def test_a_link_that_leads_nowhere_is_called_one(tmp_path: Path) -> None:
     (tmp_path / "one.json").symlink_to("one.json")
     with pytest.raises(TableError, match="is a symbolic link that leads to no file"):
         find_path(str(tmp_path / "one.json"))
+
+
+def test_the_user_s_directory_of_tables_is_found(
+    shipped: Path, table_file: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tables for this device answer in the tier ``user``, behind those that are named."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert find_tables(()) == []
+    (tmp_path / "config" / "diode_lut").mkdir(parents=True)
+    own = table_file("config/diode_lut/tables/own.json", ATEN)
+    table_file("config/diode_lut/tables/like.json", ATEN, hardware={"name": "X", "arch": "sm_90", "sm_count": 132})
+    named = table_file("named.json", ATEN)
+    assert names(H200, str(named))["user"] == ["named.json", "own.json"]
+    assert [(file.name, file.shipped, file.named) for file in find_tables([str(named)])] == [
+        ("named", False, True),
+        ("like", False, False),
+        ("own", False, False),
+    ]
+    before = Selector(H200, tiers_for(H200, ())).digest
+    own.unlink()
+    assert Selector(H200, tiers_for(H200, ())).digest != before
+
+
+def test_the_user_s_directory_is_below_home(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ``~/.config/diode_lut/tables`` unless ``XDG_CONFIG_HOME`` is an absolute path."""
+    monkeypatch.setenv("HOME", "/home/someone")
+    for value in ("", "relative"):
+        monkeypatch.setenv("XDG_CONFIG_HOME", value)
+        assert own_tables_directory() == Path("/home/someone/.config/diode_lut/tables")
+
+
+def test_a_table_in_the_user_s_directory_that_others_can_write_is_left_out(
+    shipped: Path, table_file: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The user has not named it, so nobody else may have written it."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "config" / "diode_lut").mkdir(parents=True)
+    path = table_file("config/diode_lut/tables/own.json", ATEN)
+    path.chmod(0o666)
+    assert names(H200)["user"] == []
+    assert f"{path} can be written by others" in caplog.text
+    assert f"{path} can be written by others (chmod go-w)" in distrusted()

@@ -37,11 +37,13 @@ LAYERS = (
     "receipt",
     "runtime",
     "inductor",
+    "startup",
     "doctor",
     "collect",
     "exchange",
     "report",
     "adopt",
+    "programs",
     "cli",
 )
 """The modules and subpackages of diode_lut, from the bottom up: each imports only from those before it."""

@@ -68,6 +68,16 @@ CASES = [
     ("check nosuch.json", 2, "nosuch.json: cannot be read: No such file or directory"),
     ("collect --problems problems.json --out t.msgpack", 1, "problems.json: [0].dtype: 'fp8' is not one of float16,"),
     ("collect --out t.msgpack", 2, "give either --problems or --random"),
+    (
+        "compare -o x.json -- python train.py",
+        2,
+        "--output x.json: the page is HTML, and the figures go to x.json beside",
+    ),
+    (
+        "compare --table nosuch.json -- python train.py",
+        2,
+        "nosuch.json: no such file, and no shipped table of that name",
+    ),
     ("diff mine.json text.json", 2, "error: text.json:1:1: not JSON"),
     ("diff mine.json model.bin", 2, "error: model.bin: a model, not a table"),
     ("diff mine.json mine.json --dataset mine.json", 1, "error: mine.json: a table, not a dataset"),
@@ -108,6 +118,8 @@ CASES = [
     ("resolve mine.json", 2, "give --ours, --theirs or --best"),
     ("resolve --ours mine.json", 2, "error: mine.json: is not in conflict: in git, no merge of it is waiting"),
     ("set mine.json mm --m 1024-513 --config aten --note x", 2, "error: m: [1024, 513] ends before it begins"),
+    ("run --tabel mine.json -- python train.py", 2, "Did you mean "),
+    ("run", 2, "Missing argument '[--] PROGRAM [ARGUMENT]...'"),
     (
         "set mine.json mm --config 'triton_mm 96x8x8 g8 s4 w8' --note x",
         2,
@@ -115,6 +127,7 @@ CASES = [
     ),
     ("show text.json", 1, "error: text.json: neither a table nor a safetensors file"),
     ("tables mine.json", 2, "Got unexpected extra argument (mine.json)"),
+    ("tune --budget 0 -- python train.py", 2, "0.0 is not in the range x>0"),
     ("unset mine.json bmm", 1, "error: mine.json: no row has the key bmm"),
     ("verify mine.json -o nodir/x.json", 2, "nodir: no such directory to write the problems to"),
 ]

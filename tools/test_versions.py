@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 INSTALLED = ROOT / ".versions"
 TESTS = (
     *("tests/inductor", "tests/interpreter", "tests/compilation", "tests/collect", "tests/kernels"),
-    *("tests/test_import.py", "tests/test_post_import.py", "tests/test_hardware.py"),
+    *("tests/test_import.py", "tests/test_post_import.py", "tests/test_hardware.py", "tests/test_compare.py"),
 )
 RUNTIME = "nvidia-cuda-runtime==13.5.37"
 """For CUDA 13; a newer one serves PyTorch built for an older one as well."""

@@ -29,6 +29,7 @@ COMMANDS = {
     "build": "diode_lut.cli.build:build_command",
     "check": "diode_lut.cli.tables:check_command",
     "collect": "diode_lut.cli.collect:collect_command",
+    "compare": "diode_lut.cli.programs:compare_command",
     "diff": "diode_lut.cli.git:diff_command",
     "distill": "diode_lut.cli.distill:distill_command",
     "doctor": "diode_lut.cli.explain:doctor_command",
@@ -40,13 +41,15 @@ COMMANDS = {
     "import": "diode_lut.cli.exchange:import_command",
     "merge": "diode_lut.cli.git:merge_command",
     "pack": "diode_lut.cli.build:pack_command",
-    "resolve": "diode_lut.cli.git:resolve_command",
-    "report": "diode_lut.cli.report:report_command",
-    "show": "diode_lut.cli.tables:show_command",
-    "receipt": "diode_lut.cli.report:receipt_command",
     "query": "diode_lut.cli.edit:query_command",
+    "receipt": "diode_lut.cli.report:receipt_command",
+    "report": "diode_lut.cli.report:report_command",
+    "resolve": "diode_lut.cli.git:resolve_command",
+    "run": "diode_lut.cli.programs:run_command",
     "set": "diode_lut.cli.edit:set_command",
+    "show": "diode_lut.cli.tables:show_command",
     "tables": "diode_lut.cli.tables:tables_command",
+    "tune": "diode_lut.cli.programs:tune_command",
     "unset": "diode_lut.cli.edit:unset_command",
     "verify": "diode_lut.cli.adopt:verify_command",
 }
@@ -55,9 +58,9 @@ COMMANDS = {
 SECTIONS = {
     "Run programs": ("run", "tune", "compare", "receipt", "doctor"),
     "Ask what a GEMM gets": ("explain", "tables"),
-    "Measure, build and evaluate": ("collect", "pack", "build", "evaluate", "distill", "report"),
+    "Measure, build and evaluate": ("adopt", "verify", "collect", "pack", "build", "evaluate", "distill", "report"),
     "Read and edit tables": ("show", "query", "set", "unset", "check", "fmt"),
-    "Review and share": ("diff", "merge", "resolve", "git-setup", "adopt", "verify", "import", "export"),
+    "Review and share": ("diff", "merge", "resolve", "git-setup", "import", "export"),
 }
 """The commands in the order of the overview, by what they are for."""
 

@@ -72,9 +72,10 @@ STOPPED = 130
 @click.option(
     "--out",
     "path",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     required=True,
-    help="The dataset; if it exists, problems that it holds are skipped and the others appended.",
+    help="The dataset; if it exists, problems that it holds are skipped and the others appended. In a directory, it is "
+    "the file named after the hardware and the software.",
 )
 @click.option(
     "--method",
@@ -153,10 +154,10 @@ def collect_command(
             for each in passes:
                 tallies.append(Counter())
                 _show(each, tallies[-1])
-                say(_summary(path, each.stage, tallies[-1]))
+                say(_summary(each.dataset.path, each.stage, tallies[-1]))
     except KeyboardInterrupt:
         if tallies and tallies[-1]["left"]:
-            say(_summary(path, each.stage, tallies[-1]))
+            say(_summary(each.dataset.path, each.stage, tallies[-1]))
         say("stopped: run the same command again to go on", err=True)
         context.exit(STOPPED)
     left = sum(tally["left"] for tally in tallies)

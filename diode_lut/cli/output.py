@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from diode_lut.cli.typed import STANDARD
-from diode_lut.domain.errors import DiodeLutError, HardwareError, ProblemError, SettingError, TableError
+from diode_lut.domain.errors import DiodeLutError, HardwareError, ProblemError, ProgramError, SettingError, TableError
 from diode_lut.domain.printable import as_json, printable, printable_lines
 
 if TYPE_CHECKING:
@@ -156,9 +156,11 @@ REPORTERS: dict[str, Callable[[Sequence[TableError]], list[str]]] = {
 
 
 def exit_code(error: DiodeLutError | OSError) -> int:
-    """2 for what cannot be read or asked for, 1 for what is invalid, 0 for a note."""
+    """2 for what cannot be read or asked for, 1 for what is invalid, 0 for a note; a program's as in shells."""
     if isinstance(error, TableError) and error.note:
         return 0
+    if isinstance(error, ProgramError):
+        return error.code
     unreadable = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
     wrong_usage = isinstance(error, (HardwareError, ProblemError, SettingError))
     return 2 if unreadable or wrong_usage else 1

@@ -19,8 +19,9 @@ from typing import NamedTuple, Protocol
 from diode_lut.collect.setup import MEASURERS, METHODS, Setup, final_tasks, find_setup, measure_tasks
 from diode_lut.collect.tasks import Outcome, Shard, Task, make_shards
 from diode_lut.collect.watch import Loss, Watch, signals_held
-from diode_lut.dataset import Dataset, DatasetWriter, Record, read_dataset
+from diode_lut.dataset import SOFTWARE, Dataset, DatasetWriter, Header, Record, read_dataset
 from diode_lut.domain.errors import CollectError, DeviceLostError, install_command
+from diode_lut.domain.hardware import slug
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN
@@ -123,6 +124,7 @@ def collect(
 ) -> Generator[Pass]:
     """Measure what the dataset at ``path`` does not hold yet; each pass must be exhausted before the next.
 
+    If ``path`` is a directory, the dataset is the file in it that is named after the hardware and the software.
     ``device`` is ``cpu``, ``cuda`` or ``all`` (see open_executor); by default CUDA where there is any. ``method`` is
     one of METHODS; by default ``sweep`` on CUDA. ``scheduler`` is the address of a Dask scheduler whose workers
     measure. After ``budget_s`` seconds no problem is begun. Problems that cannot be measured are skipped. With a
@@ -138,12 +140,20 @@ def collect(
         setup = measuring.find_setup(device, method, search_space)
         if table is not None:
             _require_fit(table, setup)
-        with DatasetWriter(path, setup.header) as writer:
-            dataset = read_dataset(path)
+        file = path / file_name(setup.header) if path.is_dir() else path
+        with DatasetWriter(file, setup.header) as writer:
+            dataset = read_dataset(file)
             for stage in METHODS[setup.method] if table is None else METHODS[setup.method][-1:]:
                 tasks = _tasks(stage, problems, dataset) if table is None else _answers(table, problems)
                 with closing(_outcomes(stage, tasks, writer, dataset, measuring, setup, deadline)) as outcomes:
                     yield Pass(stage, len(tasks), outcomes, dataset)
+
+
+def file_name(header: Header) -> str:
+    """The name of the dataset in a directory; timings that one file may hold have the same name."""
+    hardware = header.hardware
+    software = (f"{name} {getattr(header, name)}" for name in SOFTWARE if getattr(header, name))
+    return slug(" ".join([hardware.name, hardware.arch, str(hardware.sm_count), *software])) + ".msgpack"
 
 
 def _tasks(stage: str, problems: Sequence[Problem], dataset: Dataset) -> list[Task]:

@@ -13,6 +13,7 @@
     ├── MissError              a GEMM that no table answered for, with the setting strict
     ├── ReceiptError           a receipt file
     ├── CollectError           measuring could not start or go on
+    ├── ProgramError           a program could not be started, or compared
     └── DeviceLostError        a kernel left the device unusable for this process
 
 A message says what is wrong, where, and what is allowed; it fits on one line.
@@ -108,6 +109,14 @@ class ReceiptError(DiodeLutError):
 
 class CollectError(DiodeLutError):
     """Measuring could not start or go on."""
+
+
+class ProgramError(DiodeLutError):
+    """A program cannot be started, or did not do what it was started for; ``code`` is the exit code to end with."""
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class DeviceLostError(DiodeLutError):

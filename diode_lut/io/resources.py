@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +13,17 @@ _PACKAGE = _CODE = Path(__file__).resolve().parent.parent
 def tables_directory() -> Path:
     """The directory of the shipped tables."""
     return _directory("tables")
+
+
+def own_directory() -> Path:
+    """The directory of the user's own configuration: ``$XDG_CONFIG_HOME/diode_lut``."""
+    config = os.environ.get("XDG_CONFIG_HOME", "")
+    return Path(config if os.path.isabs(config) else os.path.expanduser("~/.config"), "diode_lut")  # noqa: PTH111, PTH117 (these raise nothing)
+
+
+def own_tables_directory() -> Path:
+    """The directory of the user's own tables that need not be named: ``$XDG_CONFIG_HOME/diode_lut/tables``."""
+    return own_directory() / "tables"
 
 
 def schemas_directory() -> Path:

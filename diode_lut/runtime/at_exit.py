@@ -2,7 +2,8 @@
 
 A process alone writes exactly the file that the setting names. A rank of several (``WORLD_SIZE`` above 1) puts its
 ``RANK`` before the suffix. A process that another one forked, or started with multiprocessing, puts its process number
-there, and so does one that finds that another process has written the file since it asked for the first time.
+there, and so does one that finds that another process has written the file since it asked for the first time. Where the
+name has ``%p``, the process number is put there, and nowhere else.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ def _destination(path: Path, *, child: bool) -> Path:
     """Where to write; OSError if the setting names no file."""
     if path.name in ("", "..") or "\0" in str(path) or path.is_dir():
         raise OSError(errno.EINVAL, "not the name of a file (DIODE_LUT_RECEIPT, or config.receipt)", str(path))
+    if "%p" in path.name:
+        return path.with_name(path.name.replace("%p", str(os.getpid())))
     if os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ:
         path = _numbered(path, _rank(os.environ["RANK"]))
     return _numbered(path, str(os.getpid())) if child else path

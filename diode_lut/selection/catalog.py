@@ -15,7 +15,7 @@ from diode_lut.domain.gpus import known_gpu
 from diode_lut.domain.hardware import Hardware, slug
 from diode_lut.io.log import warn_once
 from diode_lut.io.permissions import distrust
-from diode_lut.io.resources import tables_directory
+from diode_lut.io.resources import own_tables_directory, tables_directory
 from diode_lut.model.header import SUFFIX, read_model_hardware
 from diode_lut.selection.selector import Tier, switched_off
 from diode_lut.selection.sources import ModelSource, TableSource
@@ -54,11 +54,15 @@ _SHIPPED_TABLES = {
 
 
 class TableFile(NamedTuple):
-    """A table or model that can be used: its file, what it is for, and whether it is the user's own or shipped."""
+    """A table or model that can be used: its file, what it is for, and whether it is the user's own or shipped.
+
+    ``named`` is whether the user has named it, as opposed to files that were found in a directory.
+    """
 
     path: Path
     hardware: Hardware
     shipped: bool
+    named: bool = False
 
     @property
     def name(self) -> str:
@@ -76,8 +80,8 @@ class TableFile(NamedTuple):
 
 
 def find_tables(user_tables: Iterable[str]) -> list[TableFile]:
-    """The user's own tables in their order, then the shipped ones by name; bad files are left out with a warning."""
-    return [*_files(user_tables, shipped=False), *_shipped(*_SHIPPED)]
+    """The user's own tables, named ones first, then the shipped ones by name; bad files are left out with a warning."""
+    return [*_named_files(user_tables), *_files(own_paths(), shipped=False), *_shipped(*_SHIPPED)]
 
 
 def find_path(name_or_path: str) -> Path:
@@ -157,6 +161,8 @@ def tiers_for(
     """The tiers that answer for ``hardware``: the user's tables, those shipped for it, those shipped
     for another device with the same architecture and SM count, models.
 
+    Of the user's tables, those that are named come first, whatever device they are for, as long as the architecture and
+    the SM count are right. Then come those for this device in the user's directory of tables.
     Of models, the user's own come first, whatever they were trained for, then those shipped for this device, then
     those for the same architecture. What cannot be used is left out with one warning, a table for other hardware
     without. Of a tier that is not among the ``allowed`` nothing is opened. ``first`` is the first of the user's own.
@@ -169,7 +175,7 @@ def tiers_for(
         models.insert(0, first)
     left = _shipped(_TABLES)
     openers: dict[str, Callable[[], Tier]] = {
-        "user": partial(_tier, "user", hardware, tables, _USER),
+        "user": partial(_user_tier, "user", hardware, tables),
         "model": partial(_model_tier, "model", hardware, models),
     }
     for name, shipped in _SHIPPED_TABLES.items():
@@ -186,6 +192,11 @@ def _names_model(name: str) -> bool:
     except TableError as error:
         let_pass(error)
         return is_model(Path(name))
+
+
+def _user_tier(name: str, hardware: Hardware, named: Iterable[str | Table]) -> Tier:
+    own = [file for file in _files(own_paths(), shipped=False) if file.hardware.same_device(hardware)]
+    return _tier(name, hardware, [*named, *(str(file.path) for file in own)], _USER)
 
 
 def _model_tier(name: str, hardware: Hardware, mine: Iterable[str | Model]) -> Tier:
@@ -210,7 +221,7 @@ def try_model(name_or_path: str) -> Model | TableError | ModelError:
 
 def warn_of_useless(user_tables: Iterable[str], devices: Sequence[Hardware]) -> None:
     """Warn once of each of the user's own tables that is for none of these devices; models are of use on any."""
-    for file in _files(user_tables, shipped=False):
+    for file in _named_files(user_tables):
         if not is_model(file.path) and not any(file.hardware.same_arch(device) for device in devices):
             useless = f"{file.path}: is for {file.hardware}, so it is of no use on {', '.join(map(str, devices))}"
             warn_once(f"{useless}: {file.hardware.why_none_of(devices)}")
@@ -247,6 +258,10 @@ def _open_for(hardware: Hardware, file: str | Table, fits: Callable[[Hardware, H
         return error
 
 
+def _named_files(user_tables: Iterable[str]) -> list[TableFile]:
+    return [file._replace(named=True) for file in _files(user_tables, shipped=False)]
+
+
 def _shipped(*patterns: str) -> list[TableFile]:
     return _files(shipped_paths(patterns), shipped=True)
 
@@ -256,7 +271,17 @@ def shipped_paths(patterns: Iterable[str] = _SHIPPED) -> list[str]:
 
     By default these are all tables, then all models.
     """
-    reasons = {path: _against(path) for pattern in patterns for path in sorted(tables_directory().glob(pattern))}
+    return _trusted(path for pattern in patterns for path in sorted(tables_directory().glob(pattern)))
+
+
+def own_paths() -> list[str]:
+    """The tables in the user's directory of tables that can be trusted, good or bad, by name."""
+    return _trusted(sorted(own_tables_directory().glob("*.json")))
+
+
+def _trusted(paths: Iterable[Path]) -> list[str]:
+    """The paths without those that others could have written, each of which is a warning."""
+    reasons = {path: _against(path) for path in paths}
     for path, reason in reasons.items():
         if reason:
             warn_once(f"{_kind(path)} left out: {reason}")
@@ -264,8 +289,9 @@ def shipped_paths(patterns: Iterable[str] = _SHIPPED) -> list[str]:
 
 
 def distrusted() -> list[str]:
-    """Why shipped files that others could have written are not used."""
-    paths = (path for pattern in _SHIPPED for path in sorted(tables_directory().glob(pattern)))
+    """Why files that the user did not name, and that others could have written, are not used."""
+    shipped = (path for pattern in _SHIPPED for path in sorted(tables_directory().glob(pattern)))
+    paths = (*shipped, *sorted(own_tables_directory().glob("*.json")))
     return [reason for path in paths if (reason := _against(path))]
 
 

@@ -146,3 +146,10 @@ def test_a_rank_that_is_no_number_is_not_in_the_name(ask: Ask, tmp_path: Path, r
     process = ask("ask", RANK=rank, WORLD_SIZE="2")
     end(process)
     assert [path.name for path in tmp_path.rglob("*")] == [f"receipt.{process.pid}.json"]
+
+
+def test_a_name_with_the_process_number_is_taken_as_it_is(ask: Ask, tmp_path: Path) -> None:
+    """``%p`` stands for the number of each process, also of ranks and of those that were forked."""
+    process = ask("ask", "fork", DIODE_LUT_RECEIPT="%p.json", RANK="3", WORLD_SIZE="8")
+    (child,) = end(process)
+    assert calls(tmp_path) == {f"{process.pid}.json": 1, f"{child}.json": 1}

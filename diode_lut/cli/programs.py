@@ -1,0 +1,201 @@
+"""``run``, ``tune`` and ``compare``: the user's own programs, as they are."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from diode_lut.cli.output import say
+
+_AS_TYPED = {"ignore_unknown_options": False, "allow_interspersed_args": False}
+"""Options end where the program begins, with or without ``--``."""
+
+_COMMAND = click.argument(
+    "command", metavar="[--] PROGRAM [ARGUMENT]...", nargs=-1, required=True, type=click.UNPROCESSED
+)
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_TABLES = click.option(
+    "--table",
+    "tables",
+    metavar="TABLE",
+    multiple=True,
+    help="A table or model of your own, by path or name, asked before those of DIODE_LUT_TABLES; can be repeated.",
+)
+_STOP_AFTER = click.option(
+    "--stop-after",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Interrupt the program after this time in each run, as by Ctrl-C.",
+)
+
+
+@click.command("run", context_settings=_AS_TYPED)
+@_TABLES
+@click.option(
+    "--receipt",
+    metavar="FILE",
+    type=_FILE,
+    help="Where to write the receipt.  [default: DIODE_LUT_RECEIPT, else diode-lut-receipt.json]",
+)
+@_COMMAND
+@click.pass_context
+def run_command(ctx: click.Context, command: tuple[str, ...], tables: tuple[str, ...], receipt: Path | None) -> None:
+    """Run a program with tuned kernels, in all of its processes, without an edit, and sum up what was answered.
+
+    The exit code is the program's: 128 and the signal's number where a signal ended it, 127 where there is no such
+    program, 126 where it cannot be started.
+    """
+    from diode_lut.programs.account import run_with_receipt, summary
+
+    destination = receipt or Path(os.environ.get("DIODE_LUT_RECEIPT") or "diode-lut-receipt.json").absolute()
+    run = run_with_receipt(command, with_tables(tables), destination)
+    tell(summary(run, destination, f"{ctx.find_root().info_name} tune -- {shlex.join(command)}"))
+    ctx.exit(run.ended.code)
+
+
+@click.command("tune", context_settings=_AS_TYPED)
+@click.option(
+    "--table",
+    metavar="FILE",
+    type=_FILE,
+    help="The table to build, or to add to, for one kind of device.  [default: one in ~/.config/diode_lut/tables/ for "
+    "each kind of device, which all programs ask]",
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MINUTES",
+    default=10.0,
+    show_default=True,
+    help="Begin no measurement after this time; what is left, the next `tune` measures.",
+)
+@_STOP_AFTER
+@_COMMAND
+@click.pass_context
+def tune_command(
+    ctx: click.Context, command: tuple[str, ...], table: Path | None, budget: float, stop_after: float | None
+) -> None:
+    """Run a program, measure the GEMMs that it missed, build them into a table, and run it again.
+
+    Interrupted, it goes on where it stopped when the same command is given again. The exit code is the program's.
+    """
+    require_installed_torch("tune")
+    require_answers("user")
+    from diode_lut.programs.tune import Order, tune
+
+    environment = dict(os.environ)
+    if table is not None:
+        table = table.absolute()
+        _require_buildable(table)
+        names = [str(table), *filter(None, [os.environ.get("DIODE_LUT_TABLES")])]
+        environment["DIODE_LUT_TABLES"] = os.pathsep.join(names)
+    ctx.exit(tune(Order(command, environment, table, budget * 60, stop_after), lambda line: tell([line])))
+
+
+@click.command("compare", context_settings=_AS_TYPED)
+@_TABLES
+@click.option(
+    "--repetitions",
+    "-n",
+    type=click.IntRange(min=2),
+    default=5,
+    show_default=True,
+    help="How often the program runs with tables, and how often without.",
+)
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    type=_FILE,
+    default=Path("diode-lut-compare.html"),
+    show_default=True,
+    help="The page to write; beside it, all figures as JSON.",
+)
+@_STOP_AFTER
+@_COMMAND
+@click.pass_context
+def compare_command(
+    ctx: click.Context,
+    command: tuple[str, ...],
+    tables: tuple[str, ...],
+    repetitions: int,
+    output: Path,
+    stop_after: float | None,
+) -> None:
+    """Run a program with and without tables, in turn, and say what became faster or slower beyond noise.
+
+    Compared are wall time, compile time, and the time of a step, if the program calls diode_lut.step() or prints it;
+    and from a profiler's trace, in one more run of each kind, the time of each GEMM. Every run begins with cold caches.
+    """
+    require_answers()
+    if output.suffix == ".json":
+        raise click.UsageError(f"--output {output}: the page is HTML, and the figures go to {output} beside it")
+    from diode_lut.domain.printable import as_json as printable_json
+    from diode_lut.io.files import require_writable, write_atomically
+    from diode_lut.programs.compare import Ended, Plan, compare
+    from diode_lut.programs.comparison import as_json, summary
+    from diode_lut.programs.page import as_page
+
+    figures = output.with_suffix(".json")
+    for path in (output, figures):
+        require_writable(path)
+    try:
+        found = compare(Plan(command, with_tables(tables), repetitions, stop_after), lambda line: tell([line]))
+    except Ended as ended:
+        ctx.exit(ended.code)
+    write_atomically(output, as_page(found).encode())
+    write_atomically(figures, f"{printable_json(as_json(found))}\n".encode())
+    tell([*summary(found), f"page: {output}, figures: {figures}"])
+
+
+def _require_buildable(table: Path) -> None:
+    """Before the program is run: an error if the table could not be built."""
+    from diode_lut.cli.inputs import read_whole_table
+    from diode_lut.cli.typed import Typed
+    from diode_lut.io.files import require_writable
+
+    require_writable(table)
+    if table.exists():
+        read_whole_table(Typed(table), "correct it first, or tune into another file")
+
+
+def require_installed_torch(command: str) -> None:
+    """SettingError if there is no torch; importing it would take seconds."""
+    from diode_lut.domain.errors import SettingError
+
+    if find_spec("torch") is None:
+        raise SettingError(f"{command} needs torch where diode_lut is installed: pip install 'diode-lut[torch]'")
+
+
+def require_answers(*tiers: str) -> None:
+    """SettingError if the settings let no table answer, or none in one of these tiers."""
+    from diode_lut.domain.errors import SettingError
+    from diode_lut.settings import autoregister, config
+
+    if not autoregister():
+        raise SettingError("DIODE_LUT_AUTOREGISTER=0: the hook is not armed; unset it")
+    if config.policy == "off":
+        raise SettingError("DIODE_LUT_POLICY=off: no table answers; unset it")
+    for tier in tiers:
+        if tier not in config.tiers:
+            raise SettingError(f"DIODE_LUT_TIERS={os.pathsep.join(config.tiers)}: the tables of {tier} do not answer")
+
+
+def with_tables(tables: Sequence[str]) -> dict[str, str]:
+    """The environment with more tables, which may be relative to our directory; TableError if there is no such file."""
+    from diode_lut.selection.catalog import find_path
+
+    named = [str(find_path(name).absolute()) for name in tables]
+    names = os.pathsep.join([*named, *filter(None, [os.environ.get("DIODE_LUT_TABLES")])])
+    return {**os.environ, **({"DIODE_LUT_TABLES": names} if names else {})}
+
+
+def tell(lines: Sequence[str]) -> None:
+    """Print lines on standard error, so that the program's own output stays what it is."""
+    for line in lines:
+        say(f"diode-lut: {line}", err=True)

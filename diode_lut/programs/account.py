@@ -1,0 +1,123 @@
+"""What a program asked for, summed up in a few lines from the receipts of its processes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from diode_lut.domain.errors import ReceiptError
+from diode_lut.io.files import require_writable, write_atomically
+from diode_lut.programs.launch import INHERITED, Ended, Streams, armed, run_program
+from diode_lut.programs.savings import EXPECTED, MEASURED, UNKNOWN, savings
+from diode_lut.receipt.file import read_receipt, receipt_bytes
+from diode_lut.receipt.receipt import Receipt, merge_receipts
+from diode_lut.receipt.summary import Loss, losses
+from diode_lut.selection.sources import shown
+
+_NAMED = 3
+"""How many missed problems are named."""
+
+
+_NO_RECEIPT = (
+    "no receipt: no process imported PyTorch and ended by itself (a signal or os._exit leaves none), "
+    "or its Python lacks what diode_lut needs, as `pip install diode-lut` installs it"
+)
+
+
+class Run(NamedTuple):
+    """One run of a program: how it ended, and what all of its processes asked."""
+
+    ended: Ended
+    receipt: Receipt
+
+
+def run_with_receipt(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    destination: Path | None,
+    streams: Streams = INHERITED,
+    limit_s: float | None = None,
+) -> Run:
+    """Run the program, armed, and write the receipts of its processes, if there are any, to ``destination`` as one.
+
+    ``limit_s`` is that of ``run_program``. OSError, before the program is started, if the file cannot be written.
+    """
+    if destination is not None:
+        require_writable(destination)
+    with tempfile.TemporaryDirectory(prefix="diode-lut-", ignore_cleanup_errors=True) as directory:
+        # One file for each process: what two that are started one after the other asked is in both.
+        variables = {"DIODE_LUT_RECEIPT": str(Path(directory, "%p.json"))}
+        ended = run_program(command, armed(environment, **variables), streams, limit_s)
+        receipt = merge_receipts(_readable(Path(directory)))
+    if destination is not None and receipt.processes:
+        write_atomically(destination, receipt_bytes(receipt))
+    return Run(ended, receipt)
+
+
+def _readable(directory: Path) -> Iterator[Receipt]:
+    for path in sorted(directory.glob("*.json")):
+        with suppress(ReceiptError, OSError):  # a program may have put a file of its own there
+            yield read_receipt(path)
+
+
+def summary(run: Run, destination: Path, tune: str) -> list[str]:
+    """Five lines for people, fewer if nothing was asked; ``tune`` is the command that measures what was missed."""
+    receipt = run.receipt
+    asked = sum(device.calls for device in receipt.devices.values())
+    where = f"receipt: {shown(destination)}{', without processes that were killed' if run.ended.interrupted else ''}"
+    if not receipt.processes:
+        return [_NO_RECEIPT]
+    if not asked:
+        return ["nothing was asked: no GEMM was compiled, or all came from Inductor's caches", where]
+    problems = {hit.problem for device in receipt.devices.values() for hit in device.hits}
+    missed = losses(receipt)
+    problems.update(loss.problem for loss in missed)
+    misses = sum(loss.calls for loss in missed)
+    questions = f"{counted(asked, 'question')} about {counted(len(problems), 'GEMM')}"
+    return [
+        f"{questions}, of {counted(receipt.processes, 'process')}: {asked - misses} answered, {misses} missed",
+        f"answered by: {', '.join(_answering(receipt)) or 'no table and no model'}",
+        f"missed: {named_gemms(missed)}; to measure them: {tune}" if missed else "missed: none",
+        estimate(receipt),
+        where,
+    ]
+
+
+def named_gemms(missed: Sequence[Loss]) -> str:
+    """The first GEMMs of these misses, and how many more there are."""
+    named = list(dict.fromkeys(str(loss.problem) for loss in missed))
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    return f"{', '.join(named[:_NAMED])}{more}"
+
+
+def _answering(receipt: Receipt) -> Iterator[str]:
+    """Each file that answered, with its calls, most calls first."""
+    calls: Counter[tuple[str, str]] = Counter()
+    for device in receipt.devices.values():
+        paths = {source.digest: source.path for source in device.sources}
+        for hit, count in device.hits.items():
+            calls[hit.tier, paths.get(hit.digest, "")] += count
+    for (tier, path), count in calls.most_common():
+        yield f"{Path(path).name or 'a table in memory'} ({tier}) {count}"
+
+
+def estimate(receipt: Receipt) -> str:
+    """One line on the time saved and lost, and on how much of that is known."""
+    found = savings(receipt)
+    words = {MEASURED: "measured", EXPECTED: "estimated by a roofline or a model", UNKNOWN: "not known"}
+    known = ", ".join(f"{found.calls[how]} {text}" for how, text in words.items() if found.calls[how])
+    return f"if each ran once: {_time(found.saved_ns)} saved, {_time(found.lost_ns)} lost ({known})"
+
+
+def _time(ns: float) -> str:
+    return f"{ns / 1e3:.1f} us" if ns < 1e6 else f"{ns / 1e6:.2f} ms"
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things, such as ``2 processes``."""
+    plural = f"{what}es" if what.endswith("s") else f"{what}s"
+    return f"{number} {what if number == 1 else plural}"

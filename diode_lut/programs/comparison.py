@@ -1,0 +1,127 @@
+"""What a comparison found: as JSON, and in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from diode_lut.domain.printable import printable
+from diode_lut.programs.noise import Change, spread_text
+from diode_lut.programs.trace import TRITON_GEMM, GemmTime
+from diode_lut.receipt.receipt import Receipt
+
+WITHOUT, WITH = "without", "with"
+"""The two kinds of runs."""
+
+WORDS = {
+    "wall": "wall time",
+    "compile": "compile time",
+    "step": "step time",
+    "graph": "a call of a compiled graph",
+    "gemms": "the GEMMs in a call of a graph",
+}
+"""What the times are called. Those of graphs are from traced runs."""
+
+
+_LEAST_RUNS = 2
+"""Fewer traced runs of each kind say nothing of noise."""
+
+
+class GemmChange(NamedTuple):
+    """A GEMM in the traced runs, by kind of run; empty where it was in none of them."""
+
+    name: str
+    without: Sequence[GemmTime]
+    tuned: Sequence[GemmTime]
+
+    @property
+    def saved_ns(self) -> float:
+        """What the executions of a traced run save; 0 if there is nothing to compare with."""
+        if not self.without or not self.tuned:
+            return 0.0
+        calls = min(time.calls for time in (*self.without, *self.tuned))
+        return calls * (middle_ns(self.without) - middle_ns(self.tuned))
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the kernels differ, and every run of one kind is faster than every run of the other.
+
+        Kernels of Triton may have the same name and differ.
+        """
+        one, other = ([time.ns for time in times] for times in (self.without, self.tuned))
+        if min(len(one), len(other)) < _LEAST_RUNS:
+            return False
+        kernels = {time.kernel for time in (*self.without, *self.tuned)}
+        is_same = len(kernels) == 1 and not kernels.pop().startswith(TRITON_GEMM)
+        return not is_same and (min(one) > max(other) or min(other) > max(one))
+
+
+def middle_ns(times: Sequence[GemmTime]) -> float:
+    """The median over runs."""
+    return median(time.ns for time in times)
+
+
+class Comparison(NamedTuple):
+    """All that was found. ``changes`` are of WORDS, as far as they are known; ``receipt`` is of one run "with".
+
+    ``on_gpu`` says whether traced times are those of GPU kernels. ``gemms`` begin with what gained most.
+    """
+
+    command: Sequence[str]
+    settings: Mapping[str, str]
+    receipt: Receipt
+    changes: Mapping[str, Change]
+    on_gpu: bool
+    gemms: Sequence[GemmChange]
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """All figures, for programs; times are in nanoseconds or, where the name says it, in seconds."""
+    devices = comparison.receipt.devices
+    return {
+        "command": list(map(printable, comparison.command)),
+        "settings": {name: printable(value) for name, value in comparison.settings.items()},
+        "hardware": [str(hardware) for hardware in sorted(devices)],
+        "versions": [versions._asdict() for versions in sorted(comparison.receipt.versions)],
+        "questions": sum(device.calls for device in devices.values()),
+        "answered": sum(device.hits.total() for device in devices.values()),
+        "seconds": {
+            name: {
+                WITHOUT: change.without,
+                WITH: change.tuned,
+                "gain": change.gain,
+                "interval": [change.low, change.high],
+                "is_clear": change.is_clear,
+                "verdict": change.verdict,
+            }
+            for name, change in comparison.changes.items()
+        },
+        "on_gpu": comparison.on_gpu,
+        "gemms": [
+            {
+                "gemm": change.name,
+                "saved_ns": change.saved_ns,
+                "is_clear": change.is_clear,
+                WITHOUT: [time._asdict() for time in change.without],
+                WITH: [time._asdict() for time in change.tuned],
+            }
+            for change in comparison.gemms
+        ],
+    }
+
+
+def summary(comparison: Comparison) -> list[str]:
+    """The verdicts, for a terminal."""
+    lines = []
+    for name, change in comparison.changes.items():
+        times = f"{spread_text(change.without)} without tables, {spread_text(change.tuned)} with"
+        lines.append(f"{WORDS[name]}: {change.verdict} ({change.interval}); {times}")
+    if comparison.gemms:
+        clear = [change for change in comparison.gemms if change.is_clear]
+        gained = sum(change.saved_ns > 0 for change in clear)
+        lines.append(
+            f"GEMMs: {gained} faster, {len(clear) - gained} slower, "
+            f"{len(comparison.gemms) - len(clear)} without a difference beyond noise"
+        )
+    return lines

@@ -1,0 +1,205 @@
+"""Starting a program with the hook armed in all of its processes, passing signals on to it, and its exit code.
+
+A program that shares our terminal stays in our process group, so that Ctrl-C and Ctrl-Z reach it as ever. Any other
+gets a session of its own, in which a signal for us reaches all of its processes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import IO, NamedTuple
+
+from diode_lut.domain.errors import ProgramError
+
+STARTUP = str(Path(__file__).resolve().parents[1] / "startup")
+"""The directory of the module ``sitecustomize`` that arms the hook."""
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""Exit codes for a program that cannot be started, as in shells."""
+
+_GRACE_S = 5.0
+"""How long the other processes of a program may take to end after a signal, in seconds."""
+
+_END_S = 60.0
+"""How long a program may take to end when its time is over, in seconds."""
+
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_TYPED = (signal.SIGINT, signal.SIGQUIT)
+"""The signals that a terminal sends to all processes in the foreground."""
+
+_MARKS = "_DIODE_LUT_RUN"
+"""The variable with the mark that all processes of a program have, behind those of programs that it is part of."""
+
+
+class Ended(NamedTuple):
+    """How a program ended: its exit code, as shells have it, its wall time in seconds, and whether we got a signal."""
+
+    code: int
+    seconds: float
+    interrupted: bool
+
+
+class Streams(NamedTuple):
+    """Where a program's output goes: files or descriptors, None for where ours goes."""
+
+    out: IO[bytes] | int | None = None
+    err: IO[bytes] | int | None = None
+
+
+INHERITED = Streams()
+"""The output goes where ours goes."""
+
+
+def armed(environment: Mapping[str, str], **variables: str) -> dict[str, str]:
+    """The environment in which every Python process imports diode_lut, with more variables."""
+    path = os.pathsep.join([STARTUP, *filter(None, [environment.get("PYTHONPATH")])])
+    return {**environment, "DIODE_LUT": "1", "PYTHONPATH": path, **variables}
+
+
+@contextmanager
+def cold(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """The environment in which Inductor and Triton find no cache, and leave none."""
+    with tempfile.TemporaryDirectory(prefix="diode-lut-caches-", ignore_cleanup_errors=True) as directory:
+        kept = {name: value for name, value in environment.items() if name != "TRITON_CACHE_DIR"}
+        yield {**kept, "TORCHINDUCTOR_CACHE_DIR": directory}
+
+
+def run_program(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    streams: Streams = INHERITED,
+    limit_s: float | None = None,
+) -> Ended:
+    """Run a program to its end. ProgramError if it cannot be started.
+
+    The first signal that we get is passed on, and the program takes its time to end. With the second it is killed.
+    After ``limit_s`` seconds it gets SIGINT, as by Ctrl-C, and is killed if it does not end then; that counts as exit
+    code 0.
+    """
+    program = _Program(environment, shares_terminal=os.isatty(0))
+    start = time.monotonic()
+    with program.forwarding():
+        process = program.start(command, streams)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(limit_s)
+        seconds = time.monotonic() - start
+        is_over_time = process.poll() is None
+        if is_over_time or program.received:
+            program.end()
+    code = 0 if is_over_time and not program.received else process.wait()
+    return Ended(128 - code if code < 0 else code, seconds, bool(program.received))
+
+
+class _Program:
+    """A program that runs, and the signals that we got meanwhile."""
+
+    def __init__(self, environment: Mapping[str, str], *, shares_terminal: bool) -> None:
+        self.received: list[int] = []
+        self._mark = os.urandom(8).hex()
+        self._environment = {**environment, _MARKS: f"{environment.get(_MARKS, '')} {self._mark}"}
+        self._shares_terminal = shares_terminal
+        self._passed_on = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @contextmanager
+    def forwarding(self) -> Iterator[None]:
+        """Pass signals on instead of ending with them; those that are ignored here stay so."""
+        handled = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
+        before = [(number, signal.signal(number, self._receive)) for number in handled]
+        try:
+            yield
+        finally:
+            for number, handler in before:
+                signal.signal(number, handler)
+
+    def start(self, command: Sequence[str], streams: Streams) -> subprocess.Popen[bytes]:
+        """Start it, and pass on the signals that came before."""
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - the user's own program
+                command,
+                env=self._environment,
+                stdout=streams.out,
+                stderr=streams.err,
+                start_new_session=not self._shares_terminal,
+            )
+        except OSError as error:
+            raise _not_started(command[0], error) from error
+        for number in self.received:
+            self._pass_on(number)
+        return self._process
+
+    def end(self) -> None:
+        """Interrupt the program if it still runs, and kill what is left of it when it has had its time."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
+        deadline = time.monotonic() + _GRACE_S
+        while self._processes() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self._kill()
+
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        self.received.append(number)
+        if self._process is not None:
+            self._pass_on(number)
+
+    def _pass_on(self, number: int) -> None:
+        if self._shares_terminal and number in _TYPED:
+            return  # the terminal has sent it to the program as well
+        self._passed_on += 1
+        if self._passed_on > 1:
+            self._kill()
+        else:
+            self._signal(number)
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        with suppress(ProcessLookupError):
+            if self._shares_terminal:
+                self._process.send_signal(number)
+            else:
+                os.killpg(self._process.pid, number)
+
+    def _kill(self) -> None:
+        assert self._process is not None
+        if not self._shares_terminal:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        for pid in self._processes():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _processes(self) -> set[int]:
+        """All processes of the program that run.
+
+        On Linux they are found by their environment, also those in sessions of their own, as the ranks of torchrun are.
+        """
+        assert self._process is not None
+        mark = self._mark.encode()
+        found = {int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if mark in _content(path)}
+        return found | ({self._process.pid} if self._process.poll() is None else set())
+
+
+def _content(path: Path) -> bytes:
+    """What a file of /proc says; nothing of processes that have ended, or that are another user's."""
+    with suppress(OSError):
+        return path.read_bytes()
+    return b""
+
+
+def _not_started(program: str, error: OSError) -> ProgramError:
+    script = f"; to run a script: {Path(sys.executable).name} {program}" if program.endswith(".py") else ""
+    if isinstance(error, FileNotFoundError):
+        return ProgramError(f"{program}: no such program{script}", NOT_FOUND)
+    return ProgramError(f"{program}: cannot be started: {error.strerror}{script}", NOT_EXECUTABLE)

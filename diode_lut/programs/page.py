@@ -1,0 +1,171 @@
+"""The page of a comparison: one self-contained HTML file without a script."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from statistics import median
+from string import Template
+
+from diode_lut.domain.printable import printable
+from diode_lut.programs.comparison import WORDS, Comparison, GemmChange, middle_ns
+from diode_lut.programs.noise import Change, spread_text
+from diode_lut.programs.trace import GemmTime
+from diode_lut.receipt.receipt import Device, Source
+from diode_lut.runtime.probe import CPP_GEMM
+
+_TEMPLATE = Path(__file__).parent / "assets" / "compare.html"
+
+_LISTED = 10
+"""How many GEMMs are listed of those that gained, and of those that lost."""
+
+_METHOD = """The program ran $pairs times with and $pairs times without tables, in alternating order. Every run began
+with empty caches of Inductor and Triton; without tables means DIODE_LUT_POLICY=off, and everything else was the same. A
+gain is the geometric mean over the pairs, with its 95 % confidence interval. If the interval includes no gain, there is
+no difference beyond noise. Compile time is what Dynamo reports for the process that compiled longest. Times of graphs
+and GEMMs are medians within further runs, under torch's profiler, without the first call of each graph. A GEMM counts
+as faster or slower if it has another kernel, and every run with tables was faster, or every one slower, than every run
+without. A kernel with a fused epilogue does more than the library's, whose epilogue is a kernel of its own: the time of
+a call of a graph has both."""
+
+
+def as_page(comparison: Comparison) -> str:
+    """The HTML."""
+    pairs = max((len(change.without) for change in comparison.changes.values()), default=0)
+    return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
+        title="With and without tables",
+        command=_text(shlex.join(comparison.command)),
+        about=_about(comparison),
+        tiles="\n".join(_tile(_word(name, comparison), change) for name, change in comparison.changes.items()),
+        gemms=_gemms(comparison.gemms),
+        method=Template(_METHOD).substitute(pairs=pairs),
+    )
+
+
+def _word(name: str, comparison: Comparison) -> str:
+    traced = f", {'GPU' if comparison.on_gpu else 'CPU'} time" if name in ("graph", "gemms") else ""
+    return f"{WORDS[name]}{traced}"
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))
+
+
+def _about(comparison: Comparison) -> str:
+    devices = comparison.receipt.devices
+    asked = sum(device.calls for device in devices.values())
+    answered = sum(device.hits.total() for device in devices.values())
+    sources = sorted(
+        {
+            Path(source.path).name
+            for device in devices.values()
+            for source in device.sources
+            if _answered(device, source)
+        }
+    )
+    versions = [
+        f"torch {each.torch}, Triton {each.triton or 'none'}, diode_lut {each.diode_lut}"
+        for each in sorted(comparison.receipt.versions)
+    ]
+    parts = [
+        ", ".join(str(hardware) for hardware in sorted(devices)),
+        *versions[-1:],
+        f"{answered} of {asked} questions answered by {', '.join(sources) or 'tables in memory'}",
+        *(f"{name}={value}" for name, value in comparison.settings.items()),
+    ]
+    return " &middot; ".join(map(_text, parts))
+
+
+def _answered(device: Device, source: Source) -> bool:
+    return any(hit.digest == source.digest for hit in device.hits)
+
+
+def _verdict_class(change: Change) -> str:
+    return "" if not change.is_clear else " faster" if change.gain > 1 else " slower"
+
+
+def _tile(name: str, change: Change) -> str:
+    return (
+        f'<div class="tile"><h3>{escape(name)}</h3>'
+        f'<p class="verdict{_verdict_class(change)}">{escape(change.verdict)}</p>'
+        f'<p class="hint">with 95 % confidence {escape(change.interval)}</p>'
+        f"{_dots(change)}"
+        f'<p class="hint">without: {escape(spread_text(change.without))}; with: {escape(spread_text(change.tuned))}</p>'
+        "</div>"
+    )
+
+
+_WIDTH, _LEFT, _RIGHT = 320.0, 56.0, 10.0
+"""Of the picture of a tile: its width and its margins."""
+
+
+def _dots(change: Change) -> str:
+    """A dot for each run, on a scale that begins at zero."""
+    highest = max(*change.without, *change.tuned)
+    rows = (("without", change.without, 14.0), ("with", change.tuned, 38.0))
+    drawn = []
+    for name, times, y in rows:
+        drawn.append(f'<text x="0" y="{y + 4:g}">{name}</text>')
+        drawn.append(f'<line x1="{_LEFT:g}" x2="{_WIDTH - _RIGHT:g}" y1="{y:g}" y2="{y:g}"/>')
+        places = (_LEFT + (_WIDTH - _LEFT - _RIGHT) * time / highest for time in times)
+        drawn += (f'<circle class="dot-{name}" cx="{x:.1f}" cy="{y:g}" r="5"/>' for x in places)
+    label = f"Medians: {spread_text([median(change.without)])} without, {spread_text([median(change.tuned)])} with"
+    return f'<svg viewBox="0 0 {_WIDTH:g} 52" role="img" aria-label="{escape(label)}">{"".join(drawn)}</svg>'
+
+
+def _gemms(changes: Sequence[GemmChange]) -> str:
+    clear = [change for change in changes if change.is_clear]
+    gained = [change for change in clear if change.saved_ns > 0][:_LISTED]
+    lost = [change for change in reversed(clear) if change.saved_ns < 0][:_LISTED]
+    unpaired = [change for change in changes if not change.without or not change.tuned]
+    others = len(changes) - len(clear) - len(unpaired)
+    if not changes:
+        return ""
+    parts = [
+        _listed("GEMMs that gained most", gained, "No GEMM is faster beyond noise."),
+        _listed("GEMMs that lost most", lost, "No GEMM is slower beyond noise."),
+    ]
+    if unpaired:
+        parts.append(_listed("GEMMs of one run only", unpaired[:_LISTED], "", "Padding and decompose_k change sizes."))
+    if others:
+        parts.append(f'<p class="hint">{others} more GEMMs without a difference beyond noise.</p>')
+    return "\n".join(parts)
+
+
+_COLUMNS = ("B x M x N x K, type", "executions", "without", "with", "change", "kernel without", "kernel with")
+
+
+def _listed(title: str, changes: Sequence[GemmChange], none: str, hint: str = "") -> str:
+    if not changes:
+        return f'<section><h2>{title}</h2><p class="hint">{none}</p></section>'
+    about = (
+        hint or "One execution: the median of the runs, the fastest and the slowest. Most time gained or lost first."
+    )
+    return _section(title, about, _COLUMNS, map(_row, changes))
+
+
+def _row(change: GemmChange) -> list[str]:
+    one, other = change.without, change.tuned
+    calls = " / ".join(str(times[0].calls) for times in (one, other) if times)
+    gain = f"{middle_ns(other) / middle_ns(one) - 1:+.0%}" if one and other else ""
+    return [change.name, calls, _time(one), _time(other), gain, _kernel(one), _kernel(other)]
+
+
+def _time(times: Sequence[GemmTime]) -> str:
+    return spread_text([time.ns / 1e9 for time in times]) if times else ""
+
+
+def _kernel(times: Sequence[GemmTime]) -> str:
+    kernel = times[0].kernel if times else ""
+    return CPP_GEMM if kernel.startswith(CPP_GEMM) else kernel
+
+
+def _section(title: str, hint: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
+    body = "\n".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return (
+        f'<section><h2>{escape(title)}</h2><p class="hint">{escape(hint)}</p><div class="scroll">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div></section>"
+    )

@@ -1,0 +1,203 @@
+"""The time of each GEMM in compiled graphs, from traces of torch's profiler, which ``inductor.probe`` takes.
+
+GEMMs are known by their sizes and their type, whatever op or kernel computes them, so that runs with other kernels can
+be compared. A GEMM's time is that of its kernels on the GPU; where the trace has none, that of the op on the CPU.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from math import prod
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import orjson
+
+from diode_lut.runtime.probe import CALL, CPP_GEMM, FIRST_CALL
+
+TRITON_GEMM = "triton_tem_"
+"""The beginning of the name of a Triton template's kernel."""
+
+_OPERANDS = {"aten::mm": (0, 1), "aten::addmm": (1, 2), "aten::bmm": (0, 1), "aten::baddbmm": (1, 2)}
+"""Of each op of the library the numbers of A and B among its inputs."""
+_LINEAR = {"mkl::_mkl_linear": 2, "mkldnn::_linear_pointwise": 1}
+"""Of each op of the CPU's library the number of the weight, of N rows."""
+
+_DTYPES = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "double": "float64"}
+
+Event = Mapping[str, Any]
+"""An event of a trace."""
+
+
+class GemmTime(NamedTuple):
+    """A GEMM in one run: how often it was traced, its median time in nanoseconds, and its most frequent kernel."""
+
+    calls: int
+    ns: float
+    kernel: str
+
+
+class GraphTimes(NamedTuple):
+    """What the calls of compiled graphs took in one run.
+
+    ``gemms`` are by sizes and type, such as ``8x256x384 float32`` for M, N and K, with a batch in front. ``calls``
+    counts the calls of graphs. ``call_ns`` is the time of a call, the mean over the graphs' medians, and ``gemms_ns``
+    that of the GEMMs in it. ``on_gpu`` says whether these are times of GPU kernels.
+    """
+
+    gemms: dict[str, GemmTime]
+    calls: int
+    call_ns: float
+    gemms_ns: float
+    on_gpu: bool
+
+
+class _Op(NamedTuple):
+    """An op within a call of a graph, that call, and the op of a GEMM that it is or that it is part of."""
+
+    event: Event
+    call: Event
+    gemm: Event | None
+
+
+def read_traces(paths: Iterable[Path]) -> GraphTimes | None:
+    """The times in the traces of a program's processes; None if no call of a graph was traced."""
+    traces = [_Trace(orjson.loads(path.read_bytes())["traceEvents"]) for path in paths]
+    kind = CALL if any(trace.has(CALL) for trace in traces) else FIRST_CALL
+    on_gpu = any(trace.on_gpu for trace in traces)
+    calls: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
+    gemms: defaultdict[str, list[float]] = defaultdict(list)
+    kernels: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for number, trace in enumerate(traces):
+        for name, ns in trace.calls(kind, on_gpu):
+            calls[number, name].append(ns)
+        for name, ns, kernel in trace.gemms(kind, on_gpu):
+            gemms[name].append(ns)
+            kernels[name][kernel] += 1
+    count = sum(map(len, calls.values()))
+    if not count:
+        return None
+    found = {name: GemmTime(len(ns), median(ns), kernels[name].most_common(1)[0][0]) for name, ns in gemms.items()}
+    return GraphTimes(found, count, _typical(calls.values()) / count, _typical(gemms.values()) / count, on_gpu)
+
+
+def _typical(times: Iterable[Sequence[float]]) -> float:
+    """The sum of times, without what is out of the ordinary."""
+    return sum(median(each) * len(each) for each in times)
+
+
+class _Trace:
+    """One process's trace."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        timed = [event for event in events if event.get("ph") == "X" and "ts" in event]
+        self._ops = list(_ops_in_calls(event for event in timed if event.get("cat") in ("cpu_op", "user_annotation")))
+        self._kernels: defaultdict[Any, list[Event]] = defaultdict(list)
+        for event in timed:
+            if event.get("cat") == "kernel":
+                self._kernels[event.get("args", {}).get("External id")].append(event)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether kernels ran on a GPU."""
+        return bool(self._kernels)
+
+    def has(self, kind: str) -> bool:
+        """Whether there are calls of this kind."""
+        return any(True for _ in self._of(kind))
+
+    def calls(self, kind: str, on_gpu: bool) -> Iterator[tuple[str, float]]:
+        """For each such call its name and its nanoseconds."""
+        kernels: defaultdict[int, float] = defaultdict(float)
+        for op in self._of(kind):
+            kernels[id(op.call)] += _ns(self._kernels_of(op.event))
+        for op in self._of(kind):
+            if op.event is op.call:
+                yield op.call["name"], kernels[id(op.call)] if on_gpu else _ns([op.call])
+
+    def gemms(self, kind: str, on_gpu: bool) -> Iterator[tuple[str, float, str]]:
+        """For each execution of a GEMM in such calls its name, its nanoseconds, and its kernel."""
+        kernels: defaultdict[int, list[Event]] = defaultdict(list)
+        gemms: dict[int, Event] = {}
+        for op in self._of(kind):
+            if op.gemm is not None:
+                gemms[id(op.gemm)] = op.gemm
+                kernels[id(op.gemm)] += self._kernels_of(op.event)
+        for number, gemm in gemms.items():
+            if not on_gpu:
+                yield _name(gemm), _ns([gemm]), gemm["name"]
+            elif kernels[number]:
+                longest = max(kernels[number], key=lambda kernel: float(kernel["dur"]))
+                yield _name(gemm), _ns(kernels[number]), longest["name"]
+
+    def _of(self, kind: str) -> Iterator[_Op]:
+        return (op for op in self._ops if op.call["name"].startswith(kind))
+
+    def _kernels_of(self, op: Event) -> list[Event]:
+        return self._kernels.get(op.get("args", {}).get("External id", object()), [])
+
+
+def _ops_in_calls(events: Iterable[Event]) -> Iterator[_Op]:
+    """The ops within calls of graphs. Ops of a thread are nested; of ops that begin together, the longer is outside."""
+    within: list[tuple[float, Event | None, Event | None]] = []
+    thread: object = None
+    for event in sorted(events, key=lambda each: (str(each["pid"]), str(each["tid"]), each["ts"], -each["dur"])):
+        if thread != (event["pid"], event["tid"]):
+            thread, within = (event["pid"], event["tid"]), []
+        while within and within[-1][0] <= event["ts"]:
+            within.pop()
+        _, call, gemm = within[-1] if within else (0.0, None, None)
+        if event["name"].startswith((FIRST_CALL, CALL)):
+            call = event
+        if gemm is None and _is_gemm(event["name"]):
+            gemm = event
+        within.append((event["ts"] + event["dur"], call, gemm))
+        if call is not None:
+            yield _Op(event, call, gemm)
+
+
+def _is_gemm(name: str) -> bool:
+    return name in _OPERANDS or name in _LINEAR or name.startswith((TRITON_GEMM, CPP_GEMM))
+
+
+def _ns(events: Iterable[Event]) -> float:
+    return sum(float(event["dur"]) for event in events) * 1e3
+
+
+def _name(gemm: Event) -> str:
+    """The sizes and the type of a GEMM, or the name of its op where the trace does not say them."""
+    args = gemm.get("args", {})
+    types = [_DTYPES.get(each, each) for each in args.get("Input type", ()) if each in _DTYPES]
+    with suppress(IndexError, KeyError, TypeError, ValueError, ZeroDivisionError):
+        b, m, n, k = _sizes(gemm["name"], args)
+        return f"{f'{b}x' if b > 1 else ''}{m}x{n}x{k} {types[0]}"
+    return str(gemm["name"])
+
+
+def _sizes(name: str, args: Event) -> tuple[int, int, int, int]:
+    """B, M, N and K; ValueError if they are not known."""
+    shapes: list[list[int]] = args["Input Dims"]
+    if name in _OPERANDS:
+        a, b = (shapes[number] for number in _OPERANDS[name])
+        return prod(a[:-2]), a[-2], b[-1], a[-1]
+    if name in _LINEAR:
+        a, weight = shapes[0], shapes[_LINEAR[name]]
+        return 1, prod(a[:-1]), weight[0], a[-1]
+    m, n, k = name.split()[-3:] if name.startswith(CPP_GEMM) else _triton_sizes(Path(args["kernel_file"]))
+    result = prod([shape for shape in shapes if shape][-1])
+    rows = int(m) if m != "?" else result // int(n)
+    return result // (rows * int(n)), rows, int(n), int(k)
+
+
+def _triton_sizes(file: Path) -> list[str]:
+    """M, N and K as the source of a Triton kernel has them, with ``?`` for what is dynamic."""
+    try:
+        source = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(str(error)) from error
+    found = (re.search(rf"^ +{size} = (\d+)$", source, flags=re.MULTILINE) for size in "MNK")
+    return [size[1] if size else "?" for size in found]

@@ -1,0 +1,233 @@
+"""``tune``: run a program, measure the GEMMs that it missed, build a table of them, and run the program again.
+
+What the first run missed is kept until the end, and timings for good, so that an interrupted ``tune`` goes on where it
+stopped. Measuring and building are commands of ours, in processes of their own: they leave the device to the program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from diode_lut.dataset import read_dataset
+from diode_lut.domain.errors import DiodeLutError, ProgramError, ReceiptError
+from diode_lut.domain.hardware import Hardware, slug
+from diode_lut.domain.problem import Problem
+from diode_lut.evaluate import evaluate
+from diode_lut.io.resources import own_directory, own_tables_directory
+from diode_lut.kernels.config import Config
+from diode_lut.programs.account import Run, counted, named_gemms, run_with_receipt
+from diode_lut.programs.launch import Streams, armed, cold, run_program
+from diode_lut.receipt.file import read_receipt
+from diode_lut.receipt.receipt import Receipt
+from diode_lut.receipt.summary import losses
+from diode_lut.selection.sources import TableSource, shown
+from diode_lut.table import read_hardware, read_table
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as in shells."""
+
+_NAMED = 3
+"""How many GEMMs are named."""
+
+
+class Order(NamedTuple):
+    """What to tune: the program, its environment, the table to build (None for the user's own, one for each kind of
+    device), for how many seconds to measure, and after how many to interrupt the program.
+    """
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    table: Path | None
+    budget_s: float
+    limit_s: float | None
+
+
+def tune(order: Order, tell: Callable[[str], None]) -> int:
+    """Do all of it, and return the exit code: the program's, or that of the step that failed.
+
+    ``tell`` prints a line. ProgramError if the table is for a device on which nothing was missed.
+    """
+    kept = _kept_receipt(order)
+    before = None
+    receipt = _interrupted(kept)
+    if receipt is not None:
+        tell(f"goes on with what the interrupted run missed ({shown(kept)}; without that file, the program runs first)")
+    else:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        before = _run(order, kept, DIODE_LUT_STRICT="0")
+        if before.ended.interrupted or before.ended.code:
+            kept.unlink(missing_ok=True)
+            how = "was interrupted" if before.ended.interrupted else f"failed, with exit code {before.ended.code}"
+            tell(f"the program {how}: nothing is measured")
+            return before.ended.code or INTERRUPTED
+        receipt = before.receipt
+    try:
+        code = _tune(order, receipt, before, kept, tell)
+    except DiodeLutError:
+        kept.unlink(missing_ok=True)
+        raise
+    if code < INTERRUPTED:
+        kept.unlink(missing_ok=True)
+    else:
+        tell("stopped: run the same command again to go on")
+    return code
+
+
+def _tune(order: Order, receipt: Receipt, before: Run | None, kept: Path, tell: Callable[[str], None]) -> int:
+    """What follows the first run."""
+    if not losses(receipt):
+        asked = any(device.calls for device in receipt.devices.values())
+        tell(f"nothing to measure: {'no GEMM was missed' if asked else 'Inductor asked for no GEMM'}")
+        return before.ended.code if before else 0
+    deadline = time.monotonic() + order.budget_s
+    built: dict[Hardware, Path] = {}
+    for hardware, table in _tables(receipt, order.table).items():
+        code = _measure(order, hardware, table, kept, deadline - time.monotonic())
+        if code >= INTERRUPTED:
+            return code
+        if code:
+            tell(f"no table for {hardware}: see above")
+        else:
+            built[hardware] = table
+    if not built:
+        return code
+    after = _run(order, None)
+    if after.ended.interrupted:
+        return after.ended.code or INTERRUPTED
+    for line in _brought(order, receipt, before, after, built.values()):
+        tell(line)
+    return after.ended.code
+
+
+def _run(order: Order, destination: Path | None, **variables: str) -> Run:
+    """The program, from cold caches: what comes from a cache is not asked."""
+    with cold({**order.environment, **variables}) as environment:
+        return run_with_receipt(order.command, environment, destination, limit_s=order.limit_s)
+
+
+def _kept_receipt(order: Order) -> Path:
+    """Where the receipt of the first run is kept, for this program with these arguments in this directory."""
+    identity = repr((list(order.command), str(Path.cwd()), str(order.table)))
+    return own_directory() / "interrupted" / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+
+
+def _interrupted(kept: Path) -> Receipt | None:
+    with suppress(ReceiptError, FileNotFoundError):
+        return read_receipt(kept)
+    return None
+
+
+def _tables(receipt: Receipt, table: Path | None) -> dict[Hardware, Path]:
+    """The table to build for each kind of device on which something was missed."""
+    missed = list(dict.fromkeys(loss.hardware for loss in losses(receipt)))
+    if table is None:
+        return {hardware: own_tables_directory() / f"{_name(hardware)}.json" for hardware in missed}
+    its = read_hardware(table) if table.exists() else missed[0]
+    fitting = {hardware: table for hardware in missed if hardware.same_device(its)}
+    if not fitting:
+        raise ProgramError(f"{table}: is for {its}, but all misses are on {', '.join(map(str, missed))}")
+    return fitting
+
+
+def _name(hardware: Hardware) -> str:
+    return slug(f"{hardware.name} {hardware.arch} {hardware.sm_count}")
+
+
+def timings_of(table: Path) -> Path:
+    """The directory of the timings that a table is built from, beside it."""
+    return table.with_suffix(".timings")
+
+
+def _measure(order: Order, hardware: Hardware, table: Path, receipt: Path, seconds: float) -> int:
+    """Measure what was missed on this device, and build the table from all of its timings; an exit code."""
+    timings = timings_of(table)
+    timings.mkdir(parents=True, exist_ok=True)
+    on_cpu = hardware.arch.startswith("cpu")
+    variables = {"OMP_NUM_THREADS": str(hardware.sm_count)} if on_cpu else {}
+    budget = str(max(seconds / 60, 1e-3))
+    device = "cpu" if on_cpu else "cuda"
+    options = ("--problems", receipt, "--out", timings, "--device", device, "--budget", budget)
+    return _ours(order, variables, "collect", *options) or _ours(
+        order, variables, "build", *sorted(timings.glob("*.msgpack")), "-o", table
+    )
+
+
+def _ours(order: Order, variables: Mapping[str, str], *arguments: str | Path) -> int:
+    """Run one of our commands, with its output on standard error; its exit code."""
+    command = [sys.executable, "-m", "diode_lut", *map(str, arguments)]
+    environment = armed({**order.environment, **variables}, DIODE_LUT_STRICT="0")
+    ended = run_program(command, environment, Streams(out=2))
+    return ended.code or (INTERRUPTED if ended.interrupted else 0)
+
+
+def _brought(order: Order, receipt: Receipt, before: Run | None, after: Run, tables: Iterable[Path]) -> Iterator[str]:
+    """What the table brought: who answered before and now, the measured times, and the time of the runs."""
+    missed = {loss.problem for loss in losses(receipt)}
+    now = losses(after.receipt)
+    yield f"answered: {_answered(receipt)} before, {_answered(after.receipt)} now"
+    if now:
+        yield f"still missed: {named_gemms(now)}"
+    for table in tables:
+        yield from _measured(table, missed)
+    if before is not None and order.limit_s is None:
+        yield (
+            f"the program took {before.ended.seconds:.1f} s before and {after.ended.seconds:.1f} s now, once each and "
+            "with cold caches; `diode-lut compare` finds out whether that is a difference"
+        )
+
+
+def _answered(receipt: Receipt) -> str:
+    devices = receipt.devices.values()
+    asked = sum(device.calls for device in devices)
+    return f"{sum(device.hits.total() for device in devices)} of {counted(asked, 'question')}"
+
+
+class Gain(NamedTuple):
+    """The measured times of a GEMM, in nanoseconds: with aten, and with the table's choice."""
+
+    problem: Problem
+    choice: Config
+    aten_ns: float
+    ns: float
+
+    @property
+    def saved_ns(self) -> float:
+        """What one execution saves."""
+        return self.aten_ns - self.ns
+
+
+def _measured(table: Path, missed: set[Problem]) -> Iterator[str]:
+    """What the table saves of the time of aten, for the GEMMs that were missed, as they were measured alone."""
+    gains = [gain for gain in _gains(table) if gain.problem in missed]
+    faster = sorted((gain for gain in gains if gain.saved_ns > 0), key=lambda gain: -gain.saved_ns)
+    if not faster:
+        yield f"{shown(table)}: aten is the fastest kernel measured for {counted(len(gains), 'missed GEMM')}: no gain"
+        return
+    whole, saved = (sum(times) for times in zip(*((gain.aten_ns, gain.saved_ns) for gain in gains), strict=True))
+    yield (
+        f"{shown(table)}: faster than aten for {len(faster)} of {counted(len(gains), 'missed GEMM')}; measured alone, "
+        f"each once, they take {_us(whole - saved)} instead of {_us(whole)}"
+    )
+    for gain in faster[:_NAMED]:
+        yield f"  {gain.problem}: {_us(gain.ns)} with {gain.choice}, {_us(gain.aten_ns)} with aten"
+
+
+def _us(ns: float) -> str:
+    return f"{ns / 1e3:.1f} us"
+
+
+def _gains(table: Path) -> list[Gain]:
+    source = TableSource(read_table(table))
+    records = (record for path in sorted(timings_of(table).glob("*.msgpack")) for record in read_dataset(path))
+    cases = evaluate(source, records).cases
+    return [
+        Gain(case.problem, case.choice, case.baseline_ns, case.ns)
+        for case in cases
+        if case.ns is not None and case.baseline_ns is not None
+    ]

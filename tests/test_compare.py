@@ -1,0 +1,310 @@
+"""``compare``: a program with and without tables, and what differs beyond noise."""
+
+from __future__ import annotations
+
+import json
+import sys
+from html.parser import HTMLParser
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
+from diode_lut.programs.compare import printed_steps
+from diode_lut.programs.comparison import WITH, WITHOUT, Comparison, GemmChange, as_json, summary
+from diode_lut.programs.noise import change_of, spread_text
+from diode_lut.programs.page import as_page
+from diode_lut.programs.trace import GemmTime, read_traces
+from diode_lut.receipt.receipt import Device, Hit, Receipt
+from diode_lut.runtime.probe import CALL, FIRST_CALL
+from tests.commands import run
+from tests.forks import ROOT
+
+ASK = str(ROOT / "tests" / "programs" / "ask.py")
+PROGRAM = """
+import torch
+
+compiled = torch.compile(torch.bmm)
+for _ in range(9):
+    compiled(torch.randn(2, 8, 16), torch.randn(2, 16, 8))
+    print("step time: 12 ms")
+"""
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="compiles")
+def test_a_program_is_compared(tmp_path: Path) -> None:
+    """A page and figures tell the times of the runs, of the steps that were printed, and of each GEMM."""
+    from diode_lut.domain.hardware import detect_hardware
+
+    hardware = detect_hardware("cpu")._asdict()
+    row = {"op": "bmm", "configs": [{"template": "aten"}]}
+    table = {"schema_version": 2, "hardware": hardware, "provenance": {}, "entries": [row]}
+    (tmp_path / "own.json").write_text(json.dumps(table))
+    (tmp_path / "program.py").write_text(PROGRAM)
+    options = ("--table", "own.json", "--repetitions", "2", "--output", "page.html")
+    done = run("compare", *options, "--", sys.executable, "program.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert "step time: no difference beyond noise" in done.stderr
+    assert done.stderr.endswith("page: page.html, figures: page.json\n")
+    figures = json.loads((tmp_path / "page.json").read_text())
+    assert figures["answered"] == figures["questions"] == 1
+    names = ("wall", "compile", "step", "graph", "gemms")
+    assert {name: len(times["without"]) for name, times in figures["seconds"].items()} == dict.fromkeys(names, 2)
+    assert figures["seconds"]["step"]["with"] == [0.012, 0.012]
+    (gemm,) = figures["gemms"]
+    assert gemm["gemm"] == "2x8x8x16 float32"
+    for kind in (WITHOUT, WITH):
+        assert [(time["calls"], time["kernel"]) for time in gemm[kind]] == [(8, "aten::bmm")] * 2
+    assert not gemm["is_clear"], "the same kernel is no gain"
+
+
+@pytest.mark.parametrize(
+    ("steps", "options", "code", "line"),
+    [
+        (("exit=3",), (), 3, "diode-lut: the program failed with tables, with exit code 3: nothing is compared"),
+        (("exit=0",), (), 1, "error: nothing to compare: Inductor asked for no GEMM"),
+        (
+            ("ask",),
+            {},
+            1,
+            "error: nothing to compare: no table and no model answered any of 1 question; `diode-lut tu",
+        ),
+        (("ask",), ("-o", "nosuch/x.html"), 2, "error: nosuch/x.html: No such file or directory"),
+        (
+            ("ask",),
+            ("-o", "x.json"),
+            2,
+            "Error: --output x.json: the page is HTML, and the figures go to x.json beside",
+        ),
+        (("ask",), ("--repetitions", "1"), 2, "Error: Invalid value for '--repetitions' / '-n': 1 is not in the range"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(
+    steps: tuple[str, ...], options: tuple[str, ...], code: int, line: str, tmp_path: Path
+) -> None:
+    """Where a run fails, or nothing is answered, that is said at once, and no page is written."""
+    done = run("compare", *options, "--", sys.executable, ASK, *steps, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert line in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "line"),
+    [
+        ({"DIODE_LUT_POLICY": "off"}, "error: DIODE_LUT_POLICY=off: no table answers; unset it\n"),
+        ({"DIODE_LUT_AUTOREGISTER": "0"}, "error: DIODE_LUT_AUTOREGISTER=0: the hook is not armed; unset it\n"),
+    ],
+)
+def test_settings_that_leave_nothing_to_compare_are_refused(
+    variables: dict[str, str], line: str, tmp_path: Path
+) -> None:
+    """Where both kinds of runs would be the same, nothing is run."""
+    done = run("compare", "--", sys.executable, "-c", "print('runs')", cwd=tmp_path, **variables)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+
+
+def test_the_end_of_a_failing_program_s_output_is_shown(tmp_path: Path) -> None:
+    """The last lines say why."""
+    program = "print(*range(99), sep=chr(10)); raise SystemExit('out of memory')"
+    done = run("compare", "--", sys.executable, "-c", program, cwd=tmp_path)
+    assert done.stderr.splitlines()[:-1] == [f"diode-lut: | {line}" for line in (*range(80, 99), "out of memory")]
+
+
+@pytest.mark.parametrize(
+    ("printed", "seconds"),
+    [
+        ("step 1: 20 ms/step\nstep 2: 12.5 ms/step", [0.0125]),
+        ("50%|#####| 5/10 [00:01<00:01,  4.00it/s]", [0.25]),
+        ("iter 7: loss 2.1, 2.5 s/it", [2.5]),
+        ("Step time: 5e-3 s", [0.005]),
+        ("8 steps per second", [0.125]),
+        ("loss 3.2, lr 1e-3, 100 steps, 3 ms", []),
+        ("0 it/s, 0 ms/step, 1.2.3 ms/step", []),
+    ],
+)
+def test_printed_times_of_steps_are_read(printed: str, seconds: list[float]) -> None:
+    """As programs and tqdm print them; of several times, the later half counts."""
+    assert printed_steps(printed) == seconds
+
+
+def test_noise_is_no_difference() -> None:
+    """A change counts if the confidence interval of the paired ratios has nothing of the other direction."""
+    clear = change_of([2.0, 2.1, 1.9, 2.0, 2.0], [1.0, 1.0, 1.0, 1.05, 0.95])
+    assert (clear.is_clear, clear.verdict) == (True, "50.0% less time")
+    assert clear.low < clear.gain < clear.high
+    noise = change_of([1.0, 1.2, 0.9], [1.1, 0.9, 1.0])
+    assert (noise.is_clear, noise.verdict) == (False, "no difference beyond noise")
+    assert change_of([1.0, 1.0], [1.5, 1.5]).verdict == "50.0% more time"
+    assert spread_text([0.0015, 0.001, 0.002]) == "1.5 ms (1 to 2)"
+
+
+def event(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
+    """As torch's profiler exports it; times are in microseconds."""
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "pid": 1,
+        "tid": 1,
+        "ts": ts,
+        "dur": dur,
+        "args": {key.replace("_", " "): value for key, value in args.items()},
+    }
+
+
+def gpu_trace(directory: Path) -> Path:
+    """What a GPU leaves of two calls of a graph: aten with a kernel of its own for relu, and a Triton template."""
+    source = directory / "kernel.py"
+    source.write_text("def triton_tem_fused_bmm_0(arg_A, arg_B, out_ptr0):\n    M = 16\n    N = 32\n    K = 64\n")
+    halves = {"Input_type": ["c10::Half"] * 3}
+    events = []
+    for number, start in enumerate((0.0, 100.0, 200.0)):
+        call = f"{CALL if number else FIRST_CALL} 0"
+        events += [
+            event("user_annotation", call, start, 90.0, External_id=10 * number + 1),
+            event(
+                "cpu_op", "aten::addmm", start + 1, 20.0, External_id=10 * number + 2,
+                Input_Dims=[[32], [8, 64], [64, 32]], **halves,
+            ),
+            event("cpu_op", "aten::mm", start + 2, 10.0, External_id=10 * number + 3, Input_Dims=[[1, 1], [1, 1]]),
+            event("cpu_op", "triton_poi_fused_relu_1", start + 30, 5.0, External_id=10 * number + 4),
+            {
+                **event(
+                    "cpu_op", "triton_tem_fused_bmm_0", start + 40, 5.0, External_id=10 * number + 5,
+                    Input_Dims=[[4, 16, 64], [4, 64, 32], [4, 16, 32], []], **halves,
+                ),
+            },
+            event("kernel", "cutlass_gemm", start + 50, 3.0 + number, External_id=10 * number + 2),
+            event("kernel", "splitk_reduce", start + 54, 1.0, External_id=10 * number + 3),
+            event("kernel", "triton_poi_fused_relu_1", start + 56, 2.0, External_id=10 * number + 4),
+            event("kernel", "triton_tem_fused_bmm_0", start + 60, 7.0, External_id=10 * number + 5),
+            event("gpu_user_annotation", call, start + 50, 20.0, External_id=10 * number + 1),
+        ]  # fmt: skip
+        events[-6]["args"]["kernel_file"] = str(source)
+    events += [event("kernel", "eager", 300.0, 1000.0, External_id=99), {"ph": "M", "name": "process_name"}]
+    path = directory / "1.trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    return path
+
+
+def test_kernels_on_a_gpu_are_those_of_their_gemm(tmp_path: Path) -> None:
+    """A GEMM's time is that of all kernels that its op launched; eager ops and first calls do not count."""
+    found = read_traces([gpu_trace(tmp_path)])
+    assert found is not None
+    assert found.on_gpu
+    assert found.calls == 2
+    assert found.gemms == {
+        "8x32x64 float16": GemmTime(2, 5500.0, "cutlass_gemm"),
+        "4x16x32x64 float16": GemmTime(2, 7000.0, "triton_tem_fused_bmm_0"),
+    }
+    assert (found.call_ns, found.gemms_ns) == (14500.0, 12500.0)
+
+
+def test_a_graph_that_runs_once_counts(tmp_path: Path) -> None:
+    """Where no graph is called again, first calls are all there is; and no call is no answer."""
+    path = gpu_trace(tmp_path)
+    document = json.loads(path.read_text())
+    document["traceEvents"] = [each for each in document["traceEvents"] if each.get("ts", 0.0) < 100]
+    path.write_text(json.dumps(document))
+    found = read_traces([path])
+    assert found is not None
+    assert found.calls == 1
+    path.write_text('{"traceEvents": []}')
+    assert read_traces([path]) is None
+
+
+class Tags(HTMLParser):
+    """Whether elements end in the order in which they began."""
+
+    VOID = ("meta", "link")
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        pass
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def times(*ns: float, kernel: str = "") -> list[GemmTime]:
+    """Of a run each."""
+    return [GemmTime(9, each, kernel or f"kernel<{ns[0]:g}>") for each in ns]
+
+
+def comparison() -> Comparison:
+    """One GEMM of each kind: faster, slower, with the same kernel, and in one run only."""
+    fast, slow = times(1000.0, 1100.0, 1000.0), times(2000.0, 2000.0, 1900.0)
+    gemms = [
+        GemmChange("8x8x8 float16", slow, fast),
+        GemmChange("9x9x9 float16", slow, slow),
+        GemmChange("5x5x5 float16", [], slow),
+        GemmChange("7x7x7 float16", fast, slow),
+    ]
+    hit = Hit(Problem.of("mm", 8, 8, 8, dtype="float16", layout="nn"), "user", "x", "", ("aten",))
+    device = Device()
+    device.hits[hit] = 1
+    change = change_of([2.0, 2.0], [1.0, 1.0])
+    return Comparison(
+        ["python", "</code><script>x.py"],
+        {"DIODE_LUT_PAD": "0"},
+        Receipt(devices={Hardware("NVIDIA H200", "sm_90", 132): device}),
+        {"wall": change, "graph": change},
+        True,
+        gemms,
+    )
+
+
+@pytest.mark.parametrize(
+    ("without", "tuned", "is_clear"),
+    [
+        (times(3, 4), times(1, 2), True),
+        (times(1, 2), times(3, 4), True),
+        (times(2, 4), times(1, 3), False),
+        (times(3, 4, kernel="aten::mm"), times(1, 2, kernel="aten::mm"), False),
+        (times(3, 4, kernel="triton_tem_fused_mm_0"), times(1, 2, kernel="triton_tem_fused_mm_0"), True),
+        (times(4), times(1), False),
+        ([], times(1, 2), False),
+    ],
+)
+def test_a_gemm_changed_if_all_runs_agree(without: list[GemmTime], tuned: list[GemmTime], is_clear: bool) -> None:
+    """Times of runs that overlap, or of the same kernel, are noise; Triton's kernels differ by more than the name."""
+    assert GemmChange("x", without, tuned).is_clear == is_clear
+
+
+def test_the_page_says_it_all() -> None:
+    """It names what gained and what lost, and shows whatever names there are as text."""
+    page = as_page(comparison())
+    tags = Tags(page)
+    assert tags.open == []
+    assert "<script" not in page
+    assert "python '</code><script>x.py'" in tags.text
+    gained, lost = tags.text.index("GEMMs that gained most"), tags.text.index("GEMMs that lost most")
+    assert gained < tags.text.index("8x8x8 float16") < lost < tags.text.index("7x7x7 float16")
+    for text in ("50.0% less time", "-50%", "+100%", "kernel<1000>", "DIODE_LUT_PAD=0", "1 more GEMM", "GPU time"):
+        assert text in tags.text
+    assert "9x9x9" not in tags.text
+
+
+def test_figures_and_lines_say_the_same() -> None:
+    """The JSON has all GEMMs, the lines count them."""
+    figures = json.loads(json.dumps(as_json(comparison())))
+    assert [gemm["saved_ns"] for gemm in figures["gemms"]] == [9000.0, 0.0, 0.0, -9000.0]
+    assert summary(comparison())[-1] == "GEMMs: 1 faster, 1 slower, 2 without a difference beyond noise"

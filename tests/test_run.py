@@ -1,0 +1,211 @@
+"""``run``: programs as they are, with the hook armed in all of their processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from diode_lut.programs.launch import STARTUP
+from diode_lut.receipt.file import read_receipt
+from tests.commands import run, running, started
+from tests.forks import ROOT, environment
+
+CHILDREN = """
+import multiprocessing, os, subprocess, sys
+
+def say(who):
+    print(who, "diode_lut" in sys.modules, flush=True)
+
+if __name__ == "__main__":
+    say("itself")
+    subprocess.run([sys.executable, "-c", "import sys; print('child', 'diode_lut' in sys.modules)"], check=True)
+    child = multiprocessing.get_context("spawn").Process(target=say, args=("spawned",))
+    child.start()
+    child.join()
+    if os.fork() == 0:
+        say("forked")
+        os._exit(0)
+    os.wait()
+"""
+ASK = str(ROOT / "tests" / "programs" / "ask.py")
+
+
+def test_every_process_of_a_program_is_armed(tmp_path: Path) -> None:
+    """The hook is armed in a script that does not mention it, and in what that starts, spawns and forks."""
+    (tmp_path / "program.py").write_text(CHILDREN)
+    done = run("run", "--", sys.executable, "program.py", cwd=tmp_path)
+    assert done.stdout.split("\n") == ["itself True", "child True", "spawned True", "forked True", ""]
+    assert done.returncode == 0
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="starts torchrun")
+def test_the_ranks_of_torchrun_are_armed(tmp_path: Path) -> None:
+    """Both ranks ask, and the receipt has both; torchrun's exit code is that of ``run``."""
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", ASK)
+    done = run("run", "--", *torchrun, "ask", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "diode-lut: 2 questions about 1 GEMM, of 3 processes: 0 answered, 2 missed\n" in done.stderr
+    assert run("run", "--", *torchrun, "exit=3", cwd=tmp_path).returncode == 1
+
+
+@pytest.mark.parametrize("how", [("-c", "import sys; print(__name__, sys.argv[1:])"), ("-m", "module")])
+def test_arguments_are_the_program_s(how: tuple[str, str], tmp_path: Path) -> None:
+    """Options behind the program are its own, with ``python -c`` and ``python -m`` too, and with or without ``--``."""
+    (tmp_path / "module.py").write_text("import sys; print(__name__, sys.argv[1:])")
+    done = run("run", "--", sys.executable, *how, "--table", "x", "-h", "--", "y", cwd=tmp_path)
+    assert done.stdout == "__main__ ['--table', 'x', '-h', '--', 'y']\n"
+    with running("run", sys.executable, *how, "--receipt", cwd=tmp_path) as process:
+        assert process.communicate()[0] == "__main__ ['--receipt']\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "error"),
+    [
+        (("nosuch",), 127, "error: nosuch: no such program\n"),
+        (("train.py",), 127, "error: train.py: no such program; to run a script: python"),
+        (("./train.py",), 126, "error: ./train.py: cannot be started: Permission denied; to run a script: python"),
+        ((sys.executable, "-c", "raise SystemExit(3)"), 3, "diode-lut: no receipt: no process imported PyTorch"),
+        (("sh", "-c", "kill -KILL $$"), 137, "diode-lut: no receipt"),
+    ],
+)
+def test_the_exit_code_is_the_program_s(program: tuple[str, ...], code: int, error: str, tmp_path: Path) -> None:
+    """As in shells: of the program, of the signal that ended it, 127 or 126 where it cannot be started."""
+    (tmp_path / "train.py").write_text("")
+    done = run("run", "--", *program, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(error)
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_program_is_not_started_in_vain(tmp_path: Path) -> None:
+    """Where the receipt cannot be written, or a table does not exist, nothing is run."""
+    for options in (("--receipt", "nosuch/x.json"), ("--table", "nosuch.json")):
+        done = run("run", *options, "--", sys.executable, "-c", "print('started')", cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert "nosuch" in done.stderr
+
+
+def test_the_receipts_of_all_processes_become_one(tmp_path: Path) -> None:
+    """Programs that run one after the other, and at the same time, are all in the receipt, and in the summary."""
+    script = f"{sys.executable} {ASK} ask; {sys.executable} {ASK} ask ask & {sys.executable} {ASK} ask; wait"
+    done = run("run", "--receipt", "all.json", "--", "sh", "-c", script, cwd=tmp_path)
+    (device,) = read_receipt(tmp_path / "all.json").devices.values()
+    assert device.calls == 4
+    assert done.stderr.splitlines()[0].startswith("diode-lut: 4 questions about 1 GEMM, of 3 processes:")
+    assert done.stderr.splitlines()[-1] == "diode-lut: receipt: all.json"
+    assert [path.name for path in tmp_path.iterdir()] == ["all.json"]
+
+
+STAYING = """
+import os, subprocess, sys, time
+sleeping = [sys.executable, "-c", "import time; time.sleep(100)"]
+children = [subprocess.Popen(sleeping, start_new_session=apart).pid for apart in (False, True)]
+with open("new", "w") as file:
+    print(os.getpid(), *children, file=file)
+os.rename("new", "pids")
+time.sleep(100)
+"""
+
+
+def pids(directory: Path) -> list[int]:
+    """The numbers of the program's processes, as soon as all have been started."""
+    while not (directory / "pids").exists():
+        time.sleep(0.05)
+    return [int(word) for word in (directory / "pids").read_text().split()]
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("run", signal.SIGINT), ("run", signal.SIGTERM), ("tune", signal.SIGTERM), ("compare", signal.SIGTERM)],
+)
+def test_a_signal_ends_the_program(name: str, number: signal.Signals, tmp_path: Path) -> None:
+    """All processes of the program are gone when its starter has got a signal and ends, those in other sessions too."""
+    if name == "tune" and find_spec("torch") is None:
+        pytest.skip("measures")
+    config = str(tmp_path / "config")
+    with running(name, "--", sys.executable, "-c", STAYING, cwd=tmp_path, XDG_CONFIG_HOME=config) as process:
+        numbers = pids(tmp_path)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, err
+    assert not any(map(alive, numbers)), err
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["pids"]
+
+
+def test_ctrl_c_on_a_terminal_ends_the_program(tmp_path: Path) -> None:
+    """The terminal sends the signal to the program too, and nothing of the program is left."""
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "diode_lut", "run", "--", sys.executable, "-c", STAYING]
+    owning = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    with subprocess.Popen(
+        [sys.executable, "-c", owning, *command],
+        cwd=tmp_path,
+        env=environment(),
+        stdin=theirs,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        numbers = pids(tmp_path)
+        os.write(ours, b"\x03")
+        assert process.wait(60) == 128 + signal.SIGINT
+    os.close(ours)
+    os.close(theirs)
+    assert not any(map(alive, numbers))
+
+
+def test_a_second_signal_kills(tmp_path: Path) -> None:
+    """A program that does not end with the first signal ends with the second."""
+    stubborn = "import signal; signal.signal(signal.SIGTERM, lambda *_: print('no', flush=True));" + STAYING
+    with running("run", "--", sys.executable, "-c", stubborn, cwd=tmp_path) as process:
+        numbers = pids(tmp_path)
+        process.send_signal(signal.SIGTERM)
+        assert line(process.stdout) == "no\n"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert not any(map(alive, numbers))
+
+
+def line(file: IO[str] | None) -> str:
+    assert file is not None
+    return file.readline()
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; one that has ended may still wait for its parent to ask."""
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_another_sitecustomize_runs_too(tmp_path: Path) -> None:
+    """The module of this name that Python would have run otherwise is run, and an error in it is reported as ever."""
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / "sitecustomize.py"
+    other.write_text("print('other')")
+    path = os.pathsep.join([STARTUP, str(other.parent), str(ROOT)])
+    program = "import sys; print('diode_lut' in sys.modules)"
+    cases = (("print('other')", "other\nTrue\n", ""), ("1 / 0", "True\n", "Error in sitecustomize; set PYTHONVERBOSE"))
+    for text, printed, error in cases:
+        other.write_text(text)
+        with started(sys.executable, "-c", program, cwd=tmp_path, PYTHONPATH=path) as process:
+            out, err = process.communicate()
+        assert out == printed
+        assert err.startswith(error)
+
+
+def test_nothing_happens_without_the_variable(tmp_path: Path) -> None:
+    """The line that is installed imports the package if ``DIODE_LUT`` is set and not 0, and else nothing."""
+    pth = (ROOT / "diode_lut" / "startup" / "diode_lut.pth").read_text()
+    (tmp_path / "diode_lut.pth").write_text(f"{ROOT}\n{pth}")
+    program = f"import site, sys; site.addsitedir({str(tmp_path)!r}); print('diode_lut' in sys.modules)"
+    for value, armed in (("", "False"), ("0", "False"), ("False", "False"), ("1", "True"), ("yes", "True")):
+        with started(sys.executable, "-I", "-c", program, cwd=tmp_path, DIODE_LUT=value) as process:
+            assert process.communicate() == (f"{armed}\n", "")

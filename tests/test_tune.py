@@ -1,0 +1,108 @@
+"""``tune``: what a program missed is measured and built into a table, and the program runs again."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from diode_lut.table import read_table
+from tests.commands import run, running
+from tests.forks import ROOT
+
+ASK = str(ROOT / "tests" / "programs" / "ask.py")
+PROGRAM = """
+import sys, torch
+
+print("runs", file=open("runs", "a"))
+torch.compile(torch.bmm)(torch.randn(2, 8, 16), torch.randn(2, 16, 8))
+sys.exit(3 if len(open("runs").readlines()) == 2 else 0)
+"""
+"""Its second run ends with another exit code."""
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="measures")
+
+
+def config(directory: Path) -> dict[str, str]:
+    return {"XDG_CONFIG_HOME": str(directory / "config")}
+
+
+@needs_torch
+def test_an_interrupted_tune_goes_on(tmp_path: Path) -> None:
+    """Interrupted while it measures, ``tune`` measures what is left, builds, and runs the program once more."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = ("--", sys.executable, "program.py")
+    with running("tune", *command, cwd=tmp_path, **config(tmp_path)) as process:
+        tables = tmp_path / "config" / "diode_lut" / "tables"
+        while process.poll() is None and not list(tables.glob("*.timings/*")):
+            pass
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=100)
+    assert process.returncode == 130, err
+    assert err.endswith("diode-lut: stopped: run the same command again to go on\n")
+
+    done = run("tune", *command, cwd=tmp_path, **config(tmp_path))
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == ""
+    assert "diode-lut: goes on with what the interrupted run missed" in done.stderr
+    assert "diode-lut: answered: 0 of 1 question before, 1 of 1 question now\n" in done.stderr
+    assert (tmp_path / "runs").read_text() == "runs\n" * 2
+    (table,) = tables.glob("*.json")
+    assert len(read_table(table).entries) == 1
+    assert not list((tmp_path / "config" / "diode_lut" / "interrupted").iterdir())
+
+
+@needs_torch
+def test_a_device_that_is_not_here_is_said(tmp_path: Path) -> None:
+    """What was missed on a GPU that PyTorch does not have is not measured; the exit code is that of ``collect``."""
+    variables = config(tmp_path) | {"CUDA_VISIBLE_DEVICES": ""}
+    done = run("tune", "--", sys.executable, ASK, "ask", cwd=tmp_path, **variables)
+    assert done.returncode == 2, done.stderr
+    assert "error: cuda: torch has no such device" in done.stderr
+    assert done.stderr.endswith("diode-lut: no table for A GPU (sm_10, 1 SMs): see above\n")
+
+
+@needs_torch
+def test_a_program_that_does_not_end_is_stopped(tmp_path: Path) -> None:
+    """After ``--stop-after``, the program is interrupted, and ``tune`` goes on; that is no failure of the program."""
+    program = "import time; print('begins', flush=True); time.sleep(100)"
+    done = run("tune", "--stop-after", "1", "--", sys.executable, "-c", program, cwd=tmp_path, **config(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "begins\n"
+    assert done.stderr.endswith("diode-lut: nothing to measure: Inductor asked for no GEMM\n")
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("program", "options", "variables", "code", "line"),
+    [
+        ("exit=0", (), {}, 0, "diode-lut: nothing to measure: Inductor asked for no GEMM"),
+        ("exit=3", (), {}, 3, "diode-lut: the program failed, with exit code 3: nothing is measured"),
+        ("exit=0", ("--table", "bad.json"), {}, 1, "bad.json:1:2: not JSON"),
+        ("exit=0", ("--table", "nosuch/x.json"), {}, 2, "nosuch/x.json: No such file or directory"),
+        ("exit=0", (), {"DIODE_LUT_POLICY": "off"}, 2, "error: DIODE_LUT_POLICY=off: no table answers; unset it"),
+        (
+            "exit=0",
+            (),
+            {"DIODE_LUT_TIERS": "model"},
+            2,
+            "error: DIODE_LUT_TIERS=model: the tables of user do not answer",
+        ),
+        ("ask", ("--table", "h200.json"), {}, 1, "h200.json: is for NVIDIA H200 (sm_90, 132 SMs), but all misses are"),
+    ],
+)
+def test_what_cannot_be_tuned_is_said(
+    program: str, options: tuple[str, ...], variables: dict[str, str], code: int, line: str, tmp_path: Path
+) -> None:
+    """Where there is nothing to measure, one line says why, and nothing is left behind."""
+    shutil.copy(ROOT / "tables" / "nvidia-h200.json", tmp_path / "h200.json")
+    (tmp_path / "bad.json").write_text("{")
+    done = run("tune", *options, "--", sys.executable, ASK, program, cwd=tmp_path, **config(tmp_path), **variables)
+    assert done.returncode == code, done.stderr
+    assert line in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not [path for path in (tmp_path / "config").rglob("*") if path.is_file()]
