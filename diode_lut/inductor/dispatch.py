@@ -1,8 +1,8 @@
 """Several kernels for one matmul, of which the generated code runs the one for the size at hand.
 
 Inductor generates every kernel for the same buffer, with the same epilogue, and compiles them in parallel. The wrapper
-code compares the size with the borders between them, which takes less than a microsecond. There is no benchmark and no
-guard. A CUDA graph captures the kernel that is right for its sizes.
+code compares the size with the borders between them. There is no benchmark and no guard. A CUDA graph captures the
+kernel that is right for its sizes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
 
 from diode_lut.inductor.answer import Build, CannotRun, runnable
+from diode_lut.inductor.switch import leave
 from diode_lut.selection.dynamic import Axis, Piece
 
 
@@ -95,7 +96,14 @@ def take_part_in_codegen(branches_of: Callable[[Any], Branches | None]) -> None:
         if alone or prologue_nodes or options.get("only_gen_src_code"):
             return generate(self, template_node, epilogue_nodes, prologue_nodes, **options)
         assert found is not None
-        return _generate(self, template_node, epilogue_nodes, found)
+        lines: list[Any] = V.graph.wrapper_code.lines
+        written = len(lines)
+        try:
+            return _generate(self, template_node, epilogue_nodes, found)
+        except Exception as error:
+            leave("a matmul with a dynamic size", error)
+            del lines[written:]
+            return generate(self, template_node, epilogue_nodes, prologue_nodes, **options)
 
     SIMDScheduling.codegen_template = codegen_template  # type: ignore[method-assign]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._inductor.codegen.triton import TritonScheduling
 
 import diode_lut
 from tests.fake_cuda import Input, Lowered, lower
@@ -163,3 +164,23 @@ def test_no_more_kernels_than_the_setting_says(rows: Rows) -> None:
     for most in (2, 3, 4):
         with diode_lut.config.patch(dynamic_kernels=most):
             assert len(branches(mm_at(16))) == most
+
+
+def test_a_failure_in_a_branch_costs_the_branches_only(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If Inductor fails where branches are written, the matmul gets one kernel, and nothing is left of the branches."""
+    write, failures = TritonScheduling.codegen_comment, [ValueError("no such kernel")]
+
+    def fail_once(*arguments: Any, **named: Any) -> None:
+        if failures:
+            raise failures.pop()
+        write(*arguments, **named)
+
+    rows(*SMALL_AND_LARGE)
+    monkeypatch.setattr(TritonScheduling, "codegen_comment", fail_once)
+    lowered = mm_at(16)
+    assert not failures
+    assert "a matmul with a dynamic size is left to Inductor: ValueError: no such kernel" in caplog.text
+    assert branches(lowered) == []
+    assert lowered.code.count(".run(") + len(lowered.extern) == 1
