@@ -10,7 +10,7 @@ HOOK, KERNELS = "tests/inductor/test_hook.py::", "tests/inductor/test_guards.py:
 ON_CPU, CPU = "tests/inductor/test_guards_on_cpu.py::", "tests/inductor/test_cpu.py::"
 INSTALL, CACHE = "tests/inductor/test_install.py::", "tests/inductor/test_cache.py::"
 PADDING = "tests/inductor/test_padding.py::"
-CHANGES = "tests/inductor/test_snapshot.py::"
+CHANGES, TRANSIENT = "tests/inductor/test_snapshot.py::", "tests/inductor/test_transient.py::"
 SETTINGS = "tests/test_settings.py::"
 RUNTIME, STATISTICS = "tests/test_runtime.py::", "tests/test_statistics.py::"
 
