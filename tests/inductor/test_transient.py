@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch._dynamo import config as dynamo_config
-from torch._dynamo.precompile_context import PrecompileContext
+from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._inductor.codegen.cpp_bmm_template import CppBmmTemplate
 from torch._inductor.utils import fresh_cache
@@ -35,15 +34,16 @@ def own_table(table_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) 
 
 
 def asked(*, backward: bool = False) -> int:
-    """How often the tables are asked in a compile of a fresh Dynamo: never where a cache answers."""
+    """How many graphs a fresh Dynamo finds in no cache."""
     torch._dynamo.reset()
+    counters.clear()
     a = A.clone().requires_grad_(backward)
-    with diode_lut.profile_predictions() as counts:
+    with functorch_config.patch(enable_autograd_cache=True):
         result = torch.compile(gemm)(a, B)
         if backward:
             result.sum().backward()
     torch.testing.assert_close(result, gemm(A, B))
-    return counts.total_predictions
+    return int(counters["aot_autograd"]["autograd_cache_miss"])
 
 
 @pytest.mark.parametrize(
@@ -65,26 +65,6 @@ def test_graph_in_which_an_answer_failed_is_not_cached(
         assert not is_off()
         assert first == asked(backward=backward) > 0
         assert asked(backward=backward) == 0
-
-
-def test_package_in_which_an_answer_failed_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does Dynamo's cache of packages serve such a graph."""
-
-    def saved() -> int:
-        PrecompileContext.clear()
-        try:
-            return asked()
-        finally:
-            PrecompileContext.save_to_dynamo_cache()
-
-    def fail(*_: object, **__: object) -> None:
-        raise MemoryError
-
-    with dynamo_config.patch(caching_precompile=True):
-        with monkeypatch.context() as once:
-            once.setattr(CppBmmTemplate, "add_choices", fail)
-            assert saved() == 1
-        assert [saved(), saved()] == [1, 0]
 
 
 def test_error_that_comes_again_costs_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
