@@ -73,6 +73,11 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             KERNELS + "test_batch_over_65535",
         ),
         "batch-invariance": ("is_batch_invariant", FALSE, KERNELS + "test_batch_invariance"),
+        "epilogues-that-load-with-tma": (
+            "loads_epilogues_with_tma",
+            FALSE,
+            KERNELS + "test_epilogues_that_load_with_tma",
+        ),
         "factor-of-zero": ("_require_factors", NONE, HOOK + "test_what_no_row_can_serve_is_left_alone"),
         "factor-that-may-change": (
             "_require_factors",
