@@ -69,6 +69,23 @@ class TestFmt:
         assert "entries[0].m: is written twice (only the last one counts) (correct it first)" in result.stderr
         assert (bad.read_bytes(), twice.read_bytes()) == before
 
+    def test_only_what_was_written_is_named(self, table_file: Write, tmp_path: Path) -> None:
+        """A file that cannot be written is an error and not named as formatted; the others are formatted."""
+        (tmp_path / "links").mkdir()
+        elsewhere, link, other = (
+            table_file("elsewhere.json", ROW),
+            tmp_path / "links/link.json",
+            table_file("other.json"),
+        )
+        for path in (elsewhere, other):
+            path.write_text(path.read_text() + "\n")
+        link.symlink_to(elsewhere)
+        before = elsewhere.read_bytes()
+        result = call("fmt", link, other)
+        assert (result.exit_code, result.stdout) == (2, f"{other}\n")
+        assert f"error: {link}: a symbolic link out of its directory" in result.stderr
+        assert elsewhere.read_bytes() == before
+
 
 class TestQuery:
     """``query``."""

@@ -19,7 +19,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernel_guards import CACHE, CHANGES, HOOK, INSTALL, KERNEL_GUARDS, KERNELS, ON_CPU, RUNTIME, SETTINGS, STATISTICS
+from kernel_guards import (
+    CACHE,
+    CHANGES,
+    HOOK,
+    INSTALL,
+    KERNEL_GUARDS,
+    KERNELS,
+    ON_CPU,
+    RUNTIME,
+    SETTINGS,
+    STATISTICS,
+    TRANSIENT,
+)
 from source_changes import FALSE, NONE, RAISES, TRUE, UNREGISTERED, Guard, Instead, Without
 
 PROVENANCE = "tests/inductor/test_provenance.py::"
@@ -54,6 +66,13 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             "uuid_of",
             NONE,
             HOOK + "test_handler_of_another_library_stays_in_force",
+        ),
+    },
+    "diode_lut.inductor.switch": {
+        "graph-without-its-answers": (
+            "_is_answered",
+            TRUE,
+            TRANSIENT + "test_graph_in_which_an_answer_failed_is_not_cached",
         ),
     },
     "diode_lut.inductor.snapshot": {

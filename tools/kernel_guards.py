@@ -10,7 +10,7 @@ HOOK, KERNELS = "tests/inductor/test_hook.py::", "tests/inductor/test_guards.py:
 ON_CPU, CPU = "tests/inductor/test_guards_on_cpu.py::", "tests/inductor/test_cpu.py::"
 INSTALL, CACHE = "tests/inductor/test_install.py::", "tests/inductor/test_cache.py::"
 PADDING = "tests/inductor/test_padding.py::"
-CHANGES = "tests/inductor/test_snapshot.py::"
+CHANGES, TRANSIENT = "tests/inductor/test_snapshot.py::", "tests/inductor/test_transient.py::"
 SETTINGS = "tests/test_settings.py::"
 RUNTIME, STATISTICS = "tests/test_runtime.py::", "tests/test_statistics.py::"
 
@@ -73,6 +73,11 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             KERNELS + "test_batch_over_65535",
         ),
         "batch-invariance": ("is_batch_invariant", FALSE, KERNELS + "test_batch_invariance"),
+        "epilogues-that-load-with-tma": (
+            "loads_epilogues_with_tma",
+            FALSE,
+            KERNELS + "test_epilogues_that_load_with_tma",
+        ),
         "factor-of-zero": ("_require_factors", NONE, HOOK + "test_what_no_row_can_serve_is_left_alone"),
         "factor-that-may-change": (
             "_require_factors",

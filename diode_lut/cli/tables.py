@@ -89,9 +89,13 @@ def _format(file: Typed, check: bool, upgrade: bool) -> int:
         return 0
     if wanted.canonical_digest() == table.digest:
         return 0
-    say(printable(str(file.path)))
     if target is not None:
-        write(target, to_bytes(wanted))
+        try:
+            write(target, to_bytes(wanted))
+        except OSError as error:
+            say(printable(f"error: {error.filename}: {error.strerror}"), err=True, colors=ERROR)
+            return exit_code(error)
+    say(printable(str(file.path)))
     return int(check)
 
 

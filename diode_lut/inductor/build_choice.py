@@ -30,7 +30,13 @@ from diode_lut.domain.hardware import detect_hardware
 from diode_lut.domain.problem import BATCHED
 from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.names import UIDS
-from diode_lut.inductor.versions import indexes_in_64_bits, is_batch_invariant, splits_large_batches, stores_with_tma
+from diode_lut.inductor.versions import (
+    indexes_in_64_bits,
+    is_batch_invariant,
+    loads_epilogues_with_tma,
+    splits_large_batches,
+    stores_with_tma,
+)
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
@@ -71,6 +77,8 @@ def _require_triton(inputs: MMKernelInputs, op: str) -> None:
     """CannotRun unless Inductor would consider some Triton kernel for this matmul."""
     if is_batch_invariant():
         raise CannotRun("Inductor's setting batch_invariant allows the library only")
+    if loads_epilogues_with_tma():
+        raise CannotRun("with triton.enable_tma_load_for_template_epilogue, epilogues may not compile")
     if op in ("addmm", "baddbmm"):
         _require_factors(inputs)
     if op in BATCHED and not splits_large_batches() and not _batch_fits_grid(inputs):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from diode_lut.inductor.switch import cache_identity, leave, turn_off
+from diode_lut.inductor.switch import cache_identity, leave, saving, turn_off
 from diode_lut.inductor.versions import require_same_parameters, set_choices_factory
 from diode_lut.runtime.post_import import when_imported
 
@@ -75,6 +75,8 @@ def install(config: ModuleType) -> None:
         when_imported("torch._inductor.fx_passes.pad_mm", f"{__name__}:install_padding")
         when_imported("torch._inductor.compile_fx", f"{__name__}:install_provenance")
         when_imported("torch._inductor.codecache", f"{__name__}:install_provenance")
+        when_imported("torch._inductor.codecache", f"{__name__}:install_saving_of_graphs")
+        when_imported("torch._functorch._aot_autograd.autograd_cache", f"{__name__}:install_saving_of_entries")
         when_imported("torch._dynamo.precompile_context", "diode_lut.inductor.precompile:mark_what_is_kept")
         when_imported("torch._dynamo.package", "diode_lut.inductor.precompile:check_what_is_served")
     except Exception as error:
@@ -129,6 +131,24 @@ def install_provenance(module: ModuleType) -> None:
         from diode_lut.inductor.provenance import WRAPPERS
 
         WRAPPERS[module.__name__](module)
+    except Exception as error:
+        turn_off(error)
+
+
+def install_saving_of_graphs(codecache: Any) -> None:
+    """Have Inductor save answered graphs only, given ``torch._inductor.codecache``."""
+    try:
+        cache = codecache.FxGraphCache
+        cache._save_graph = staticmethod(saving(cache._save_graph))
+    except Exception as error:
+        turn_off(error)
+
+
+def install_saving_of_entries(autograd_cache: Any) -> None:
+    """Have AOTAutograd save answered graphs only, given ``torch._functorch._aot_autograd.autograd_cache``."""
+    try:
+        cache = autograd_cache.AOTAutogradCache
+        cache.save = staticmethod(saving(cache.save))
     except Exception as error:
         turn_off(error)
 

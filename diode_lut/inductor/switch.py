@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,6 +17,9 @@ from diode_lut.io.log import warn_once
 
 _MISFITS = (AttributeError, ImportError, TypeError)
 """What Python raises for a name that does not exist, and for a call with the wrong arguments."""
+
+_PASSING = (MemoryError, OSError, RecursionError)
+"""Errors that may not happen again in the same place."""
 
 _reasons: list[Exception] = []
 """Why the hook is off; empty as long as it is on."""
@@ -34,6 +37,7 @@ def turn_off(reason: Exception) -> None:
         torch: Any = sys.modules["torch"]
         warn_once(f"diode_lut is off, and Inductor of torch {torch.__version__} decides alone: {reason!r}")
     _reasons.append(reason)
+    _keep_uncached()
 
 
 def cache_identity() -> tuple[Hashable, ...]:
@@ -61,3 +65,35 @@ def leave(matmul: str, error: Exception) -> None:
         turn_off(error)
     else:
         warn_once(f"{matmul} is left to Inductor: {type(error).__name__}: {error}")
+        if isinstance(error, _PASSING):
+            _keep_uncached()
+
+
+def _keep_uncached() -> None:
+    """Have the graph that is being compiled in no cache: its key stands for answers that it did not get."""
+    try:
+        from diode_lut.inductor.snapshot import snapshot
+
+        snapshot().answered = False
+    except Exception as error:
+        let_pass(error)  # without a snapshot there is no key either
+
+
+def saving(save: Callable[..., None]) -> Callable[..., None]:
+    """A cache's function that saves a graph, which is not called in a compile that did not get its answers."""
+
+    def save_if_answered(*arguments: Any, **named: Any) -> None:
+        if _is_answered():
+            save(*arguments, **named)
+
+    return save_if_answered
+
+
+def _is_answered() -> bool:
+    try:
+        from diode_lut.inductor.snapshot import snapshot
+
+        return snapshot().answered
+    except Exception as error:
+        let_pass(error)
+        return False

@@ -84,3 +84,10 @@ def stores_with_tma() -> bool:
     from torch._inductor import config
 
     return bool(getattr(config.triton, "enable_template_tma_store", False))
+
+
+def loads_epilogues_with_tma() -> bool:
+    """Whether Inductor's setting ``triton.enable_tma_load_for_template_epilogue`` is on, if the release has it."""
+    from torch._inductor import config
+
+    return bool(getattr(config.triton, "enable_tma_load_for_template_epilogue", False))

@@ -133,6 +133,8 @@ class _Program:
             )
         except OSError as error:
             raise _not_started(command[0], error) from error
+        except ValueError as error:  # a zero byte
+            raise ProgramError(f"{command[0]}: cannot be started: {error}", NOT_FOUND) from error
         for number in self.received:
             self._pass_on(number)
         return self._process

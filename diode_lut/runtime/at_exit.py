@@ -114,7 +114,8 @@ def _look(path: Path) -> os.stat_result | None:
 def _same(one: os.stat_result | None, other: os.stat_result | None) -> bool:
     if one is None or other is None:
         return one is other
-    return (one.st_dev, one.st_ino, one.st_mtime_ns) == (other.st_dev, other.st_ino, other.st_mtime_ns)
+    fields = ("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
+    return all(getattr(one, field) == getattr(other, field) for field in fields)
 
 
 def _wants_empty(path: Path) -> bool:

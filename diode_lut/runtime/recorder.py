@@ -76,6 +76,8 @@ _devices: dict[Hardware, Device] = {}
 """What was asked for each hardware, and which tables and models there are for it; also for hardware elsewhere."""
 _present: set[Hardware] = set()
 """The hardware of this machine, as far as it has been looked at."""
+_asked: set[Hardware] = set()
+"""The hardware of this machine that this process has asked about; the first has the receipt written at exit."""
 _warned: set[tuple[Entry | None, Config]] = set()
 """The configs that could not run, each with its row; None for those of models."""
 
@@ -232,9 +234,10 @@ def _receiving(hardware: Hardware) -> Iterator[Device]:
 
 def _device(hardware: Hardware) -> Device:
     """Where the receipt has what is asked for a device of this machine."""
-    if hardware not in _present:
-        _present.add(hardware)
+    if not _asked:
         at_exit.arm(own_receipt)
+    _asked.add(hardware)
+    _present.add(hardware)
     device = _devices.get(hardware)
     if device is None:
         device = _devices[hardware] = Device()
@@ -261,3 +264,4 @@ def _begin_again() -> None:
     for hardware, device in _devices.items():
         _devices[hardware] = Device(device.sources, device.left_out)
     _present.clear()
+    _asked.clear()

@@ -73,7 +73,7 @@ def test_addmm_with_frozen_weight_has_the_cpp_template(run: Run) -> None:
     """On the CPU a frozen addmm is timed with aten and C++, unless oneDNN takes it away before there is a choice."""
     outcome = run.outcomes[ADDMM]
     if outcome.status == "measured":
-        assert sorted(configs(outcome)) == sorted([ATEN, CPP])  # which Inductor lists first depends on the CPU
+        assert set(configs(outcome)) == {ATEN, CPP}
     else:
         assert outcome.reason == "reached Inductor as linear_unary"
 

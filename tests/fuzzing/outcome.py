@@ -94,6 +94,8 @@ def _answered(case: TableCase, counts: Counts, code: str) -> Outcome:
         raise GuaranteeError(f"kernels that no row names: {kernels}")
     if ours:
         return Outcome("kernel")
+    if counts.no_choice and not hits["user"]:
+        return Outcome("void", "Inductor has no choice here")
     return Outcome("row" if hits["user"] else "miss")
 
 

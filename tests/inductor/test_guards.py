@@ -260,6 +260,20 @@ def test_batch_invariance(rows: Rows) -> None:
         assert lower(torch.mm, *OPERANDS).triton_templates == []
 
 
+@pytest.mark.skipif(
+    not hasattr(inductor_config.triton, "enable_tma_load_for_template_epilogue"), reason="since torch 2.13"
+)
+def test_epilogues_that_load_with_tma(rows: Rows) -> None:
+    """With this setting Inductor fails where it fuses masked work into a Triton kernel, so there is none."""
+    rows({"configs": [MM]})
+
+    def behind(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.constant_pad_nd(a @ b, [0, 1, 0, 6])
+
+    with inductor_config.patch({"triton.enable_tma_load_for_template_epilogue": True}):
+        assert lower(behind, *OPERANDS).triton_templates == []
+
+
 @pytest.mark.parametrize("name", ["aot_mode", "cpp_wrapper"])
 def test_kernels_that_aot_inductor_cannot_have(name: str, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither AOTInductor nor C++ wrappers get a GEMM that is cut along K: the next config is taken."""

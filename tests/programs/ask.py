@@ -19,7 +19,9 @@ from diode_lut.runtime import recorder
 
 def ask() -> None:
     problem = diode_lut.Problem.of("bmm", 2, 3, 4, dtype="float32", layout="nn")
-    decision = diode_lut.select(problem, hardware=diode_lut.Hardware("A GPU", "sm_10", 1))
+    hardware = diode_lut.Hardware("A GPU", "sm_10", 1)
+    recorder.devices_seen([hardware])  # a compile looks at the devices for its key, before it asks
+    decision = diode_lut.select(problem, hardware=hardware)
     recorder.served(decision, decision.configs)
 
 

@@ -100,6 +100,20 @@ def test_strangers_at_the_same_time_lose_nothing(ask: Ask, tmp_path: Path) -> No
     assert set(found) - {"receipt.json"} < numbered
 
 
+def test_a_receipt_with_the_time_of_the_earlier_one_is_kept(ask: Ask, tmp_path: Path) -> None:
+    """What was written over a receipt in the meantime is not replaced, even if the file has its old time again."""
+    end(ask("ask"))
+    path = tmp_path / "receipt.json"
+    before = path.stat()
+    process = ask("ask", "wait")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    path.write_bytes(path.read_bytes())
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    end(process)
+    assert set(calls(tmp_path)) == {"receipt.json", f"receipt.{process.pid}.json"}
+
+
 def test_nothing_asked(ask: Ask, tmp_path: Path) -> None:
     """A program with torch that asked nothing says so, but never over a receipt; one without torch writes nothing."""
     end(ask())

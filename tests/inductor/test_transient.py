@@ -1,0 +1,77 @@
+"""Errors that may not happen again: what they leave to Inductor is in no cache under the key of the tables' answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from torch._functorch import config as functorch_config
+from torch._inductor.codegen.cpp_bmm_template import CppBmmTemplate
+from torch._inductor.utils import fresh_cache
+
+import diode_lut
+from diode_lut.domain.hardware import detect_hardware
+from diode_lut.inductor.switch import is_off
+from diode_lut.runtime.snapshot import forget_tables
+from tests.inductor.reloaded import gemm
+
+A, B = torch.randn(4, 64, 128), torch.randn(4, 128, 96)
+
+
+@pytest.fixture(autouse=True)
+def own_table(table_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A table for this machine's CPU that answers with the C++ template; empty caches."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    row = {"op": "bmm", "configs": [{"template": "cpp_gemm"}]}
+    path = table_file("own.json", row, hardware={**detect_hardware("cpu")._asdict(), "aliases": []})
+    forget_tables()
+    with fresh_cache(), diode_lut.config.patch(tables=(str(path),), tiers=("user",)):
+        yield
+    torch._dynamo.reset()
+
+
+def asked(*, backward: bool = False) -> int:
+    """How many graphs a fresh Dynamo finds in no cache."""
+    torch._dynamo.reset()
+    counters.clear()
+    a = A.clone().requires_grad_(backward)
+    with functorch_config.patch(enable_autograd_cache=True):
+        result = torch.compile(gemm)(a, B)
+        if backward:
+            result.sum().backward()
+    torch.testing.assert_close(result, gemm(A, B))
+    return int(counters["aot_autograd"]["autograd_cache_miss"])
+
+
+@pytest.mark.parametrize(
+    ("error", "bundled", "backward"),
+    [(MemoryError, False, True), (OSError, True, False), (RecursionError, False, False)],
+)
+def test_graph_in_which_an_answer_failed_is_not_cached(
+    error: type[Exception], bundled: bool, backward: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an error that may not happen again, the next compile asks the tables once more, and its graph is cached."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    with functorch_config.patch(bundled_autograd_cache=bundled):
+        with monkeypatch.context() as once:
+            once.setattr(CppBmmTemplate, "add_choices", fail)
+            first = asked(backward=backward)
+        assert not is_off()
+        assert first == asked(backward=backward) > 0
+        assert asked(backward=backward) == 0
+
+
+def test_error_that_comes_again_costs_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph in which another error left a matmul to Inductor is cached as any other."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(CppBmmTemplate, "add_choices", fail)
+    assert [asked(), asked()] == [1, 0]
