@@ -241,17 +241,13 @@ def hardware_of(text: str) -> Hardware:
     if name in ("cpu", "cuda") and not rest:
         return detect_hardware(name)
     if not rest:
-        from diode_lut.domain.gpus import known_gpu
         from diode_lut.selection.catalog import find_hardware
         from diode_lut.settings import config
 
         try:
             return find_hardware(name, config.tables)
         except HardwareError as error:
-            known = known_gpu(name)
-            if known is None:
-                raise HardwareError(f"{error}; describe new hardware as {_NEW_HARDWARE}") from None
-            return known
+            raise HardwareError(f"{error}; describe new hardware as {_NEW_HARDWARE}") from None
     arch, sm_count, *aliases = (*rest, "")
     if not sm_count.isdecimal():
         raise HardwareError(f"{text}: is neither a name nor {_NEW_HARDWARE}")

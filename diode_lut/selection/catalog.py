@@ -118,13 +118,18 @@ def _no_file(path: Path) -> str:
 
 
 def find_hardware(name: str, user_tables: Iterable[str]) -> Hardware:
-    """The hardware that some table is for, by its name, its alias or the table's; HardwareError if there is none."""
+    """The hardware that some table is for, by its name, its alias or the table's; else the well-known GPU of that name.
+
+    HardwareError if there is none.
+    """
     files = find_tables(user_tables)
-    for file in files:
-        if file.called(name):
-            return file.hardware
-    known = ", ".join(dict.fromkeys(file.name for file in files)) or "none"
-    raise HardwareError(f"{name}: no table is for hardware of that name (tables: {known})")
+    found = next((file.hardware for file in files if file.called(name)), None) or known_gpu(name)
+    if found is None:
+        known = ", ".join(dict.fromkeys(file.name for file in files)) or "none"
+        raise HardwareError(
+            f"{name}: no table is for hardware of that name (tables: {known}), and no GPU is known by it"
+        )
+    return found
 
 
 def open_table(path: Path, data: bytes | None = None) -> Table:
