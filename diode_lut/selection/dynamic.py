@@ -218,10 +218,14 @@ def samples_over(
 def _completed(samples: Sequence[Sample]) -> list[Sample]:
     """The samples with times of all configs that are among the fastest at some sizes, by estimates where unknown.
 
-    A config without a time is taken to be further behind the fastest than at the nearest sizes for which it has one:
-    tiles that are far larger than a matrix have none, for example.
+    Only what an answer at some size names is taken: where tables answer, no config of a model. A config without a time
+    is taken to be further behind the fastest than at the nearest sizes for which it has one: tiles that are far larger
+    than a matrix have none, for example.
     """
-    fastest = (sorted(sample.times, key=sample.times.__getitem__)[:_FASTEST] for sample in samples)
+    named = {config for sample in samples for config in sample.decision.configs}
+    fastest = (
+        sorted(filter(named.__contains__, sample.times), key=sample.times.__getitem__)[:_FASTEST] for sample in samples
+    )
     known = {
         config: [each for each in samples if config in each.times] for config in dict.fromkeys((*chain(*fastest), ATEN))
     }
