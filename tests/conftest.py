@@ -23,6 +23,8 @@ from tests.forks import Forks, forks_after
 from tests.startup import sitecustomize
 
 NEEDING_TORCH = (
+    "adopt/test_adopt_command.py",
+    "adopt/test_verify_command.py",
     "collect/test_cluster.py",
     "collect/test_collect_command.py",
     "collect/test_collector.py",

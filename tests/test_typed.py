@@ -139,7 +139,9 @@ def test_files_in_gits_history(tmp_path: Path, table_file: Write, monkeypatch: p
 def test_types_layouts_and_sizes_are_spelled_as_people_do(table_file: Write) -> None:
     """``bf16``, ``NT`` and ``1k`` mean what they mean elsewhere, on the command line as in problem files."""
     path = table_file("x.json", {"op": "mm", "dtype": "bfloat16", "layout": "nt", "configs": [{"template": "aten"}]})
-    explained = call("explain", "MM", "1k", "4K", "1_024", "--dtype", "bf16", "--layout", "NT", "--table", path)
+    explained = call(
+        "explain", "MM", "1k", "4K", "1_024", "--dtype", "bf16", "--layout", "NT", "--hardware", "nvidia-h200"
+    )
     assert "mm 1024x4096x1024 bfloat16 nt align 16" in explained.stdout
     key = ("Mm", "--m", "513-1k", "--dtype", "torch.float16", "--layout", "Tn")
     assert call("set", path, *key, "--config", "aten", "--note", "x").exit_code == 0

@@ -118,7 +118,7 @@ CASES = [
     ("resolve mine.json", 2, "give --ours, --theirs or --best"),
     ("resolve --ours mine.json", 2, "error: mine.json: is not in conflict: in git, no merge of it is waiting"),
     ("set mine.json mm --m 1024-513 --config aten --note x", 2, "error: m: [1024, 513] ends before it begins"),
-    ("run --tabel mine.json -- python train.py", 2, "Did you mean "),
+    ("run --tabel mine.json -- python train.py", 2, "--table"),
     ("run", 2, "Missing argument '[--] PROGRAM [ARGUMENT]...'"),
     (
         "set mine.json mm --config 'triton_mm 96x8x8 g8 s4 w8' --note x",
@@ -157,7 +157,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("typed", "code", "words"), CASES, ids=[typed for typed, _, _ in CASES])
 def test_messages(typed: str, code: int, words: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exit code is 1 or 2, never with a traceback, and the message is one line for each fault."""
-    if typed == LEAVE_OUT:
+    if typed == LEAVE_OUT or typed.startswith("adopt"):
         pytest.importorskip("torch")
     monkeypatch.chdir(directory)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(directory.parent))
