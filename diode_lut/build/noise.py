@@ -19,7 +19,7 @@ _ENOUGH = 3
 """Number of times of a config from which on their spread is known."""
 
 _MAX_SHARE, _MANY = 0.5, 3
-"""There is no table if more than this share of the problems, and at least so many, are too noisy to decide."""
+"""No table is built if at least _MANY problems, and more than this share of all, are too noisy to decide."""
 
 
 class Judged(NamedTuple):

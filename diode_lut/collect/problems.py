@@ -35,7 +35,7 @@ REQUIRED = ("op", "dtype", "M", "N", "K")
 """The keys that a problem must have."""
 
 BLOCK = 32
-"""So many problems of a shipped set are of the same op, dtype, layout and alignment, and share compiled kernels."""
+"""Number of neighbours in a shipped set that have the same op, dtype, layout and alignment, and share kernels."""
 
 _SHIPPED = Path(__file__).with_name("problem_sets") / "models.json"
 _QUICK = 128

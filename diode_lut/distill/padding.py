@@ -24,7 +24,7 @@ _L2_WEIGHT = 30.0
 """Weight of the squared weights, of all terms but 1, in the sum of squared errors."""
 
 _PARTS = 8
-"""The error is that on each of so many parts, of a regression that was fitted to the others."""
+"""Number of parts in the cross-validation that gives the error."""
 
 _DIGITS = 6
 """Digits after the point to which numbers are rounded."""

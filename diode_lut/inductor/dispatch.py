@@ -41,7 +41,7 @@ class Branches(NamedTuple):
 
     @property
     def all_triton(self) -> bool:
-        """Whether an epilogue can be fused into each of them."""
+        """Whether all kernels are Triton kernels, so that an epilogue can be fused into every one."""
         return len(self.triton) == len(self.kernels)
 
 

@@ -2,7 +2,7 @@
 
 A regression predicts the time of ``aten`` on padded operands, copies included, over that of ``aten`` on the operands as
 they are. Its terms are 1, PADDING_FEATURES and their products. The network ranks the kernels for the padded GEMM. The
-copies take as much time for each of them: a part of the time of ``aten`` that is estimated by the bytes that they move.
+time of the copies does not depend on the kernel. It is estimated as a share of that of ``aten``, by the bytes moved.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Padding(NamedTuple):
         return tuple(factor * (copies + (1 - copies) * time) for time in times)
 
     def chance(self, lead: float) -> float:
-        """Probability that the faster of two is so at least nearly: ``lead`` is how much less its log(time) is."""
+        """Probability that what is expected to be faster is faster; ``lead`` is the difference of log(time)."""
         return 0.5 * (1 + math.erf(lead / (self.error * math.sqrt(2))))
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that ``from_json`` takes."""
+        """The fields of the JSON object in a weights file."""
         return {"features": PADDING_FEATURES, **self._asdict()}
 
 
