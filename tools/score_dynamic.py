@@ -38,7 +38,7 @@ def main(table: str, model: str, *datasets: str) -> None:
     """Print what each way to choose gains over aten: the geometric mean, the worst, and how many are slower."""
     opened, ranks = read_table(Path(table)), read_model(Path(model))
     sources: tuple[Source, ...] = (TableSource(opened), ModelSource(ranks, opened.hardware))
-    families = _families(datasets)
+    families = families_in([Path(path) for path in datasets])
     print(f"{len(families)} families, {sum(map(len, families.values()))} problems")
     for name, asked in (("table and model", sources), ("table", sources[:1])):
         selector = Selector(opened.hardware, [Tier(source.description(), (source,)) for source in asked])
@@ -50,9 +50,9 @@ def main(table: str, model: str, *datasets: str) -> None:
     _score("the best for each M", families, _best)
 
 
-def _families(datasets: Sequence[str]) -> dict[Problem, Family]:
+def families_in(datasets: Sequence[Path]) -> dict[Problem, Family]:
     """The bfloat16 problems that were timed at three values of M or more, by what they have in common."""
-    records = chain.from_iterable(read_dataset(Path(path)) for path in datasets)
+    records = chain.from_iterable(read_dataset(path) for path in datasets)
     found: defaultdict[Problem, dict[int, dict[Config, float]]] = defaultdict(dict)
     for record in combined(each for each in records if each.stage == "final"):
         problem, times = record.problem, {each.config: each.ns for each in record.timings if each.ns is not None}

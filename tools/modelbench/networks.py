@@ -105,6 +105,43 @@ class _DecoderLayer(nn.Module):
         return result
 
 
+class LlamaLayers(nn.Module):
+    """Llama's layers without its vocabulary: tokens x width, of one sequence in which each token sees those before it.
+
+    Projections that read the same input are one matmul, as servers have them, and there are no positions.
+    """
+
+    def __init__(self, width: int, hidden: int, heads: tuple[int, int], layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(_CausalLayer(width, hidden, heads) for _ in range(layers))
+        self.norm = nn.RMSNorm(width, eps=1e-5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        result: Tensor = self.norm(x)
+        return result
+
+
+class _CausalLayer(nn.Module):
+    def __init__(self, width: int, hidden: int, heads: tuple[int, int]) -> None:
+        super().__init__()
+        self.size = width // heads[0]
+        self.parts = [width, heads[1] * self.size, heads[1] * self.size]
+        self.qkv = nn.Linear(width, sum(self.parts), bias=False)
+        self.o = nn.Linear(width, width, bias=False)
+        self.gate_up, self.down = nn.Linear(width, 2 * hidden, bias=False), nn.Linear(hidden, width, bias=False)
+        self.before, self.between = nn.RMSNorm(width, eps=1e-5), nn.RMSNorm(width, eps=1e-5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (_heads(part[None], self.size) for part in self.qkv(self.before(x)).split(self.parts, dim=-1))
+        seen = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + self.o(seen.transpose(1, 2).flatten(2)[0])
+        gate, up = self.gate_up(self.between(x)).chunk(2, dim=-1)
+        result: Tensor = x + self.down(silu(gate) * up)
+        return result
+
+
 def _heads(x: Tensor, size: int) -> Tensor:
     """Batch, heads, tokens, size."""
     return x.view(*x.shape[:-1], -1, size).transpose(1, 2)
