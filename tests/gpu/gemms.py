@@ -33,7 +33,7 @@ def random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 def error(result: torch.Tensor, reference: torch.Tensor) -> float:
     """Relative error in the Frobenius norm; NaN never passes a comparison with it."""
-    return float((result.double() - reference).norm() / reference.norm())
+    return float(((result.double() - reference).norm() / reference.norm()).detach())
 
 
 TOLERANCE = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-5}
