@@ -27,8 +27,9 @@ from diode_lut.inductor.problems import axes, dtype_of, problem_of
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.versions import hint_of
 from diode_lut.kernels.architecture import Architecture, architecture
-from diode_lut.kernels.config import Config
+from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.padding import PADDED_OPS, needed_pad, pad_multiple, padded
+from diode_lut.selection.dynamic import Axis
 from diode_lut.selection.selector import Decision
 
 _OPS = {getattr(torch.ops.aten, op).default: op for op in PADDED_OPS}
@@ -38,7 +39,9 @@ _PAD = torch.ops.aten.constant_pad_nd.default
 def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: Any) -> bool | None:
     """Whether a table or model has the operands of a matmul padded; None where Inductor should find out by itself.
 
-    That is so where no config of the answer has a ``pad``: whoever gave it has not compared with padded operands.
+    That is so where no config of the answer has a ``pad``: whoever gave it has not compared with padded operands. But
+    where sizes may change, Inductor's benchmark would decide for all of them by the first ones, so there a matmul for
+    which kernels faster than aten are known keeps its operands as they are.
 
     A match of several matmuls is a matmul with those of its gradients, which Inductor pads together or not at all. If
     there is an answer for any of them, the result is False: Inductor then asks about each alone. Nothing is recorded,
@@ -55,8 +58,15 @@ def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: An
     changing = axes_of_tensors(problem.op, mat1, mat2)
     decision = snapshot().consider(problem, mat1.device, padding=True, axes=changing)
     if not _has_compared(decision):
-        return None
+        return False if changing and _gains_as_it_is(decision, mat1.device, changing) else None
     return _first_pad(decision) > 1 and _stay_aligned(mat1, mat2)
+
+
+def _gains_as_it_is(decision: Decision, device: torch.device, changing: tuple[Axis, ...]) -> bool:
+    """Whether a matmul without padding gets kernels that are faster than aten, for all sizes or for parts of them."""
+    if not decision.configs:
+        return False
+    return decision.configs[0] != ATEN or bool(snapshot().pieces(decision.problem, device, changing, library=True))
 
 
 def _has_compared(decision: Decision) -> bool:

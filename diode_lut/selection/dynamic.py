@@ -80,13 +80,24 @@ def decide_over(
 
     A config is safe if it is nowhere slower than aten by more than SAFE_TIME says; aten is always safe. The problem's
     own sizes along the axes count only in the decision that leaves everything to Inductor, where no source says
-    anything about any size.
+    anything about any size. Where most of what is measured was not measured with padding, what a model expects of
+    padding at other sizes does not count.
     """
     samples = samples_over(selector, problem, axes, threshold, padding=padding)
+    if padding and sum(map(_compared, samples)) < 0:
+        samples = samples_over(selector, problem, axes, threshold, padding=False)
     over = ", ".join(map(str, axes))
     if not samples:
         return selector.select(problem, threshold, padding=padding).left_to_inductor(over)
     return best_over(samples, over)
+
+
+def _compared(sample: Sample) -> float:
+    """The sample's weight, negative if what answers has not compared padding; 0 if a model answers, or nothing."""
+    answer = sample.decision.answer
+    if answer is None or answer.ranking is not None:
+        return 0.0
+    return sample.weight if any(config.pad > 1 for config in answer.configs) else -sample.weight
 
 
 def best_over(samples: Sequence[Sample], over: str) -> Decision:

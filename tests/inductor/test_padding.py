@@ -278,6 +278,29 @@ def test_a_model_answers_where_nothing_may_be_padded(model: Callable[[float], No
     assert (len(lowered.triton_templates), counts.skipped_configs) == (1, 0)
 
 
+@pytest.mark.parametrize("pads", [False, True])
+def test_what_a_model_expects_of_padding_does_not_outweigh_rows(
+    pads: bool, model: Callable[[float], None], table_file: Callable[..., Path], asked: list[str]
+) -> None:
+    """Where M may change, and rows without padding answer for most of its range, nothing is padded nor benchmarked."""
+    model(-0.5)
+    configs = [{**padded_to(MM, 8), "gain_permille": 1500}] * pads + [{**MM, "gain_permille": 1300}]
+    rows = {"op": "mm", "align": 2, "m": [1, 2048], "configs": configs}
+    diode_lut.config.tables = (*diode_lut.config.tables, str(table_file("rows.json", rows)))
+    lowered = compiled(torch.mm, Input((1000, 77), dynamic=[0], most=4096), B)
+    assert (PADDED in lowered.code, asked) == (pads, [])
+
+
+def test_rows_for_parts_of_a_range_leave_operands_as_they_are(rows: Rows, asked: list[str]) -> None:
+    """Where M may change, and each part of its range has its kernel, Inductor does not benchmark padding for all."""
+    rows(
+        {"align": 2, "m": [1, 64], "configs": [{**MM, "gain_permille": 1500}]},
+        {"align": 2, "m": [65, 4096], "configs": [ATEN, {**MM, "gain_permille": 700}]},
+    )
+    lowered = compiled(torch.mm, Input((1000, 77), dynamic=[0], most=4096), B)
+    assert (PADDED in lowered.code, asked) == (False, [])
+
+
 def test_a_model_is_not_asked_about_padding_with_the_setting_off(
     model: Callable[[float], None], asked: list[str]
 ) -> None:
