@@ -7,7 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import count
-from math import inf
+from math import inf, nan
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ def config_order(config: Config) -> tuple[int, tuple[int, ...]]:
 
 
 class Columns:
-    """Collects records, a few bytes for each timing: numbers of problem and config, stage, and nanoseconds."""
+    """Collects records, a few bytes for each timing: numbers of problem and config, stage, nanoseconds, and aten's."""
 
     def __init__(self) -> None:
         self.failures: Counter[str] = Counter()
@@ -40,6 +41,7 @@ class Columns:
         self._final = array("b")
         self._final_problems: set[int] = set()
         self._times = array("d")
+        self._atens = array("d")
 
     def add(self, record: Record) -> None:
         """Append the record's timings. A failure is an infinite time."""
@@ -54,12 +56,16 @@ class Columns:
         self._final.extend([final] * len(times))
         self._config_numbers.extend(map(self._configs.__getitem__, configs))
         self._times.extend([inf if ns is None else ns for ns in times])
+        atens = [ns for config, ns in zip(configs, times, strict=True) if config == ATEN and ns is not None]
+        self._atens.extend([median(atens) if atens else nan] * len(times))
         self.failures.update(filter(None, reasons))
 
     def combined(self) -> Measurements:
         """The measurements that count, in an order that depends on nothing but what was measured.
 
-        Where a problem has a record of the final stage, only its final timings count, else all others.
+        Where a problem has a record of the final stage, only its final timings count, else all others. Machines of the
+        same kind differ, and so do their runs: the times of each record are scaled so that aten takes in all records
+        of a problem what it takes in their median.
         """
         counting = self._counting()
         problems, problem_ranks = _sorted_with_ranks(self._problems, key=None)
@@ -67,7 +73,13 @@ class Columns:
         problem_numbers = problem_ranks[np.frombuffer(self._problem_numbers, np.int32)[counting]]
         config_numbers = config_ranks[np.frombuffer(self._config_numbers, np.int32)[counting]]
         pairs = problem_numbers * max(len(configs), 1) + config_numbers
-        pairs, times = _medians(pairs, np.frombuffer(self._times, np.float64)[counting])
+        times = np.frombuffer(self._times, np.float64)[counting]
+        are_aten = config_numbers == (configs.index(ATEN) if ATEN in configs else -1)
+        aten_of = np.full(len(problems), np.nan)
+        solved, medians = _medians(problem_numbers[are_aten], times[are_aten])
+        aten_of[solved] = medians
+        scale = aten_of[problem_numbers] / np.frombuffer(self._atens, np.float64)[counting]
+        pairs, times = _medians(pairs, times * np.where(np.isfinite(scale), scale, 1.0))
         return Measurements(problems, configs, pairs, times, len(counting), int(counting.sum()))
 
     def _counting(self) -> npt.NDArray[np.bool_]:

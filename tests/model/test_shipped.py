@@ -53,7 +53,7 @@ def at_random(shipped: Model) -> Validation:
 @pytest.fixture(scope="module")
 def with_epilogues(shipped: Model) -> Validation:
     """The validation on problems of real models with each class of epilogue, those without one left out."""
-    paths = (*DATASETS.glob("nvidia-h200*"), DATASETS / "epilogues" / "nvidia-h200.msgpack.zst")
+    paths = (*DATASETS.glob("nvidia-h200*"), DATASETS / "epilogues" / "nvidia-h200-models.msgpack.zst")
     records = (r for path in paths for r in read_dataset(path) if shipped.split.group(r.problem) != TRAIN)
     return validate(shipped, [target for target in targets_of(records) if target.problem.epilogue != NO_EPILOGUE])
 
