@@ -89,10 +89,11 @@ def build(
     ``noise`` (by ``epsilon``, if that is less), where aten was measured: in the next measurement what only equals aten
     would be slower as often as not. Where a problem has timings of the final stage, no others of it count.
     Times of the same config on the same problem are combined by their median, after those of each record are scaled so
-    that aten takes the same in all records of the problem; one failure among them rules the config out there. A row holds for a range of sizes in which it is good enough wherever something was measured that no
-    narrower row answers for, and its range ends where the measurements end. Equally good configs (within ``noise``) are
-    told apart by what ``previous`` says, then aten wins, then a fixed order decides. Rows of ``previous`` with a note
-    are a person's own, and stay. The order of files, records and timings has no influence.
+    that aten takes the same in all records of the problem; one failure among them rules the config out there. A row
+    holds for a range of sizes in which it is good enough wherever something was measured that no narrower row answers
+    for, and its range ends where the measurements end. Equally good configs (within ``noise``) are told apart by what
+    ``previous`` says, then aten wins, then a fixed order decides. Rows of ``previous`` with a note are a person's own,
+    and stay. The order of files, records and timings has no influence.
 
     On a CPU, a config must be faster than aten in three quarters of its times, where there are three or more.
 
