@@ -15,6 +15,7 @@ from modelbench.scheduling import Plan, error_in, measure
 from modelbench.summary import summarize
 from modelbench.table import markdown
 
+DOCS = Path(__file__).parent.parent / "docs"
 OWN = [name for name, model in MODELS.items() if not model.needs]
 
 
@@ -137,3 +138,10 @@ def test_labels_are_written_as_settings() -> None:
     )
     assert label.autotunes
     assert Label.from_json(label.to_json()) == label
+
+
+def test_the_page_shows_the_results() -> None:
+    """The tables and the picture in docs/ are what the tool makes of the results beside them."""
+    models = summarize(read([DOCS / "benchmarks.jsonl"]))
+    assert markdown(models) in (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    assert draw(models) == (DOCS / "benchmarks.svg").read_text(encoding="utf-8")
