@@ -24,6 +24,7 @@ from diode_lut.dataset import DatasetWriter, Record, Timing
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN
 from diode_lut.settings import _SETTINGS
+from tests.adopt.contributions import contribute
 from tests.distill import synthetic
 from tests.documents import PAGES, README, ROOT, blocks, sections
 
@@ -31,6 +32,7 @@ NOT_RUN = {
     "README.md": 2,
     "benchmarks.md": 1,
     "collecting.md": 7,
+    "contributing-tables.md": 2,
     "from-torch-diode.md": 1,
     "gpus.md": 1,
     "programs.md": 2,
@@ -118,8 +120,14 @@ def two_tables(directory: Path) -> None:
     run("python -m diode_lut fmt mine.json h200.json", directory)
 
 
+def contribution(directory: Path) -> None:
+    """What ``adopt`` writes, with some of the H200's timings."""
+    contribute(directory / "adopted" / "contribution", 6)
+
+
 PREPARATIONS: dict[str, Callable[[Path], None]] = {
     "collecting.md": timings,
+    "contributing-tables.md": contribution,
     "exchange.md": inductors_cache,
     "from-torch-diode.md": files_of_torch_diode,
     "receipts.md": timings,

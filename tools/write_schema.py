@@ -44,6 +44,7 @@ OF_PROVENANCE = {
     "driver": ("Driver", "Version of the device's driver."),
     "benchmarker": ("Benchmarker", "What took the times."),
     "measured_on": ("Date", "When the latest timing was taken: YYYY-MM-DD."),
+    "measured_by": ("Measured by", "Who took the timings, as the datasets say."),
     "datasets": ("Datasets", "Digests of the datasets that the table was built from: sha256:..."),
     "pruned_with": ("Pruned with", "The model that rows were left to: its digest, sha256:..., and its thresholds."),
     "diode_lut": ("diode_lut", "Version of diode_lut that built the table."),

@@ -1,1 +1,1 @@
-"""A device's own table: adopting a device that has none within a budget, and verifying a table on a device."""
+"""A device's own table: adopting a device that has none, verifying a table, and reviewing a contributed one."""

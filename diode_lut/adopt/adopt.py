@@ -77,12 +77,14 @@ def adopt(
     *,
     name: str,
     budget_s: float,
+    measured_by: str = "",
     device: str | None = None,
     report: Report = lambda _: None,
 ) -> Adopted:
     """Measure the problems in their order within the budget, check the measurements, and build a table.
 
-    What an earlier run measured in ``root`` is not measured again. ``name`` is that of the set of problems.
+    What an earlier run measured in ``root`` is not measured again. ``name`` is that of the set of problems,
+    ``measured_by`` says who measures.
     CollectError if others use the GPU, if it was slowed down by heat or power, or if gains are not found again: then no
     table is written. Other errors are those of ``collect`` and ``build``.
     """
@@ -97,7 +99,7 @@ def adopt(
         with machine.watched():
             left = _measure(problems, folder.timings, executor, begin + _MEASURING * budget_s, device, report)
             dataset = folder.dataset(setup.header.hardware, name)
-            _pack_finished(folder.timings, dataset, METHODS[setup.method][-1])
+            _pack_finished(folder.timings, dataset, METHODS[setup.method][-1], measured_by)
             built = build([read_dataset(dataset)])
             gains = _gains(built.table, read_dataset(dataset))
             until = max(begin + _CHECKING * budget_s, time.monotonic() + (_CHECKING - _MEASURING) * budget_s)
@@ -151,7 +153,7 @@ def _shown(outcomes: Iterable[Outcome], report: Report) -> Iterator[Outcome]:
         yield outcome
 
 
-def _pack_finished(timings: Path, path: Path, last_stage: str) -> None:
+def _pack_finished(timings: Path, path: Path, last_stage: str, measured_by: str) -> None:
     """Pack the timings of the problems that went through all stages: others have no careful times to build from."""
     finished = {record.problem for record in read_dataset(timings) if record.stage == last_stage}
     if not finished:
@@ -163,7 +165,7 @@ def _pack_finished(timings: Path, path: Path, last_stage: str) -> None:
             each for each in dataset if each.problem in finished or (each.stage == "sweep" and each.problem in alone)
         )
 
-    pack([read_dataset(timings)], path, kept)
+    pack([read_dataset(timings)], path, kept, measured_by=measured_by)
 
 
 def _gains(table: Table, records: Iterable[Record]) -> Sample:

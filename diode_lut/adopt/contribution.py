@@ -41,7 +41,6 @@ def complete(adopted: Adopted, folder: Folder, report: Report = lambda _: None) 
     text = _README.format(
         hardware=adopted.hardware,
         table=adopted.table.relative_to(folder.contribution).as_posix(),
-        dataset=adopted.dataset.relative_to(folder.contribution).as_posix(),
         figures="\n".join(lines),
     )
     write_atomically(folder.contribution / "README.md", text.encode())
@@ -52,11 +51,9 @@ _README = """# {hardware}
 
 Measured and built by `diode-lut adopt`. To use the table at once: `export DIODE_LUT_TABLES=$PWD/{table}`.
 
-To contribute it, copy `tables/` into a clone of diode_lut, let `make test` pass, and open a pull request with the
-figures below. Anybody can build the same table, byte for byte:
-
-    diode-lut build {dataset} -o again.json
-    cmp again.json {table}
+To contribute it, let `diode-lut check --contribution .` pass in this directory, copy `tables/` into a clone of
+diode_lut, and open a pull request with the figures below. docs/contributing-tables.md has the details. The check builds
+the table from the dataset once more, and compares the two byte for byte.
 
 ## Figures
 

@@ -188,7 +188,8 @@ def _provenance(datasets: Sequence[Dataset], pruning: Pruning | None) -> dict[st
     """What the headers say; where they differ, all of it. And the model that rows were left to."""
     headers = [dataset.header for dataset in datasets]
     provenance: dict[str, str | list[str]] = {
-        name: ", ".join(sorted({getattr(header, name) for header in headers} - {""})) for name in SOFTWARE
+        name: ", ".join(sorted({getattr(header, name) for header in headers} - {""}))
+        for name in (*SOFTWARE, "measured_by")
     }
     provenance["measured_on"] = max(header.measured_on for header in headers)
     provenance["datasets"] = sorted({f"sha256:{dataset.digest}" for dataset in datasets})

@@ -10,7 +10,7 @@ import click
 
 from diode_lut.cli.inputs import require_inductor
 from diode_lut.cli.output import say
-from diode_lut.cli.typed import FILE, TABLE, Typed
+from diode_lut.cli.typed import FILE, TABLE, Typed, git_user
 from diode_lut.collect.setup import SETS
 from diode_lut.domain.errors import HardwareError
 from diode_lut.domain.hardware import Hardware, detect_hardware
@@ -53,8 +53,18 @@ _SHOWN = 10
     show_default=True,
     help="The directory to write to, and to continue from.",
 )
+@click.option(
+    "--measured-by", metavar="NAME", help="Who measures, such as 'Name <address>'.  [default: as git calls you]"
+)
 @click.pass_context
-def adopt_command(context: click.Context, budget: float, problem_file: Typed, device: str | None, output: Path) -> None:
+def adopt_command(
+    context: click.Context,
+    budget: float,
+    problem_file: Typed,
+    device: str | None,
+    output: Path,
+    measured_by: str | None,
+) -> None:
     """Make a table for this machine's device: measure, check, build, train, evaluate and report.
 
     The most useful problems come first. Run again with the same directory, it goes on where it stopped, with a new
@@ -75,7 +85,15 @@ def adopt_command(context: click.Context, budget: float, problem_file: Typed, de
 
     name = slug(problem_file.path.name.partition(".")[0]) or "problems"
     try:
-        adopted = adopt(problems, output, name=name, budget_s=60 * budget, device=device, report=report)
+        adopted = adopt(
+            problems,
+            output,
+            name=name,
+            budget_s=60 * budget,
+            measured_by=git_user() if measured_by is None else measured_by,
+            device=device,
+            report=report,
+        )
         lines = complete(adopted, Folder(output), report)
     except KeyboardInterrupt:
         report("stopped: run the same command again to go on")

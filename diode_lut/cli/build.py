@@ -161,7 +161,13 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
     type=click.Path(dir_okay=False, path_type=Path),
     help="The file to write: NAME.msgpack.zst.",
 )
-def pack_command(inputs: tuple[Typed, ...], output: Path) -> None:
+@click.option(
+    "--measured-by",
+    metavar="NAME",
+    default="",
+    help="Who measured, for the header, such as 'Name <address>'.  [default: whom the inputs name]",
+)
+def pack_command(inputs: tuple[Typed, ...], output: Path, measured_by: str) -> None:
     """Unite datasets of the same hardware and software in one compact file, which is read like any other.
 
     Records are sorted, and equal ones are stored once, so the same timings give the same bytes. OUT may be one of IN.
@@ -173,7 +179,9 @@ def pack_command(inputs: tuple[Typed, ...], output: Path) -> None:
         raise click.UsageError(f"{output.parent}: no such directory to write the dataset to")
     datasets = [open_stream(each.path, each.contents) for each in inputs]
     with progress_bars() as progress:
-        packed = pack(datasets, output, lambda dataset: progress.track(dataset, dataset.path.name))
+        packed = pack(
+            datasets, output, lambda dataset: progress.track(dataset, dataset.path.name), measured_by=measured_by
+        )
     count, size = sum(packed.timings.values()), output.stat().st_size
     stages = ", ".join(f"{stage}: {timings}" for stage, timings in sorted(packed.timings.items()))
     say(printable(f"{output}: {packed.problems} problems, {count} timings ({stages or 'none'}), {size} bytes"))

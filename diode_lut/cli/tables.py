@@ -109,6 +109,12 @@ def _format(file: Typed, check: bool, upgrade: bool) -> int:
     "compiled it remembers.",
 )
 @click.option(
+    "--contribution",
+    is_flag=True,
+    help="Find everything that a pull request with these tables would be refused for; implies --compile. A FILE may be "
+    "the folder that adopt has written.",
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(list(REPORTERS)),
@@ -117,15 +123,20 @@ def _format(file: Typed, check: bool, upgrade: bool) -> int:
     help="Lines for people, a JSON list, or annotations for GitHub Actions.",
 )
 @click.pass_context
-def check_command(ctx: click.Context, files: tuple[Typed, ...], compiling: bool, form: str) -> None:
+def check_command(ctx: click.Context, files: tuple[Typed, ...], compiling: bool, contribution: bool, form: str) -> None:
     """Find everything that is wrong with tables, and whether models can be used.
 
     That is what the schema says, rows that contradict each other or can never answer, configs that the architecture
     cannot launch, and any form but that of fmt. Prints one line for each problem, as FILE:LINE:COLUMN: PATH: what was
     found and what is allowed. Of a model the first problem is found. A note says what was not looked for, because it
     would take too long; it does not change the exit code.
+
+    With --contribution notes also have the figures: gain over aten with its interval, and regret, on measured problems
+    and on problems that were kept out.
     """
-    errors = [error for file in files for error in _check(file, compiling)]
+    if contribution:
+        files = tuple(table for file in files for table in _contributed(file))
+    errors = [error for file in files for error in _check(file, compiling or contribution, contribution)]
     for line in REPORTERS[form](errors):
         say(line)
     notes = sum(error.note for error in errors)
@@ -134,13 +145,29 @@ def check_command(ctx: click.Context, files: tuple[Typed, ...], compiling: bool,
     ctx.exit(max(map(exit_code, errors), default=0))
 
 
-def _check(file: Typed, compiling: bool) -> list[TableError]:
+def _contributed(file: Typed) -> list[Typed]:
+    """The tables in a folder that is ready to contribute; a file as it is."""
+    if file.contents is not None or not file.path.is_dir():
+        return [file]
+    tables = sorted(file.path.glob("tables/*.json"))
+    if not tables:
+        raise TableError(
+            "has no tables/*.json (name the folder that `adopt` calls ready to contribute)", path=file.path
+        )
+    return [Typed(table) for table in tables]
+
+
+def _check(file: Typed, compiling: bool, contribution: bool) -> list[TableError]:
     from diode_lut.selection.catalog import is_model
     from diode_lut.table.check import check_file
 
     if is_model(file.path):
         return _check_model(file.file)
-    return [*check_file(file.path, file.contents), *(_compile(file.file) if compiling else ())]
+    return [
+        *check_file(file.path, file.contents),
+        *(_review(file.file) if contribution else ()),
+        *(_compile(file.file) if compiling else ()),
+    ]
 
 
 def _check_model(file: Path) -> list[TableError]:
@@ -162,6 +189,15 @@ def _compile(file: Path) -> list[TableError]:
 
     with progress_bars() as progress, suppress(TableError):
         return check_compiling(file, lambda done, total: progress.track(done, file.name, total))
+    return []
+
+
+def _review(file: Path) -> list[TableError]:
+    """What a contributed table lacks, and its figures; nothing if the file is no table, which is said elsewhere."""
+    from diode_lut.adopt.review import review
+
+    with progress_bars() as progress, suppress(TableError):
+        return review(file, lambda dataset: progress.track(dataset, dataset.path.name))
     return []
 
 

@@ -180,6 +180,16 @@ def git_output(directory: Path, *arguments: str) -> bytes:
     return completed.stdout
 
 
+def git_user() -> str:
+    """How git calls this user, ``Name <address>``; empty if it does not know."""
+    try:
+        fields = (git_output(Path.cwd(), "config", f"user.{field}") for field in ("name", "email"))
+        name, address = (field.decode(errors="replace").strip() for field in fields)
+    except SettingError:
+        return ""
+    return f"{name} <{address}>"
+
+
 class _Spelled(click.Choice[str]):
     """A choice that may be spelled in other ways as well; ``spell`` gives the name that is meant."""
 

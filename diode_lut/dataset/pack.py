@@ -69,14 +69,22 @@ class Packed(NamedTuple):
     copies: int
 
 
-def pack(datasets: Sequence[Dataset], path: Path, progress: Callable[[Dataset], Iterable[Record]] = iter) -> Packed:
+def pack(
+    datasets: Sequence[Dataset],
+    path: Path,
+    progress: Callable[[Dataset], Iterable[Record]] = iter,
+    *,
+    measured_by: str = "",
+) -> Packed:
     """Write all records of the datasets, sorted, into one compact file, which replaces an existing one.
 
     Equal records are stored once. Other records of the same problem all stay, because building takes the median. The
-    same records give the same bytes, whatever their order and number of files. The header has the earliest date.
-    ``progress`` passes on the records of a dataset. DatasetError if hardware or software differ between datasets.
+    same records give the same bytes, whatever their order and number of files. The header has the earliest date,
+    and who measured: ``measured_by``, by default all whom the datasets name. ``progress`` passes on the records of a
+    dataset. DatasetError if hardware or software differ between datasets.
     """
     header = _common_header(datasets)
+    header = header._replace(measured_by=measured_by or header.measured_by)
     records: set[tuple[Problem, int, bytes]] = set()
     timings: Counter[str] = Counter()
     read = 0
@@ -121,6 +129,7 @@ def _common_header(datasets: Sequence[Dataset]) -> Header:
     return first.header._replace(
         hardware=hardware._replace(aliases=tuple(sorted(names - {hardware.name}))),
         measured_on=min(dataset.header.measured_on for dataset in datasets),
+        measured_by=", ".join(sorted({dataset.header.measured_by for dataset in datasets} - {""})),
     )
 
 

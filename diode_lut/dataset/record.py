@@ -31,7 +31,8 @@ class Header(NamedTuple):
     """The hardware and software of a dataset.
 
     ``torch``, ``triton``, ``cuda`` and ``driver`` are versions, empty where there is none; ``benchmarker`` names the
-    method of timing; ``measured_on`` is the ISO date of the first record.
+    method of timing; ``measured_on`` is the ISO date of the first record. ``measured_by`` is who measured, as they
+    want to be named; empty if that is not said.
     """
 
     hardware: Hardware
@@ -41,6 +42,7 @@ class Header(NamedTuple):
     driver: str = ""
     benchmarker: str = ""
     measured_on: str = ""
+    measured_by: str = ""
 
 
 SOFTWARE = ("torch", "triton", "cuda", "driver", "benchmarker")
@@ -108,7 +110,8 @@ UNFRAMED = 1
 _MAX_EXACT = 2**53
 """Up to here every integer is a floating-point number."""
 
-_TEXTS = Header._fields[1:]
+_OPTIONAL = "measured_by"
+_TEXTS = tuple(name for name in Header._fields if name not in ("hardware", _OPTIONAL))
 
 _PROBLEM_FIELDS = (len(Problem._fields) - len(Problem._field_defaults), len(Problem._fields))
 """Numbers of values of a problem: it is stored without its epilogue if there is none."""
@@ -117,7 +120,8 @@ _PROBLEM_FIELDS = (len(Problem._fields) - len(Problem._field_defaults), len(Prob
 def header_to_wire(header: Header, version: int = VERSION) -> dict[str, Any]:
     """The map at the beginning of a file; its first key is MAGIC."""
     hardware = {**header.hardware._asdict(), "aliases": list(header.hardware.aliases)}
-    return {MAGIC: version, **header._asdict(), "hardware": hardware}
+    wire = {MAGIC: version, **header._asdict(), "hardware": hardware}
+    return wire if header.measured_by else {name: value for name, value in wire.items() if name != _OPTIONAL}
 
 
 def header_from_wire(wire: Any, version: int = VERSION) -> Header:
@@ -129,13 +133,14 @@ def header_from_wire(wire: Any, version: int = VERSION) -> Header:
     if type(wire[MAGIC]) is not int or wire[MAGIC] != version:
         remedy = "written by a newer diode_lut: upgrade" if _newer(wire[MAGIC]) else "not a version that ever existed"
         raise DatasetError(f"{MAGIC}: expected {version}, found {wire[MAGIC]!r} ({remedy})")
-    for name in _TEXTS:
-        if not isinstance(wire.get(name), str):
-            raise DatasetError(f"{name}: {_shortened(wire.get(name))} is not a text")
+    texts = {_OPTIONAL: wire.get(_OPTIONAL, ""), **{name: wire.get(name) for name in _TEXTS}}
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            raise DatasetError(f"{name}: {_shortened(value)} is not a text")
     unknown = wire.keys() - {MAGIC, *Header._fields}
     if unknown:
         raise DatasetError(f"{min(map(str, unknown))}: a header has no such field")
-    return Header(_hardware(wire.get("hardware")), **{name: wire[name] for name in _TEXTS})
+    return Header(_hardware(wire.get("hardware")), **texts)
 
 
 def record_to_wire(record: Record) -> tuple[Any, ...]:

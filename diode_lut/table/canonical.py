@@ -62,7 +62,10 @@ SCHEMAS = {version: f"../schemas/table.v{version}.schema.json" for version in VE
 SCHEMA_NAMES = {version: f"urn:diode-lut:table:v{version}" for version in VERSIONS}
 """What it says in a table elsewhere: a name by which editors can be told where the schema is."""
 
-PROVENANCE = ("torch", "triton", "cuda", "driver", "benchmarker", "measured_on", "datasets", "pruned_with", "diode_lut")
+PROVENANCE = (
+    *("torch", "triton", "cuda", "driver", "benchmarker"),
+    *("measured_on", "measured_by", "datasets", "pruned_with", "diode_lut"),
+)
 """What ``provenance`` may say, in the order in which it is written."""
 
 _AFTER_ALL = (MAX_SIZE + 1, MAX_SIZE + 1)

@@ -1,0 +1,94 @@
+"""``check --contribution``: the one command that a pull request with a table passes or fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from diode_lut.dataset import read_dataset
+from diode_lut.table import read_table, write_table
+from tests.adopt.contributions import SHIPPED, changed, contribute, pack_records, rebuild, some_records
+from tests.commands import call
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_folder_passes(tmp_path: Path) -> None:
+    """A folder stands for its tables; the exit code is 0, and the figures are notes, for people and for programs."""
+    table = contribute(tmp_path, 6)
+    result = call("check", "--contribution", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert f"{table}:1:1: note: 6 measured GEMMs: gain over aten 1." in result.stdout
+    listed = json.loads(call("check", "--contribution", table, "--format", "json").stdout)
+    assert {each["severity"] for each in listed} == {"note"}
+
+
+def test_everything_is_checked_at_once(tmp_path: Path) -> None:
+    """One run names a form that is not canonical, a config that does not compile, and a name that is missing."""
+    contribute(tmp_path, 2)
+    dataset = tmp_path / "tables" / "datasets" / "nvidia-h200-some.msgpack.zst"
+    header = read_dataset(SHIPPED).header
+    old = header._replace(hardware=header.hardware._replace(arch="sm_20"))
+    pack_records(some_records(2), dataset, old, measured_by="")
+    table = rebuild(tmp_path)
+    write_table(changed(table, entries=read_table(table).entries[::-1]), table)
+    table.write_bytes(table.read_bytes() + b"\n")
+    result = call("check", "--contribution", tmp_path)
+    assert result.exit_code == 1
+    assert "is not in canonical form (fmt writes it so)" in result.stdout
+    assert " does not compile for sm_20: " in result.stdout
+    assert "provenance: measured_by is missing" in result.stdout
+
+
+def test_ci_checks_the_tables_that_a_branch_changed(tmp_path: Path) -> None:
+    """Its exit code is that of the check, its lines annotate the pull request, and other tables are left alone."""
+
+    def git(*arguments: str) -> None:
+        person = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
+        subprocess.run(["git", *person, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    def in_ci() -> subprocess.CompletedProcess[str]:
+        command = [tmp_path / ".ci" / "contributed", "HEAD~1"]
+        environment = {**os.environ, "PYTHON": sys.executable, "FORMAT": "github"}
+        return subprocess.run(command, env=environment, text=True, capture_output=True, check=False)
+
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "contributed", tmp_path / ".ci")
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "Begin")
+    table = contribute(tmp_path, 2)
+    shutil.copy(table, table.with_name("another.json"))
+    git("add", ".")
+    git("commit", "--quiet", "-m", "Add tables")
+    refused = in_ci()
+    assert refused.returncode == 1
+    assert "::error file=tables/another.json," in refused.stdout
+    assert "hardware: the file is called another.json" in refused.stdout
+    git("rm", "--quiet", "tables/another.json")
+    git("commit", "--quiet", "-m", "Remove a copy")
+    unchanged = in_ci()
+    assert (unchanged.returncode, unchanged.stdout) == (0, "no table was changed\n")
+    dataset = next(table.parent.rglob("*.zst"))
+    dataset.write_bytes(dataset.read_bytes() + b"more")
+    git("commit", "--quiet", "-a", "-m", "Damage a dataset")
+    assert "provenance.datasets[0]: no file in datasets/ has the digest" in in_ci().stdout
+
+
+def test_a_folder_without_tables_is_none(tmp_path: Path) -> None:
+    """The message says which folder is meant."""
+    result = call("check", "--contribution", tmp_path)
+    assert result.exit_code == 1
+    assert f"error: {tmp_path}: has no tables/*.json" in result.stderr
+
+
+def test_a_file_that_is_no_table_is_said_once(tmp_path: Path) -> None:
+    """What cannot be read is not reviewed."""
+    (tmp_path / "mine.json").write_text("{}")
+    result = call("check", "--contribution", tmp_path / "mine.json")
+    assert result.exit_code == 1
+    assert len(result.stdout.splitlines()) == 1
