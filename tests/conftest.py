@@ -24,6 +24,7 @@ from tests.startup import sitecustomize
 
 NEEDING_TORCH = (
     "adopt/test_adopt_command.py",
+    "adopt/test_adopted_model.py",
     "adopt/test_contribution.py",
     "adopt/test_verify_command.py",
     "collect/test_cluster.py",

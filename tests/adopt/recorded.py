@@ -1,0 +1,69 @@
+"""A measurer that plays back an H200's recorded timings: whole runs of ``adopt`` and ``verify`` without a GPU."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+
+from diode_lut.collect import setup
+from diode_lut.collect.setup import METHODS
+from diode_lut.collect.tasks import Outcome, Task
+from diode_lut.collect.watch import Watch
+from diode_lut.dataset import Record, read_dataset
+from diode_lut.domain.problem import Problem
+
+TABLES = Path(__file__).parents[2] / "tables"
+DATASETS = TABLES / "datasets"
+RUNS = DATASETS / "nvidia-h200-models.msgpack.zst", DATASETS / "epilogues" / "nvidia-h200.msgpack.zst"
+PADDED = DATASETS / "padding" / "nvidia-h200-models.msgpack.zst"
+"""Later timings of unaligned problems, with padded operands, as ``collect`` takes them today."""
+
+_source = random.Random(0)
+
+
+@cache
+def records() -> dict[tuple[str, Problem], list[Record]]:
+    """By stage and problem: a record for each time that it was measured."""
+    return _runs() | {key: [record] for key, record in _padded().items()}
+
+
+def _runs() -> dict[tuple[str, Problem], list[Record]]:
+    found = defaultdict(list)
+    for path in RUNS:
+        for record in read_dataset(path):
+            found[record.stage, record.problem].append(record)
+    return found
+
+
+def _padded() -> dict[tuple[str, Problem], Record]:
+    return {(record.stage, record.problem): record for record in read_dataset(PADDED)}
+
+
+def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str, stage: str) -> Iterator[Outcome]:
+    """A Measurer, which takes one of the runs at random."""
+    for task in tasks:
+        runs = records().get((stage, task.problem))
+        if runs:
+            record = _source.choice(runs)
+            timings = tuple(each for each in record.timings if not task.configs or each.config in task.configs)
+            yield Outcome(task.problem, "measured", record._replace(timings=timings))
+        else:
+            yield Outcome(task.problem, "skipped", reason="not recorded")
+
+
+sweep = partial(measure, stage="sweep")
+final = partial(measure, stage="final")
+
+
+def play_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring on the CPU gives the timings of an H200, in both stages."""
+    header = read_dataset(RUNS[0]).header
+    monkeypatch.setattr(setup, "_make_header", lambda *_: header)
+    monkeypatch.setitem(METHODS, "autotune", METHODS["sweep"])
+    for stage in METHODS["sweep"]:
+        monkeypatch.setitem(setup.MEASURERS, stage, f"tests.adopt.recorded:{stage}")
