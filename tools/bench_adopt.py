@@ -55,9 +55,9 @@ def run(*arguments: str) -> None:
     print(f"== diode-lut {' '.join(arguments)}: exit code {completed.returncode}, {seconds:.1f} s\n", flush=True)
 
 
-def swap(table: Table, share: float) -> Table:
+def swap(table: Table, share: float, seed: int = 0) -> Table:
     """The table, in which a share of the rows have the configs, with their gains, of other rows of the same kind."""
-    source = random.Random(0)
+    source = random.Random(seed)
     rows = list(table.entries)
     kinds: defaultdict[object, list[int]] = defaultdict(list)
     for number in source.sample(range(len(rows)), round(share * len(rows))):

@@ -177,7 +177,7 @@ def _gains(table: Table, records: Iterable[Record]) -> Sample:
     }
     ranked = sorted(found, key=lambda problem: (-found[problem], problem))
     step = max(1, len(ranked) // SAMPLE)
-    return {problem: found[problem] for problem in ranked[::step][:SAMPLE]}
+    return {(problem,): found[problem] for problem in ranked[::step][:SAMPLE]}
 
 
 def _unreliable(drift: Drift, wanted: int) -> list[str]:

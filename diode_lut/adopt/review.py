@@ -62,7 +62,7 @@ def review(path: Path, track: Track = iter) -> list[TableError]:
     table = table_of(path, data)
     faults = [*_of_header(table, path), *_signature(path, data)]
     try:
-        files = _files(path.parent / "datasets")
+        files = datasets_beside(path)
         datasets = list(_attached(table, path, files, faults))
         if datasets and len(datasets) == len(table.provenance["datasets"]) and not table.errors:
             faults += [] if "pruned_with" in table.provenance else _of_rows(table, datasets, track)
@@ -90,9 +90,9 @@ def _of_header(table: Table, path: Path) -> Iterator[Fault]:
         yield Fault(f"the file is called {path.name} (a table is named after its hardware: {expected})", "hardware")
 
 
-def _files(directory: Path) -> dict[str, Dataset]:
-    """The datasets in a directory by their digests, as provenance has them."""
-    datasets = map(_opened, sorted(directory.rglob("*.msgpack*")))
+def datasets_beside(table: Path) -> dict[str, Dataset]:
+    """What can be read in ``datasets/`` beside a table, in any directory, by the digests that provenance has."""
+    datasets = map(_opened, sorted(table.parent.joinpath("datasets").rglob("*.msgpack*")))
     return {f"sha256:{each.digest}": each for each in datasets if each is not None}
 
 

@@ -1,10 +1,16 @@
-"""Verifying: rows of a table measured again on this machine, a sample with the largest gains and any others."""
+"""Verifying: rows of a table measured again on this machine, a sample with the largest gains and any others.
+
+A row records one gain: the geometric mean over the problems that it was built from. It can be compared only where these
+are known. A row for one problem says which that is, and so does one with two problems that differ in one size. For all
+others the datasets tell, where they are beside the table.
+"""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,9 +18,12 @@ from diode_lut.adopt.drift import Drift, Row, noise_of
 from diode_lut.collect.collector import Executor, collect, open_executor
 from diode_lut.collect.problems import ends
 from diode_lut.collect.tasks import Outcome
-from diode_lut.domain.problem import NO_EPILOGUE, Problem
+from diode_lut.dataset import Dataset
+from diode_lut.domain.problem import Problem
+from diode_lut.evaluate.evaluation import geometric_mean
 from diode_lut.kernels.config import ATEN
 from diode_lut.table import Entry, Table
+from diode_lut.table.entry import is_point
 
 SAMPLE = 48
 """Number of rows that are measured, by default."""
@@ -28,32 +37,55 @@ _FIRST = 0.75
 Report = Callable[[str], None]
 """Is called with a line of text about what happens."""
 
-Sample = dict[Problem, float]
-"""Problems, with the gains that a table records for its answers."""
+Problems = tuple[Problem, ...]
+"""Those that a row was built from."""
+
+Sample = dict[Problems, float]
+"""Rows, as their problems, with the gains that a table records for its answers."""
+
+MAX_PROBLEMS = 4
+"""Most problems of a row that is measured."""
 
 
-def sample_of(table: Table, count: int, seed: int = 0) -> Sample:
-    """Rows to measure, as problems with recorded gains: half of them gain most, the others are drawn from the rest.
-
-    These are rows for one problem without an epilogue whose first config is another than ``aten``, because only for
-    them the table says what was measured for it.
-    """
-    gains = {
-        problem: entry.best.gain_permille / 1000
-        for entry in table.entries
-        if _tells(entry) and entry.best.gain_permille
-        for problem in ends(entry)
-        if table.lookup(problem) == entry
-    }
-    ranked = sorted(gains, key=lambda problem: (-gains[problem], problem))
+def sample_of(gains: Sample, count: int, seed: int = 0) -> Sample:
+    """At most ``count`` of these rows: half of them gain most, the others are drawn from the rest."""
+    ranked = sorted(gains, key=lambda problems: (-gains[problems], problems))
     top, rest = ranked[: count // 2], ranked[count // 2 :]
     drawn = random.Random(seed).sample(rest, min(count - len(top), len(rest)))  # noqa: S311 - no secret depends on it
-    return {problem: gains[problem] for problem in (*top, *drawn)}
+    return {problems: gains[problems] for problems in (*top, *drawn)}
 
 
-def _tells(entry: Entry) -> bool:
-    plain = entry.epilogue in (None, NO_EPILOGUE)
-    return plain and entry.is_exact and entry.best.config != ATEN and bool(entry.best.gain_permille)
+def comparable(table: Table, datasets: Iterable[Dataset] = ()) -> Sample:
+    """All rows whose recorded gain can be compared.
+
+    ``datasets`` are those that the table was built from, as far as they are at hand. A row whose first config is
+    ``aten`` records no gain, and is left out, as are rows with more than MAX_PROBLEMS problems.
+    """
+    measured = _problems_of_rows(table, datasets)
+    found = {}
+    for entry in table.entries:
+        if entry.best.config != ATEN and entry.best.gain_permille:
+            problems = measured.get(entry) or _told(entry)
+            known = len(problems) == (entry.problems or 1) <= MAX_PROBLEMS
+            if known and all(table.lookup(each) == entry for each in problems):
+                found[problems] = entry.best.gain_permille / 1000
+    return found
+
+
+def _problems_of_rows(table: Table, datasets: Iterable[Dataset]) -> Mapping[Entry, Problems]:
+    """The measured problems that each row answers for."""
+    found = defaultdict(list)
+    for problem in sorted({record.problem for dataset in datasets for record in dataset}):
+        entry = table.lookup(problem)
+        if entry is not None:
+            found[entry].append(problem)
+    return {entry: tuple(problems) for entry, problems in found.items()}
+
+
+def _told(entry: Entry) -> Problems:
+    """The problems that a row was built from, as far as its ranges alone tell."""
+    ranges = [size for size in (entry.b, entry.m, entry.n, entry.k) if size is not None and not is_point(size)]
+    return ends(entry) if len(ranges) < 2 else ()
 
 
 def verify(
@@ -71,7 +103,7 @@ def verify(
     ``collect``, and so are the errors. No row is begun after ``budget_s`` seconds, in which starting counts.
     """
     deadline = time.monotonic() + budget_s
-    gains = sample_of(table, SAMPLE) if sample is None else sample
+    gains = sample_of(comparable(table), SAMPLE) if sample is None else sample
     with open_executor(device, None) as executor:
         return measure_drift(table, gains, executor, deadline, device=device, method=method, report=report)
 
@@ -90,10 +122,12 @@ def measure_drift(
     begin = time.monotonic()
     with TemporaryDirectory(prefix="diode-lut-") as directory:
 
-        def measure(problems: Iterable[Problem], name: str, until: float) -> dict[Problem, float]:
+        def measure(rows: Iterable[Problems], name: str, until: float) -> dict[Problems, float]:
             path = Path(directory) / f"{name}.msgpack"
             seconds = max(0.0, until - time.monotonic())
-            return again(table, list(problems), path, executor, device=device, method=method, budget_s=seconds)
+            problems = [problem for row in rows for problem in row]
+            found = again(table, problems, path, executor, device=device, method=method, budget_s=seconds)
+            return {row: _mean([found[each] for each in row]) for row in rows if found.keys() >= set(row)}
 
         first = measure(gains, "first", begin + _FIRST * (deadline - begin))
         report(f"{len(first)} of {len(gains)} rows measured once")
@@ -101,18 +135,23 @@ def measure_drift(
         second = measure(repeated, "second", deadline)
         report(f"{len(second)} of {len(repeated)} rows measured twice")
     rows = [
-        Row(problem, gains[problem], (gain, second[problem]) if problem in second else (gain,))
-        for problem, gain in first.items()
+        Row(problems, gains[problems], (gain, second[problems]) if problems in second else (gain,))
+        for problems, gain in first.items()
     ]
     return Drift(rows, noise_of([row.measured for row in rows if len(row.measured) == 2]))
 
 
-def _to_repeat(gains: Sample, first: dict[Problem, float]) -> list[Problem]:
+def _mean(gains: Sequence[float]) -> float:
+    """The geometric mean; 0 if one of them failed."""
+    return (geometric_mean(gains) or 0.0) if all(gains) else 0.0
+
+
+def _to_repeat(gains: Sample, first: dict[Problems, float]) -> list[Problems]:
     """Those that seem to have drifted, and others."""
-    rows = [Row(problem, gains[problem], (gain,)) for problem, gain in first.items()]
+    rows = [Row(problems, gains[problems], (gain,)) for problems, gain in first.items()]
     suspects = Drift(rows, None).drifted
     others = [row for row in rows if row not in suspects]
-    return [row.problem for row in (*others[:_REPEATED], *suspects)]
+    return [row.problems for row in (*others[:_REPEATED], *suspects)]
 
 
 def again(

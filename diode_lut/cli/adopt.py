@@ -19,6 +19,7 @@ from diode_lut.io.files import require_writable
 
 if TYPE_CHECKING:
     from diode_lut.adopt.drift import Drift, Interval
+    from diode_lut.dataset import Dataset
     from diode_lut.table import Table
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -141,7 +142,7 @@ def verify_command(
     require_writable(output)
     require_inductor("verify")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a killed run removes its temporary files
-    from diode_lut.adopt.verify import sample_of, verify
+    from diode_lut.adopt.verify import comparable, sample_of, verify
 
     found = detect_hardware(device)
     table = open_table(table_file.file if table_file else _table_for(found))
@@ -149,14 +150,24 @@ def verify_command(
         table,
         device=device,
         budget_s=60 * budget,
-        sample=sample_of(table, rows),
+        sample=sample_of(comparable(table, _datasets_of(table)), rows),
         report=lambda text: say(text, err=True),
     )
     say(as_lines([f"{table.path}: {_verdict(table, found, drift)}", *_findings(drift)]))
     if drift.drifted:
         _write(output, drift)
-        say(as_lines([f"{output}: {len(drift.drifted)} problems that drifted, for `collect --problems`"]))
+        say(as_lines([f"{output}: the problems of {len(drift.drifted)} rows that drifted, for `collect --problems`"]))
     context.exit(0 if drift.verdict == "holds" and table.hardware.same_device(found) else 1)
+
+
+def _datasets_of(table: Table) -> list[Dataset]:
+    """Those that the table was built from, if they are beside it, as in a clone and in what ``adopt`` has written."""
+    from diode_lut.adopt.review import datasets_beside
+
+    if table.path is None:
+        return []
+    files = datasets_beside(table.path)
+    return [files[digest] for digest in table.provenance.get("datasets", []) if digest in files]
 
 
 def _table_for(hardware: Hardware) -> Path:
@@ -188,7 +199,8 @@ def _findings(drift: Drift) -> list[str]:
     ]
     for row in drift.drifted[:_SHOWN]:
         gain = f"{row.measured[-1]:.3f}" if row.measured[-1] else "does not run"
-        lines.append(f"    {row.problem}: recorded {row.recorded:.3f}, measured {gain}")
+        more = f" and {len(row.problems) - 1} more" if len(row.problems) > 1 else ""
+        lines.append(f"    {row.problems[0]}{more}: recorded {row.recorded:.3f}, measured {gain}")
     return lines + [f"  {text}" for text in [_advice(drift)] if text]
 
 
@@ -216,5 +228,5 @@ def _write(path: Path, drift: Drift) -> None:
 
     from diode_lut.io.files import write_atomically
 
-    lines = (orjson.dumps(row.problem.to_json()) for row in drift.drifted)
+    lines = (orjson.dumps(problem.to_json()) for row in drift.drifted for problem in row.problems)
     write_atomically(path, b"[\n" + b",\n".join(lines) + b"\n]\n")

@@ -19,9 +19,11 @@ from diode_lut.domain.problem import Problem
 
 TABLES = Path(__file__).parents[2] / "tables"
 DATASETS = TABLES / "datasets"
-RUNS = DATASETS / "nvidia-h200-models.msgpack.zst", DATASETS / "epilogues" / "nvidia-h200.msgpack.zst"
-PADDED = DATASETS / "padding" / "nvidia-h200-models.msgpack.zst"
-"""Later timings of unaligned problems, with padded operands, as ``collect`` takes them today."""
+RUNS = [
+    DATASETS / "nvidia-h200-models.msgpack.zst",
+    DATASETS / "epilogues" / "nvidia-h200.msgpack.zst",
+    DATASETS / "padding" / "nvidia-h200-models.msgpack.zst",
+]
 
 _source = random.Random(0)
 
@@ -29,10 +31,6 @@ _source = random.Random(0)
 @cache
 def records() -> dict[tuple[str, Problem], list[Record]]:
     """By stage and problem: a record for each time that it was measured."""
-    return _runs() | {key: [record] for key, record in _padded().items()}
-
-
-def _runs() -> dict[tuple[str, Problem], list[Record]]:
     found = defaultdict(list)
     for path in RUNS:
         for record in read_dataset(path):
@@ -40,18 +38,16 @@ def _runs() -> dict[tuple[str, Problem], list[Record]]:
     return found
 
 
-def _padded() -> dict[tuple[str, Problem], Record]:
-    return {(record.stage, record.problem): record for record in read_dataset(PADDED)}
-
-
 def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str, stage: str) -> Iterator[Outcome]:
-    """A Measurer, which takes one of the runs at random."""
+    """A Measurer, which takes one time of each config at random, of the configs that were timed."""
     for task in tasks:
-        runs = records().get((stage, task.problem))
-        if runs:
-            record = _source.choice(runs)
-            timings = tuple(each for each in record.timings if not task.configs or each.config in task.configs)
-            yield Outcome(task.problem, "measured", record._replace(timings=timings))
+        times = defaultdict(list)
+        for run in records().get((stage, task.problem), ()):
+            for timing in run.timings:
+                times[timing.config].append(timing)
+        timings = tuple(_source.choice(times[config]) for config in task.configs or times if config in times)
+        if timings:
+            yield Outcome(task.problem, "measured", Record(task.problem, timings, stage))
         else:
             yield Outcome(task.problem, "skipped", reason="not recorded")
 

@@ -6,14 +6,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from diode_lut.adopt.verify import sample_of
+from diode_lut.adopt.verify import comparable, sample_of
+from diode_lut.cli import adopt as commands
 from diode_lut.cli import main
 from diode_lut.collect.problems import read_problems
+from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.domain.hardware import Hardware, detect_hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN
-from diode_lut.table import Candidate, Entry, Table, write_table
-from tests.adopt import measurers
+from diode_lut.table import Candidate, Entry, Table, read_table, write_table
+from tests.adopt import measurers, recorded
 from tests.adopt.measurers import best, gain, problems
+from tests.commands import call
 
 
 def rows(count: int) -> list[Entry]:
@@ -99,13 +103,84 @@ def test_few_rows_decide_nothing(tmp_path: Path) -> None:
 
 def test_the_sample_has_the_largest_gains_and_others() -> None:
     """Half of the sample are the rows that gain most, and it is the same each time."""
-    table = Table(detect_hardware("cpu"), rows(100))
-    sample = sample_of(table, 20)
-    assert sample == sample_of(table, 20)
+    found = comparable(Table(detect_hardware("cpu"), rows(100)))
+    assert found == {(each,): pytest.approx(gain(each, best(each))) for each in problems(100)}
+    sample = sample_of(found, 20)
+    assert sample == sample_of(found, 20)
     assert len(sample) == 20
     assert list(sample.values())[:10] == [1.6] * 10
     assert min(sample.values()) < 1.6
-    assert sum(sample_of(table, 1000).values()) == pytest.approx(sum(gain(each, best(each)) for each in problems(100)))
+    assert sample_of(found, 1000).items() == found.items()
+
+
+def test_a_row_is_compared_where_its_gain_was_recorded() -> None:
+    """That is at one problem, with its epilogue, or at both ends of one range; what else it was, rows do not say."""
+    first, *_, last = problems(40)
+    (row, *_) = rows(40)
+    ends = (first.m, last.m)
+    fused = row._replace(epilogue="light", problems=1)
+    known = [fused, row._replace(m=ends, problems=2)]
+    unknown = [
+        row._replace(m=(100, 200), problems=3),
+        row._replace(m=(300, 400), n=(64, 128), problems=2),
+        row._replace(m=(500, 600)),
+        row._replace(m=None),
+        row._replace(m=(8, 8), candidates=(Candidate(ATEN),)),
+    ]
+    found = comparable(Table(detect_hardware("cpu"), [*known, *unknown]))
+    assert list(found) == [(first._replace(epilogue="light"),), (first, last)]
+
+
+def test_datasets_tell_where_other_rows_were_recorded(tmp_path: Path) -> None:
+    """With the timings at hand, rows are compared at all of their problems, unless these are many or not all there."""
+    measured = problems(10)
+    (row, *_) = rows(10)
+    header = Header(detect_hardware("cpu"))
+    with DatasetWriter(tmp_path / "timings.msgpack", header) as writer:
+        for problem in measured:
+            writer.append(Record(problem, (Timing(ATEN, 1000.0),)))
+    dataset = read_dataset(tmp_path / "timings.msgpack")
+    few = row._replace(m=(measured[0].m, measured[2].m), problems=3)
+    many = row._replace(m=(measured[3].m, measured[7].m), problems=5)
+    more = row._replace(m=(measured[8].m, 1000), problems=3)
+    found = comparable(Table(detect_hardware("cpu"), [few, many, more]), [dataset])
+    assert list(found) == [tuple(measured[:3])]
+
+
+def test_the_gain_of_a_range_is_the_mean_of_its_problems(tmp_path: Path) -> None:
+    """A row with the geometric mean holds; one with the gain of its smallest problem only has drifted, at both."""
+    small = [each for each in problems(200) if each.m % 5 == 1 and each.m % 4 == 0]  # they gain 1.3, and 4 rows on 1.2
+    (row, *_) = rows(1)
+
+    def wide(smallest: Problem, recorded: float) -> Entry:
+        answer = Candidate(best(smallest), round(1000 * recorded))
+        return row._replace(m=(smallest.m, smallest.m + 4), problems=2, candidates=(answer,))
+
+    table = [wide(each, (1.3 * 1.2) ** 0.5) for each in small[1:]]
+    assert "drifted by more than 10%: 0, " in verified(tmp_path, table).stdout
+    result = verified(tmp_path, [wide(small[0], 1.5), *table])
+    assert f"    {small[0]} and 1 more: recorded 1.500, measured 1.249" in result.stdout
+    assert read_problems(tmp_path / "drifted.json") == [small[0], small[0]._replace(m=small[0].m + 4)]
+
+
+def test_the_h200s_table_holds_on_what_was_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows for ranges and epilogues are measured, too; with 30 % of the rows swapped it does not hold."""
+    recorded.play_back(monkeypatch)
+    hardware = read_dataset(recorded.RUNS[0]).header.hardware
+    monkeypatch.setattr(commands, "detect_hardware", lambda _: hardware)
+    output = ["--device", "cpu", "-o", tmp_path / "drifted.json"]
+    result = call("verify", "nvidia-h200", *output)
+    assert (result.exit_code, "nvidia-h200.json: holds on NVIDIA H200" in result.stdout) == (0, True)
+    assert "rows measured: 48;" in result.stdout
+    shipped = read_table(recorded.TABLES / "nvidia-h200.json")
+    sample = comparable(shipped, [read_dataset(path) for path in recorded.RUNS[:2]])
+    assert len(sample) > 850
+    assert {len(each) for each in sample} == {1, 2, 3, 4}
+    assert {each.epilogue for row in sample for each in row} == {"none", "light", "medium", "heavy"}
+    write_table(Table(hardware, swapped(list(shipped.entries), 0.3)), tmp_path / "swapped.json")
+    result = call("verify", tmp_path / "swapped.json", *output)
+    assert (result.exit_code, "swapped.json: does not hold on NVIDIA H200" in result.stdout) == (1, True)
+    assert read_problems(tmp_path / "drifted.json")
 
 
 def test_without_a_table_for_this_device_one_must_be_named() -> None:
