@@ -25,6 +25,7 @@ from bench_adopt import swap
 from diode_lut.adopt.drift import Drift, Row
 from diode_lut.adopt.review import datasets_beside
 from diode_lut.adopt.verify import SAMPLE, Problems, comparable, sample_of
+from diode_lut.build.measurements import measurements_of
 from diode_lut.dataset import Dataset, Record, read_dataset
 from diode_lut.dataset.pack import combined
 from diode_lut.domain.problem import NO_EPILOGUE, Problem
@@ -63,7 +64,7 @@ class LaterRun:
     """What a later run measures; ``untimed_hold`` is whether the recorded gain of a config without a time is right."""
 
     def __init__(self, table: Table, datasets: Iterable[Dataset], *, untimed_hold: bool) -> None:
-        self._recorded = gains_of(combined(record for dataset in datasets for record in dataset))
+        self._recorded = recorded_gains([record for dataset in datasets for record in dataset])
         self._later = gains_of(read_dataset(AFTERWARDS))
         self._shifts = [
             gains[config] / self._recorded[problem][config]
@@ -113,6 +114,16 @@ def verdicts(run: LaterRun, tables: Sequence[Table], known: Sequence[Dataset], d
             found[drift.verdict] += 1
             drifted.append(len(drift.drifted))
     return f"{dict(found)}; drifted of {SAMPLE} rows: {min(drifted)} to {max(drifted)}"
+
+
+def recorded_gains(records: Sequence[Record]) -> Gains:
+    """The gains as ``build`` reckons with them; of configs that only the sweep timed, as a model is trained on them."""
+    measurements = measurements_of(records)
+    found = gains_of(combined(records))
+    for number, problem in enumerate(measurements.problems):
+        times = measurements.times_on(number)
+        found[problem].update({config: times[ATEN] / ns for config, ns in times.items() if ATEN in times})
+    return found
 
 
 def gains_of(records: Iterable[Record]) -> Gains:

@@ -12,8 +12,8 @@ from diode_lut.domain.problem import Problem
 TOLERANCE = 0.1
 """A row has drifted if its gain, each time it is measured, differs from the recorded one by more than this fraction.
 
-tools/score_verify.py computes what follows from it: in a later run on other H200 at most 2 of 48 rows drifted, and with
-the configs of 30 % of the rows swapped 4 to 20."""
+tools/score_verify.py computes what follows from it: in later runs on other H200 at most 1 of 48 rows drifted, and with
+the configs of 30 % of the rows swapped 4 to 18."""
 
 NOISE_FACTOR = 4.0
 """Where two measurements of a gain differ much, the tolerance is this many times their typical difference."""

@@ -78,7 +78,7 @@ def _of_header(table: Table, path: Path) -> Iterator[Fault]:
     for name in names:
         if not table.provenance.get(name):
             how = (
-                "name who measured: `pack --measured-by NAME`, and build the table from that file"
+                "name who measured: `adopt --measured-by NAME` again; or `pack --measured-by NAME`, and build from that"
                 if name == "measured_by"
                 else "build the table from datasets of `collect`, which say it"
             )
@@ -221,7 +221,8 @@ def _measured(what: str, source: Source, records: Iterable[Record]) -> Generator
 def bootstrap(gains: Sequence[float]) -> Interval:
     """The geometric mean with its 95 % interval: the percentiles of RESAMPLES draws with replacement."""
     logarithms = np.log(gains)
-    drawn = np.random.default_rng(0).choice(logarithms, (RESAMPLES, len(logarithms))).mean(axis=1)
+    source = np.random.default_rng(0)
+    drawn = [source.choice(logarithms, len(logarithms)).mean() for _ in range(RESAMPLES)]
     low, high = np.quantile(drawn, (0.025, 0.975))
     return Interval(*(math.exp(value) for value in (logarithms.mean(), low, high)))
 

@@ -21,7 +21,7 @@ TABLES = Path(__file__).parents[2] / "tables"
 DATASETS = TABLES / "datasets"
 RUNS = [
     DATASETS / "nvidia-h200-models.msgpack.zst",
-    DATASETS / "epilogues" / "nvidia-h200.msgpack.zst",
+    DATASETS / "epilogues" / "nvidia-h200-models.msgpack.zst",
     DATASETS / "padding" / "nvidia-h200-models.msgpack.zst",
 ]
 

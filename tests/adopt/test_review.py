@@ -58,6 +58,14 @@ def test_a_good_contribution_has_figures_only(table: Path) -> None:
     assert read_table(table).provenance["measured_by"] == PEOPLE
 
 
+def test_a_later_run_has_figures_of_its_own(table: Path) -> None:
+    """Timings in afterwards/ are no part of the table, and tell what its answers gain on another day."""
+    (table.parent / "datasets" / "afterwards").mkdir()
+    pack_records(some_records(12), table.parent / "datasets" / "afterwards" / "nvidia-h200.msgpack.zst")
+    assert faults(table) == []
+    assert notes(table)[-1].startswith("12 GEMMs of afterwards/nvidia-h200.msgpack.zst: gain over aten 1.")
+
+
 def test_a_dataset_that_is_missing_is_named(table: Path) -> None:
     """Without the dataset nobody can build the table again."""
     dataset_of(table).unlink()
@@ -128,7 +136,7 @@ def test_the_provenance_is_complete(table: Path) -> None:
     rebuild(table.parents[1])
     first, second = sorted(fault.reason for fault in faults(table))
     assert first.startswith("driver is missing (build the table from datasets of `collect`")
-    assert second.startswith("measured_by is missing (name who measured: `pack --measured-by NAME`")
+    assert second.startswith("measured_by is missing (name who measured: `adopt --measured-by NAME` again")
 
 
 def test_a_provenance_that_was_edited_is_found(table: Path) -> None:
