@@ -21,6 +21,9 @@ _MISFITS = (AttributeError, ImportError, TypeError)
 _PASSING = (MemoryError, OSError, RecursionError)
 """Errors that may not happen again in the same place."""
 
+OFF = ("off",)
+"""The identity of Inductor's own choices."""
+
 _reasons: list[Exception] = []
 """Why the hook is off; empty as long as it is on."""
 
@@ -43,7 +46,7 @@ def turn_off(reason: Exception) -> None:
 def cache_identity() -> tuple[Hashable, ...]:
     """What the answers depend on; if that cannot be found out, a new value each time, so that no cache hits."""
     if is_off():
-        return ("off",)
+        return OFF
     try:
         from diode_lut.inductor.snapshot import snapshot
 
@@ -83,17 +86,46 @@ def saving(save: Callable[..., None]) -> Callable[..., None]:
     """A cache's function that saves a graph, which is not called in a compile that did not get its answers."""
 
     def save_if_answered(*arguments: Any, **named: Any) -> None:
-        if _is_answered():
+        if is_answered():
             save(*arguments, **named)
 
     return save_if_answered
 
 
-def _is_answered() -> bool:
+def is_answered() -> bool:
+    """Whether the graph that is being compiled has the answers that its key stands for."""
     try:
         from diode_lut.inductor.snapshot import snapshot
 
-        return snapshot().answered
+        now = snapshot()
+        return now.answered and (not now.has_identity if is_off() else now.is_identified)
     except Exception as error:
         let_pass(error)
         return False
+
+
+class Unanswered:
+    """Goes with a graph that has not got its answers: a process that gets the graph from another does not save it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived_unanswered, ()
+
+
+def _arrived_unanswered() -> Unanswered:
+    _keep_uncached()
+    return Unanswered()
+
+
+def follow(identity: tuple[Hashable, ...]) -> None:
+    """Answer as the process does that hands over its snapshot for a graph, and has ``identity`` in the graph's key.
+
+    Where this process would answer by something else, for example because it was later to read a table that has been
+    replaced, the graph is in no cache.
+    """
+    if identity == OFF:
+        if not is_off():
+            turn_off(RuntimeError("it is off in the process that this one compiles for"))
+    elif cache_identity() != identity:
+        if not is_off():
+            warn_once("graphs are not cached: tables, or diode_lut, have changed since the program read them")
+        _keep_uncached()

@@ -16,6 +16,7 @@ import diode_lut
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.inductor.switch import is_off
 from diode_lut.runtime.snapshot import forget_tables
+from tests.forks import Forks
 from tests.inductor.reloaded import gemm
 
 A, B = torch.randn(4, 64, 128), torch.randn(4, 128, 96)
@@ -75,3 +76,29 @@ def test_error_that_comes_again_costs_no_cache(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(CppBmmTemplate, "add_choices", fail)
     assert [asked(), asked()] == [1, 0]
+
+
+def test_graph_during_which_the_hook_went_off_is_not_cached(after_inductor: Forks, tmp_path: Path) -> None:
+    """A backward pass that Inductor decides alone is not under the key that the tables gave the forward pass."""
+    program = """
+import torch, diode_lut
+from torch._dynamo.utils import counters
+from diode_lut.inductor.switch import turn_off
+from tests.inductor.reloaded import gemm
+
+def saved(between):
+    torch._dynamo.reset()
+    counters.clear()
+    result = torch.compile(gemm)(torch.randn(4, 64, 128, requires_grad=True), torch.randn(4, 128, 96))
+    between()
+    result.sum().backward()
+    print(counters["aot_autograd"]["autograd_cache_saved"])
+
+saved(lambda: turn_off(TypeError()))
+saved(lambda: None)
+"""
+    (path,) = diode_lut.config.tables
+    cache = str(tmp_path / "cache")
+    done = after_inductor.run("-c", program, DIODE_LUT_TABLES=path, TORCHINDUCTOR_CACHE_DIR=cache)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0", "1"]
