@@ -232,6 +232,17 @@ def test_packages_are_served_to_those_who_would_make_the_same(table: Table) -> N
     assert [run.asked for run in runs] == [1, 0, 1, 0, 0, 1, 0, 0]
 
 
+def test_a_graph_without_its_answer_is_in_no_package(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error that may not happen again, Dynamo serves nothing, and the tables are asked again."""
+    diode_lut.config.tables = (table("cpp.json", CPP),)
+    with dynamo_config.patch(caching_precompile=True):
+        with monkeypatch.context() as once:
+            once.setattr(CppBmmTemplate, "add_choices", raise_memory_error)
+            saved_run()
+        run = saved_run()
+    assert (run.traced, run.asked) == (True, 1)
+
+
 def saved_run(**settings: Any) -> Run:
     """With a package for the next."""
     PrecompileContext.clear()
