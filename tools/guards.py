@@ -158,6 +158,11 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "diode_lut.runtime.snapshot": {
         "code-in-keys": ("code_digest", NONE, RUNTIME + "test_cache_identity_follows_the_code"),
+        "code-replaced-on-the-disk": (
+            "is_code_as_imported",
+            TRUE,
+            TRANSIENT + "test_graph_is_not_cached_once_diode_lut_was_replaced",
+        ),
         "threads-at-once": (
             "selector_for",
             Instead("lambda hardware, by, choosers: _build_selector(hardware, by.tables, by.tiers, choosers)"),

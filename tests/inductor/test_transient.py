@@ -15,6 +15,7 @@ from torch._inductor.utils import fresh_cache
 import diode_lut
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.inductor.switch import is_off
+from diode_lut.io import resources
 from diode_lut.runtime.snapshot import forget_tables
 from tests.forks import Forks
 from tests.inductor.reloaded import gemm
@@ -76,6 +77,21 @@ def test_error_that_comes_again_costs_no_cache(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(CppBmmTemplate, "add_choices", fail)
     assert [asked(), asked()] == [1, 0]
+
+
+@pytest.mark.parametrize("bundled", [False, True])
+def test_graph_is_not_cached_once_diode_lut_was_replaced(
+    bundled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process whose code is no longer on the disk neither saves graphs nor gets those of the new code."""
+    (tmp_path / "code").mkdir()
+    monkeypatch.setattr(resources, "_CODE", tmp_path / "code")
+    monkeypatch.setattr(resources, "_imported", None)
+    resources.remember_code()
+    with functorch_config.patch(bundled_autograd_cache=bundled):
+        assert [asked(), asked()] == [1, 0]
+        (tmp_path / "code" / "new.py").touch()
+        assert [asked(), asked()] == [1, 1]
 
 
 def test_graph_during_which_the_hook_went_off_is_not_cached(after_inductor: Forks, tmp_path: Path) -> None:
