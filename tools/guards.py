@@ -37,7 +37,7 @@ from source_changes import FALSE, NONE, RAISES, TRUE, UNREGISTERED, Guard, Inste
 PROVENANCE = "tests/inductor/test_provenance.py::"
 CHOOSER = "tests/test_chooser.py::"
 HANDED_OVER = "tests/inductor/test_handed_over.py::"
-KEPT = "test_graphs_of_another_process_are_kept_if_they_are_what_their_keys_stand_for"
+SERVED = "test_graphs_of_another_process_are_served_if_they_are_what_their_keys_stand_for"
 
 BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
     **KERNEL_GUARDS,
@@ -78,7 +78,7 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             TRANSIENT + "test_graph_during_which_the_hook_went_off_is_not_cached",
             PROVENANCE + "test_graphs_compiled_after_a_fault_are_not_kept",
         ),
-        "tables-of-another-process": ("follow", NONE, HANDED_OVER + KEPT),
+        "tables-of-another-process": ("follow", NONE, HANDED_OVER + SERVED),
     },
     "diode_lut.inductor.snapshot": {
         "one-snapshot-for-a-compile": (
@@ -177,7 +177,11 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
     "diode_lut.inductor.provenance": {
         "kept-with-graphs": ("_keep", NONE, PROVENANCE + "test_compiling_again_counts_once_more"),
         "told-of-cached-graphs": ("_tell", NONE, PROVENANCE + "test_compiling_again_counts_once_more"),
-        "graph-without-its-answers-in-another-process": ("is_answered", TRUE, HANDED_OVER + KEPT),
+        "graph-without-its-answers-in-another-process": (
+            "lacks_answers_for_another",
+            FALSE,
+            HANDED_OVER + SERVED,
+        ),
     },
     "diode_lut.selection.chooser": {
         "nonsense-of-a-function": (

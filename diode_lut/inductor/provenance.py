@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from diode_lut.domain.errors import let_pass
-from diode_lut.inductor.switch import Unanswered, is_answered, is_off
+from diode_lut.inductor.switch import Unanswered, is_off, lacks_answers_for_another
 from diode_lut.inductor.trace import trace_graph
 from diode_lut.io.log import warn_once
 from diode_lut.receipt.file import decode_receipt, receipt_bytes
@@ -68,7 +68,7 @@ def _keep(graph: Any, collected: recorder.Collected) -> None:
         counts, receipt = collected.counts.as_dict(), receipt_bytes(Receipt(1, devices=collected.devices))
         vars(graph)[_KEPT] = counts, receipt
         trace_graph(counts, receipt, cached=False)
-    if not is_answered():
+    if lacks_answers_for_another():
         vars(graph)[_UNANSWERED] = Unanswered()
 
 

@@ -103,6 +103,11 @@ def _taken_over(process: int, settings: dict[str, Any], devices: dict[str, Hardw
     return taken
 
 
+def compiles_for_another() -> bool:
+    """Whether this process has taken over the snapshot of another, which saves the graph."""
+    return _handed_over is not None
+
+
 def forget_what_was_taken_over() -> None:
     """This process compiles the next graph by itself, with the hook off."""
     global _handed_over

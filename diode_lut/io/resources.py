@@ -71,7 +71,7 @@ def is_code_as_imported() -> bool:
         return True
     from diode_lut.io.log import warn_once
 
-    warn_once("diode_lut was replaced while it is in use: start the program again; until then no graph is cached")
+    warn_once("diode_lut was replaced while it is in use: start the program again; until then caches do not serve it")
     return False
 
 

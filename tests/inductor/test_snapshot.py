@@ -162,7 +162,7 @@ def test_settings_changed_while_a_graph_is_compiled(table: Table, compiler: Call
 def test_machines_that_share_a_remote_cache(table: Table, autograd_cache: bool) -> None:
     """A remote cache serves what another machine has put there to those with its settings and tables, and to no others.
 
-    What was compiled while an answer failed is not there.
+    What was compiled while an answer failed is served to none.
     """
     aten, cpp = ({"tables": (table(f"{config.template}.json", config),)} for config in (ATEN, CPP))
     off = {**cpp, "policy": "off"}
@@ -179,9 +179,10 @@ def test_machines_that_share_a_remote_cache(table: Table, autograd_cache: bool) 
         once.setattr(CppBmmTemplate, "add_choices", raise_memory_error)
         machine(**cpp)
         once.undo()
-        runs = [machine(**settings) for settings in (aten, cpp, off, aten, cpp, off)]
         stored = global_stats.aot_autograd if autograd_cache else global_stats.fx_graph
-        assert stored.num_put == 3
+        before = stored.num_put
+        runs = [machine(**settings) for settings in (aten, cpp, off, aten, cpp, off)]
+        assert stored.num_put == before + 3
     assert runs == [COMPILED, COMPILED, NOT_ASKED, CACHED, CACHED, CACHED]
 
 
@@ -233,14 +234,14 @@ def test_packages_are_served_to_those_who_would_make_the_same(table: Table) -> N
 
 
 def test_a_graph_without_its_answer_is_in_no_package(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an error that may not happen again, Dynamo serves nothing, and the tables are asked again."""
+    """After an error that may not happen again, the next process asks the tables, and its package is served."""
     diode_lut.config.tables = (table("cpp.json", CPP),)
     with dynamo_config.patch(caching_precompile=True):
         with monkeypatch.context() as once:
             once.setattr(CppBmmTemplate, "add_choices", raise_memory_error)
             saved_run()
-        run = saved_run()
-    assert (run.traced, run.asked) == (True, 1)
+        runs = [saved_run(), saved_run()]
+    assert [(run.traced, run.asked) for run in runs] == [(True, 1), (False, 0)]
 
 
 def saved_run(**settings: Any) -> Run:
