@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from diode_lut.domain.version import __version__
+from diode_lut.io.resources import remember_code
 from diode_lut.runtime.post_import import when_imported
 from diode_lut.settings import autoregister, config
 
@@ -89,6 +90,7 @@ _LOADED = {"torch", "diode_lut.runtime.recorder"}
 
 atexit.register(_write_receipt, os.getpid())
 if autoregister():
+    remember_code()
     when_imported("torch._inductor.config", "diode_lut.inductor.install:install")
 if "_DIODE_LUT_PROBE" in os.environ:  # `diode-lut compare` has started this program
     when_imported("torch._inductor.config", "diode_lut.inductor.probe:begin")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import diode_lut
 from diode_lut.io import resources
 
+ROOT = Path(diode_lut.__file__).parent.parent
 PRINT_DIGEST = "from diode_lut.io.resources import code_digest; print(code_digest())"
 
 
@@ -29,6 +31,35 @@ def test_checkout_and_installed_package(tmp_path: Path, monkeypatch: pytest.Monk
     (package / "tables").mkdir(parents=True)
     assert resources.tables_directory() == package / "tables"
     assert resources.schemas_directory() == tmp_path / "schemas"
+
+
+def test_code_that_changes_after_its_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upgrade is noticed, whatever it does to the code's files; what Python adds when it runs the code is none."""
+    copy = tmp_path / "diode_lut"
+    shutil.copytree(Path(diode_lut.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(resources, "_CODE", copy)
+    monkeypatch.setattr(resources, "_imported", None)
+    module, cached = copy / "table" / "index.py", copy / "table" / "__pycache__" / "index.cpython-311.pyc"
+
+    def rewrite() -> None:
+        time = module.stat().st_mtime_ns
+        (copy / "new").write_bytes(module.read_bytes())
+        (copy / "new").replace(module)
+        os.utime(module, ns=(time, time))
+
+    for upgrade in (lambda: module.write_text("# better\n"), rewrite, module.unlink, lambda: module.write_text("")):
+        resources.remember_code()
+        cached.parent.mkdir(exist_ok=True)
+        cached.write_bytes(os.urandom(8))
+        assert resources.is_code_as_imported()
+        upgrade()
+        assert not resources.is_code_as_imported()
+
+
+def test_import_remembers_the_code() -> None:
+    """What the code was like when ``import diode_lut`` began to load it is known from then on."""
+    program = "import diode_lut; from diode_lut.io import resources; assert resources._imported"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 
 def test_digest_of_the_code(tmp_path: Path) -> None:

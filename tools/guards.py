@@ -36,6 +36,8 @@ from source_changes import FALSE, NONE, RAISES, TRUE, UNREGISTERED, Guard, Inste
 
 PROVENANCE = "tests/inductor/test_provenance.py::"
 CHOOSER = "tests/test_chooser.py::"
+HANDED_OVER = "tests/inductor/test_handed_over.py::"
+SERVED = "test_graphs_of_another_process_are_served_if_they_are_what_their_keys_stand_for"
 
 BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
     **KERNEL_GUARDS,
@@ -70,10 +72,13 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "diode_lut.inductor.switch": {
         "graph-without-its-answers": (
-            "_is_answered",
+            "is_answered",
             TRUE,
             TRANSIENT + "test_graph_in_which_an_answer_failed_is_not_cached",
+            TRANSIENT + "test_graph_during_which_the_hook_went_off_is_not_cached",
+            PROVENANCE + "test_graphs_compiled_after_a_fault_are_not_kept",
         ),
+        "tables-of-another-process": ("follow", NONE, HANDED_OVER + SERVED),
     },
     "diode_lut.inductor.snapshot": {
         "one-snapshot-for-a-compile": (
@@ -153,6 +158,11 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "diode_lut.runtime.snapshot": {
         "code-in-keys": ("code_digest", NONE, RUNTIME + "test_cache_identity_follows_the_code"),
+        "code-replaced-on-the-disk": (
+            "is_code_as_imported",
+            TRUE,
+            TRANSIENT + "test_graph_is_not_cached_once_diode_lut_was_replaced",
+        ),
         "threads-at-once": (
             "selector_for",
             Instead("lambda hardware, by, choosers: _build_selector(hardware, by.tables, by.tiers, choosers)"),
@@ -167,10 +177,10 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
     "diode_lut.inductor.provenance": {
         "kept-with-graphs": ("_keep", NONE, PROVENANCE + "test_compiling_again_counts_once_more"),
         "told-of-cached-graphs": ("_tell", NONE, PROVENANCE + "test_compiling_again_counts_once_more"),
-        "graphs-after-a-fault": (
-            "_saving",
-            Instead("lambda save: save"),
-            PROVENANCE + "test_graphs_compiled_after_a_fault_are_not_kept",
+        "graph-without-its-answers-in-another-process": (
+            "lacks_answers_for_another",
+            FALSE,
+            HANDED_OVER + SERVED,
         ),
     },
     "diode_lut.selection.chooser": {

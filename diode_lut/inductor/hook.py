@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any
 from weakref import ref
@@ -23,8 +23,8 @@ from diode_lut.inductor.dispatch import Branches, branches, can_branch
 from diode_lut.inductor.fusion import may_be_followed, with_epilogues
 from diode_lut.inductor.padding import decide
 from diode_lut.inductor.problems import axes
-from diode_lut.inductor.snapshot import snapshot
-from diode_lut.inductor.switch import cache_identity, is_off, leave
+from diode_lut.inductor.snapshot import forget_what_was_taken_over, snapshot
+from diode_lut.inductor.switch import OFF, cache_identity, follow, is_off, leave
 from diode_lut.inductor.versions import require_same_parameters, uuid_of
 from diode_lut.kernels.config import ATEN, Config
 
@@ -40,8 +40,8 @@ class DiodeChoices(InductorChoices):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The handler below, and what the compile sees: Inductor's compile workers get handlers by pickle."""
-        cache_identity()  # turns the hook off if it cannot be found out
-        return _unpickled, (self._below, None if is_off() else snapshot())
+        identity = cache_identity()  # turns the hook off if it cannot be found out
+        return _unpickled, (self._below, None if is_off() else snapshot(), OFF if is_off() else identity)
 
     _below: InductorChoices | None = None
 
@@ -82,8 +82,11 @@ def on_top_of(handler: InductorChoices) -> DiodeChoices:
     return composed
 
 
-def _unpickled(below: InductorChoices | None, _snapshot: Any) -> DiodeChoices:
+def _unpickled(below: InductorChoices | None, taken: Any, identity: tuple[Hashable, ...]) -> DiodeChoices:
     """A handler like the one that was pickled; its snapshot has come into force already, by being unpickled."""
+    if taken is None:
+        forget_what_was_taken_over()
+    follow(identity)
     return DiodeChoices() if below is None else on_top_of(below)
 
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from diode_lut.inductor.switch import cache_identity, turn_off
+from diode_lut.inductor.switch import cache_identity, is_answered, turn_off
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def check_what_is_served(package: Any) -> None:
 def _marking(record: Callable[[Any], None]) -> Callable[[Any], None]:
     def record_artifact(artifact: Any) -> None:
         """Called within the compile that has made the artifact, or after it has been read, with its mark."""
-        vars(artifact).setdefault(_MARK, repr(cache_identity()))
+        vars(artifact).setdefault(_MARK, repr(cache_identity()) if is_answered() else None)
         record(artifact)
 
     return record_artifact

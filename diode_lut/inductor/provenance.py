@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from diode_lut.domain.errors import let_pass
-from diode_lut.inductor.switch import is_off
+from diode_lut.inductor.switch import Unanswered, is_off, lacks_answers_for_another
 from diode_lut.inductor.trace import trace_graph
 from diode_lut.io.log import warn_once
 from diode_lut.receipt.file import decode_receipt, receipt_bytes
@@ -21,7 +21,7 @@ from diode_lut.runtime import recorder
 
 _KEPT = "_diode_lut"
 """The attribute of a graph that has its counts and its receipt."""
-_NOT_TO_BE_KEPT = "_diode_lut_is_faulty"
+_UNANSWERED = "_diode_lut_unanswered"
 """The attribute of a graph whose kernels are not what its key stands for."""
 
 
@@ -35,7 +35,6 @@ def tell_of_cached_graphs(codecache: Any) -> None:
     """Record what was decided for each graph that comes from a cache, given ``torch._inductor.codecache``."""
     cache = codecache.FxGraphCache
     cache.cache_hit_post_compile = staticmethod(_telling(cache.cache_hit_post_compile))
-    cache._save_graph = staticmethod(_saving(cache._save_graph))
 
 
 WRAPPERS = {"torch._inductor.compile_fx": keep_with_graphs, "torch._inductor.codecache": tell_of_cached_graphs}
@@ -69,12 +68,8 @@ def _keep(graph: Any, collected: recorder.Collected) -> None:
         counts, receipt = collected.counts.as_dict(), receipt_bytes(Receipt(1, devices=collected.devices))
         vars(graph)[_KEPT] = counts, receipt
         trace_graph(counts, receipt, cached=False)
-    if is_off():
-        return
-    from diode_lut.inductor.snapshot import snapshot
-
-    if not snapshot().is_identified:
-        vars(graph)[_NOT_TO_BE_KEPT] = True
+    if lacks_answers_for_another():
+        vars(graph)[_UNANSWERED] = Unanswered()
 
 
 def _telling(load: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,12 +94,3 @@ def _tell(graph: Any) -> None:
         devices = decode_receipt(orjson.loads(receipt), "a cached graph").devices
         trace_graph(counts, receipt, cached=True)
         recorder.restored(recorder.Counts(**counts), devices)
-
-
-def _saving(save: Callable[..., None]) -> Callable[..., None]:
-    @wraps(save)
-    def save_graph(key: str, graph: Any, *args: Any, **kwargs: Any) -> None:
-        if not getattr(graph, _NOT_TO_BE_KEPT, False):
-            save(key, graph, *args, **kwargs)
-
-    return save_graph

@@ -44,6 +44,11 @@ class Snapshot(runtime.Snapshot):
         """Also the precision."""
         return (*super().identity, *self._float32.values())
 
+    @property
+    def has_identity(self) -> bool:
+        """Whether a key was made of it."""
+        return "identity" in vars(self)
+
     def record(self, decision: Decision, served: tuple[Config, ...]) -> None:
         """Also in PyTorch's structured trace."""
         trace_decision(decision, served)
@@ -96,6 +101,17 @@ def _taken_over(process: int, settings: dict[str, Any], devices: dict[str, Hardw
     if process != os.getpid():
         _handed_over = taken
     return taken
+
+
+def compiles_for_another() -> bool:
+    """Whether this process has taken over the snapshot of another, which saves the graph."""
+    return _handed_over is not None
+
+
+def forget_what_was_taken_over() -> None:
+    """This process compiles the next graph by itself, with the hook off."""
+    global _handed_over
+    _handed_over = None
 
 
 def snapshot() -> Snapshot:

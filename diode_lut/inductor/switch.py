@@ -21,6 +21,12 @@ _MISFITS = (AttributeError, ImportError, TypeError)
 _PASSING = (MemoryError, OSError, RecursionError)
 """Errors that may not happen again in the same place."""
 
+_KEY = "_fx_graph_cache_key"
+"""The attribute of a graph that has its key."""
+
+OFF = ("off",)
+"""The identity of Inductor's own choices."""
+
 _reasons: list[Exception] = []
 """Why the hook is off; empty as long as it is on."""
 
@@ -43,7 +49,7 @@ def turn_off(reason: Exception) -> None:
 def cache_identity() -> tuple[Hashable, ...]:
     """What the answers depend on; if that cannot be found out, a new value each time, so that no cache hits."""
     if is_off():
-        return ("off",)
+        return OFF
     try:
         from diode_lut.inductor.snapshot import snapshot
 
@@ -70,7 +76,7 @@ def leave(matmul: str, error: Exception) -> None:
 
 
 def _keep_uncached() -> None:
-    """Have the graph that is being compiled in no cache: its key stands for answers that it did not get."""
+    """Serve the graph that is being compiled to no other compile: its key stands for answers that it did not get."""
     try:
         from diode_lut.inductor.snapshot import snapshot
 
@@ -80,20 +86,69 @@ def _keep_uncached() -> None:
 
 
 def saving(save: Callable[..., None]) -> Callable[..., None]:
-    """A cache's function that saves a graph, which is not called in a compile that did not get its answers."""
+    """A cache's function that saves a graph, or what AOTAutograd adds to it, under a key.
 
-    def save_if_answered(*arguments: Any, **named: Any) -> None:
-        if _is_answered():
-            save(*arguments, **named)
+    After a compile that did not get its answers the key is one that no compile asks for, so that only an artifact of
+    ``torch._inductor.standalone_compile`` has the graph: whoever asked for that must be able to save it.
+    """
 
-    return save_if_answered
+    def save_in_its_place(key: str, graph: Any, *arguments: Any, **named: Any) -> None:
+        if not is_answered():
+            key += uuid4().hex
+            if hasattr(graph, _KEY):
+                setattr(graph, _KEY, key)  # where AOTAutograd finds it
+        save(key, graph, *arguments, **named)
+
+    return save_in_its_place
 
 
-def _is_answered() -> bool:
+def is_answered() -> bool:
+    """Whether the graph that is being compiled has the answers that its key stands for."""
     try:
         from diode_lut.inductor.snapshot import snapshot
 
-        return snapshot().answered
+        now = snapshot()
+        return now.answered and (not now.has_identity if is_off() else now.is_identified)
     except Exception as error:
         let_pass(error)
         return False
+
+
+def lacks_answers_for_another() -> bool:
+    """Whether this process compiles a graph that another saves, and has not answered as the graph's key has it."""
+    try:
+        from diode_lut.inductor.snapshot import compiles_for_another
+
+        return compiles_for_another() and not is_answered()
+    except Exception as error:
+        let_pass(error)
+        return False
+
+
+class Unanswered:
+    """Goes with a graph that has not got its answers from the process that compiled it to the one that saves it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived_unanswered, ()
+
+
+def _arrived_unanswered() -> bool:
+    _keep_uncached()
+    return True
+
+
+def follow(identity: tuple[Hashable, ...]) -> None:
+    """Answer as the process does that hands over its snapshot for a graph, and has ``identity`` in the graph's key.
+
+    Where this process would answer by something else, for example because it was later to read a table that has been
+    replaced, no other compile gets the graph from a cache.
+    """
+    if identity == OFF:
+        if not is_off():
+            turn_off(RuntimeError("it is off in the process that this one compiles for"))
+    elif cache_identity() != identity:
+        if not is_off():
+            warn_once(
+                "graphs are in no cache for others: tables, or diode_lut, have changed since the program read them"
+            )
+        _keep_uncached()

@@ -17,7 +17,7 @@ from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
 from diode_lut.domain.version import __version__
 from diode_lut.io.forks import in_forked_children
-from diode_lut.io.resources import code_digest
+from diode_lut.io.resources import code_digest, is_code_as_imported
 from diode_lut.kernels.config import Config
 from diode_lut.runtime import recorder
 from diode_lut.runtime.choosers import registered
@@ -84,7 +84,11 @@ class Snapshot:
 
     @property
     def is_identified(self) -> bool:
-        """Whether all that answers has an identity; a chooser may have none."""
+        """Whether all that answers has an identity; a chooser may have none, and code that is replaced has none."""
+        return is_code_as_imported() and self._is_chooser_identified
+
+    @property
+    def _is_chooser_identified(self) -> bool:
         return CHOOSER not in self.settings.tiers or all(chooser.is_identified for chooser in self.choosers)
 
     def decide(

@@ -16,8 +16,10 @@ from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._guards import TracingContext, tracing
 from torch._inductor import config as inductor_config
+from torch._inductor.codegen.cpp_bmm_template import CppBmmTemplate
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.mock_cache import PatchCaches, global_stats
 from torch._inductor.utils import fresh_cache
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -156,6 +158,38 @@ def test_settings_changed_while_a_graph_is_compiled(table: Table, compiler: Call
         assert Run(compiler) == COMPILED
 
 
+@pytest.mark.parametrize("autograd_cache", [True, False])
+def test_machines_that_share_a_remote_cache(table: Table, autograd_cache: bool) -> None:
+    """A remote cache serves what another machine has put there to those with its settings and tables, and to no others.
+
+    What was compiled while an answer failed is served to none.
+    """
+    aten, cpp = ({"tables": (table(f"{config.template}.json", config),)} for config in (ATEN, CPP))
+    off = {**cpp, "policy": "off"}
+
+    def machine(**settings: Any) -> Run:
+        with fresh_cache(), diode_lut.config.patch(**settings):
+            return Run()
+
+    of_graphs = inductor_config.patch(fx_graph_remote_cache=True)
+    of_autograd = functorch_config.patch(
+        enable_autograd_cache=autograd_cache, enable_remote_autograd_cache=autograd_cache
+    )
+    with PatchCaches(), of_graphs, of_autograd, pytest.MonkeyPatch.context() as once:
+        once.setattr(CppBmmTemplate, "add_choices", raise_memory_error)
+        machine(**cpp)
+        once.undo()
+        stored = global_stats.aot_autograd if autograd_cache else global_stats.fx_graph
+        before = stored.num_put
+        runs = [machine(**settings) for settings in (aten, cpp, off, aten, cpp, off)]
+        assert stored.num_put == before + 3
+    assert runs == [COMPILED, COMPILED, NOT_ASKED, CACHED, CACHED, CACHED]
+
+
+def raise_memory_error(*_: object, **__: object) -> None:
+    raise MemoryError
+
+
 def test_precision_is_part_of_the_keys(table: Table) -> None:
     """GEMMs of float32 have other rows where PyTorch may compute them in TF32."""
     diode_lut.config.tables = (table("tf32.json", ATEN, dtype="tf32"),)
@@ -197,6 +231,17 @@ def test_packages_are_served_to_those_who_would_make_the_same(table: Table) -> N
             runs += [saved_run(tables=()), saved_run(tables=(cpp,))]
     assert [run.traced for run in runs] == [True, False, True, False, True, True, False, True]
     assert [run.asked for run in runs] == [1, 0, 1, 0, 0, 1, 0, 0]
+
+
+def test_a_graph_without_its_answer_is_in_no_package(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error that may not happen again, the next process asks the tables, and its package is served."""
+    diode_lut.config.tables = (table("cpp.json", CPP),)
+    with dynamo_config.patch(caching_precompile=True):
+        with monkeypatch.context() as once:
+            once.setattr(CppBmmTemplate, "add_choices", raise_memory_error)
+            saved_run()
+        runs = [saved_run(), saved_run()]
+    assert [(run.traced, run.asked) for run in runs] == [(True, 1), (False, 0)]
 
 
 def saved_run(**settings: Any) -> Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,11 +12,14 @@ from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._inductor.codegen.cpp_bmm_template import CppBmmTemplate
 from torch._inductor.utils import fresh_cache
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import diode_lut
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.inductor.switch import is_off
+from diode_lut.io import resources
 from diode_lut.runtime.snapshot import forget_tables
+from tests.forks import Forks
 from tests.inductor.reloaded import gemm
 
 A, B = torch.randn(4, 64, 128), torch.randn(4, 128, 96)
@@ -75,3 +79,64 @@ def test_error_that_comes_again_costs_no_cache(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(CppBmmTemplate, "add_choices", fail)
     assert [asked(), asked()] == [1, 0]
+
+
+@pytest.mark.parametrize("bundled", [False, True])
+def test_graph_is_not_cached_once_diode_lut_was_replaced(
+    bundled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process whose code is no longer on the disk neither saves graphs nor gets those of the new code."""
+    (tmp_path / "code").mkdir()
+    monkeypatch.setattr(resources, "_CODE", tmp_path / "code")
+    monkeypatch.setattr(resources, "_imported", None)
+    resources.remember_code()
+    with functorch_config.patch(bundled_autograd_cache=bundled):
+        assert [asked(), asked()] == [1, 0]
+        (tmp_path / "code" / "new.py").touch()
+        assert [asked(), asked()] == [1, 1]
+
+
+def test_graph_during_which_the_hook_went_off_is_not_cached(after_inductor: Forks, tmp_path: Path) -> None:
+    """A backward pass that Inductor decides alone is not under the key that the tables gave the forward pass."""
+    program = """
+import sys, torch, diode_lut
+from torch._dynamo.utils import counters
+from diode_lut.inductor.switch import turn_off
+from tests.inductor.reloaded import gemm
+
+result = torch.compile(gemm)(torch.randn(4, 64, 128, requires_grad=True), torch.randn(4, 128, 96))
+if sys.argv[1] == "off":
+    turn_off(TypeError())
+result.sum().backward()
+print(counters["aot_autograd"]["autograd_cache_hit"])
+"""
+    (path,) = diode_lut.config.tables
+    variables = {"DIODE_LUT_TABLES": path, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    done = [after_inductor.run("-c", program, how, **variables) for how in ("off", "on", "on")]
+    assert [each.stdout for each in done] == ["0\n", "0\n", "1\n"], done[0].stderr
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_compiled_artifact_is_saved(fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled on its own can be saved and loaded, with the kernels that it got, also after such an error."""
+
+    def compile_alone() -> Any:
+        graph = make_fx(lambda a, b: (torch.bmm(a, b),), tracing_mode="fake")(A, B)
+        return torch._inductor.standalone_compile(graph, [A, B], dynamic_shapes="from_example_inputs")
+
+    with monkeypatch.context() as once:
+        if fails:
+            once.setattr(CppBmmTemplate, "add_choices", raise_memory_error)
+        artifact = compile_alone()
+    for kind in ("unpacked", "binary"):
+        artifact.save(path=str(tmp_path / kind), format=kind)
+        with fresh_cache():
+            loaded = torch._inductor.CompiledArtifact.load(path=str(tmp_path / kind), format=kind)
+            torch.testing.assert_close(loaded(A, B)[0], torch.bmm(A, B))
+    with diode_lut.profile_predictions() as counts:
+        compile_alone()
+    assert counts.total_predictions + counts.no_choice - counts.cached == fails
+
+
+def raise_memory_error(*_: object, **__: object) -> None:
+    raise MemoryError

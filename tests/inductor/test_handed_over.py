@@ -1,0 +1,106 @@
+"""Graphs that Inductor has compiled in a process of its own: which of them are in the caches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from diode_lut.domain.hardware import detect_hardware
+from tests.forks import Forks
+
+ROOT = Path(__file__).parents[2]
+
+FAULT = """
+from diode_lut.runtime.post_import import when_imported
+when_imported("torch._inductor.codegen.cpp_bmm_template", "fault:install")
+"""
+"""Runs when Python starts."""
+
+INSTALL_FAULT = """
+import os
+def install(module):
+    template = module.CppBmmTemplate
+    add_choices = template.add_choices
+    def failing(*arguments, **named):
+        if os.path.exists("full"):
+            raise MemoryError
+        return add_choices(*arguments, **named)
+    template.add_choices = staticmethod(failing)
+"""
+"""While there is a file "full", an answer fails with an error that may not happen again."""
+
+PROGRAM = """
+import os, sys, torch, diode_lut
+from torch._dynamo.utils import counters
+
+def compile_for(batch):
+    torch._dynamo.reset()
+    counters.clear()
+    a, b = torch.randn(batch, 16, 32), torch.randn(batch, 32, 24)
+    torch.testing.assert_close(torch.compile(torch.bmm)(a, b), torch.bmm(a, b))
+    found = {"hit": counters["aot_autograd"]["autograd_cache_hit"]}
+    found["template"] = counters["inductor"]["cpp_templated_kernel_counter"]
+    print(batch, *filter(found.get, found))
+
+def turn_off():
+    from diode_lut.inductor import switch
+    switch.turn_off(TypeError())
+"""
+
+ELSEWHERE = """
+if __name__ == "__main__":
+    from torch._inductor import compile_fx  # arms the hook
+    from diode_lut.inductor.switch import cache_identity
+    diode_lut.config.tables = ("replaced.json",)
+    cache_identity()
+    os.replace("other.json", "replaced.json")
+    compile_for(2)
+    diode_lut.config.tables = ("kept.json",)
+    open("full", "w").close()
+    compile_for(3)
+    os.remove("full")
+    compile_for(4)
+    turn_off()
+    compile_for(5)
+"""
+
+HERE = """
+_, table, *batches = sys.argv
+diode_lut.config.tables = (table,)
+for batch in batches:
+    compile_for(int(batch))
+turn_off()
+compile_for(5)
+"""
+
+
+def test_graphs_of_another_process_are_served_if_they_are_what_their_keys_stand_for(
+    table_file: Callable[..., Path], tmp_path: Path, after_torch: Forks, after_inductor: Forks
+) -> None:
+    """Not if that process read another table, or an answer failed there. Where the hook is off, it is off there."""
+    hardware = {**detect_hardware("cpu")._asdict(), "aliases": []}
+    for name, template in (("replaced", "cpp_gemm"), ("other", "aten"), ("kept", "cpp_gemm")):
+        row = {"op": "bmm", "note": name, "configs": [{"template": template}]}
+        table_file(f"{name}.json", row, hardware=hardware)
+    first = (tmp_path / "replaced.json").read_bytes()
+    for name, text in {
+        "sitecustomize.py": FAULT,
+        "fault.py": INSTALL_FAULT,
+        "elsewhere.py": PROGRAM + ELSEWHERE,
+        "here.py": PROGRAM + HERE,
+    }.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    def run(forks: Forks, mode: str, *arguments: str) -> list[str]:
+        path = os.pathsep.join([str(ROOT), str(tmp_path)])
+        variables = {"TORCHINDUCTOR_FX_COMPILE_MODE": mode, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+        done = forks.run(*arguments, cwd=tmp_path, PYTHONPATH=path, **variables)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    assert run(after_torch, "SUBPROCESS", "elsewhere.py") == ["2", "3", "4", "5"]
+    (tmp_path / "replaced.json").write_bytes(first)
+    assert run(after_inductor, "NORMAL", "here.py", "replaced.json", "2") == ["2 template", "5 hit"]
+    found = run(after_inductor, "NORMAL", "here.py", "kept.json", "3", "4")
+    assert found == ["3 template", "4 hit template", "5 hit"]
