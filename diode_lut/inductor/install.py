@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -32,6 +33,10 @@ class Factory:
         except Exception as error:
             turn_off(error)
             return _inductors_own() if self.previous is None else self.previous()
+
+    def __repr__(self) -> str:
+        """The same in every process that decides the same: vLLM hashes Inductor's configuration as text."""
+        return f"Factory({self.previous!r}, {cache_identity()!r})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Factory:
         """Itself, whatever tables there are: Inductor copies it for each thread, and keys its caches by a copy."""
@@ -151,6 +156,23 @@ def install_saving_of_entries(autograd_cache: Any) -> None:
         cache.save = staticmethod(saving(cache.save))
     except Exception as error:
         turn_off(error)
+
+
+def complete_factors(compiler_interface: ModuleType) -> None:
+    """Have vLLM key its own cache by what answers depend on, given ``vllm.compilation.compiler_interface``.
+
+    It loads graphs from that cache without asking Inductor. Releases that hash Inductor's configuration know what
+    answers depend on; earlier ones hash PyTorch's release and the device only.
+    """
+    factors: Callable[[], list[Any]] | None = getattr(compiler_interface, "get_inductor_factors", None)
+    if factors is None or hasattr(factors, "__wrapped__"):
+        return
+
+    @wraps(factors)
+    def with_answers() -> list[Any]:
+        return [*factors(), repr(cache_identity())]
+
+    vars(compiler_interface)["get_inductor_factors"] = with_answers
 
 
 class PaddingQuestion:

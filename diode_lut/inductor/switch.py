@@ -45,9 +45,10 @@ def cache_identity() -> tuple[Hashable, ...]:
     if is_off():
         return ("off",)
     try:
+        from diode_lut.inductor.dynamic import compile_range
         from diode_lut.inductor.snapshot import snapshot
 
-        return snapshot().identity
+        return (*snapshot().identity, compile_range())
     except Exception as error:
         turn_off(error)
         return ("unknown", uuid4().hex)
