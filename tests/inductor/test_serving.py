@@ -162,3 +162,37 @@ def plugin() -> tuple[str, str, str]:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     ((name, value),) = re.findall(rf'\[project.entry-points."{group}"\]\n(\w+) = "([\w.:]+)"', text)
     return name, value, group
+
+
+WRITES = """
+import os, sys
+sys.dont_write_bytecode = True
+written = []
+
+def note(event, arguments):
+    if event == "open" and isinstance(arguments[0], str) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+        written.append(arguments[0])
+    elif event in ("os.mkdir", "os.rename", "os.remove", "os.link", "os.symlink"):
+        written.append(str(arguments[0]))
+
+sys.addaudithook(note)
+import diode_lut, torch
+operands = torch.randn(4, 16, 128), torch.randn(4, 128, 96)
+with diode_lut.profile_predictions() as counts:
+    torch.compile(torch.bmm)(*operands)
+assert counts.hits["user"] == 1
+directory = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+print([path for path in written if not path.startswith((directory, "/dev/", "/proc/"))], len(written) > 0)
+"""
+
+
+def test_nothing_is_written_but_inductors_caches(
+    table_file: Callable[..., Path], tmp_path: Path, after_inductor: Forks
+) -> None:
+    """A program whose GEMMs tables answer writes nothing but what Inductor writes, so all else may be read-only."""
+    row = {"op": "bmm", "configs": [{"template": "aten"}]}
+    table = table_file("cpu.json", row, hardware={**detect_hardware("cpu")._asdict(), "aliases": []})
+    cache = {name: str(tmp_path / "cache") for name in ("TORCHINDUCTOR_CACHE_DIR", "TMPDIR")}
+    (tmp_path / "cache").mkdir()
+    done = after_inductor.run("-c", WRITES, DIODE_LUT_TABLES=str(table), HOME=str(tmp_path / "home"), **cache)
+    assert (done.returncode, done.stdout) == (0, "[] True\n"), done.stderr
