@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 import torch
 from torch._inductor.codegen.triton import TritonScheduling
+from torch._inductor.virtualized import V
 
 import diode_lut
+from diode_lut.inductor import fusion, hook
+from diode_lut.inductor.dispatch import can_branch
 from tests.fake_cuda import Input, Lowered, lower
 from tests.inductor.test_hook import ATEN, MM, blocks, triton, uses_aten
 
@@ -224,3 +227,24 @@ def test_a_failure_in_a_branch_costs_the_branches_only(
     assert "a matmul with a dynamic size is left to Inductor: ValueError: no such kernel" in caplog.text
     assert branches(lowered) == []
     assert lowered.code.count(".run(") + len(lowered.extern) == 1
+
+
+@pytest.mark.parametrize("name", ["aot_mode", "cpp_wrapper", "fx_wrapper"])
+@pytest.mark.parametrize("epilogue", [False, True])
+def test_one_kernel_where_wrapper_code_cannot_branch(
+    name: str, epilogue: bool, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AOTInductor and wrappers in C++ get the kernel with the least regret over the range, also with an epilogue."""
+
+    def there() -> bool:
+        with monkeypatch.context() as patch:
+            patch.setattr(V.graph, name, True)
+            return can_branch()
+
+    for module in (hook, fusion):
+        monkeypatch.setattr(module, "can_branch", there)
+    rows(*SMALL_AND_LARGE)
+    function = (lambda a, b: (a @ b).relu()) if epilogue else torch.mm
+    lowered = lower(function, Input((16, 1024), dynamic=[0], most=8192), B)
+    (kernel,) = lowered.triton_templates
+    assert (blocks(kernel)[:3], branches(lowered)) == ([128, 128, 64], [])

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.utils import fresh_cache
+from torch.profiler import ProfilerActivity, profile
 
 import diode_lut
 from diode_lut.domain.hardware import detect_hardware
@@ -80,32 +81,46 @@ def test_the_range_is_part_of_the_keys(vllm: Vllm) -> None:
         assert small == again != cache_identity()
 
 
+def saved(artifact: Any, path: Path) -> Any:
+    """The artifact, loaded from its file."""
+    artifact.save(path=str(path), format="binary")
+    return torch._inductor.CompiledArtifact.load(path=str(path))
+
+
+def serialized(artifact: Any, _: Path) -> Any:
+    """The artifact, made of its bytes."""
+    return type(artifact).deserialize(artifact.serialize())
+
+
 @pytest.mark.parametrize("vllm", CONTEXTS[:1], indirect=True)
-def test_a_graph_that_is_compiled_as_vllm_does(vllm: Vllm, table_file: Callable[..., Path], tmp_path: Path) -> None:
-    """Each range's artifact has the kernel for its sizes, also where it is loaded from its file."""
+@pytest.mark.parametrize(("options", "kept"), [({}, saved), ({"aot": True}, serialized)], ids=["files", "bytes"])
+def test_a_graph_that_is_compiled_as_vllm_does(
+    vllm: Vllm, options: dict[str, Any], kept: Callable[..., Any], table_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Each range's artifact is for its sizes, and right, also where it is kept in a file or as bytes."""
     cpp, aten = {"template": "cpp_gemm", "gain_permille": 1500}, {"template": "aten"}
     rows = [{"op": "bmm", "m": [1, 63], "configs": [cpp]}, {"op": "bmm", "m": [64, 8192], "configs": [aten]}]
     path = str(table_file("cpu.json", *rows, hardware={**detect_hardware("cpu")._asdict(), "aliases": []}))
-    found = {}
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        loaded = []
         for sizes in ((1, 63), (64, 8192)):
-            with vllm.compiles(*sizes), diode_lut.profile_predictions() as counts:
-                artifact = torch._inductor.standalone_compile(graph, inputs, dynamic_shapes="from_graph")
-                artifact.save(path=str(tmp_path / str(sizes)), format="binary")
-                found[sizes] = counts.hits["user"]
-        loaded = [torch._inductor.CompiledArtifact.load(path=str(each)) for each in sorted(tmp_path.glob("(*"))]
-        return lambda *args: loaded[0 if args[-1].shape[1] < 64 else 1](*args)
+            with vllm.compiles(*sizes):
+                artifact = torch._inductor.standalone_compile(graph, inputs, dynamic_shapes="from_graph", **options)
+            loaded.append(kept(artifact, tmp_path / str(sizes)))
+        return lambda *args: loaded[0 if args[0] < 64 else 1](*args)  # the first is the size
 
     a, b = torch.randn(4, 16, 32), torch.randn(4, 32, 24)
     torch._dynamo.mark_dynamic(a, 1)
     with fresh_cache(), diode_lut.config.patch(tables=(path,), tiers=("user",)):
         torch._dynamo.reset()
         compiled = torch.compile(torch.bmm, backend=backend)
-        for m in (16, 100):
-            operand = a if m == 16 else torch.randn(4, m, 32)
-            torch.testing.assert_close(compiled(operand, b), torch.bmm(operand, b))
-    assert found == {(1, 63): 1, (64, 8192): 1}
+        for operand, library in ((a, False), (torch.randn(4, 100, 32), True)):
+            compiled(operand, b)
+            with profile(activities=[ProfilerActivity.CPU]) as trace:
+                result = compiled(operand, b)
+            torch.testing.assert_close(result, torch.bmm(operand, b))
+            assert any(event.name == "aten::bmm" for event in trace.events()) == library
 
 
 def test_the_key_of_vllms_own_cache(table_file: Callable[..., Path]) -> None:
