@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -164,15 +163,20 @@ def complete_factors(compiler_interface: ModuleType) -> None:
     It loads graphs from that cache without asking Inductor. Releases that hash Inductor's configuration know what
     answers depend on; earlier ones hash PyTorch's release and the device only.
     """
-    factors: Callable[[], list[Any]] | None = getattr(compiler_interface, "get_inductor_factors", None)
-    if factors is None or hasattr(factors, "__wrapped__"):
-        return
+    vllms = getattr(compiler_interface, "get_inductor_factors", None)
+    if vllms is not None and not isinstance(vllms, Factors):
+        vars(compiler_interface)["get_inductor_factors"] = Factors(vllms)
 
-    @wraps(factors)
-    def with_answers() -> list[Any]:
-        return [*factors(), repr(cache_identity())]
 
-    vars(compiler_interface)["get_inductor_factors"] = with_answers
+class Factors:
+    """What vLLM computes a key of; ``vllms`` is the function that it has for that."""
+
+    def __init__(self, vllms: Callable[[], list[Any]]) -> None:
+        self._vllms = vllms
+
+    def __call__(self) -> list[Any]:
+        """Also what answers depend on."""
+        return [*self._vllms(), repr(cache_identity())]
 
 
 class PaddingQuestion:

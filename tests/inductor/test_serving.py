@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -126,7 +127,7 @@ def test_a_graph_that_is_compiled_as_vllm_does(
 def test_the_key_of_vllms_own_cache(table_file: Callable[..., Path]) -> None:
     """It follows what answers depend on, in releases that hash Inductor's configuration and in those that do not."""
     interface = ModuleType("vllm.compilation.compiler_interface")
-    vars(interface)["get_inductor_factors"] = lambda: ["the system", "PyTorch"]
+    vars(interface)["get_inductor_factors"] = cache(lambda: ["the system", "PyTorch"])
     complete_factors(interface)
     complete_factors(interface)
     key: Callable[[], str] = lambda: str(vars(interface)["get_inductor_factors"]())  # noqa: E731
