@@ -228,6 +228,14 @@ class TestExplain:
         assert one.startswith("  where there can be one kernel only: m from 2 to 512: aten, as ")
         assert result.exit_code == 0
 
+    def test_sizes_that_no_row_covers(self, table_file: Write) -> None:
+        """Where ``--dynamic`` goes far beyond all rows, it says that the library has these sizes, and why."""
+        path = table_file("mine.json", {"m": [1, 512], "configs": [{**TRITON, "gain_permille": 1500}]})
+        result = call("explain", "mm", 8, 64, 64, "--dynamic", "m=1:65536", "--hardware", "mine", "--table", path)
+        _, small, large, _ = result.stdout.splitlines()
+        assert small.startswith("  m from 1 to 1448: triton_mm 128x128x64 g8 s4 w8, as ")
+        assert large == "  m from 1449 to 65536: aten, because no table and no model answers"
+
     @pytest.mark.parametrize("wrong", ["m", "m=0:8", "m=9:8", "q=1:2", "b=1:2"])
     def test_a_size_that_cannot_change(self, wrong: str) -> None:
         """What is no size of the op with a range is an error in one line."""

@@ -36,6 +36,7 @@ NOT_RUN = {
     "from-torch-diode.md": 1,
     "gpus.md": 1,
     "programs.md": 2,
+    "serving.md": 1,
 }
 """How many blocks of a document are marked as not run: those that need a GPU, distilling, and the targets of make."""
 
@@ -132,6 +133,7 @@ PREPARATIONS: dict[str, Callable[[Path], None]] = {
     "from-torch-diode.md": files_of_torch_diode,
     "receipts.md": timings,
     "reviewing.md": tables_to_compare,
+    "serving.md": two_tables,
     "troubleshooting.md": two_tables,
 }
 

@@ -61,6 +61,8 @@ def branches(pieces: Sequence[Piece], axis: Axis, inputs: Any, build: Build) -> 
 
 
 def _kernel(piece: Piece, build: Build) -> ChoiceCaller:
+    if not piece.decision.configs:  # no source answers for any of its sizes
+        return build(piece.config)
     for config, choice in runnable(piece.decision, build):
         if config == piece.config and isinstance(choice, (TritonTemplateCaller, ExternKernelCaller)):
             return choice

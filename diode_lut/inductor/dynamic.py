@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from diode_lut.domain.problem import MAX_SIZE, OP_SIZES
 from diode_lut.selection.dynamic import Axis
@@ -36,8 +38,29 @@ def axes_of_tensors(op: str, a: torch.Tensor, b: torch.Tensor) -> tuple[Axis, ..
 
 
 def _bounds(env: ShapeEnv, expression: sympy.Expr) -> tuple[int, int | None]:
-    """The least and the largest value, as far as the bounds of symbols say; None for no largest."""
+    """The least and the largest value, as far as symbols' bounds and the serving engine say; None for no largest."""
     bounds = env.bound_sympy(expression)
+    tokens = compile_range()
+    if tokens is not None and len(expression.free_symbols) == 1:
+        (symbol,) = expression.free_symbols
+        within = bound_sympy(expression, {symbol: ValueRanges(*tokens)})
+        bounds = within & bounds if within.lower <= bounds.upper and bounds.lower <= within.upper else bounds
     low = int(bounds.lower) if bounds.lower.is_Integer else 1
     high = int(bounds.upper) if bounds.upper.is_Integer and bounds.upper <= MAX_SIZE else None
     return min(max(low, 1), MAX_SIZE), high
+
+
+_CONTEXTS = ("vllm.compilation.passes.inductor_pass", "vllm.compilation.inductor_pass")
+"""Where vLLM keeps the context of its passes, in its present releases and in earlier ones."""
+
+
+def compile_range() -> tuple[int, int] | None:
+    """The least and the largest number of tokens for which vLLM has this graph compiled; None where it says nothing.
+
+    vLLM compiles one graph for several ranges, without bounds on the symbol that stands for the number of tokens. Only
+    the context of its passes has the range.
+    """
+    module = next(filter(None, map(sys.modules.get, _CONTEXTS)), None)
+    found = getattr(getattr(module, "_pass_context", None), "compile_range", None)
+    low, high = getattr(found, "start", None), getattr(found, "end", None)
+    return (low, high) if isinstance(low, int) and isinstance(high, int) and 0 < low <= high else None

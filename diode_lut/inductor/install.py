@@ -33,6 +33,10 @@ class Factory:
             turn_off(error)
             return _inductors_own() if self.previous is None else self.previous()
 
+    def __repr__(self) -> str:
+        """The same in every process that decides the same: vLLM hashes Inductor's configuration as text."""
+        return f"Factory({self.previous!r}, {cache_identity()!r})"
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Factory:
         """Itself, whatever tables there are: Inductor copies it for each thread, and keys its caches by a copy."""
         return self
@@ -151,6 +155,28 @@ def install_saving_of_entries(autograd_cache: Any) -> None:
         cache.save = staticmethod(saving(cache.save))
     except Exception as error:
         turn_off(error)
+
+
+def complete_factors(compiler_interface: ModuleType) -> None:
+    """Have vLLM key its own cache by what answers depend on, given ``vllm.compilation.compiler_interface``.
+
+    It loads graphs from that cache without asking Inductor. Releases that hash Inductor's configuration know what
+    answers depend on; earlier ones hash PyTorch's release and the device only.
+    """
+    vllms = getattr(compiler_interface, "get_inductor_factors", None)
+    if vllms is not None and not isinstance(vllms, Factors):
+        vars(compiler_interface)["get_inductor_factors"] = Factors(vllms)
+
+
+class Factors:
+    """What vLLM computes a key of; ``vllms`` is the function that it has for that."""
+
+    def __init__(self, vllms: Callable[[], list[Any]]) -> None:
+        self._vllms = vllms
+
+    def __call__(self) -> list[Any]:
+        """Also what answers depend on."""
+        return [*self._vllms(), repr(cache_identity())]
 
 
 class PaddingQuestion:

@@ -56,7 +56,7 @@ class Snapshot(runtime.Snapshot):
 
     def record_fusion(self, decision: Decision, served: Config) -> None:
         """Also in the trace."""
-        trace_decision(decision, (served,))
+        trace_decision(decision, (served,) if decision.configs else ())
         super().record_fusion(decision, served)
 
     def record_no_choice(self, problem: Problem, device: str | torch.device) -> None:

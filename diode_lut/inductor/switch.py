@@ -51,9 +51,10 @@ def cache_identity() -> tuple[Hashable, ...]:
     if is_off():
         return OFF
     try:
+        from diode_lut.inductor.dynamic import compile_range
         from diode_lut.inductor.snapshot import snapshot
 
-        return snapshot().identity
+        return (*snapshot().identity, compile_range())
     except Exception as error:
         turn_off(error)
         return ("unknown", uuid4().hex)

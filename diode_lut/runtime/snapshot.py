@@ -133,9 +133,9 @@ class Snapshot:
         return self._pieces[key]
 
     def record_fusion(self, decision: Decision, served: Config) -> None:
-        """Record a decision that was considered for an epilogue, now that the epilogue is known."""
+        """Record a decision that was considered for an epilogue, or for a part of a range, now that it is taken."""
         recorder.decided(decision, 0.0)
-        recorder.served(decision, (served,))
+        recorder.served(decision, (served,) if decision.configs else ())
 
     def record(self, decision: Decision, served: tuple[Config, ...]) -> None:
         """Record which of the decision's configs Inductor gets; with none, MissError under the setting ``strict``."""

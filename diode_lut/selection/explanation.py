@@ -111,7 +111,7 @@ class OverSizes(NamedTuple):
     def __str__(self) -> str:
         """For people, in several lines."""
         lines = [f"{self.problem} on {self.whole.hardware}, {self.whole.over}"]
-        lines += [f"  {_who(piece.decision, piece.config)}" for piece in self.parts]
+        lines += [f"  {_part(piece)}" for piece in self.parts]
         name = "where there can be one kernel only: " if self.parts else ""
         return as_lines([*lines, f"  {name}{_who(self.whole, next(iter(self.whole.configs), ATEN))}"])
 
@@ -122,6 +122,12 @@ def explain_over(
     """What a problem gets if its sizes along the axis may change, with at most ``most`` kernels."""
     parts = pieces_over(selector, problem, axis, threshold, most, library=True) if most > 1 else ()
     return OverSizes(problem, parts, decide_over(selector, problem, (axis,), threshold, padding=padding))
+
+
+def _part(piece: Piece) -> str:
+    if not piece.decision.configs:
+        return f"{piece.decision.over}: {piece.config}, because no table and no model answers"
+    return _who(piece.decision, piece.config)
 
 
 def _who(decision: Decision, config: Config) -> str:

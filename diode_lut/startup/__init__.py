@@ -2,5 +2,19 @@
 
 ``diode_lut.pth`` is installed beside the package. Python runs its line in every process, and without the variable
 ``DIODE_LUT`` nothing happens. ``sitecustomize.py`` does the same where this directory is in ``PYTHONPATH``, where the
-commands ``run``, ``tune`` and ``compare`` put it.
+commands ``run``, ``tune`` and ``compare`` put it. vLLM calls ``plugin``.
 """
+
+from __future__ import annotations
+
+from diode_lut.runtime.post_import import when_imported
+from diode_lut.settings import autoregister
+
+
+def plugin() -> None:
+    """What vLLM calls in each of its processes, once or more, by the entry point in ``vllm.general_plugins``.
+
+    The import of diode_lut has armed the hook.
+    """
+    if autoregister():
+        when_imported("vllm.compilation.compiler_interface", "diode_lut.inductor.install:complete_factors")

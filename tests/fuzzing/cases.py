@@ -10,11 +10,14 @@ from typing import Any
 
 from diode_lut.domain.hardware import Hardware
 from tests.fuzzing.gemms import Gemm, draw_gemm
-from tests.fuzzing.graphs import Graph, draw_graph
+from tests.fuzzing.graphs import Graph, bounded, draw_graph
 from tests.fuzzing.options import draw_options
-from tests.fuzzing.rows import Row, draw_graph_rows, draw_rows
+from tests.fuzzing.rows import Row, draw_graph_rows, draw_parts, draw_rows
 
 MODES = ("default", "max-autotune-no-cudagraphs", "reduce-overhead")
+
+BOUNDED = 0.4
+"""The share of graphs in which sizes change within bounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,14 +99,18 @@ def draw_graph_case(seed: int, number: int) -> GraphCase:
     """Graph ``number`` of a seed."""
     random = Random(f"graph {seed}/{number}")
     graph = draw_graph(random)
+    changing = Random(f"bounds {seed}/{number}")
+    graph = bounded(changing, graph) if changing.random() < BOUNDED else graph
     settings: dict[str, Any] = {}
+    if graph.bounds:
+        settings["dynamic_kernels"] = changing.choice([1, 2, 3, 3, 3, 8])
     if random.random() < 0.1:
         settings.update(random.choice([{"policy": "verify"}, {"top_k": 2}, {"top_k": 3}]))
     return GraphCase(
         seed=seed,
         number=number,
         graph=graph,
-        rows=draw_graph_rows(random, graph),
+        rows=[*draw_graph_rows(random, graph), *draw_parts(changing, graph)],
         mode=random.choices(MODES[:2], [8, 2])[0],
         settings=settings,
         options=draw_options(random),

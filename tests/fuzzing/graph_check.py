@@ -13,6 +13,7 @@ from torch._dynamo.utils import counters
 from torch._inductor import config as inductor_config
 from torch._inductor.utils import run_and_get_code
 
+import diode_lut
 from tests.fuzzing.bounded import ROUNDING
 from tests.fuzzing.cases import GraphCase
 from tests.fuzzing.graphs import Graph
@@ -42,9 +43,12 @@ def executed_graph(case: GraphCase, device: str, directory: Path) -> Outcome:
         if not all(each.isfinite().all() for run in runs for each in run.eager):
             return Outcome("void", "eager is not finite")
 
+        compiles = []
+
         def attempt() -> str:
             torch._dynamo.reset()
             torch.manual_seed(case.number)
+            graphs = counters["stats"]["unique_graphs"]
             before = counters["inductor"]["select_algorithm_autotune"]
             overruns = _overruns()
             codes: list[str] = []
@@ -58,9 +62,16 @@ def executed_graph(case: GraphCase, device: str, directory: Path) -> Outcome:
             if _overruns() > overruns:
                 raise GuaranteeError("a kernel wrote beside a tensor")
             check_timed(case, counters["inductor"]["select_algorithm_autotune"] - before)
+            compiles.append(counters["stats"]["unique_graphs"] - graphs)
             return "\n".join(codes)
 
-        return outcome_of(case, torch.device(device).type, directory, attempt)
+        outcome = outcome_of(case, torch.device(device).type, directory, attempt)
+        if graph.bounds and compiles and compiles[0] > 1:
+            with diode_lut.config.patch(policy="off"):
+                attempt()
+            if compiles[-1] < compiles[0]:
+                return Outcome("failed", f"{compiles[0]} compiles, and {compiles[-1]} without diode_lut")
+        return outcome
 
 
 def _options(case: GraphCase) -> dict[str, Any]:
@@ -111,10 +122,15 @@ class _Run(NamedTuple):
     @classmethod
     def of(cls, graph: Graph, sizes: Sizes, device: str) -> _Run:
         tensors = []
-        for spec, scale in zip(graph.inputs(sizes), graph.scales, strict=True):
+        for place, (spec, scale) in enumerate(zip(graph.inputs(sizes), graph.scales, strict=True)):
             tensor = filled(spec, device, scale)
+            bounds = graph.bounds_of(place)
             for dimension in spec.dynamic:
-                torch._dynamo.maybe_mark_dynamic(tensor, dimension)
+                if dimension in bounds:
+                    low, high = bounds[dimension]
+                    torch._dynamo.mark_dynamic(tensor, dimension, min=low, max=high)
+                else:
+                    torch._dynamo.maybe_mark_dynamic(tensor, dimension)
             tensors.append(tensor)
         before = [_memory(tensor).clone() for tensor in tensors]
         exact = _results(graph, graph.function(torch.float64), [tensor.cpu().double() for tensor in tensors])

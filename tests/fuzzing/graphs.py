@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from random import Random
 from typing import Any, NamedTuple
@@ -56,8 +56,8 @@ class Graph:
     """A function of some tensors, as source, and what it is called with.
 
     ``scales``: standard deviation of each operand. ``dynamic`` names the dimensions that may change, ``again`` has
-    further sizes of all. ``backward``: gradients for all operands are computed as well. ``frozen``: all operands but
-    the first are a module's constants.
+    further sizes of all. ``bounds``: the least and the largest size of those that change within bounds. ``backward``:
+    gradients for all operands are computed as well. ``frozen``: all operands but the first are a module's constants.
     """
 
     source: str
@@ -68,6 +68,7 @@ class Graph:
     sizes: Sizes
     again: tuple[Sizes, ...] = ()
     dynamic: str = ""
+    bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
     tf32: bool = False
     backward: bool = False
     frozen: bool = False
@@ -77,6 +78,11 @@ class Graph:
         every = all_sizes(sizes, self.made)
         changing = self.dynamic + "".join(dim for dim, text in self.made.items() if set(text) & set(self.dynamic))
         return [operand.input(every, self.dtype, changing) for operand in self.operands]
+
+    def bounds_of(self, place: int) -> dict[int, tuple[int, int]]:
+        """The bounds of an operand's dimensions, as the function is given it."""
+        dims = self.operands[place].given_dims()
+        return {index: self.bounds[dim] for index, dim in enumerate(dims) if dim in self.bounds}
 
     def function(self, low: torch.dtype | None = None) -> Callable[..., tuple[torch.Tensor, ...]]:
         """The function, whose values have the graph's type, or ``low`` everywhere."""
@@ -101,7 +107,7 @@ class Graph:
     def __str__(self) -> str:
         how = [name for name in ("tf32", "backward", "frozen") if getattr(self, name)]
         called = [f"{each.dims} {each.storage} {each.before} {each.amount}" for each in self.operands]
-        sizes = f"sizes {self.sizes}, then {self.again}, dynamic {self.dynamic!r}, made {self.made}"
+        sizes = f"sizes {self.sizes}, then {self.again}, dynamic {self.dynamic!r} {self.bounds}, made {self.made}"
         return f"{self.dtype} {' '.join(how)}\n  operands {called}\n  {sizes}\n{self.source}"
 
 
@@ -141,6 +147,33 @@ def draw_graph(random: Random) -> Graph:
         backward=backward,
         frozen=not backward and not dynamic and random.random() < 0.15,
     )
+
+
+def bounded(random: Random, graph: Graph) -> Graph:
+    """The graph with one or two sizes that change within bounds, and more sizes between them; itself where none can."""
+    known = {dim for operand in graph.operands for dim in operand.given_dims()}
+    able = [dim for dim in BASE if dim in known and graph.sizes[dim] > 1]
+    dims = random.sample(able, min(len(able), random.choice([1, 1, 1, 2])))
+    if not dims or graph.frozen:
+        return graph
+    bounds = {dim: (random.choice([2, min(graph.sizes[dim], 9)]), _largest(random, graph.sizes[dim])) for dim in dims}
+    again = []
+    for _ in range(8):
+        drawn = {dim: _within(random, bounds[dim], graph.sizes[dim]) for dim in dims}
+        sizes = {**graph.sizes, **drawn}
+        if all(size > 1 for dim, size in all_sizes(sizes, graph.made).items() if dim in graph.made):
+            again.append(sizes)
+    return replace(graph, dynamic="".join(dims), bounds=bounds, again=tuple(again[:3]))
+
+
+def _largest(random: Random, size: int) -> int:
+    return random.choice([2 * size, 2 * size, 512, 8192])
+
+
+def _within(random: Random, bounds: tuple[int, int], size: int) -> int:
+    """A size between the bounds, often one of them; Triton's interpreter has no time for far more than ``size``."""
+    low, high = bounds[0], min(bounds[1], 2 * size)
+    return random.choice([low, high, *(each for each in SIZES if low <= each <= high)])
 
 
 @dataclass

@@ -37,14 +37,22 @@ class Operand(NamedTuple):
 
     def input(self, sizes: Sizes, dtype: torch.dtype, dynamic: str) -> Input:
         """What the compiled function is given for it; the dimensions named in ``dynamic`` may change."""
-        swapped = self.before in ("transposed", "relu of transposed")
-        dims = self.dims[:-2] + self.dims[:-3:-1] if swapped else self.dims
+        dims = self._dims()
         shape = [sizes[dim] for dim in dims]
         if self.before == "sliced":
             shape[-1] += CUT
         stride, offset = _placed(shape, self.storage, self.amount)
         changing = [index for index, dim in enumerate(dims) if dim in dynamic]
         return Input(tuple(shape), self._given(dtype), stride, offset, changing)
+
+    def given_dims(self) -> str:
+        """The dimensions of what the function is given; a space for one that is made smaller before it is used."""
+        dims = self._dims()
+        return dims[:-1] + " " if self.before == "sliced" else dims
+
+    def _dims(self) -> str:
+        swapped = self.before in ("transposed", "relu of transposed")
+        return self.dims[:-2] + self.dims[:-3:-1] if swapped else self.dims
 
     def prepared(self, tensor: Any, dtype: torch.dtype) -> Any:
         """The operand made of what the function is given."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -58,6 +59,24 @@ def draw_graph_rows(random: Random, graph: Graph) -> list[Row]:
         configs = _graph_configs(random, "mm", sizes)
         rows.append({"op": random.choice(["mm", "addmm"]), dim: [low, 4 * low], "configs": configs})
     return rows
+
+
+def draw_parts(random: Random, graph: Graph) -> list[Row]:
+    """Rows for parts of the range of a size that changes within bounds, each with gains of its own; none without."""
+    rows: list[Row] = []
+    for op in ("mm", "addmm", "bmm", "baddbmm") if graph.bounds else ():
+        size = random.choice("mmmnk")
+        borders = sorted({1, 2**14, *random.sample([3, 9, 17, 33, 65, 100, 129, 257, 1025], random.choice([1, 2, 3]))})
+        for low, above in pairwise(borders):
+            configs = _graph_configs(random, op, all_sizes(graph.sizes, graph.made))
+            gains = sorted((random.randint(800, 2000) for _ in configs), reverse=True)
+            timed = list(map(_timed, configs, gains))
+            rows.append({"op": op, size: [low, above - 1], "configs": timed})
+    return rows
+
+
+def _timed(config: Row, gain: int) -> Row:
+    return config if config["template"] == "aten" else {**config, "gain_permille": gain}
 
 
 def _graph_configs(random: Random, op: str, sizes: dict[str, int]) -> list[Row]:

@@ -37,8 +37,20 @@ class Files:
     def table(self, name: str, *, library: bool, **hardware: Any) -> str:
         """The path of a table for this machine's hardware, but for the fields of ``hardware``."""
         entry = {"op": "bmm", "configs": [(ATEN if library else self._kernel).to_json()]}
+        return self._written(name, entry, **hardware)
+
+    def table_along_m(self, name: str, gains: dict[tuple[int, int], int]) -> str:
+        """The path of a table with a row for each range of M, and what the device's own kernel gains there."""
+        kernel, library = self._kernel.to_json(), ATEN.to_json()
+        rows = [
+            {"op": "bmm", "m": list(part), "configs": sorted_by_gain({**kernel, "gain_permille": gain}, library)}
+            for part, gain in gains.items()
+        ]
+        return self._written(name, *rows)
+
+    def _written(self, name: str, *rows: dict[str, Any], **hardware: Any) -> str:
         fields = {**self._hardware._asdict(), "aliases": [], **hardware}
-        return str(self._table_file(f"{name}.json", entry, hardware=fields))
+        return str(self._table_file(f"{name}.json", *rows, hardware=fields))
 
     def model(self, name: str, *, library: bool) -> str:
         """The path of a model that knows the GEMM."""
@@ -47,6 +59,10 @@ class Files:
         weights = small.weights(0.5 if library else -0.5, "aten", len(candidates))
         write_model(small.model(candidates=candidates, kinds=[KNOWN], weights=weights), path)
         return str(path)
+
+
+def sorted_by_gain(kernel: dict[str, Any], library: dict[str, Any]) -> list[dict[str, Any]]:
+    return [kernel, library] if kernel["gain_permille"] > 1000 else [library, kernel]
 
 
 @pytest.fixture(params=DEVICES)
@@ -63,11 +79,12 @@ def files(device: str, tmp_path: Path, table_file: Callable[..., Path]) -> Files
 def outcomes(device: str, tmp_path: Path, after_inductor: Forks) -> Callable[..., dict[str, set[str]]]:
     """Compiles with each of these settings in one new process, first without AOTAutograd's cache, then with it.
 
-    Says whether the cache in question answered, and whose kernel ran, in all that happened.
+    Says whether the cache in question answered, and whose kernel ran, in all that happened. With ``m`` in the settings,
+    M is dynamic, and first this.
     """
 
     def run(**settings: Settings) -> dict[str, set[str]]:
-        steps = [{"settings": each, "autograd_cache": on} for on in (False, True) for each in settings.values()]
+        steps = [{"autograd_cache": on, **_step(**each)} for on in (False, True) for each in settings.values()]
         arguments, cache = (
             (str(PROGRAM), device, json.dumps(steps)),
             {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")},
@@ -85,6 +102,10 @@ def outcomes(device: str, tmp_path: Path, after_inductor: Forks) -> Callable[...
         }
 
     return run
+
+
+def _step(m: int | None = None, **settings: Any) -> dict[str, Any]:
+    return {"settings": settings, "m": m}
 
 
 def _outcome(report: dict[str, Any]) -> str:
@@ -129,3 +150,21 @@ def test_caches_follow_what_the_answers_depend_on(files: Files, outcomes: Callab
         "edited_in_place": {"cached library"},
         "file_gone": {"cached library"},
     }
+
+
+@pytest.mark.parametrize("first", [(16, 4096), (4096, 16)])
+@pytest.mark.parametrize(
+    ("gains", "kernel"),
+    [({(1, 63): 1500, (64, 8192): 700}, "library"), ({(1, 31): 960, (32, 8192): 1500}, "kernel")],
+)
+def test_no_cache_knows_the_size_that_came_first(
+    files: Files, outcomes: Callable[..., Any], first: tuple[int, int], gains: dict[tuple[int, int], int], kernel: str
+) -> None:
+    """A graph with a dynamic size has the same kernel in every process, whichever size each has first.
+
+    So a process may take it from the cache of one that began with another size.
+    """
+    settings = {"tables": (files.table_along_m("along-m", gains),), "dynamic_kernels": 1}
+    began, other = first
+    assert outcomes(began={**settings, "m": began}) == {"began": {f"compiled {kernel}"}}
+    assert outcomes(other={**settings, "m": other}) == {"other": {f"cached {kernel}"}}

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 import torch
 from torch._inductor.codegen.triton import TritonScheduling
+from torch._inductor.virtualized import V
 
 import diode_lut
+from diode_lut.inductor import fusion, hook
+from diode_lut.inductor.dispatch import can_branch
 from tests.fake_cuda import Input, Lowered, lower
 from tests.inductor.test_hook import ATEN, MM, blocks, triton, uses_aten
 
@@ -75,9 +78,11 @@ def test_aten_where_no_kernel_is_safe(m: int, rows: Rows) -> None:
 
 
 def test_a_row_for_one_size_is_not_for_all(rows: Rows) -> None:
-    """What is the best at one size says nothing about sizes far from it."""
+    """What is the best at one size says nothing about sizes far from it: the library has those."""
     rows({"m": [16, 16], "configs": [gains(MM, 1500)]})
-    assert uses_aten(mm_at(16))
+    assert [called == "extern_kernels.mm" for _, called in branches(mm_at(16))] == [True, False, True]
+    with diode_lut.config.patch(dynamic_kernels=1):
+        assert uses_aten(mm_at(16))
 
 
 def test_without_a_bound_the_range_is_that_of_the_rows(m: int, rows: Rows) -> None:
@@ -93,6 +98,34 @@ def test_two_sizes_that_change(rows: Rows) -> None:
     assert len(lower(torch.mm, *operands).triton_templates) == 1
     rows({"n": [64, 64], "align": 2, "configs": [gains(MM, 1200)]})
     assert uses_aten(lower(torch.mm, *operands))
+
+
+def linear_at(batch: int, length: int, **bounds: Any) -> Lowered:
+    """A linear layer of an encoder, whose batch and length may change, and are first these."""
+    weight = Input((2048, 1024))
+    return lower(torch.nn.functional.linear, Input((batch, length, 1024), dynamic=[0, 1], **bounds), weight)
+
+
+@pytest.mark.parametrize("first", [(2, 8), (64, 80)])
+def test_batch_and_length_are_one_size_of_a_linear_layer(first: tuple[int, int], rows: Rows) -> None:
+    """The number of rows is their product: it is one size, with a kernel for each part of its range."""
+    rows(*SMALL_AND_LARGE)
+    lowered = linear_at(*first, most=90)
+    assert [blocks(kernel)[:3] for kernel in lowered.triton_templates] == [[64, 128, 32], [128, 128, 64]]
+    assert len(re.findall(r"if s\d+\*s\d+ <= 63:", lowered.code)) == 1
+
+
+@pytest.mark.parametrize("first", [(2, 8), (64, 512)])
+def test_batch_and_length_of_attention(first: tuple[int, int], rows: Rows) -> None:
+    """The product of queries and keys has one kernel that is safe for all batches and lengths."""
+    batch, length = first
+    rows(
+        {"op": "bmm", "m": [1, 63], "configs": [gains({**MM, "template": "triton_bmm"}, 1300)]},
+        {"op": "bmm", "m": [64, 512], "configs": [gains({**MM, "template": "triton_bmm"}, 1100)]},
+    )
+    queries = Input((batch, length, 64), dynamic=[0, 1], most=512)
+    lowered = lower(lambda q: q @ q.transpose(1, 2), queries)
+    assert [blocks(kernel)[:3] for kernel in lowered.triton_templates] == [[64, 128, 32]]
 
 
 def test_alignment_does_not_depend_on_the_first_size(rows: Rows) -> None:
@@ -143,6 +176,16 @@ def test_the_library_can_have_a_branch(rows: Rows) -> None:
     assert len(lowered.triton_templates) == 1
 
 
+def test_the_library_has_what_no_row_covers(rows: Rows) -> None:
+    """Where bounds allow sizes that no source knows, the library is called for them, and they are missed."""
+    rows(SMALL_AND_LARGE[0], {**SMALL_AND_LARGE[1], "m": [64, 512]})
+    with diode_lut.profile_predictions() as counts:
+        lowered = mm_at(16, most=65536)
+    assert [called for _, called in branches(lowered)][2] == "extern_kernels.mm"
+    assert [blocks(kernel)[:3] for kernel in lowered.triton_templates] == [[64, 128, 32], [128, 128, 64]]
+    assert counts.fallbacks == 1
+
+
 def test_an_epilogue_is_fused_into_each_branch(m: int, rows: Rows) -> None:
     """The kernels of all branches do the pointwise work, and no other kernel does."""
     rows({"epilogue": "none", "configs": [ATEN]}, *({"epilogue": "light", **row} for row in SMALL_AND_LARGE))
@@ -184,3 +227,24 @@ def test_a_failure_in_a_branch_costs_the_branches_only(
     assert "a matmul with a dynamic size is left to Inductor: ValueError: no such kernel" in caplog.text
     assert branches(lowered) == []
     assert lowered.code.count(".run(") + len(lowered.extern) == 1
+
+
+@pytest.mark.parametrize("name", ["aot_mode", "cpp_wrapper", "fx_wrapper"])
+@pytest.mark.parametrize("epilogue", [False, True])
+def test_one_kernel_where_wrapper_code_cannot_branch(
+    name: str, epilogue: bool, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AOTInductor and wrappers in C++ get the kernel with the least regret over the range, also with an epilogue."""
+
+    def there() -> bool:
+        with monkeypatch.context() as patch:
+            patch.setattr(V.graph, name, True)
+            return can_branch()
+
+    for module in (hook, fusion):
+        monkeypatch.setattr(module, "can_branch", there)
+    rows(*SMALL_AND_LARGE)
+    function = (lambda a, b: (a @ b).relu()) if epilogue else torch.mm
+    lowered = lower(function, Input((16, 1024), dynamic=[0], most=8192), B)
+    (kernel,) = lowered.triton_templates
+    assert (blocks(kernel)[:3], branches(lowered)) == ([128, 128, 64], [])

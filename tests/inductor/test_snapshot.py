@@ -244,6 +244,33 @@ def test_a_graph_without_its_answer_is_in_no_package(table: Table, monkeypatch: 
     assert [(run.traced, run.asked) for run in runs] == [(True, 1), (False, 0)]
 
 
+@pytest.mark.parametrize("sizes", ["static", "dynamic"])
+def test_artifacts_are_served_to_those_who_would_make_the_same(table: Table, sizes: str) -> None:
+    """What was saved of the caches for other machines answers there if the tables are the same, and else does not."""
+    compiler = dynamic if sizes == "dynamic" else torch.compile
+    aten, cpp = table("aten.json", ATEN), table("cpp.json", CPP, ATEN)
+    diode_lut.config.tables = (aten,)
+    assert Run(compiler) == COMPILED
+    artifacts = torch.compiler.save_cache_artifacts()
+    assert artifacts is not None
+    for tables, expected in (((aten,), CACHED), ((cpp,), COMPILED)):
+        with fresh_cache():
+            torch.compiler.load_cache_artifacts(artifacts[0])
+            diode_lut.config.tables = tables
+            assert Run(compiler) == expected
+
+
+def dynamic(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    """The function compiled for a dynamic M."""
+    compiled = torch.compile(function)
+
+    def run(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.mark_dynamic(a, 1, min=2, max=4096)
+        return compiled(a, b)
+
+    return run
+
+
 def saved_run(**settings: Any) -> Run:
     """With a package for the next."""
     PrecompileContext.clear()

@@ -36,7 +36,9 @@ SHAPES: dict[str, tuple[Sequence[Any], ...]] = {
     "bmm": ((3, "m", 40), (3, 40, 48)),
     "baddbmm": ((3, 1, 48), (3, "m", 40), (3, 40, 48)),
     "linear": ((2, "m", 40), (48, 40), (48,)),
+    "linear of any batch": (("b", "m", 40), (48, 40), (48,)),
 }
+"""Of the operands, ``m`` and ``b`` being sizes that may change."""
 
 
 def main(directory: str) -> dict[str, Any]:
@@ -53,6 +55,7 @@ def main(directory: str) -> dict[str, Any]:
         "bmm": torch.bmm,
         "baddbmm": torch.baddbmm,
         "linear": functional.linear,
+        "linear of any batch": functional.linear,
     }
     table = Tables(Path(directory))
     found = {}
@@ -69,7 +72,7 @@ def rows(op: str, library: bool) -> list[dict[str, Any]]:
     template = "triton_bmm" if op in ("bmm", "baddbmm") else "triton_mm"
     kernels = [{**TILES, "template": template, "block_m": block} for block in BLOCKS]
     best = [ATEN if library else kernels[0], *kernels[1:]]
-    scale = 2 if op == "linear" else 1
+    scale = 2 if op.startswith("linear") else 1
     return [
         {
             "m": [scale * low, scale * high - 1],
@@ -77,6 +80,16 @@ def rows(op: str, library: bool) -> list[dict[str, Any]]:
         }
         for config, (low, high) in zip(best, pairwise(BORDERS), strict=True)
     ]
+
+
+MOST = {"b": 4, "m": 128}
+"""The largest sizes, as PyTorch is told."""
+
+
+def batch_and_rows(m: int) -> dict[Any, int]:
+    """Twice as many rows as ``m``, in batches of different sizes."""
+    batch = 4 if m % 2 == 0 and m > 2 else 2
+    return {"b": batch, "m": 2 * m // batch}
 
 
 def run(
@@ -104,11 +117,12 @@ def run(
     with settings, mock.patch.object(CachingAutotuner, "run", noted):
         for m in sizes:
             ran.clear()
-            operands = [torch.randn([m if size == "m" else size for size in shape]) for shape in shapes]
+            sizes_of = batch_and_rows(m) if any("b" in shape for shape in shapes) else {"m": m}
+            operands = [torch.randn([sizes_of.get(size, size) for size in shape]) for shape in shapes]
             on_device = [operand.to("cuda") for operand in operands]
             for operand, shape in zip(on_device, shapes, strict=True):
-                if "m" in shape:
-                    torch._dynamo.mark_dynamic(operand, shape.index("m"), min=2, max=256)
+                for name in sizes_of.keys() & shape:
+                    torch._dynamo.mark_dynamic(operand, shape.index(name), min=2, max=MOST[name])
             found, expected = compiled(*on_device).cpu().double(), function(*(each.double() for each in operands))
             errors.append(float((found - expected).norm() / expected.norm()))
             blocks[m] = ran[0] if ran else None

@@ -2,6 +2,7 @@
 
 ``python compile_often.py DEVICE STEPS``: each of STEPS, a JSON list, has the settings of diode_lut, and whether
 ``autograd_cache`` is on: then AOTAutograd's cache is in question, which is asked before the one for graphs, else that.
+With ``m`` the GEMM has a dynamic M that is first this.
 TORCHINDUCTOR_CACHE_DIR says where they are. A table's file is read once; all else is as in a new process each time.
 """
 
@@ -19,11 +20,13 @@ from torch.profiler import ProfilerActivity, profile
 import diode_lut
 
 
-def step(device: str, settings: dict[str, Any], autograd_cache: bool) -> dict[str, Any]:
+def step(device: str, settings: dict[str, Any], autograd_cache: bool, m: int | None = None) -> dict[str, Any]:
     torch._dynamo.reset()
     counters.clear()
     torch.manual_seed(0)
-    a, b = torch.randn(4, 64, 128, device=device), torch.randn(4, 128, 96, device=device)
+    a, b = torch.randn(4, m or 64, 128, device=device), torch.randn(4, 128, 96, device=device)
+    if m:
+        torch._dynamo.mark_dynamic(a, 1, min=2, max=8192)
     compiled = torch.compile(torch.bmm)
     patched = functorch_config.patch(enable_autograd_cache=autograd_cache)
     with diode_lut.config.patch(**settings), patched:
