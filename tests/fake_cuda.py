@@ -24,6 +24,8 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._inductor.fx_passes.post_grad import view_to_reshape
 from torch._inductor.graph import GraphLowering
+from torch._inductor.runtime.hints import DeviceProperties
+from torch._inductor.utils import is_big_gpu
 from torch._inductor.virtualized import V
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -45,6 +47,21 @@ H200 = SimpleNamespace(
     L2_cache_size=60 << 20,
 )
 """The properties of an H200 that Inductor reads, as ``torch.cuda.get_device_properties`` gives them there."""
+
+L4 = SimpleNamespace(
+    **{
+        **vars(H200),
+        **dict.fromkeys(("name", "gcnArchName"), "NVIDIA L4"),
+        "major": 8,
+        "minor": 9,
+        "multi_processor_count": 58,
+        "shared_memory_per_block_optin": 101376,
+        "max_threads_per_multi_processor": 1536,
+        "total_memory": 24 << 30,
+        "L2_cache_size": 48 << 20,
+    }
+)
+"""The same of an L4, which has fewer SMs than Inductor wants for Triton's GEMMs."""
 
 
 @contextlib.contextmanager
@@ -78,8 +95,11 @@ def fake_cuda(properties: Any = H200) -> Iterator[None]:
             (CudaInterface, "get_device_properties"),
             (CudaInterface.Worker, "get_device_properties"),
         ):
-            value = (lambda *_, **__: 90) if "capability" in name else get_properties
+            value = (lambda *_, **__: 10 * capability[0] + capability[1]) if "capability" in name else get_properties
             stack.enter_context(mock.patch.object(owner, name, staticmethod(value)))
+        for remembered in (DeviceProperties.create, is_big_gpu):
+            remembered.cache_clear()
+            stack.callback(remembered.cache_clear)
         yield
 
 

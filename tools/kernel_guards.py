@@ -9,6 +9,7 @@ from source_changes import FALSE, NONE, RAISES, TRUE, Instead, Without
 HOOK, KERNELS = "tests/inductor/test_hook.py::", "tests/inductor/test_guards.py::"
 ON_CPU, CPU = "tests/inductor/test_guards_on_cpu.py::", "tests/inductor/test_cpu.py::"
 INSTALL, CACHE = "tests/inductor/test_install.py::", "tests/inductor/test_cache.py::"
+SMALL_GPUS = "tests/inductor/test_small_gpus.py::"
 PADDING = "tests/inductor/test_padding.py::"
 CHANGES, TRANSIENT = "tests/inductor/test_snapshot.py::", "tests/inductor/test_transient.py::"
 SETTINGS = "tests/test_settings.py::"
@@ -86,7 +87,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
         "indices-of-32-bits": ("_fits_32_bits", TRUE, KERNELS + "test_more_elements_than_32_bits_index"),
         "tma-rows-are-apart": ("_rows_are_apart", TRUE, HOOK + "test_tma_is_refused_where_illegal"),
-        "triton-allowed": ("use_triton_template", TRUE, HOOK + "test_triton_backend_switched_off_is_respected"),
+        "triton-allowed": ("_offers_triton", TRUE, HOOK + "test_triton_backend_switched_off_is_respected"),
         "template-of-another-op": (
             "UIDS",
             Instead("dict.fromkeys(original, ('mm', 'addmm', 'bmm', 'baddbmm'))"),
@@ -103,6 +104,9 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             ),
             HOOK + "test_aten_beside_triton_has_the_bias_of_its_own",
         ),
+    },
+    "diode_lut.inductor.answer": {
+        "gpu-that-is-too-small": ("is_big_enough", TRUE, SMALL_GPUS + "test_a_model_is_no_evidence"),
     },
     "diode_lut.domain.problem": {
         "zero-sizes": (

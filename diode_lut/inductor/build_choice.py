@@ -13,6 +13,7 @@ from typing import Any
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch._inductor.choices import InductorChoices
+from torch._inductor.codegen.common import BackendFeature, has_backend_feature
 from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.ir import get_symbolic_inputs
 from torch._inductor.kernel.mm import decompose_k_subgraph_template
@@ -23,13 +24,14 @@ from torch._inductor.select_algorithm import TritonTemplate, TritonTemplateCalle
 from torch._inductor.template_heuristics.params import DictKernelTemplateParams
 from torch._inductor.template_heuristics.registry import get_template_heuristic
 from torch._inductor.template_heuristics.triton import GemmConfig
-from torch._inductor.utils import sympy_product, use_triton_template, use_triton_tma_template
+from torch._inductor.utils import _use_autotune_backend, is_gpu, sympy_product, use_triton_tma_template
 from torch._inductor.virtualized import V
 
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.domain.problem import BATCHED
 from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.names import UIDS
+from diode_lut.inductor.problems import TORCH_DTYPES
 from diode_lut.inductor.versions import (
     indexes_in_64_bits,
     is_batch_invariant,
@@ -74,7 +76,7 @@ def _template(config: Config, op: str) -> TritonTemplate:
 
 
 def _require_triton(inputs: MMKernelInputs, op: str) -> None:
-    """CannotRun unless Inductor would consider some Triton kernel for this matmul."""
+    """CannotRun unless Inductor would consider some Triton kernel for this matmul on a GPU with enough SMs."""
     if is_batch_invariant():
         raise CannotRun("Inductor's setting batch_invariant allows the library only")
     if loads_epilogues_with_tma():
@@ -83,8 +85,21 @@ def _require_triton(inputs: MMKernelInputs, op: str) -> None:
         _require_factors(inputs)
     if op in BATCHED and not splits_large_batches() and not _batch_fits_grid(inputs):
         raise CannotRun(f"the batch may exceed {_MAX_GRID_Y}, CUDA's limit on a grid")
-    if not use_triton_template(inputs.output_layout(flexible=False), check_max_autotune=False):
+    if not _offers_triton(inputs.output_layout(flexible=False)):
         raise CannotRun("Inductor allows no Triton kernel for this matmul on this device")
+
+
+def _offers_triton(layout: ir.Layout) -> bool:
+    """What Inductor's ``use_triton_template`` says of a result, but for the number of SMs, which is no limit here.
+
+    Where that is too low for Inductor, ``runnable`` lets only those kernels pass that were measured.
+    """
+    return (
+        is_gpu(layout.device.type)
+        and layout.dtype in TORCH_DTYPES.values()
+        and _use_autotune_backend("TRITON")
+        and has_backend_feature(layout.device, BackendFeature.TRITON_TEMPLATES)
+    )
 
 
 def _require_factors(inputs: MMKernelInputs) -> None:
