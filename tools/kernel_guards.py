@@ -56,8 +56,8 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             KERNELS + "test_tma_of_a_view",
         ),
         "shared-memory": (
-            "_triton",
-            Without("max_autotune_prune_choices_based_on_shared_mem"),
+            "_require_room",
+            Without("memory"),
             HOOK + "test_unlaunchable_config_gives_way",
             KERNELS + "test_tma_that_would_not_fit_with_its_epilogue_is_refused",
         ),

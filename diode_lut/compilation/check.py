@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from diode_lut.domain.errors import BROKEN_IMPORT, HardwareError, SettingError, TableError, install_command
 from diode_lut.domain.problem import DTYPES, LAYOUTS, letters
@@ -58,7 +58,12 @@ class Place(NamedTuple):
 
 
 def compile_trial(trial: Trial) -> int:
-    """Bytes of shared memory that the compiled kernel needs; any error of Triton's if it does not compile.
+    """Bytes of shared memory that the compiled kernel needs; any error of Triton's if it does not compile."""
+    return int(compiled(trial).metadata.shared)
+
+
+def compiled(trial: Trial) -> Any:
+    """The kernel that Triton makes, with its ``metadata`` and ``asm``; any error of Triton's if it does not compile.
 
     Triton keeps compiled kernels in its cache on disk (``TRITON_CACHE_DIR``), so that each is compiled once.
     """
@@ -85,7 +90,7 @@ def compile_trial(trial: Trial) -> int:
     source = ASTSource(kernel, signature, constants, aligned)
     compiler_options = {name: value for name, value in trial.config.tunables.items() if name in _COMPILER_OPTIONS}
     options = {"num_warps": tiles.num_warps, "num_stages": tiles.num_stages, **compiler_options}
-    return int(triton.compile(source, target=_target(trial.arch), options=options).metadata.shared)
+    return triton.compile(source, target=_target(trial.arch), options=options)
 
 
 def _target(name: str) -> object:

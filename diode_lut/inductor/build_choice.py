@@ -10,6 +10,7 @@ import copy
 from functools import partial
 from typing import Any
 
+import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch._inductor.choices import InductorChoices
@@ -125,9 +126,7 @@ def _triton(
 ) -> ir.ChoiceCaller:
     tiles, device = config.tiles, architecture(detect_hardware(inputs.device()).arch)
     _require_tunables(config, device)
-    limit = registers(tiles, device)
-    if limit is not None and accumulator_registers(tiles, device.warp_size) >= limit:
-        raise CannotRun(f"its accumulator takes all of the {limit} registers that a thread has")
+    _require_room(config, device, inputs, op)
     inputs = _with_fixed_layouts(inputs, op)
     if not indexes_in_64_bits() and not _fits_32_bits(inputs):
         raise CannotRun("a matrix has more elements than this template can index")
@@ -142,13 +141,10 @@ def _triton(
         if name not in tiles._fields:
             setattr(gemm, name, value)  # Inductor's heuristics for ROCm ask for it by name
     heuristic._get_config_generator = lambda: partial(heuristic.preprocess_mm_configs, configs=[gemm])
-    with inductor_config.patch(
-        max_autotune_gemm=True,
-        max_autotune_prune_choices_based_on_shared_mem=True,
-    ):
+    with inductor_config.patch(max_autotune_gemm=True, max_autotune_prune_choices_based_on_shared_mem=False):
         params = next(iter(heuristic.get_template_configs(inputs, op)), None)
         if params is None:
-            raise CannotRun("it takes more shared memory than the device has")
+            raise CannotRun("Inductor makes no kernel of it")
         choice = _choice_of(
             template,
             params,
@@ -160,6 +156,21 @@ def _triton(
         # With one choice, Inductor fuses what comes before the matmul without a benchmark, and no table has timed that.
         choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
     return choice
+
+
+def _require_room(config: Config, device: Architecture, inputs: MMKernelInputs, op: str) -> None:
+    """CannotRun if the kernel takes more registers or shared memory than the device has.
+
+    Inductor's own estimate of shared memory counts a stage too many for most devices, and is off by default.
+    """
+    limit = registers(config.tiles, device)
+    if limit is not None and accumulator_registers(config.tiles, device.warp_size) >= limit:
+        raise CannotRun(f"its accumulator takes all of the {limit} registers that a thread has")
+    properties = torch.cuda.get_device_properties(inputs.device())
+    memory = getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block
+    kernel: Any = config.kernel
+    if kernel.shared_memory(config.tiles, op, inputs.dtype().itemsize, device) > memory:
+        raise CannotRun("it takes more shared memory than the device has")
 
 
 def _require_tunables(config: Config, device: Architecture) -> None:

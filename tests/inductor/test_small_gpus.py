@@ -66,6 +66,22 @@ def test_a_row_without_a_measurement_brings_none(
     assert "Inductor finds the GPU too small, and no row has the config's measured gain" in message
 
 
+@pytest.mark.parametrize("text", ["128x256x64 g8 s3 w8", "256x128x16 g8 s3 w8", "128x128x64 g8 s4 w8"])
+def test_fused_epilogue_fits_shared_memory(text: str, rows: Rows, tmp_path: Path) -> None:
+    """A kernel that nearly fills the L4's shared memory stays within it when all that follows is fused into it.
+
+    The last stage is in registers, so that Inductor's own estimate is too large for these.
+    """
+
+    def function(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.gelu(torch.nn.functional.linear(x, w, bias)) + other
+
+    rows({"configs": [{**Config.parse(f"triton_mm {text}").to_json(), "gain_permille": 1100}]}, **FIELDS)
+    inputs = Input((512, 1024)), Input((2048, 1024)), Input((2048,)), Input((512, 2048), torch.float32)
+    (kernel,) = lower(function, *inputs).triton_kernels
+    assert compile_triton(kernel, tmp_path, 89).metadata.shared <= L4.shared_memory_per_block_optin
+
+
 def test_only_what_was_measured_passes(rows: Rows) -> None:
     """Of a row's configs, one without a gain gives way to one that has one."""
     rows({"configs": [OTHER, MEASURED]}, **FIELDS)
