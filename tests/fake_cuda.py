@@ -63,6 +63,21 @@ L4 = SimpleNamespace(
 )
 """The same of an L4, which has fewer SMs than Inductor wants for Triton's GEMMs."""
 
+MI300X = SimpleNamespace(
+    **{
+        **{name: value for name, value in vars(H200).items() if name != "shared_memory_per_block_optin"},
+        "name": "AMD Instinct MI300X",
+        "gcnArchName": "gfx942:sramecc+:xnack-",
+        "minor": 4,
+        "multi_processor_count": 304,
+        "shared_memory_per_block": 65536,
+        "warp_size": 64,
+        "total_memory": 192 << 30,
+        "L2_cache_size": 4 << 20,
+    }
+)
+"""The same of an MI300X, for a process in which ``torch.version.hip`` says that this is ROCm."""
+
 
 @contextlib.contextmanager
 def fake_cuda(properties: Any = H200) -> Iterator[None]:
@@ -177,8 +192,10 @@ def _tensor(mode: FakeTensorMode, index: int, spec: Input) -> torch.Tensor:
         return storage.as_strided(shape, stride, spec.offset)
 
 
-def compile_triton(source: str, directory: Path, arch: int = 90) -> Any:
-    """The kernel that Triton itself makes of an Inductor kernel's source for ``sm_<arch>``; no device is needed.
+def compile_triton(source: str, directory: Path, arch: int | str = 90) -> Any:
+    """The kernel that Triton itself makes of an Inductor kernel's source; no device is needed.
+
+    It is for ``sm_<arch>``, or, if ``arch`` is text, for an AMD GPU with 64 threads in a warp.
 
     Its ``metadata`` says how much shared memory the kernel takes, ``asm`` holds the machine code.
     """
@@ -189,4 +206,6 @@ def compile_triton(source: str, directory: Path, arch: int = 90) -> Any:
     meta = autotuner.triton_meta
     kernel = ASTSource(autotuner.fn, meta["signature"], meta["constants"], attrs=meta["configs"][0])
     options = {"num_warps": autotuner.configs[0].num_warps, "num_stages": autotuner.configs[0].num_stages}
-    return triton.compile(kernel, target=GPUTarget("cuda", arch, 32), options=options)
+    options |= {name: meta[name] for name in ("matrix_instr_nonkdim", "waves_per_eu", "kpack") if name in meta}
+    target = GPUTarget("cuda", arch, 32) if isinstance(arch, int) else GPUTarget("hip", arch, 64)
+    return triton.compile(kernel, target=target, options=options)

@@ -20,16 +20,18 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from diode_lut.collect.search_space import candidates as of_problem
 from diode_lut.compilation.check import Trial, compiled, each_in_a_process
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import ITEMSIZES, Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
-from diode_lut.kernels.registry import TEMPLATES
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "gfx90a", "gfx942", "gfx950", "gfx1100")
 SIZES = (16, 32, 64, 128, 4096)
 """Of M, N and K: those at which the search space changes."""
 MULTIPROCESSORS = 132
+SPACE = "exhaustive"
 BARRIERS = 128
 """Bytes that our rules add for barriers, of which some kernels have none."""
 
@@ -70,11 +72,10 @@ class Row(NamedTuple):
 def candidates(arch: str, dtype: str) -> list[Config]:
     """All configs of a tiled template that the exhaustive search space has for some ``mm`` of the type."""
     found = dict.fromkeys(
-        Config(template.name, tuple(params))
-        for template in TEMPLATES.values()
-        if template.tiled and "mm" in template.ops and template.runs_on(architecture(arch))
+        config
         for m, n, k in product(SIZES, repeat=3)
-        for params in template.search(Problem("mm", dtype, "nt", 16, 1, m, n, k), MULTIPROCESSORS)
+        for config in of_problem(Problem("mm", dtype, "nt", 16, 1, m, n, k), Hardware("", arch, MULTIPROCESSORS), SPACE)
+        if config.kernel.tiled
     )
     return sorted(found)
 

@@ -67,6 +67,11 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             HOOK + "test_unlaunchable_config_gives_way",
             KERNELS + "test_accumulator_that_takes_all_registers",
         ),
+        "stages-and-waves-on-rocm": (
+            "_as_written",
+            Instead("lambda config, make, **values: make(**values)"),
+            "tests/inductor/test_rocm.py::test_a_kernel_has_the_tunables_of_its_config",
+        ),
         "batch-over-65535": ("_batch_fits_grid", TRUE, KERNELS + "test_batch_over_65535"),
         "batch-that-may-grow": (
             "_batch_fits_grid",

@@ -32,10 +32,6 @@ _SIZES = {16: 4096, 2: 4098}
 """By align: the size of M, N and K, larger than any block, with rows on 16-byte boundaries or not."""
 
 
-_COMPILER_OPTIONS = {parameter.name for parameter in ROCM}
-"""The tunables that Triton takes as options of its compiler for AMD GPUs."""
-
-
 class Trial(NamedTuple):
     """Everything that decides how a config compiles; ``config`` has a tiled template, ``arch`` is a Hardware's."""
 
@@ -88,9 +84,15 @@ def compiled(trial: Trial) -> Any:
     aligned = {(place,): [["tt.divisibility", 16]] for place in range(3)}
     kernel = persistent_tma_gemm if trial.config.kernel.tma else gemm
     source = ASTSource(kernel, signature, constants, aligned)
-    compiler_options = {name: value for name, value in trial.config.tunables.items() if name in _COMPILER_OPTIONS}
-    options = {"num_warps": tiles.num_warps, "num_stages": tiles.num_stages, **compiler_options}
+    options = {"num_warps": tiles.num_warps, "num_stages": tiles.num_stages, **_compiler_options(trial)}
     return triton.compile(source, target=_target(trial.arch), options=options)
+
+
+def _compiler_options(trial: Trial) -> dict[str, int]:
+    """The tunables that Triton takes as options of its compiler; 0 leaves them to Triton."""
+    values = trial.config.kernel.values(trial.config.params)
+    known = architecture(trial.arch)
+    return {each.name: values[each.name] for each in ROCM if each.is_known_to(known) and values[each.name]}
 
 
 def _target(name: str) -> object:

@@ -7,6 +7,7 @@ to be launchable and right.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -46,7 +47,7 @@ from diode_lut.kernels.decompose_k import DECOMPOSE_K
 from diode_lut.kernels.triton_gemm import accumulator_registers, registers
 
 _MAX_GRID_Y = 65535
-"""CUDA's limit on the second dimension of a launch."""
+"""The limit of CUDA and of ROCm on the second dimension of a launch."""
 
 _DESCRIPTOR_BYTES = 16
 """The alignment of addresses in a tensor descriptor."""
@@ -85,7 +86,7 @@ def _require_triton(inputs: MMKernelInputs, op: str) -> None:
     if op in ("addmm", "baddbmm"):
         _require_factors(inputs)
     if op in BATCHED and not splits_large_batches() and not _batch_fits_grid(inputs):
-        raise CannotRun(f"the batch may exceed {_MAX_GRID_Y}, CUDA's limit on a grid")
+        raise CannotRun(f"the batch may exceed {_MAX_GRID_Y}, the limit on a grid")
     if not _offers_triton(inputs.output_layout(flexible=False)):
         raise CannotRun("Inductor allows no Triton kernel for this matmul on this device")
 
@@ -125,6 +126,8 @@ def _triton(
     config: Config, template: TritonTemplate, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None
 ) -> ir.ChoiceCaller:
     tiles, device = config.tiles, architecture(detect_hardware(inputs.device()).arch)
+    if not config.kernel.runs_on(device):
+        raise CannotRun(f"there is no {config.template} for {device.name}")
     _require_tunables(config, device)
     _require_room(config, device, inputs, op)
     inputs = _with_fixed_layouts(inputs, op)
@@ -140,6 +143,8 @@ def _triton(
     for name, value in config.tunables.items():
         if name not in tiles._fields:
             setattr(gemm, name, value)  # Inductor's heuristics for ROCm ask for it by name
+    if device.triton == "hip":
+        heuristic.triton_config = partial(_as_written, config, heuristic.triton_config)
     heuristic._get_config_generator = lambda: partial(heuristic.preprocess_mm_configs, configs=[gemm])
     with inductor_config.patch(max_autotune_gemm=True, max_autotune_prune_choices_based_on_shared_mem=False):
         params = next(iter(heuristic.get_template_configs(inputs, op)), None)
@@ -156,6 +161,15 @@ def _triton(
         # With one choice, Inductor fuses what comes before the matmul without a benchmark, and no table has timed that.
         choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
     return choice
+
+
+def _as_written(config: Config, make: Callable[..., Any], **values: int) -> Any:
+    """What Inductor makes of a config on ROCm, with the stages and waves that were asked for.
+
+    It would take its default of two stages, and work the waves out from the warps.
+    """
+    wanted = config.kernel.values(config.params)
+    return make(**{**values, "num_stages": wanted["num_stages"], "waves_per_eu": wanted["waves_per_eu"]})
 
 
 def _require_room(config: Config, device: Architecture, inputs: MMKernelInputs, op: str) -> None:

@@ -74,6 +74,9 @@ GROUP_M = 8
 
 OTHER_GROUPS = (1, 4, 16)
 
+OTHER_COMPILER_OPTIONS = (("waves_per_eu", 2), ("matrix_instr_nonkdim", 32), ("kpack", 1))
+"""What the final stage tries on AMD GPUs, one at a time; Inductor's own are 0 waves, 16 rows and most often 2 steps."""
+
 TMA_ROWS = 64
 """Minimum number of rows from which tensor descriptors save more than their set-up costs."""
 
