@@ -89,9 +89,13 @@ def runnable(decision: Decision, build: Build, pad: int = 1) -> Iterator[tuple[C
 
 
 def is_big_enough(device: torch.device, decision: Decision, config: Config) -> bool:
-    """Whether a GPU has enough SMs for a config: Inductor wants 68 for Triton's, unless a row has its measured gain."""
+    """Whether a GPU has enough SMs for a config: Inductor wants 68 for Triton's, unless a row has its measured gain.
+
+    With the policy ``verify`` Inductor measures it itself.
+    """
     templates = config.kernel.tiled or config.kernel is DECOMPOSE_K
-    return not templates or decision.is_measured(config) or is_big_gpu(device)
+    measured = decision.is_measured(config) or snapshot().settings.policy == "verify"
+    return not templates or measured or is_big_gpu(device)
 
 
 def _why_not(config: Config, problem: Problem, pad: int) -> str:

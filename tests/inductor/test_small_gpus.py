@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 import torch
 from torch._inductor import config as inductor_config
+from torch._inductor.ir import ChoiceCaller
+from torch._inductor.select_algorithm import get_algorithm_selector_cache
 
 import diode_lut
 from diode_lut.collect.gemm import make_operands
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
+from diode_lut.inductor.choices import config_of
 from diode_lut.inductor.standalone import Kernel, lowering
-from diode_lut.kernels.config import Config
+from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.training_set import Kind
 from diode_lut.model.weights import write_model
 from tests.fake_cuda import L4, Input, Lowered, compile_triton, fake_cuda, lower
@@ -108,6 +111,32 @@ def test_a_chooser_is_no_evidence() -> None:
         diode_lut.register_chooser(lambda *_: named, name="always", digest="1"),
     ):
         assert is_aten(lower(mm, *INPUTS))
+
+
+@pytest.fixture
+def listed() -> Iterator[list[list[Config | None]]]:
+    """The lists of configs that Inductor would time; it takes the first of each, for nothing can run here."""
+    lists: list[list[Config | None]] = []
+
+    def take_first(choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
+        lists.append([config_of(choice) for choice in choices])
+        return choices[:1]
+
+    functions = get_algorithm_selector_cache().preprocessing_fns
+    functions.append(take_first)
+    yield lists
+    functions.remove(take_first)
+
+
+def test_what_inductor_measures_itself_needs_no_row(listed: list[list[Config | None]]) -> None:
+    """With the policy ``verify``, Inductor times what a function names against aten."""
+    named = Config.from_json(OTHER)
+    with (
+        diode_lut.config.patch(tiers=("chooser",), policy="verify"),
+        diode_lut.register_chooser(lambda *_: named, name="always", digest="1"),
+    ):
+        lower(mm, *INPUTS)
+    assert listed == [[named, ATEN]]
 
 
 def test_epilogues_go_by_their_own_rows(rows: Rows) -> None:
