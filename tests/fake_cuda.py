@@ -24,6 +24,8 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._inductor.fx_passes.post_grad import view_to_reshape
 from torch._inductor.graph import GraphLowering
+from torch._inductor.runtime.hints import DeviceProperties
+from torch._inductor.utils import is_big_gpu
 from torch._inductor.virtualized import V
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -45,6 +47,36 @@ H200 = SimpleNamespace(
     L2_cache_size=60 << 20,
 )
 """The properties of an H200 that Inductor reads, as ``torch.cuda.get_device_properties`` gives them there."""
+
+L4 = SimpleNamespace(
+    **{
+        **vars(H200),
+        **dict.fromkeys(("name", "gcnArchName"), "NVIDIA L4"),
+        "major": 8,
+        "minor": 9,
+        "multi_processor_count": 58,
+        "shared_memory_per_block_optin": 101376,
+        "max_threads_per_multi_processor": 1536,
+        "total_memory": 24 << 30,
+        "L2_cache_size": 48 << 20,
+    }
+)
+"""The same of an L4, which has fewer SMs than Inductor wants for Triton's GEMMs."""
+
+MI300X = SimpleNamespace(
+    **{
+        **{name: value for name, value in vars(H200).items() if name != "shared_memory_per_block_optin"},
+        "name": "AMD Instinct MI300X",
+        "gcnArchName": "gfx942:sramecc+:xnack-",
+        "minor": 4,
+        "multi_processor_count": 304,
+        "shared_memory_per_block": 65536,
+        "warp_size": 64,
+        "total_memory": 192 << 30,
+        "L2_cache_size": 4 << 20,
+    }
+)
+"""The same of an MI300X, for a process in which ``torch.version.hip`` says that this is ROCm."""
 
 
 @contextlib.contextmanager
@@ -78,8 +110,11 @@ def fake_cuda(properties: Any = H200) -> Iterator[None]:
             (CudaInterface, "get_device_properties"),
             (CudaInterface.Worker, "get_device_properties"),
         ):
-            value = (lambda *_, **__: 90) if "capability" in name else get_properties
+            value = (lambda *_, **__: 10 * capability[0] + capability[1]) if "capability" in name else get_properties
             stack.enter_context(mock.patch.object(owner, name, staticmethod(value)))
+        for remembered in (DeviceProperties.create, is_big_gpu):
+            remembered.cache_clear()
+            stack.callback(remembered.cache_clear)
         yield
 
 
@@ -157,8 +192,10 @@ def _tensor(mode: FakeTensorMode, index: int, spec: Input) -> torch.Tensor:
         return storage.as_strided(shape, stride, spec.offset)
 
 
-def compile_triton(source: str, directory: Path, arch: int = 90) -> Any:
-    """The kernel that Triton itself makes of an Inductor kernel's source for ``sm_<arch>``; no device is needed.
+def compile_triton(source: str, directory: Path, arch: int | str = 90) -> Any:
+    """The kernel that Triton itself makes of an Inductor kernel's source; no device is needed.
+
+    It is for ``sm_<arch>``, or, if ``arch`` is text, for an AMD GPU with 64 threads in a warp.
 
     Its ``metadata`` says how much shared memory the kernel takes, ``asm`` holds the machine code.
     """
@@ -169,4 +206,6 @@ def compile_triton(source: str, directory: Path, arch: int = 90) -> Any:
     meta = autotuner.triton_meta
     kernel = ASTSource(autotuner.fn, meta["signature"], meta["constants"], attrs=meta["configs"][0])
     options = {"num_warps": autotuner.configs[0].num_warps, "num_stages": autotuner.configs[0].num_stages}
-    return triton.compile(kernel, target=GPUTarget("cuda", arch, 32), options=options)
+    options |= {name: meta[name] for name in ("matrix_instr_nonkdim", "waves_per_eu", "kpack") if name in meta}
+    target = GPUTarget("cuda", arch, 32) if isinstance(arch, int) else GPUTarget("hip", arch, 64)
+    return triton.compile(kernel, target=target, options=options)

@@ -16,11 +16,13 @@ from diode_lut.domain.errors import SettingError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
+from diode_lut.model.weights import write_model
 from diode_lut.runtime import recorder
 from diode_lut.runtime.snapshot import Snapshot, selector_for
 from diode_lut.selection.chooser import Chooser
 from diode_lut.selection.selector import Selector
 from tests.commands import call
+from tests.model import small
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 MM = Problem.of("mm", 64, 64, 64, dtype="float16", layout="nn")
@@ -53,6 +55,18 @@ def test_chooser_answers_after_tables_or_before_them(table_file: Write) -> None:
         assert select(bmm) == ("abstain", ())
         with diode_lut.register_chooser(lambda *_: [FAST, ATEN], name="rule", digest="1", before_tables=True):
             assert select() == ("chooser", (FAST, ATEN))
+
+
+def test_chooser_behind_the_models(shipped: Path) -> None:
+    """A chooser that is registered for that is asked last, behind the models; it cannot be first as well."""
+    write_model(small.model(), shipped / "nvidia-h200.mlp.safetensors")
+    known, unknown = small.MM, MM._replace(dtype="float32")
+    for last, tiers in ((False, ("chooser", "chooser")), (True, ("model", "chooser"))):
+        with diode_lut.register_chooser(lambda *_: FAST, name="rule", digest="1", after_models=last):
+            assert (select(known)[0], select(unknown)[0]) == tiers
+            assert [step.partition(":")[0] for step in diode_lut.select(unknown, hardware=H200).steps][-1] == "chooser"
+    with pytest.raises(SettingError, match="chooser rule: before_tables and after_models exclude each other"):
+        diode_lut.register_chooser(lambda *_: FAST, name="rule", before_tables=True, after_models=True)
 
 
 def test_chooser_gets_the_problem_and_the_hardware() -> None:

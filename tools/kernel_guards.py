@@ -9,6 +9,7 @@ from source_changes import FALSE, NONE, RAISES, TRUE, Instead, Without
 HOOK, KERNELS = "tests/inductor/test_hook.py::", "tests/inductor/test_guards.py::"
 ON_CPU, CPU = "tests/inductor/test_guards_on_cpu.py::", "tests/inductor/test_cpu.py::"
 INSTALL, CACHE = "tests/inductor/test_install.py::", "tests/inductor/test_cache.py::"
+SMALL_GPUS = "tests/inductor/test_small_gpus.py::"
 PADDING = "tests/inductor/test_padding.py::"
 CHANGES, TRANSIENT = "tests/inductor/test_snapshot.py::", "tests/inductor/test_transient.py::"
 SETTINGS = "tests/test_settings.py::"
@@ -55,8 +56,8 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             KERNELS + "test_tma_of_a_view",
         ),
         "shared-memory": (
-            "_triton",
-            Without("max_autotune_prune_choices_based_on_shared_mem"),
+            "_require_room",
+            Without("memory"),
             HOOK + "test_unlaunchable_config_gives_way",
             KERNELS + "test_tma_that_would_not_fit_with_its_epilogue_is_refused",
         ),
@@ -65,6 +66,11 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             Instead("lambda *_: 0"),
             HOOK + "test_unlaunchable_config_gives_way",
             KERNELS + "test_accumulator_that_takes_all_registers",
+        ),
+        "stages-and-waves-on-rocm": (
+            "_as_written",
+            Instead("lambda config, make, **values: make(**values)"),
+            "tests/inductor/test_rocm.py::test_a_kernel_has_the_tunables_of_its_config",
         ),
         "batch-over-65535": ("_batch_fits_grid", TRUE, KERNELS + "test_batch_over_65535"),
         "batch-that-may-grow": (
@@ -86,7 +92,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
         "indices-of-32-bits": ("_fits_32_bits", TRUE, KERNELS + "test_more_elements_than_32_bits_index"),
         "tma-rows-are-apart": ("_rows_are_apart", TRUE, HOOK + "test_tma_is_refused_where_illegal"),
-        "triton-allowed": ("use_triton_template", TRUE, HOOK + "test_triton_backend_switched_off_is_respected"),
+        "triton-allowed": ("_offers_triton", TRUE, HOOK + "test_triton_backend_switched_off_is_respected"),
         "template-of-another-op": (
             "UIDS",
             Instead("dict.fromkeys(original, ('mm', 'addmm', 'bmm', 'baddbmm'))"),
@@ -103,6 +109,9 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             ),
             HOOK + "test_aten_beside_triton_has_the_bias_of_its_own",
         ),
+    },
+    "diode_lut.inductor.answer": {
+        "gpu-that-is-too-small": ("is_big_enough", TRUE, SMALL_GPUS + "test_a_model_is_no_evidence"),
     },
     "diode_lut.domain.problem": {
         "zero-sizes": (

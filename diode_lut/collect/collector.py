@@ -159,7 +159,7 @@ def file_name(header: Header) -> str:
 def _tasks(stage: str, problems: Sequence[Problem], dataset: Dataset) -> list[Task]:
     if stage != "final":
         return [Task(problem) for problem in dict.fromkeys(problem.alone for problem in problems)]
-    return final_tasks(_records(dataset, "sweep"), problems, dataset.header.hardware.sm_count)
+    return final_tasks(_records(dataset, "sweep"), problems, dataset.header.hardware)
 
 
 def _require_fit(table: Table, setup: Setup) -> None:

@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -20,12 +21,13 @@ from diode_lut.collect.gemm import (
     matmul_precision,
     with_epilogue,
 )
-from diode_lut.collect.search_space import other_groups
+from diode_lut.collect.search_space import other_compiler_options, other_groups
 from diode_lut.collect.sweep import Launch, aten_launch
 from diode_lut.collect.tasks import Outcome, Task
 from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.errors import CollectError
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import NO_EPILOGUE, Problem
 from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.padded import PaddedKernel, PaddedLibrary, Padding
@@ -71,7 +73,7 @@ _MAX_FUSED = 6
 """Most finalists of a problem with an epilogue, besides aten."""
 
 
-def finalists(records: Iterable[Record], problems: Iterable[Problem], sm_count: int) -> list[Task]:
+def finalists(records: Iterable[Record], problems: Iterable[Problem], hardware: Hardware) -> list[Task]:
     """The tasks of this stage, one for each of ``problems`` that the sweep's ``records`` have, without its epilogue.
 
     Its configs are ``aten``, the problem's best, and those of the configs that serve it which serve most problems of
@@ -85,26 +87,27 @@ def finalists(records: Iterable[Record], problems: Iterable[Problem], sm_count: 
     for record in records:
         if record.problem in wanted:
             kinds[record.problem.op, record.problem.dtype, record.problem.layout].append(record)
-    return [task for kind in kinds.values() for task in _finalists(kind, wanted, sm_count)]
+    return [task for kind in kinds.values() for task in _finalists(kind, wanted, hardware)]
 
 
-def _finalists(records: list[Record], wanted: Mapping[Problem, list[Problem]], sm_count: int) -> Iterator[Task]:
+def _finalists(records: list[Record], wanted: Mapping[Problem, list[Problem]], hardware: Hardware) -> Iterator[Task]:
     ranked = {record.problem: _ranked(record) for record in records}
     served = Counter(config for ranking in ranked.values() for config, factor in ranking if factor <= _SERVING_FACTOR)
     for problem, ranking in ranked.items():
         for each in wanted[problem]:
-            chosen = _alone(problem, ranking, served, sm_count) if each == problem else _fused(each, ranking)
+            chosen = _alone(problem, ranking, served, hardware) if each == problem else _fused(each, ranking)
             yield Task(each, tuple(dict.fromkeys([ATEN, *chosen])))
 
 
-def _alone(problem: Problem, ranking: _Ranking, served: Mapping[Config, int], sm_count: int) -> list[Config]:
+def _alone(problem: Problem, ranking: _Ranking, served: Mapping[Config, int], hardware: Hardware) -> list[Config]:
     best = _best([(config, factor) for config, factor in ranking if config.pad == 1], problem.align)
     padded = [(config, factor) for config, factor in ranking if config.pad > 1]
     best += _best(padded, 16) or [config for config, _ in padded[:1]]  # so that a row can say that padding is slower
     serving = [config for config, factor in ranking if factor <= _SERVING_FACTOR and config not in best]
     serving.sort(key=lambda config: -served[config])
     (fastest, _), *_ = ranking
-    return [*best, *serving[:_MAX_SHARED], *other_groups(problem, fastest, sm_count)]
+    others = other_groups(problem, fastest, hardware.sm_count), other_compiler_options(fastest, hardware.arch)
+    return [*best, *serving[:_MAX_SHARED], *chain(*others)]
 
 
 def _best(ranking: _Ranking, align: int) -> list[Config]:

@@ -15,7 +15,7 @@ from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.padding import PADDED_OPS, is_copied, pad_multiple, padded
 from diode_lut.kernels.registry import TEMPLATES
-from diode_lut.kernels.triton_gemm import OTHER_GROUPS
+from diode_lut.kernels.triton_gemm import OTHER_COMPILER_OPTIONS, OTHER_GROUPS
 
 PATH = Path(__file__).with_name("default_search_space.json")
 """A map from architectures to lists of configs, written as in tables, one config a line."""
@@ -41,6 +41,9 @@ def _lines(configs: frozenset[Config]) -> str:
 
 
 _default_search_space = cache(read_default_search_space)
+
+_ROCM_STAGES = 2
+"""The depth of the pipeline of all kernels that Inductor has on AMD GPUs."""
 
 _WIDE_BYTES = 4
 """The size of an element that is twice as large as in most sweeps."""
@@ -89,7 +92,13 @@ def _exhaustive(problem: Problem, hardware: Hardware) -> Iterator[Config]:
     known = architecture(hardware.arch)
     for template in TEMPLATES.values():
         if problem.op in template.ops and template.runs_on(known):
-            yield from (Config(template.name, tuple(params)) for params in template.search(problem, hardware.sm_count))
+            found = (Config(template.name, tuple(params)) for params in template.search(problem, hardware.sm_count))
+            yield from dict.fromkeys(map(_as_on_rocm, found)) if known.triton == "hip" else found
+
+
+def _as_on_rocm(config: Config) -> Config:
+    """The config with as many stages as Inductor has on AMD GPUs."""
+    return config.with_tiles(config.tiles._replace(num_stages=_ROCM_STAGES)) if config.kernel.tiled else config
 
 
 def _equivalents(problem: Problem, config: Config) -> Iterator[Config]:
@@ -113,3 +122,11 @@ def other_groups(problem: Problem, config: Config, sm_count: int) -> list[Config
         return []
     groups = [group for group in OTHER_GROUPS if group < rows]
     return [config.with_tiles(tiles._replace(group_m=group)) for group in groups]
+
+
+def other_compiler_options(config: Config, arch: str) -> list[Config]:
+    """The same config with other tunables of Triton's compiler, one at a time; none where it has no such tunables."""
+    known = architecture(arch)
+    if not config.kernel.tiled or known.triton != "hip":
+        return []
+    return [Config.make(config.template, {**config.tunables, name: value}) for name, value in OTHER_COMPILER_OPTIONS]

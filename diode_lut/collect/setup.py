@@ -14,7 +14,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, NamedTuple
 
 from diode_lut.domain.errors import HardwareError
-from diode_lut.domain.hardware import detect_hardware
+from diode_lut.domain.hardware import Hardware, detect_hardware
 
 if TYPE_CHECKING:
     from diode_lut.collect.tasks import Outcome, Task
@@ -123,9 +123,9 @@ FINALISTS = "diode_lut.collect.final:finalists"
 """The function that makes the tasks of stage ``final`` from the records of stage ``sweep``."""
 
 
-def final_tasks(records: Iterable[Record], problems: Sequence[Problem], sm_count: int) -> list[Task]:
-    """The tasks of stage ``final``, from the records of stage ``sweep`` on a device of ``sm_count`` SMs."""
-    tasks: list[Task] = resolve_name(FINALISTS)(records, problems, sm_count)
+def final_tasks(records: Iterable[Record], problems: Sequence[Problem], hardware: Hardware) -> list[Task]:
+    """The tasks of stage ``final``, from the records of stage ``sweep`` on such a device."""
+    tasks: list[Task] = resolve_name(FINALISTS)(records, problems, hardware)
     return tasks
 
 

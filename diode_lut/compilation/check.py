@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from diode_lut.domain.errors import BROKEN_IMPORT, HardwareError, SettingError, TableError, install_command
 from diode_lut.domain.problem import DTYPES, LAYOUTS, letters
@@ -30,10 +30,6 @@ _POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "tf32"
 
 _SIZES = {16: 4096, 2: 4098}
 """By align: the size of M, N and K, larger than any block, with rows on 16-byte boundaries or not."""
-
-
-_COMPILER_OPTIONS = {parameter.name for parameter in ROCM}
-"""The tunables that Triton takes as options of its compiler for AMD GPUs."""
 
 
 class Trial(NamedTuple):
@@ -58,7 +54,12 @@ class Place(NamedTuple):
 
 
 def compile_trial(trial: Trial) -> int:
-    """Bytes of shared memory that the compiled kernel needs; any error of Triton's if it does not compile.
+    """Bytes of shared memory that the compiled kernel needs; any error of Triton's if it does not compile."""
+    return int(compiled(trial).metadata.shared)
+
+
+def compiled(trial: Trial) -> Any:
+    """The kernel that Triton makes, with its ``metadata`` and ``asm``; any error of Triton's if it does not compile.
 
     Triton keeps compiled kernels in its cache on disk (``TRITON_CACHE_DIR``), so that each is compiled once.
     """
@@ -83,9 +84,15 @@ def compile_trial(trial: Trial) -> int:
     aligned = {(place,): [["tt.divisibility", 16]] for place in range(3)}
     kernel = persistent_tma_gemm if trial.config.kernel.tma else gemm
     source = ASTSource(kernel, signature, constants, aligned)
-    compiler_options = {name: value for name, value in trial.config.tunables.items() if name in _COMPILER_OPTIONS}
-    options = {"num_warps": tiles.num_warps, "num_stages": tiles.num_stages, **compiler_options}
-    return int(triton.compile(source, target=_target(trial.arch), options=options).metadata.shared)
+    options = {"num_warps": tiles.num_warps, "num_stages": tiles.num_stages, **_compiler_options(trial)}
+    return triton.compile(source, target=_target(trial.arch), options=options)
+
+
+def _compiler_options(trial: Trial) -> dict[str, int]:
+    """The tunables that Triton takes as options of its compiler; 0 leaves them to Triton."""
+    values = trial.config.kernel.values(trial.config.params)
+    known = architecture(trial.arch)
+    return {each.name: values[each.name] for each in ROCM if each.is_known_to(known) and values[each.name]}
 
 
 def _target(name: str) -> object:

@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 
+import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.ir import ChoiceCaller
+from torch._inductor.utils import is_big_gpu
 
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import is_off
 from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.decompose_k import DECOMPOSE_K
 from diode_lut.kernels.padding import PADDED_OPS, needed_pad, pad_multiple
 from diode_lut.runtime.snapshot import skip
 from diode_lut.selection.selector import Decision
@@ -75,11 +78,24 @@ def runnable(decision: Decision, build: Build, pad: int = 1) -> Iterator[tuple[C
         try:
             if needed_pad(decision.problem, candidate.pad) != pad:
                 raise CannotRun(_why_not(candidate, decision.problem, pad))
-            yield candidate, build(candidate.padded(1))
+            choice = build(candidate.padded(1))
+            if not is_big_enough(choice.input_nodes[0].get_device_or_error(), decision, candidate):
+                raise CannotRun("Inductor finds the GPU too small, and no row has the config's measured gain")
+            yield candidate, choice
         except CannotRun as reason:  # noqa: PERF203 (one config is all that is usually tried)
             skip(decision, candidate, str(reason))
             if decision.only_first and candidate == decision.configs[0]:
                 return
+
+
+def is_big_enough(device: torch.device, decision: Decision, config: Config) -> bool:
+    """Whether a GPU has enough SMs for a config: Inductor wants 68 for Triton's, unless a row has its measured gain.
+
+    With the policy ``verify`` Inductor measures it itself.
+    """
+    templates = config.kernel.tiled or config.kernel is DECOMPOSE_K
+    measured = decision.is_measured(config) or snapshot().settings.policy == "verify"
+    return not templates or measured or is_big_gpu(device)
 
 
 def _why_not(config: Config, problem: Problem, pad: int) -> str:

@@ -7,12 +7,15 @@ to be launchable and right.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch._inductor.choices import InductorChoices
+from torch._inductor.codegen.common import BackendFeature, has_backend_feature
 from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.ir import get_symbolic_inputs
 from torch._inductor.kernel.mm import decompose_k_subgraph_template
@@ -23,13 +26,14 @@ from torch._inductor.select_algorithm import TritonTemplate, TritonTemplateCalle
 from torch._inductor.template_heuristics.params import DictKernelTemplateParams
 from torch._inductor.template_heuristics.registry import get_template_heuristic
 from torch._inductor.template_heuristics.triton import GemmConfig
-from torch._inductor.utils import sympy_product, use_triton_template, use_triton_tma_template
+from torch._inductor.utils import _use_autotune_backend, is_gpu, sympy_product, use_triton_tma_template
 from torch._inductor.virtualized import V
 
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.domain.problem import BATCHED
 from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.names import UIDS
+from diode_lut.inductor.problems import TORCH_DTYPES
 from diode_lut.inductor.versions import (
     indexes_in_64_bits,
     is_batch_invariant,
@@ -43,7 +47,7 @@ from diode_lut.kernels.decompose_k import DECOMPOSE_K
 from diode_lut.kernels.triton_gemm import accumulator_registers, registers
 
 _MAX_GRID_Y = 65535
-"""CUDA's limit on the second dimension of a launch."""
+"""The limit of CUDA and of ROCm on the second dimension of a launch."""
 
 _DESCRIPTOR_BYTES = 16
 """The alignment of addresses in a tensor descriptor."""
@@ -74,7 +78,7 @@ def _template(config: Config, op: str) -> TritonTemplate:
 
 
 def _require_triton(inputs: MMKernelInputs, op: str) -> None:
-    """CannotRun unless Inductor would consider some Triton kernel for this matmul."""
+    """CannotRun unless Inductor would consider some Triton kernel for this matmul on a GPU with enough SMs."""
     if is_batch_invariant():
         raise CannotRun("Inductor's setting batch_invariant allows the library only")
     if loads_epilogues_with_tma():
@@ -82,9 +86,22 @@ def _require_triton(inputs: MMKernelInputs, op: str) -> None:
     if op in ("addmm", "baddbmm"):
         _require_factors(inputs)
     if op in BATCHED and not splits_large_batches() and not _batch_fits_grid(inputs):
-        raise CannotRun(f"the batch may exceed {_MAX_GRID_Y}, CUDA's limit on a grid")
-    if not use_triton_template(inputs.output_layout(flexible=False), check_max_autotune=False):
+        raise CannotRun(f"the batch may exceed {_MAX_GRID_Y}, the limit on a grid")
+    if not _offers_triton(inputs.output_layout(flexible=False)):
         raise CannotRun("Inductor allows no Triton kernel for this matmul on this device")
+
+
+def _offers_triton(layout: ir.Layout) -> bool:
+    """What Inductor's ``use_triton_template`` says of a result, but for the number of SMs, which is no limit here.
+
+    Where that is too low for Inductor, ``runnable`` lets only those kernels pass that were measured.
+    """
+    return (
+        is_gpu(layout.device.type)
+        and layout.dtype in TORCH_DTYPES.values()
+        and _use_autotune_backend("TRITON")
+        and has_backend_feature(layout.device, BackendFeature.TRITON_TEMPLATES)
+    )
 
 
 def _require_factors(inputs: MMKernelInputs) -> None:
@@ -109,10 +126,10 @@ def _triton(
     config: Config, template: TritonTemplate, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None
 ) -> ir.ChoiceCaller:
     tiles, device = config.tiles, architecture(detect_hardware(inputs.device()).arch)
+    if not config.kernel.runs_on(device):
+        raise CannotRun(f"there is no {config.template} for {device.name}")
     _require_tunables(config, device)
-    limit = registers(tiles, device)
-    if limit is not None and accumulator_registers(tiles, device.warp_size) >= limit:
-        raise CannotRun(f"its accumulator takes all of the {limit} registers that a thread has")
+    _require_room(config, device, inputs, op)
     inputs = _with_fixed_layouts(inputs, op)
     if not indexes_in_64_bits() and not _fits_32_bits(inputs):
         raise CannotRun("a matrix has more elements than this template can index")
@@ -126,14 +143,13 @@ def _triton(
     for name, value in config.tunables.items():
         if name not in tiles._fields:
             setattr(gemm, name, value)  # Inductor's heuristics for ROCm ask for it by name
+    if device.triton == "hip":
+        heuristic.triton_config = partial(_as_written, config, heuristic.triton_config)
     heuristic._get_config_generator = lambda: partial(heuristic.preprocess_mm_configs, configs=[gemm])
-    with inductor_config.patch(
-        max_autotune_gemm=True,
-        max_autotune_prune_choices_based_on_shared_mem=True,
-    ):
+    with inductor_config.patch(max_autotune_gemm=True, max_autotune_prune_choices_based_on_shared_mem=False):
         params = next(iter(heuristic.get_template_configs(inputs, op)), None)
         if params is None:
-            raise CannotRun("it takes more shared memory than the device has")
+            raise CannotRun("Inductor makes no kernel of it")
         choice = _choice_of(
             template,
             params,
@@ -145,6 +161,30 @@ def _triton(
         # With one choice, Inductor fuses what comes before the matmul without a benchmark, and no table has timed that.
         choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
     return choice
+
+
+def _as_written(config: Config, make: Callable[..., Any], **values: int) -> Any:
+    """What Inductor makes of a config on ROCm, with the stages and waves that were asked for.
+
+    It would take its default of two stages, and work the waves out from the warps.
+    """
+    wanted = config.kernel.values(config.params)
+    return make(**{**values, "num_stages": wanted["num_stages"], "waves_per_eu": wanted["waves_per_eu"]})
+
+
+def _require_room(config: Config, device: Architecture, inputs: MMKernelInputs, op: str) -> None:
+    """CannotRun if the kernel takes more registers or shared memory than the device has.
+
+    Inductor's own estimate of shared memory counts a stage too many for most devices, and is off by default.
+    """
+    limit = registers(config.tiles, device)
+    if limit is not None and accumulator_registers(config.tiles, device.warp_size) >= limit:
+        raise CannotRun(f"its accumulator takes all of the {limit} registers that a thread has")
+    properties = torch.cuda.get_device_properties(inputs.device())
+    memory = getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block
+    kernel: Any = config.kernel
+    if kernel.shared_memory(config.tiles, op, inputs.dtype().itemsize, device) > memory:
+        raise CannotRun("it takes more shared memory than the device has")
 
 
 def _require_tunables(config: Config, device: Architecture) -> None:

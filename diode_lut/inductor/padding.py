@@ -21,7 +21,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.problem import ROW_BYTES, Operand, Problem
 from diode_lut.domain.problem import problem_of as problem_from
-from diode_lut.inductor.answer import in_force
+from diode_lut.inductor.answer import in_force, is_big_enough
 from diode_lut.inductor.dynamic import axes_of_tensors
 from diode_lut.inductor.problems import axes, dtype_of, problem_of
 from diode_lut.inductor.snapshot import snapshot
@@ -59,7 +59,7 @@ def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: An
     decision = snapshot().consider(problem, mat1.device, padding=True, axes=changing)
     if not _has_compared(decision):
         return False if changing and _gains_as_it_is(decision, mat1.device, changing) else None
-    return _first_pad(decision) > 1 and _stay_aligned(mat1, mat2)
+    return _first_pad(decision, mat1.device) > 1 and _stay_aligned(mat1, mat2)
 
 
 def _gains_as_it_is(decision: Decision, device: torch.device, changing: tuple[Axis, ...]) -> bool:
@@ -84,7 +84,8 @@ def decide(inputs: Any, op: str) -> tuple[Decision | None, int]:
     unpadded = _unpadded(V.graph.current_node, op) if snapshot().settings.pad else None
     if unpadded is not None:
         changing = axes(inputs, op)
-        pad = _first_pad(snapshot().consider(unpadded, inputs.device(), padding=True, axes=changing))
+        considered = snapshot().consider(unpadded, inputs.device(), padding=True, axes=changing)
+        pad = _first_pad(considered, inputs.device())
         if pad > 1:
             return snapshot().decide(unpadded, inputs.device(), padding=True, axes=changing), pad
     problem = problem_of(inputs, op)
@@ -103,9 +104,10 @@ def _is_answered(matmul: Node) -> bool:
     return bool(snapshot().consider(problem, tensors[0].device, padding=True, axes=changing).configs)
 
 
-def _first_pad(decision: Decision) -> int:
-    """What the first config that can run has its operands padded to; 1 if it does not, or there is none."""
-    candidates = decision.configs[:1] if decision.only_first else decision.configs
+def _first_pad(decision: Decision, device: torch.device) -> int:
+    """What the first config that can run on the device has its operands padded to; 1 if it does not, or none can."""
+    named = decision.configs[:1] if decision.only_first else decision.configs
+    candidates = [config for config in named if is_big_enough(device, decision, config)]
     arch = architecture(decision.hardware.arch)
     pads = ((config, needed_pad(decision.problem, config.pad)) for config in candidates)
     return next((pad for config, pad in pads if _can_run(config, pad, decision.problem, arch)), 1)

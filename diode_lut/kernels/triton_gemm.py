@@ -67,12 +67,15 @@ ROCM = (
 PARAMETERS = (*TILES, PAD, *ROCM)
 
 _BARRIERS = 128
-"""Bytes that Inductor adds to what a kernel's blocks need."""
+"""Bytes that Inductor adds to what a kernel's blocks need; Triton takes up to 64 of them, on NVIDIA GPUs."""
 
 GROUP_M = 8
 """The group that a sweep tries; the final stage tries OTHER_GROUPS for the best."""
 
 OTHER_GROUPS = (1, 4, 16)
+
+OTHER_COMPILER_OPTIONS = (("waves_per_eu", 2), ("matrix_instr_nonkdim", 32), ("kpack", 1))
+"""What the final stage tries on AMD GPUs, one at a time; Inductor's own are 0 waves, 16 rows and most often 2 steps."""
 
 TMA_ROWS = 64
 """Minimum number of rows from which tensor descriptors save more than their set-up costs."""
@@ -123,13 +126,16 @@ class TritonGemm(Template):
 
     tiled = True
 
-    def shared_memory(self, tiles: Tiles, op: str, itemsize: int) -> int:
-        """Bytes of shared memory that Inductor reckons with before it compiles: the blocks of A and B in each stage.
+    def shared_memory(self, tiles: Tiles, op: str, itemsize: int, architecture: Architecture) -> int:
+        """Bytes of shared memory for the blocks of A and B in each stage that takes some, and for barriers.
 
-        ``itemsize`` is in bytes, of the inputs' dtype.
+        ``itemsize`` is in bytes, of the inputs' dtype. The result reuses that memory, and never takes more than 64 KB.
         """
         del op
-        return itemsize * tiles.block_k * (tiles.block_m + tiles.block_n) * tiles.num_stages + _BARRIERS
+        stage = itemsize * tiles.block_k * (tiles.block_m + tiles.block_n)
+        blocks = stage * architecture.stages_in_memory(tiles.num_stages)
+        barriers = _BARRIERS if architecture.triton == "cuda" else 0
+        return blocks + blocks * architecture.padding_permille // 1000 + barriers
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
         """Too many registers, too much shared memory, or a matrix instruction larger than a block."""
@@ -143,7 +149,7 @@ class TritonGemm(Template):
             reason = f"{tiles.num_warps} do not go with a block of {tiles.block_m}x{tiles.block_n}"
             yield Complaint(f"{reason}: {needed} registers a thread (allowed: {limit - 1})", "num_warps")
         itemsize = min(ITEMSIZES.values()) if covered.dtype is None else ITEMSIZES[covered.dtype]
-        memory = self.shared_memory(tiles, covered.op or self.ops[0], itemsize)
+        memory = self.shared_memory(tiles, covered.op or self.ops[0], itemsize, architecture)
         if architecture.shared_memory is not None and memory > architecture.shared_memory:
             yield Complaint(
                 f"{self.name} {text(tiles)} needs {memory} bytes of shared memory "
@@ -189,11 +195,11 @@ class PersistentTma(TritonGemm):
         """Where there are tensor descriptors."""
         return architecture.gpu and architecture.tma
 
-    def shared_memory(self, tiles: Tiles, op: str, itemsize: int) -> int:
+    def shared_memory(self, tiles: Tiles, op: str, itemsize: int, architecture: Architecture) -> int:
         """As above, and the result's block with padding: in float32 where a bias is added, else as the inputs."""
         item = 4 if op == "addmm" else itemsize
         block = item * tiles.block_m * (tiles.block_n + 16 // item)
-        return super().shared_memory(tiles, op, itemsize) + block
+        return super().shared_memory(tiles, op, itemsize, architecture) + block
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
         """As above, and what tensor descriptors cannot describe."""

@@ -40,9 +40,10 @@ def register_chooser(
     name: str,
     digest: str | None = None,
     before_tables: bool = False,
+    after_models: bool = False,
     limit_s: float = LIMIT_S,
 ) -> Registration:
-    """Have ``function(problem, hardware)`` asked for configs: after all tables, or before them, and before the models.
+    """Have ``function(problem, hardware)`` asked for configs: after all tables, or before them, or after the models.
 
     It gets a Problem and a Hardware, and returns a Config, a list of them with the best first, or None where it has
     none. It must return the same for the same arguments in every process, because compiled code is kept: ``digest`` is
@@ -50,7 +51,7 @@ def register_chooser(
     registered. An error, a value of another type, or a call that takes more than ``limit_s`` seconds is no match, with
     one warning. A function takes the place of another one of the same name. SettingError if an argument is wrong.
     """
-    chooser = Chooser(function, name, digest, before_tables, limit_s)
+    chooser = Chooser(function, name, digest, before_tables, limit_s, after_models)
     if digest is None:
         remedy = "give register_chooser a digest, any text that changes when the answers do"
         warn_once(f"chooser {name} has no digest, so nothing compiled is found in Inductor's caches ({remedy})")

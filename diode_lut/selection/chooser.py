@@ -43,8 +43,9 @@ class Chooser:
     """A user's function, the name that messages call it by, and what identifies its answers in caches.
 
     ``digest`` is None where the user gave none. With ``before_tables`` it is asked before all tables, else after them
-    and before the models. A call that takes more than ``limit_s`` seconds is given up, and the chooser is not asked
-    again. It is asked once about each problem. ``faulty`` says whether anything has gone wrong so far.
+    and before the models; with ``after_models`` it is asked last. A call that takes more than ``limit_s`` seconds is
+    given up, and the chooser is not asked again. It is asked once about each problem. ``faulty`` says whether anything
+    has gone wrong so far.
     """
 
     function: Function
@@ -52,6 +53,7 @@ class Chooser:
     digest: str | None = None
     before_tables: bool = False
     limit_s: float = LIMIT_S
+    after_models: bool = False
     _answers: dict[tuple[Problem, Hardware], Answer] = field(default_factory=dict, init=False, repr=False)
     faulty: bool = field(default=False, init=False, repr=False)
     _too_slow: bool = field(default=False, init=False, repr=False)
@@ -63,6 +65,8 @@ class Chooser:
             raise SettingError(f"chooser: name: {self.name!r:.60} is not a name")
         if self.digest is not None and (not isinstance(self.digest, str) or not self.digest):
             raise SettingError(f"chooser {self.name}: digest: {self.digest!r:.60} is neither text nor None")
+        if self.before_tables and self.after_models:
+            raise SettingError(f"chooser {self.name}: before_tables and after_models exclude each other")
         if type(self.limit_s) not in (int, float) or not 0 < self.limit_s <= _MAX_LIMIT_S:
             allowed = f"a positive number of seconds, up to {_MAX_LIMIT_S}"
             raise SettingError(
@@ -220,13 +224,13 @@ class ChooserSource:
 def with_choosers(
     tiers: Iterable[Tier], hardware: Hardware, choosers: Sequence[Chooser], allowed: Collection[str]
 ) -> tuple[Tier, ...]:
-    """The tiers, the last of which has the models, and those of the choosers among them, if there are any."""
+    """The tiers, the last of which has the models, and the choosers among and behind them, if there are any."""
     *tables, models = tiers
-    before, after = (
-        _tiers(hardware, [chooser for chooser in choosers if chooser.before_tables is wanted], allowed)
-        for wanted in (True, False)
+    before, after, last = (
+        _tiers(hardware, [each for each in choosers if (each.before_tables, each.after_models) == wanted], allowed)
+        for wanted in ((True, False), (False, False), (False, True))
     )
-    return tuple(chain(before, tables, after, [models]))
+    return tuple(chain(before, tables, after, [models], last))
 
 
 def _tiers(hardware: Hardware, choosers: Sequence[Chooser], allowed: Collection[str]) -> list[Tier]:

@@ -70,6 +70,11 @@ class Decision(NamedTuple):
         """The row that answered; None if no row did."""
         return None if self.answer is None else self.answer.entry
 
+    def is_measured(self, config: Config) -> bool:
+        """Whether the row that answered has a measured gain of this config of its own."""
+        candidates = () if self.entry is None else self.entry.candidates
+        return any(each.config == config and each.gain_permille is not None for each in candidates)
+
     @property
     def only_first(self) -> bool:
         """Whether the source vouches for its first config alone."""

@@ -9,6 +9,7 @@ from functools import partial
 from diode_lut.collect.tasks import Outcome, Task
 from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 
@@ -56,7 +57,7 @@ sweep = partial(measure, stage="sweep")
 final = partial(measure, stage="final")
 
 
-def finalists(records: Iterable[Record], problems: Iterable[Problem], sm_count: int) -> list[Task]:
+def finalists(records: Iterable[Record], problems: Iterable[Problem], hardware: Hardware) -> list[Task]:
     """A task for each problem that was swept."""
     swept = {record.problem for record in records}
     return [Task(problem) for problem in problems if problem in swept]

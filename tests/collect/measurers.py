@@ -16,6 +16,7 @@ from diode_lut.collect.gemm import make_gemm
 from diode_lut.collect.tasks import Outcome, Task
 from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 
@@ -43,7 +44,7 @@ sweep = partial(measure, stage="sweep")
 final = partial(measure, stage="final")
 
 
-def finalists(records: Iterable[Record], problems: Iterable[Problem], sm_count: int) -> list[Task]:
+def finalists(records: Iterable[Record], problems: Iterable[Problem], hardware: Hardware) -> list[Task]:
     """The config with the best time without an epilogue, for each problem."""
     best = {record.problem: min(record.timings, key=lambda timing: timing.ns or math.inf).config for record in records}
     return [Task(problem, (best[problem.alone],)) for problem in problems if problem.alone in best]

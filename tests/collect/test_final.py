@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from diode_lut.collect.final import finalists
 from diode_lut.collect.tasks import Task
 from diode_lut.dataset import Record, Timing
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 
@@ -24,9 +25,12 @@ def record(m: int, n: int = 64, **times: float | None) -> Record:
     return Record(Problem.of("mm", m, n, 64, dtype="float16", layout="nn"), tuple(timings), "sweep")
 
 
-def tasks_of(records: Sequence[Record], problems: Sequence[Problem] = ()) -> list[Task]:
-    """The finalists on 132 SMs, by default of the problems that were swept."""
-    return finalists(records, problems or [record.problem for record in records], 132)
+H200 = Hardware("NVIDIA H200", "sm_90", 132)
+
+
+def tasks_of(records: Sequence[Record], problems: Sequence[Problem] = (), hardware: Hardware = H200) -> list[Task]:
+    """The finalists, by default of the problems that were swept."""
+    return finalists(records, problems or [record.problem for record in records], hardware)
 
 
 def test_the_best_and_aten() -> None:
@@ -119,3 +123,15 @@ def test_groups_of_a_padded_kernel_are_padded() -> None:
     groups = [each.tiles.group_m for each in task.configs if each.kernel.tiled]
     assert groups == [8, 1, 4, 16]
     assert {each.pad for each in task.configs} == {1, 8}
+
+
+def test_compiler_options_on_amd() -> None:
+    """On an AMD GPU, the best kernel is timed with other options of Triton's compiler, too."""
+    swept = [record(64, aten=200, s2=100, s3=150)]
+    (task,) = tasks_of(swept, hardware=Hardware("AMD Instinct MI300X", "gfx942", 304))
+    others = {"waves_per_eu": 2}, {"matrix_instr_nonkdim": 32}, {"kpack": 1}
+    variants = [Config.make("triton_mm", {**config(2).tunables, **options}) for options in others]
+    assert task.configs == (ATEN, config(2), *variants)
+    assert tasks_of(swept)[0].configs == (ATEN, config(2))
+    aten = tasks_of([record(64, aten=100, s2=120)], hardware=Hardware("AMD Instinct MI300X", "gfx942", 304))
+    assert aten[0].configs == (ATEN,)

@@ -157,6 +157,14 @@ def test_choice_leaves_each_problem_good_ones(problems: list[dict[Config, float]
         assert len(good & set(chosen)) >= min(3, len(good))
 
 
+def test_search_space_of_amd() -> None:
+    """On an AMD GPU there is no TMA, and kernels have the two stages that Inductor has there."""
+    hardware = Hardware("AMD Instinct MI300X", "gfx942", 304)
+    kernels = [each for each in candidates(problem("mm", 4096, 4096, 4096), hardware) if each.kernel.tiled]
+    assert len(set(kernels)) == len(kernels) > 50
+    assert {(each.template, each.tiles.num_stages) for each in kernels} == {("triton_mm", 2)}
+
+
 def test_other_groups_where_order_matters() -> None:
     """Another group_m is tried where more tiles than run at once are in more rows than it has; the rest stays."""
     config = Config("triton_mm", (128, 128, 64, GROUP_M, 3, 8))

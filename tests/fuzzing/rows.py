@@ -178,7 +178,7 @@ def _likely(config: Config) -> bool:
     assert isinstance(config.kernel, TritonGemm)
     return (
         accumulator_registers(tiles) <= 128
-        and config.kernel.shared_memory(tiles, "addmm", 4) <= SM_90.shared_memory
+        and config.kernel.shared_memory(tiles, "addmm", 4, SM_90) <= SM_90.shared_memory
         and tiles.block_m * tiles.block_n * tiles.block_k <= 2**20
         and tiles.num_stages <= 5
     )

@@ -19,6 +19,7 @@ from diode_lut.kernels.triton_gemm import (
 
 TILES = [Tiles(*params) for params in product((16, 64, 256), (32, 256), (16, 128), (8,), (1, 4), (4, 16))]
 SM_90 = architecture("sm_90")
+_AMD = ("gfx90a", "gfx942", "gfx950", "gfx1100")
 
 
 @pytest.mark.parametrize("op", ["mm", "addmm"])
@@ -40,7 +41,35 @@ def test_shared_memory_is_what_inductor_reckons_with(template: TritonGemm, items
             tiles.block_m, tiles.block_n, tiles.block_k, tiles.num_stages, tiles.num_warps, group_m=tiles.group_m
         )
         estimate = CUDAMMTemplateConfigHeuristic().get_shared_memory_estimation(gemm, itemsize, **options)
-        assert template.shared_memory(tiles, op, itemsize) == estimate
+        assert template.shared_memory(tiles, op, itemsize, SM_90) == estimate
+
+
+@pytest.mark.parametrize(
+    ("arch", "stages"),
+    [("sm_75", 1), ("sm_80", 3), ("sm_89", 3), ("sm_90", 4), ("sm_100", 4), ("sm_120", 3), ("gfx942", 3)],
+)
+def test_stages_that_take_shared_memory(arch: str, stages: int) -> None:
+    """Of four stages, one is in registers where tensor cores read operands from there; Turing has no pipeline."""
+    tiles = Tiles(64, 64, 64, 8, 4, 4)
+    barriers = 0 if arch.startswith("gfx") else 128
+    assert TRITON_MM.shared_memory(tiles, "mm", 2, architecture(arch)) == stages * 2 * 64 * 128 + barriers
+    assert architecture(arch).stages_in_memory(1) == 1
+
+
+def test_what_fits_on_an_l4() -> None:
+    """128 x 256 x 64 in three stages takes 96 of its 99 KB, and four are too many."""
+    row, sm_89 = _Row("mm", "bfloat16", 16, None), architecture("sm_89")
+    assert list(TRITON_MM.complaints(Tiles(128, 256, 64, 8, 3, 8), row, sm_89)) == []
+    assert len(list(TRITON_MM.complaints(Tiles(128, 256, 64, 8, 4, 8), row, sm_89))) == 1
+
+
+def test_limits_of_amd() -> None:
+    """64 KB of shared memory are just enough for three stages of 128 x 128 x 64, and 160 KB for four with padding."""
+    row = _Row("mm", "bfloat16", 16, None)
+    for arch, most in (("gfx90a", 3), ("gfx942", 3), ("gfx1100", 3), ("gfx950", 4)):
+        tiles = [Tiles(128, 128, 64, 8, stages, 8) for stages in range(1, 9)]
+        fits = [each.num_stages for each in tiles if not list(TRITON_MM.complaints(each, row, architecture(arch)))]
+        assert fits == list(range(1, most + 1))
 
 
 def test_accumulators_are_spread_over_all_threads() -> None:
@@ -59,12 +88,19 @@ def test_threads_share_registers() -> None:
     assert [registers(Tiles(64, 64, 64, 8, 3, warps), SM_90) for warps in (4, 8, 16)] == [255, 255, 128]
 
 
+def test_registers_of_amd() -> None:
+    """CDNA's threads have 512 registers, RDNA's 256, and fewer where its block's threads share them."""
+    found = [[registers(Tiles(64, 64, 64, 8, 3, warps), architecture(arch)) for warps in (4, 8, 16)] for arch in _AMD]
+    assert found == [[512, 256, 128], [512, 256, 128], [512, 256, 128], [256, 256, 192]]
+
+
 def test_cudas_registers_are_not_those_of_others() -> None:
     """No limit is applied to an architecture whose limit is not known."""
     tiles = Tiles(256, 256, 16, 8, 1, 4)
     row = None, "float16", 16, None
     assert [each.field for each in TRITON_MM.complaints(tiles, _Row(*row), SM_90)] == ["num_warps"]
     assert list(TRITON_MM.complaints(tiles, _Row(*row), architecture("gfx942"))) == []
+    assert registers(tiles, architecture("gfx700")) is None
 
 
 class _Row:

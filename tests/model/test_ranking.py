@@ -177,12 +177,12 @@ def test_waves_are_those_of_the_hardware_asked_about() -> None:
 
 def test_configs_that_the_asked_architecture_cannot_launch_are_left_out() -> None:
     """A model for one architecture ranks on another without its TMA kernels, and those with too much shared memory."""
-    tma = Config("triton_mm_persistent_tma", SMALL.params)
-    ranks = model(candidates=(tma, LARGE, SMALL, ATEN), weights=weights(0.5, candidates=4)).rank
+    tma, deep = Config("triton_mm_persistent_tma", SMALL.params), LARGE.with_tiles(LARGE.tiles._replace(num_stages=5))
+    ranks = model(candidates=(tma, deep, SMALL, ATEN), weights=weights(0.5, candidates=4)).rank
     own, other = ranks(MM), ranks(MM, Hardware("NVIDIA L40S", "sm_89", 142))
     assert own is not None
     assert other is not None
-    assert own.configs == (tma, LARGE, SMALL, ATEN)
+    assert own.configs == (tma, deep, SMALL, ATEN)
     assert other.configs == (SMALL, ATEN)
 
 

@@ -53,7 +53,8 @@ def main(directory: Path) -> dict[str, Any]:
         Problem.of("bmm", 20, 30, 45, dtype="float32", layout="nt", b=3),
     ]
     found: dict[str, Any] = {}
-    with DatasetWriter(directory / "padded.msgpack", find_setup("cuda", "sweep", "default").header) as writer:
+    header = find_setup("cuda", "sweep", "default").header
+    with DatasetWriter(directory / "padded.msgpack", header) as writer:
         for problem in problems:
             kernel, pad = (
                 Config("triton_bmm" if problem.op == "bmm" else "triton_mm", TILES),
@@ -65,7 +66,7 @@ def main(directory: Path) -> dict[str, Any]:
             configs = (*plain[:2], *(config.padded(pad) for config in plain))
             (swept,) = measure_sweep([Task(problem, configs)], "cuda", Watch(lost), "default")
             assert swept.record is not None, swept
-            (task,) = finalists([swept.record], [problem], 132)
+            (task,) = finalists([swept.record], [problem], header.hardware)
             (final,) = measure_final([task], "cuda", Watch(lost), "default")
             for outcome in (swept, final):
                 assert outcome.record is not None, outcome
