@@ -10,6 +10,7 @@ HOOK, KERNELS = "tests/inductor/test_hook.py::", "tests/inductor/test_guards.py:
 ON_CPU, CPU = "tests/inductor/test_guards_on_cpu.py::", "tests/inductor/test_cpu.py::"
 INSTALL, CACHE = "tests/inductor/test_install.py::", "tests/inductor/test_cache.py::"
 PADDING = "tests/inductor/test_padding.py::"
+SCALED = "tests/inductor/test_scaled_mm.py::"
 CHANGES, TRANSIENT = "tests/inductor/test_snapshot.py::", "tests/inductor/test_transient.py::"
 SETTINGS = "tests/test_settings.py::"
 RUNTIME, STATISTICS = "tests/test_runtime.py::", "tests/test_statistics.py::"
@@ -23,8 +24,8 @@ def parameters(more: str) -> Instead:
 
 def sizes_checked_as(function: str) -> Instead:
     """A problem's sizes are checked as what a function of each and of 1 gives."""
-    checked = f"original.__func__(cls, *fields[:4], *({function}(size, 1) for size in fields[4:]))"
-    return Instead(f"classmethod(lambda cls, *fields: {checked}._replace(**dict(zip('bmnk', fields[4:]))))")
+    checked = f"original.__func__(cls, *fields[:4], *({function}(size, 1) for size in fields[4:]), **more)"
+    return Instead(f"classmethod(lambda cls, *fields, **more: {checked}._replace(**dict(zip('bmnk', fields[4:]))))")
 
 
 KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -66,6 +67,9 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             HOOK + "test_unlaunchable_config_gives_way",
             KERNELS + "test_accumulator_that_takes_all_registers",
         ),
+        "float8-shared-memory": ("_require_shared_memory", NONE, SCALED + "test_refused"),
+        "float8-options": ("_scaling_options", Instead("lambda *_: {}"), SCALED + "test_row_makes_the_plain_kernel"),
+        "float8-precision": ("is_precise", TRUE, SCALED + "test_refused"),
         "batch-over-65535": ("_batch_fits_grid", TRUE, KERNELS + "test_batch_over_65535"),
         "batch-that-may-grow": (
             "_batch_fits_grid",

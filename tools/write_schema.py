@@ -18,6 +18,7 @@ from diode_lut.domain.problem import (
     EPILOGUES,
     LAYOUTS,
     MAX_SIZE,
+    NAMED_VARIANTS,
     NO_EPILOGUE,
     OP_SIZES,
     OPS,
@@ -83,6 +84,7 @@ def receipt() -> Schema:
     schema["$defs"]["tier"] = {**described("Tier", about), **choice("string", (*TIERS, *EARLIER_NAMES))}
     classes = [name for name in EPILOGUES if name != NO_EPILOGUE]
     values = {"op": OPS, "dtype": DTYPES, "layout": LAYOUTS, "align": ALIGNS, "epilogue": classes}
+    values["variant"] = NAMED_VARIANTS
     for of_problem in ("hit", "miss", "skip"):
         for name, allowed in values.items():
             schema["$defs"][of_problem]["properties"][name]["enum"] = list(allowed)
@@ -195,12 +197,19 @@ def provenance() -> Schema:
 
 def entry() -> Schema:
     """A row, its fields in canonical order."""
-    ops = "The GEMM: C = A B (mm), C = bias + A B (addmm), and both in batches (bmm, baddbmm)."
+    ops = (
+        "The GEMM: C = A B (mm), C = bias + A B (addmm), both in batches (bmm, baddbmm), and with scales for A and B, "
+        "whose types are float8 (scaled_mm)."
+    )
     classes = "; ".join(f"{name}: {meaning}" for name, meaning in EPILOGUES.items())
     fields = {
         "op": {**described("Operation", ops), **choice("string", OPS)},
         "dtype": {
-            **described("Type", "Type of the elements of A and B; tf32 is float32 with TF32 allowed."),
+            **described(
+                "Type",
+                "Type of the elements of A and B; tf32 is float32 with TF32 allowed. float8_e5m2 is that type for one "
+                "of A and B, and float8_e4m3fn for the other.",
+            ),
             **choice("string", DTYPES),
         },
         "layout": {
@@ -214,6 +223,14 @@ def entry() -> Schema:
         "epilogue": {
             **described("Epilogue", f"Class of the pointwise work that is fused behind the GEMM. {classes}."),
             **choice("string", EPILOGUES),
+        },
+        "variant": {
+            **described(
+                "Variant",
+                "Of scaled_mm: whether A and B have a scale each (tensor), or each row of A and column of B (row); "
+                "the type of the result; whether there is a bias; whether accumulation is fast, and less precise.",
+            ),
+            **choice("string", NAMED_VARIANTS),
         },
         **{name: {**described(*OF_SIZES[name]), **ref("range")} for name in SIZE_FIELDS},
         "problems": {

@@ -27,7 +27,7 @@ from torch._inductor.utils import sympy_product, use_triton_template, use_triton
 from torch._inductor.virtualized import V
 
 from diode_lut.domain.hardware import detect_hardware
-from diode_lut.domain.problem import BATCHED
+from diode_lut.domain.problem import BATCHED, NO_VARIANT, VARIANTS, Scaling
 from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.names import UIDS
 from diode_lut.inductor.versions import (
@@ -40,7 +40,7 @@ from diode_lut.inductor.versions import (
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
-from diode_lut.kernels.triton_gemm import accumulator_registers, registers
+from diode_lut.kernels.triton_gemm import TritonGemm, accumulator_registers, is_precise, registers
 
 _MAX_GRID_Y = 65535
 """CUDA's limit on the second dimension of a launch."""
@@ -53,18 +53,23 @@ _SUBGRAPH_SETTINGS = {"max_autotune": False, "max_autotune_gemm": False, "max_au
 
 
 def build_choice(
-    config: Config, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None = None
+    config: Config,
+    inputs: MMKernelInputs,
+    op: str,
+    layout: ir.FixedLayout | None = None,
+    variant: str = NO_VARIANT,
 ) -> ir.ChoiceCaller:
     """The Triton or decompose_k choice of ``config`` for this matmul; CannotRun where it cannot run or must not.
 
-    A Triton kernel writes its result in ``layout``, by default without gaps.
+    A Triton kernel writes its result in ``layout``, by default without gaps. ``variant`` is that of the problem.
     """
     if op not in UIDS[config.template] or not (config.kernel.tiled or config.kernel is DECOMPOSE_K):
         raise CannotRun(f"{config.template} is not for {op} on this device")
     _require_triton(inputs, op)
     if config.kernel is DECOMPOSE_K:
         return _decompose_k(config, inputs)
-    return _triton(config, _template(config, op), inputs, op, layout)
+    options = _scaling_options(config, inputs, variant) if op in VARIANTS else {}
+    return _triton(config, _template(config, op), inputs, op, layout, options)
 
 
 def _template(config: Config, op: str) -> TritonTemplate:
@@ -83,8 +88,31 @@ def _require_triton(inputs: MMKernelInputs, op: str) -> None:
         _require_factors(inputs)
     if op in BATCHED and not splits_large_batches() and not _batch_fits_grid(inputs):
         raise CannotRun(f"the batch may exceed {_MAX_GRID_Y}, CUDA's limit on a grid")
-    if not use_triton_template(inputs.output_layout(flexible=False), check_max_autotune=False):
+    layout = inputs.output_layout(flexible=False)
+    if not use_triton_template(layout, check_max_autotune=False, enable_float8=op in VARIANTS):
         raise CannotRun("Inductor allows no Triton kernel for this matmul on this device")
+
+
+_RECIPES = {"tensor": 0, "row": 1}
+"""PyTorch's numbers for what has a scale: ``torch.nn.functional.ScalingType``."""
+
+_LEAST_K = 32
+"""K of the smallest matrix instruction for float8."""
+
+
+def _scaling_options(config: Config, inputs: MMKernelInputs, variant: str) -> dict[str, Any]:
+    """What templates for scaled_mm are told besides tunables; CannotRun where they would not compute what is asked."""
+    scaling, block_k = Scaling.of(variant), config.tiles.block_k
+    if not is_precise(block_k, variant):
+        raise CannotRun(f"with block_k={block_k} it cannot multiply float8, or is less precise than the library")
+    if not V.graph.sizevars.statically_known_true(inputs.mnk_symbolic()[2] >= _LEAST_K):
+        raise CannotRun(f"K is less than {_LEAST_K}")
+    if not config.kernel.tma:
+        return {"USE_FAST_ACCUM": scaling.fast}
+    if scaling.bias:
+        raise CannotRun("the template with tensor descriptors adds no bias")
+    recipe = _RECIPES[scaling.per]
+    return {"USE_FAST_ACCUM": scaling.fast, "SCALE_RECIPE_A": recipe, "SCALE_RECIPE_B": recipe}
 
 
 def _require_factors(inputs: MMKernelInputs) -> None:
@@ -106,10 +134,18 @@ def _batch_fits_grid(inputs: MMKernelInputs) -> bool:
 
 
 def _triton(
-    config: Config, template: TritonTemplate, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None
+    config: Config,
+    template: TritonTemplate,
+    inputs: MMKernelInputs,
+    op: str,
+    layout: ir.FixedLayout | None,
+    options: dict[str, Any],
 ) -> ir.ChoiceCaller:
+    """The choice of a Triton template, which gets ``options`` besides what its heuristic says."""
     tiles, device = config.tiles, architecture(detect_hardware(inputs.device()).arch)
     _require_tunables(config, device)
+    if op in VARIANTS:
+        _require_shared_memory(config, inputs, op, device)
     limit = registers(tiles, device)
     if limit is not None and accumulator_registers(tiles, device.warp_size) >= limit:
         raise CannotRun(f"its accumulator takes all of the {limit} registers that a thread has")
@@ -136,7 +172,7 @@ def _triton(
             raise CannotRun("it takes more shared memory than the device has")
         choice = _choice_of(
             template,
-            params,
+            DictKernelTemplateParams({**params.to_kwargs(), **options}),
             heuristic.get_extra_kwargs(inputs, op),
             layout or inputs.output_layout(flexible=False),
             heuristic.adjust_kernel_inputs(inputs, op),
@@ -152,6 +188,15 @@ def _require_tunables(config: Config, device: Architecture) -> None:
     for parameter in config.kernel.parameters:
         if parameter.name in config.tunables and not parameter.is_known_to(device):
             raise CannotRun(f"kernels for {device.name} have no {parameter.name}")
+
+
+def _require_shared_memory(config: Config, inputs: MMKernelInputs, op: str, device: Architecture) -> None:
+    """CannotRun if the kernel needs more than the device has. For scaled_mm, Inductor does not count the result."""
+    kernel, itemsize = config.kernel, inputs.mat1mat2()[0].get_dtype().itemsize
+    assert isinstance(kernel, TritonGemm)
+    limit = device.shared_memory
+    if limit is not None and kernel.shared_memory(config.tiles, op, itemsize) > limit:
+        raise CannotRun("it takes more shared memory than the device has")
 
 
 def _with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
@@ -170,7 +215,8 @@ def _with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
             node.freeze_layout()
         elif has_open_base(node):
             node.unwrap_view().freeze_layout_with_exact_strides(node.unwrap_view().get_stride())
-    return MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype)
+    places = {"mat1_idx": inputs._mat1_idx, "mat2_idx": inputs._mat2_idx}
+    return MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype, **places)
 
 
 def has_open_base(node: Any) -> bool:
