@@ -72,7 +72,6 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
     "--variant",
     type=click.Choice(NAMED_VARIANTS),
     metavar="VARIANT",
-    default=NO_VARIANT,
     help="Of scaled_mm: what has a scale, the type of the result, and whether there is a bias and fast accumulation, "
     "such as row-bfloat16 or tensor-float16-bias-fast.",
 )
@@ -103,7 +102,7 @@ def explain_command(
     layout: str | None,
     align: str | None,
     epilogue: str,
-    variant: str,
+    variant: str | None,
     dynamic: Axis | None,
     hardware: str | None,
     table: Typed | None,
@@ -120,7 +119,16 @@ def explain_command(
     dtype = dtype or (DOMAINS[op].dtypes[0] if op in VARIANTS else "bfloat16")
     layout = layout or DOMAINS[op].layouts[0]
     problem = Problem.of(
-        op, m, n, k, b=batch, dtype=dtype, layout=layout, align=alignment, epilogue=epilogue, variant=variant
+        op,
+        m,
+        n,
+        k,
+        b=batch,
+        dtype=dtype,
+        layout=layout,
+        align=alignment,
+        epilogue=epilogue,
+        variant=variant or NO_VARIANT,
     )
     file = None if table is None else table.file
     if dynamic is not None:
