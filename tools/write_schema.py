@@ -14,15 +14,19 @@ from typing import Any
 
 from diode_lut.domain.problem import (
     ALIGNS,
+    BATCHED,
+    DOMAINS,
     DTYPES,
     EPILOGUES,
     LAYOUTS,
     MAX_SIZE,
     NAMED_VARIANTS,
     NO_EPILOGUE,
+    NO_VARIANT,
     OP_SIZES,
     OPS,
     SIZE_FIELDS,
+    Domain,
 )
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.template import Parameter, Template
@@ -88,7 +92,21 @@ def receipt() -> Schema:
     for of_problem in ("hit", "miss", "skip"):
         for name, allowed in values.items():
             schema["$defs"][of_problem]["properties"][name]["enum"] = list(allowed)
+        schema["$defs"][of_problem]["if"]["properties"]["op"]["enum"] = [op for op in OPS if op not in BATCHED]
+        schema["$defs"][of_problem]["anyOf"] = [of_domain(domain) for domain in dict.fromkeys(DOMAINS.values())]
     return schema
+
+
+def of_domain(domain: Domain) -> Schema:
+    """The values that go together: what a problem of the ops with these has."""
+    values = {"op": [op for op in OPS if DOMAINS[op] == domain], "dtype": domain.dtypes, "layout": domain.layouts}
+    with_variants = domain.variants != (NO_VARIANT,)
+    rules: Schema = {name: {"enum": list(allowed)} for name, allowed in values.items()}
+    if not with_variants:
+        rules["variant"] = False
+    if domain.epilogues == (NO_EPILOGUE,):
+        rules["epilogue"] = False
+    return {"properties": rules, **({"required": ["variant"]} if with_variants else {})}
 
 
 def table() -> Schema:

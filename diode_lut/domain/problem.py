@@ -86,6 +86,9 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 """The variants of the ops that have some. Others have the variant NO_VARIANT, which is not written."""
 
+GEMMS = tuple(op for op in OPS if op not in VARIANTS)
+"""The ops that have no variants."""
+
 NAMED_VARIANTS = tuple(variant for variants in VARIANTS.values() for variant in variants)
 """The variants of all ops, in canonical order."""
 
@@ -95,12 +98,15 @@ class Domain(NamedTuple):
 
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
+    epilogues: tuple[str, ...]
     variants: tuple[str, ...]
 
 
-_GEMM = Domain(tuple(dtype for dtype in DTYPES if dtype not in FLOAT8), LAYOUTS, (NO_VARIANT,))
+_GEMM = Domain(tuple(dtype for dtype in DTYPES if dtype not in FLOAT8), LAYOUTS, tuple(EPILOGUES), (NO_VARIANT,))
 
-DOMAINS = dict.fromkeys(OPS, _GEMM) | {"scaled_mm": Domain(FLOAT8, ("nt",), VARIANTS["scaled_mm"])}
+DOMAINS = dict.fromkeys(OPS, _GEMM) | {
+    "scaled_mm": Domain(FLOAT8, ("nt",), (NO_EPILOGUE,), VARIANTS["scaled_mm"]),
+}
 """By op. Library and hardware multiply float8 only where A is row-major and B column-major."""
 MAX_SIZE = 2**31 - 1
 """Largest b, m, n or k that a table can speak of: Inductor's kernels index with 32 bits."""
@@ -157,12 +163,10 @@ class Problem(NamedTuple):
                 raise ProblemError(f"{name}: {size!r} is not an integer from 1 to {MAX_SIZE}")
         if b != 1 and op not in BATCHED:
             raise ProblemError(f"b: {op} has no batch, so b is 1, not {b}")
-        domain = DOMAINS[op]
-        for name, value, allowed in zip(("dtype", "layout", "variant"), (dtype, layout, variant), domain, strict=True):
+        values = dtype, layout, epilogue, variant
+        for name, value, allowed in zip(Domain._fields, values, DOMAINS[op], strict=True):
             if value not in allowed:
-                raise ProblemError(f"{name}: {_not_for(op, name, value, allowed)}")
-        if op in VARIANTS and epilogue != NO_EPILOGUE:
-            raise ProblemError(f"epilogue: {epilogue!r} is not for {op} (allowed: {NO_EPILOGUE})")
+                raise ProblemError(f"{name.removesuffix('s')}: {_not_for(op, value, allowed)}")
         return cls(op, dtype, layout, align, b, m, n, k, epilogue, variant)
 
     @classmethod
@@ -272,8 +276,8 @@ def contiguous_align(dtype: str, layout: str, m: int, n: int, k: int, b: int = 1
     return 16 if packed else 2
 
 
-def _not_for(op: str, name: str, value: str, allowed: tuple[str, ...]) -> str:
-    if name == "variant" and allowed == (NO_VARIANT,):
+def _not_for(op: str, value: str, allowed: tuple[str, ...]) -> str:
+    if allowed == (NO_VARIANT,):
         return f"{value!r} is not for {op}, which has no variants"
     return f"{value!r} is not for {op} (allowed: {_one_of(allowed)})"
 

@@ -10,7 +10,6 @@ from diode_lut.domain.problem import (
     ALIGNS,
     BATCHED,
     DOMAINS,
-    EPILOGUES,
     MAX_SIZE,
     NO_EPILOGUE,
     NO_VARIANT,
@@ -154,15 +153,14 @@ class Entry(NamedTuple):
             count = _kinds(self, self.op) * (batched if self.op in BATCHED else unbatched)
         if self.align is None:
             count *= len(ALIGNS)
-        if self.epilogue is None:
-            count *= len(EPILOGUES)
         return count * _width(self.m) * _width(self.n) * _width(self.k)
 
     @property
     def is_exact(self) -> bool:
         """Whether the entry covers one op, dtype, layout, align, variant and size, with any epilogue or with one."""
-        classes = len(EPILOGUES) if self.epilogue is None else 1
-        return self.volume == classes
+        if self.op is None:
+            return False
+        return self.volume == (len(DOMAINS[self.op].epilogues) if self.epilogue is None else 1)
 
     @property
     def least_version(self) -> int:
@@ -235,26 +233,30 @@ def is_point(sizes: Range | None) -> bool:
 
 def ops_of(kind: tuple[Any, ...]) -> tuple[str, ...]:
     """The ops that have problems of a kind, as ``Entry.kind`` has it."""
-    op, dtype, layout, _, _, variant = kind
-    return _ops_of(op, dtype, layout, variant)
+    op, dtype, layout, _, epilogue, variant = kind
+    return _ops_of(op, (dtype, layout, epilogue, variant))
+
+
+_Values = tuple[str | None, str | None, str | None, str | None]
+"""The dtype, layout, epilogue and variant of a row; None stands for any."""
 
 
 @cache
-def _ops_of(op: str | None, dtype: str | None, layout: str | None, variant: str | None) -> tuple[str, ...]:
-    return tuple(each for each in (DOMAINS if op is None else (op,)) if _count(each, dtype, layout, variant))
+def _ops_of(op: str | None, values: _Values) -> tuple[str, ...]:
+    return tuple(each for each in (DOMAINS if op is None else (op,)) if _count(each, values))
 
 
 @cache
-def _count(op: str, dtype: str | None, layout: str | None, variant: str | None) -> int:
-    """How many dtypes, layouts and variants an op's problems have where None stands for any; 0 if it has not these."""
+def _count(op: str, values: _Values) -> int:
+    """How many combinations of these values an op's problems have."""
     counts = 1
-    for value, domain in zip((dtype, layout, variant), DOMAINS[op], strict=True):
+    for value, domain in zip(values, DOMAINS[op], strict=True):
         counts *= len(domain) if value is None else value in domain
     return counts
 
 
 def _kinds(entry: Entry, op: str) -> int:
-    return _count(op, entry.dtype, entry.layout, entry.variant)
+    return _count(op, (entry.dtype, entry.layout, entry.epilogue, entry.variant))
 
 
 def _width(sizes: Range | None) -> int:

@@ -10,7 +10,7 @@ from itertools import accumulate
 from operator import or_
 from typing import Any, NamedTuple
 
-from diode_lut.domain.problem import ALIGNS, BATCHED, DOMAINS, MAX_SIZE, NO_EPILOGUE, SIZE_FIELDS, Problem
+from diode_lut.domain.problem import ALIGNS, BATCHED, DOMAINS, MAX_SIZE, SIZE_FIELDS, Problem
 from diode_lut.table.entry import KIND_FIELDS, Entry, Range, ops_of
 
 STEPS = 4_000_000
@@ -144,12 +144,14 @@ def shared_problem(one: Entry, other: Entry) -> Problem:
     """A problem that both entries cover, of which there must be one."""
     pairs = ((x or _ANY, y or _ANY) for x, y in zip(one.sizes, other.sizes, strict=True))
     b, m, n, k = (max(low, other_low) for (low, _), (other_low, _) in pairs)
-    align, epilogue = one.align or other.align or ALIGNS[0], one.epilogue or other.epilogue or NO_EPILOGUE
-    named = (one.dtype or other.dtype, one.layout or other.layout, one.variant or other.variant)
+    align = one.align or other.align or ALIGNS[0]
+    named = [getattr(one, name) or getattr(other, name) for name in ("dtype", "layout", "epilogue", "variant")]
     ops = set(ops_of(one.kind)).intersection(ops_of(other.kind))
 
     def problem_of(op: str) -> Problem:
-        dtype, layout, variant = (value or first for value, (first, *_) in zip(named, DOMAINS[op], strict=True))
+        dtype, layout, epilogue, variant = (
+            value or first for value, (first, *_) in zip(named, DOMAINS[op], strict=True)
+        )
         return Problem(op, dtype, layout, align, b if op in BATCHED else 1, m, n, k, epilogue, variant)
 
     problems = (problem_of(op) for op in DOMAINS if op in ops)

@@ -15,7 +15,7 @@ from itertools import accumulate, product
 from math import prod
 from typing import Any
 
-from diode_lut.domain.problem import ALIGNS, BATCHED, DOMAINS, EPILOGUES
+from diode_lut.domain.problem import ALIGNS, BATCHED, DOMAINS
 from diode_lut.table.entry import Entry, Range, ops_of
 from diode_lut.table.overlap import Effort, ExhaustedError, Neighbours, box
 
@@ -76,9 +76,14 @@ def _domains(entries: Iterable[Entry]) -> _Domains:
     for entry in entries:
         epilogues.add(entry.epilogue)
         variants.add(entry.variant)
-    classes = _named_and_another(tuple(EPILOGUES), epilogues)
     return {
-        op: (of.dtypes, of.layouts, ALIGNS, classes, _named_and_another(of.variants, variants))
+        op: (
+            of.dtypes,
+            of.layouts,
+            ALIGNS,
+            _named_and_another(of.epilogues, epilogues),
+            _named_and_another(of.variants, variants),
+        )
         for op, of in DOMAINS.items()
     }
 

@@ -19,7 +19,6 @@ from diode_lut.domain.problem import (
     LAYOUTS,
     MAX_SIZE,
     NAMED_VARIANTS,
-    NO_EPILOGUE,
     OP_SIZES,
     OPS,
     SIZE_FIELDS,
@@ -226,8 +225,6 @@ def of_no_problem(row: Any) -> Iterator[Fault]:
             yield Fault(f"{value!r} is not for {row.op or 'such problems'} ({said})", field)
             return
         ops = tuple(having)
-    if row.op in VARIANTS and getattr(row, "epilogue", None) not in (None, NO_EPILOGUE):
-        yield Fault(f"{row.epilogue!r} is not for {row.op} (allowed: {NO_EPILOGUE})", "epilogue")
 
 
 def misplaced(row: Any) -> Iterator[Fault]:

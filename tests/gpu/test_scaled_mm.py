@@ -62,7 +62,7 @@ def error(problem: Problem, result: torch.Tensor, operands: tuple[torch.Tensor, 
 @pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("case", CASES)
 def test_row_runs(case: str, rows: Rows) -> None:
-    """The row's kernel runs without a benchmark, as exactly as the library within what accumulation in float8 allows."""
+    """The row's kernel runs without a benchmark, as exact as the library within what accumulating float8 allows."""
     dtype, variant, (m, n, k), config = CASES[case]
     if config["template"].endswith("tma") and torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("the GPU has no TMA")

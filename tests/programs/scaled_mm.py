@@ -1,4 +1,4 @@
-"""Runs scaled_mm with rows for each kernel on the interpreter's device, as JSON for tests/interpreter/test_scaled_mm.py.
+"""Runs scaled_mm with rows for its kernels on the interpreter's device; tests/interpreter/test_scaled_mm.py reads it.
 
 ``python scaled_mm.py DIRECTORY``: a table goes there. Prints, by case, whether a Triton kernel of the row ran, and the
 largest error of an element over the square root of K, against float64.

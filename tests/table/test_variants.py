@@ -74,7 +74,7 @@ def test_specificity_counts_what_exists() -> None:
     """The volume of a row counts the types, layouts and variants that its ops have, and no others."""
     sizes = {"b": [1, 1], "m": [1, 1], "n": [1, 1], "k": [1, 1], "align": 16, "epilogue": "none"}
     of_scaled, of_mm = entry(op="scaled_mm", **sizes), entry(op="mm", **sizes)
-    assert of_scaled.volume == 2 * len(VARIANTS["scaled_mm"])
+    assert of_scaled.volume == len(DOMAINS["scaled_mm"].dtypes) * len(VARIANTS["scaled_mm"])
     assert of_mm.volume == 16
     assert entry(**sizes).volume == of_scaled.volume + 4 * of_mm.volume
     assert entry(dtype="bfloat16", layout="nt", **sizes).volume == 4
