@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import ALIGNS, BATCHED, DOMAINS, DTYPES, EPILOGUES, GEMMS, LAYOUTS, MAX_SIZE, OPS, Problem
+from diode_lut.domain.problem import (
+    ALIGNS,
+    BATCHED,
+    DOMAINS,
+    DTYPES,
+    EPILOGUES,
+    GEMMS,
+    LAYOUTS,
+    MAX_SIZE,
+    NO_VARIANT,
+    OPS,
+    Problem,
+)
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.table import Candidate, Entry, Range, Table
@@ -82,7 +94,7 @@ def _plain_entries(highest: int) -> SearchStrategy[Entry]:
     kinds = [st.none() | st.sampled_from(domain) for domain in (GEMMS, DTYPES[:2], LAYOUTS[:2], ALIGNS)]
     sizes = [_ranges(highest)] * 4
     problems, epilogues = st.none() | st.integers(1, MAX_SIZE), st.none() | st.sampled_from(list(EPILOGUES)[:2])
-    return st.builds(Entry, *kinds, *sizes, candidates, problems, st.none() | _texts(), epilogues, st.none())
+    return st.builds(Entry, *kinds, *sizes, candidates, problems, st.none() | _texts(), epilogues, st.none(), st.none())
 
 
 def _texts() -> SearchStrategy[str]:
@@ -104,7 +116,8 @@ def _tables() -> SearchStrategy[Table]:
 def _problems(highest: int) -> SearchStrategy[Problem]:
     sizes = st.integers(1, highest)
     kinds = (st.sampled_from(domain) for domain in (GEMMS, DTYPES[:2], LAYOUTS[:2], ALIGNS))
-    problems = st.builds(Problem, *kinds, sizes, sizes, sizes, sizes, st.sampled_from(list(EPILOGUES)[:3]))
+    epilogues = st.sampled_from(list(EPILOGUES)[:3])
+    problems = st.builds(Problem, *kinds, sizes, sizes, sizes, sizes, epilogues, st.just(NO_VARIANT))
     return problems.map(lambda problem: problem if problem.op in BATCHED else problem._replace(b=1))
 
 

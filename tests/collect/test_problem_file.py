@@ -131,9 +131,22 @@ def test_shipped_sets_are_problems_in_blocks(name: str) -> None:
     """Each set has valid problems, each once; in the largest, neighbours share kernels except where a block ends."""
     problems = problem_set(name)
     assert problems == list(dict.fromkeys(problems))
-    assert set(problems) <= set(problem_set("models"))
+    assert name == "fp8" or set(problems) <= set(problem_set("models"))
     changes = sum(Family.of(one) != Family.of(other) for one, other in pairwise(problems))
     assert changes < 3 * len(problems) / BLOCK
+
+
+def test_set_in_float8_is_of_linear_layers() -> None:
+    """Its problems are what torch._scaled_mm takes: sizes that are multiples of 16, forward and backward."""
+    problems = problem_set("fp8")
+    assert all(Problem.checked(*each) == each for each in problems)
+    assert all(each.op == "scaled_mm" and each.n % 16 == each.k % 16 == 0 for each in problems)
+    assert {each.m for each in problems if each.dtype == "float8_e4m3fn"} == {2**power for power in range(14)}
+    assert {(each.dtype, each.variant) for each in problems} == {
+        ("float8_e4m3fn", "tensor-bfloat16-fast"),
+        ("float8_e4m3fn", "row-bfloat16-fast"),
+        ("float8_e5m2", "tensor-bfloat16"),
+    }
 
 
 def test_dataset_is_a_problem_file(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_specificity_counts_what_exists() -> None:
     assert of_mm.volume == 16
     assert entry(**sizes).volume == of_scaled.volume + 4 * of_mm.volume
     assert entry(dtype="bfloat16", layout="nt", **sizes).volume == 4
-    assert entry(dtype="float8_e5m2", layout="nt", variant="row-bfloat16", **sizes).is_exact
+    assert entry(op="scaled_mm", dtype="float8_e5m2", layout="nt", variant="row-bfloat16", **sizes).is_exact
 
 
 def test_most_specific_row_answers() -> None:
