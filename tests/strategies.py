@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, OPS, Problem
+from diode_lut.domain.problem import (
+    ALIGNS,
+    BATCHED,
+    DOMAINS,
+    DTYPES,
+    EPILOGUES,
+    GEMMS,
+    LAYOUTS,
+    MAX_SIZE,
+    NO_VARIANT,
+    OPS,
+    Problem,
+)
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.table import Candidate, Entry, Range, Table
@@ -23,6 +36,24 @@ class Strategies:
     entries: SearchStrategy[Entry]
     tables: SearchStrategy[Table]
     problems: SearchStrategy[Problem]
+
+
+Kind = tuple[str, str, str, str]
+"""op, dtype, layout and variant of a problem."""
+
+
+def kinds(
+    ops: Sequence[str] = OPS, dtypes: Sequence[str] = DTYPES, layouts: Sequence[str] = LAYOUTS
+) -> SearchStrategy[Kind]:
+    """Those that go together, of some ops, dtypes and layouts. An op that has none of the dtypes is left out."""
+
+    def of(op: str) -> SearchStrategy[Kind]:
+        domain = DOMAINS[op]
+        types = st.sampled_from([dtype for dtype in domain.dtypes if dtype in dtypes])
+        orders = st.sampled_from([layout for layout in domain.layouts if layout in layouts])
+        return st.tuples(st.just(op), types, orders, st.sampled_from(domain.variants))
+
+    return st.sampled_from([op for op in ops if set(DOMAINS[op].dtypes).intersection(dtypes)]).flatmap(of)
 
 
 def _ranges(highest: int) -> SearchStrategy[Range | None]:
@@ -60,10 +91,10 @@ def _plain_entries(highest: int) -> SearchStrategy[Entry]:
         max_size=3,
         unique_by=lambda candidate: candidate.config,
     ).map(tuple)
-    kinds = [st.none() | st.sampled_from(domain) for domain in (OPS, DTYPES[:2], LAYOUTS[:2], ALIGNS)]
+    kinds = [st.none() | st.sampled_from(domain) for domain in (GEMMS, DTYPES[:2], LAYOUTS[:2], ALIGNS)]
     sizes = [_ranges(highest)] * 4
     problems, epilogues = st.none() | st.integers(1, MAX_SIZE), st.none() | st.sampled_from(list(EPILOGUES)[:2])
-    return st.builds(Entry, *kinds, *sizes, candidates, problems, st.none() | _texts(), epilogues, st.none())
+    return st.builds(Entry, *kinds, *sizes, candidates, problems, st.none() | _texts(), epilogues, st.none(), st.none())
 
 
 def _texts() -> SearchStrategy[str]:
@@ -84,8 +115,9 @@ def _tables() -> SearchStrategy[Table]:
 
 def _problems(highest: int) -> SearchStrategy[Problem]:
     sizes = st.integers(1, highest)
-    kinds = (st.sampled_from(domain) for domain in (OPS, DTYPES[:2], LAYOUTS[:2], ALIGNS))
-    problems = st.builds(Problem, *kinds, sizes, sizes, sizes, sizes, st.sampled_from(list(EPILOGUES)[:3]))
+    kinds = (st.sampled_from(domain) for domain in (GEMMS, DTYPES[:2], LAYOUTS[:2], ALIGNS))
+    epilogues = st.sampled_from(list(EPILOGUES)[:3])
+    problems = st.builds(Problem, *kinds, sizes, sizes, sizes, sizes, epilogues, st.just(NO_VARIANT))
     return problems.map(lambda problem: problem if problem.op in BATCHED else problem._replace(b=1))
 
 

@@ -21,7 +21,7 @@ from unittest import mock
 
 import diode_lut
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import BATCHED, DTYPES, LAYOUTS, NO_EPILOGUE, OPS, Problem
+from diode_lut.domain.problem import BATCHED, DTYPES, LAYOUTS, NO_EPILOGUE, NO_VARIANT, OPS, Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.table import Candidate, Entry, Range, Table, read_table, write_table
 
@@ -235,7 +235,8 @@ def bench_decision(path: Path) -> None:
         measured.append(microseconds(decide, [inputs] * DECISIONS))
         return problem_of(inputs, op)
 
-    of_kind = (problem for problem in covered(read_table(path).entries) if problem.kind == (*KINDS[0], NO_EPILOGUE))
+    wanted = (*KINDS[0], NO_EPILOGUE, NO_VARIANT)
+    of_kind = (problem for problem in covered(read_table(path).entries) if problem.kind == wanted)
     hit = next(problem for problem in of_kind if problem.n % 8 == problem.k % 8 == 0)  # as align 16 has it
     with (
         fake_cuda(),

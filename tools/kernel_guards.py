@@ -11,6 +11,7 @@ ON_CPU, CPU = "tests/inductor/test_guards_on_cpu.py::", "tests/inductor/test_cpu
 INSTALL, CACHE = "tests/inductor/test_install.py::", "tests/inductor/test_cache.py::"
 SMALL_GPUS = "tests/inductor/test_small_gpus.py::"
 PADDING = "tests/inductor/test_padding.py::"
+SCALED = "tests/inductor/test_scaled_mm.py::"
 CHANGES, TRANSIENT = "tests/inductor/test_snapshot.py::", "tests/inductor/test_transient.py::"
 SETTINGS = "tests/test_settings.py::"
 RUNTIME, STATISTICS = "tests/test_runtime.py::", "tests/test_statistics.py::"
@@ -24,8 +25,8 @@ def parameters(more: str) -> Instead:
 
 def sizes_checked_as(function: str) -> Instead:
     """A problem's sizes are checked as what a function of each and of 1 gives."""
-    checked = f"original.__func__(cls, *fields[:4], *({function}(size, 1) for size in fields[4:]))"
-    return Instead(f"classmethod(lambda cls, *fields: {checked}._replace(**dict(zip('bmnk', fields[4:]))))")
+    checked = f"original.__func__(cls, *fields[:4], *({function}(size, 1) for size in fields[4:]), **more)"
+    return Instead(f"classmethod(lambda cls, *fields, **more: {checked}._replace(**dict(zip('bmnk', fields[4:]))))")
 
 
 KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -72,6 +73,8 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             Instead("lambda config, make, **values: make(**values)"),
             "tests/inductor/test_rocm.py::test_a_kernel_has_the_tunables_of_its_config",
         ),
+        "float8-options": ("_scaling_options", Instead("lambda *_: {}"), SCALED + "test_row_makes_the_plain_kernel"),
+        "float8-precision": ("is_precise", TRUE, SCALED + "test_refused"),
         "batch-over-65535": ("_batch_fits_grid", TRUE, KERNELS + "test_batch_over_65535"),
         "batch-that-may-grow": (
             "_batch_fits_grid",

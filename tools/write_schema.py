@@ -14,14 +14,19 @@ from typing import Any
 
 from diode_lut.domain.problem import (
     ALIGNS,
+    BATCHED,
+    DOMAINS,
     DTYPES,
     EPILOGUES,
     LAYOUTS,
     MAX_SIZE,
+    NAMED_VARIANTS,
     NO_EPILOGUE,
+    NO_VARIANT,
     OP_SIZES,
     OPS,
     SIZE_FIELDS,
+    Domain,
 )
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.template import Parameter, Template
@@ -84,10 +89,25 @@ def receipt() -> Schema:
     schema["$defs"]["tier"] = {**described("Tier", about), **choice("string", (*TIERS, *EARLIER_NAMES))}
     classes = [name for name in EPILOGUES if name != NO_EPILOGUE]
     values = {"op": OPS, "dtype": DTYPES, "layout": LAYOUTS, "align": ALIGNS, "epilogue": classes}
+    values["variant"] = NAMED_VARIANTS
     for of_problem in ("hit", "miss", "skip"):
         for name, allowed in values.items():
             schema["$defs"][of_problem]["properties"][name]["enum"] = list(allowed)
+        schema["$defs"][of_problem]["if"]["properties"]["op"]["enum"] = [op for op in OPS if op not in BATCHED]
+        schema["$defs"][of_problem]["anyOf"] = [of_domain(domain) for domain in dict.fromkeys(DOMAINS.values())]
     return schema
+
+
+def of_domain(domain: Domain) -> Schema:
+    """The values that go together: what a problem of the ops with these has."""
+    values = {"op": [op for op in OPS if DOMAINS[op] == domain], "dtype": domain.dtypes, "layout": domain.layouts}
+    with_variants = domain.variants != (NO_VARIANT,)
+    rules: Schema = {name: {"enum": list(allowed)} for name, allowed in values.items()}
+    if not with_variants:
+        rules["variant"] = False
+    if domain.epilogues == (NO_EPILOGUE,):
+        rules["epilogue"] = False
+    return {"properties": rules, **({"required": ["variant"]} if with_variants else {})}
 
 
 def table() -> Schema:
@@ -196,12 +216,19 @@ def provenance() -> Schema:
 
 def entry() -> Schema:
     """A row, its fields in canonical order."""
-    ops = "The GEMM: C = A B (mm), C = bias + A B (addmm), and both in batches (bmm, baddbmm)."
+    ops = (
+        "The GEMM: C = A B (mm), C = bias + A B (addmm), both in batches (bmm, baddbmm), and with scales for A and B, "
+        "whose types are float8 (scaled_mm)."
+    )
     classes = "; ".join(f"{name}: {meaning}" for name, meaning in EPILOGUES.items())
     fields = {
         "op": {**described("Operation", ops), **choice("string", OPS)},
         "dtype": {
-            **described("Type", "Type of the elements of A and B; tf32 is float32 with TF32 allowed."),
+            **described(
+                "Type",
+                "Type of the elements of A and B; tf32 is float32 with TF32 allowed. float8_e5m2 is that type for one "
+                "of A and B, and float8_e4m3fn for the other.",
+            ),
             **choice("string", DTYPES),
         },
         "layout": {
@@ -215,6 +242,14 @@ def entry() -> Schema:
         "epilogue": {
             **described("Epilogue", f"Class of the pointwise work that is fused behind the GEMM. {classes}."),
             **choice("string", EPILOGUES),
+        },
+        "variant": {
+            **described(
+                "Variant",
+                "Of scaled_mm: whether A and B have a scale each (tensor), or each row of A and column of B (row); "
+                "the type of the result; whether there is a bias; whether accumulation is fast, and less precise.",
+            ),
+            **choice("string", NAMED_VARIANTS),
         },
         **{name: {**described(*OF_SIZES[name]), **ref("range")} for name in SIZE_FIELDS},
         "problems": {

@@ -96,6 +96,7 @@ def _entry(row: Row, measurements: Measurements, near: _Times, padded: _Times) -
         k,
         tuple(candidates),
         epilogue=problem.epilogue,
+        variant=problem.variant or None,
     )
 
 

@@ -21,7 +21,7 @@ from diode_lut.collect.setup import METHODS, SETS
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import Hardware, detect_hardware
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import OPS, Problem
+from diode_lut.domain.problem import GEMMS, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ STOPPED = 130
     help="Draw M, N and K log-normally, as in real models; else log-uniformly from 1 to 16384.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same problems.")
-@click.option("--op", "ops", type=OP, multiple=True, default=OPS, show_default=True, help="Draw from these ops.")
+@click.option("--op", "ops", type=OP, multiple=True, default=GEMMS, show_default=True, help="Draw from these ops.")
 @click.option(
     "--dtype",
     "dtypes",

@@ -14,7 +14,7 @@ from diode_lut.cli.output import CHANGES, is_standard, say, write
 from diode_lut.cli.typed import DTYPE, LAYOUT, SIZES, TABLE, Typed
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.printable import as_json, as_lines, printable
-from diode_lut.domain.problem import ALIGNS, BATCHED, EPILOGUES, OPS, SIZE_FIELDS, contiguous_align
+from diode_lut.domain.problem import ALIGNS, BATCHED, EPILOGUES, NAMED_VARIANTS, OPS, SIZE_FIELDS, contiguous_align
 from diode_lut.kernels.config import Config
 
 if TYPE_CHECKING:
@@ -41,6 +41,12 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
             "--epilogue",
             type=click.Choice(tuple(EPILOGUES)),
             help="Class of the pointwise work that is fused behind the GEMM.  [default: any]",
+        ),
+        click.option(
+            "--variant",
+            type=click.Choice(NAMED_VARIANTS),
+            metavar="VARIANT",
+            help="Of scaled_mm, such as row-bfloat16 or tensor-float16-bias-fast.  [default: any]",
         ),
         click.option(
             "--align",
@@ -109,9 +115,11 @@ def _key(op: str, align: str | None, **fields: Any) -> dict[str, Any]:
     return key if align == _ANY else {**key, "align": int(align)}
 
 
-def _packed_align(op: str, dtype: str = "", layout: str = "", epilogue: str = "", **sizes: list[int]) -> dict[str, int]:
+def _packed_align(
+    op: str, dtype: str = "", layout: str = "", epilogue: str = "", variant: str = "", **sizes: list[int]
+) -> dict[str, int]:
     """The field ``align`` of packed matrices, if the rest of the key is for one problem."""
-    del epilogue  # it does not change the operands
+    del epilogue, variant  # they do not change A and B
     exact = {name: low for name, (low, high) in sizes.items() if low == high}
     if op == _ANY or not dtype or not layout or exact.keys() != set(SIZE_FIELDS):
         return {}

@@ -12,7 +12,18 @@ import click
 from diode_lut.cli.output import say
 from diode_lut.cli.typed import DTYPE, LAYOUT, OP, SIZE, TABLE, Typed
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import ALIGNS, EPILOGUES, MAX_SIZE, NO_EPILOGUE, OP_SIZES, Problem
+from diode_lut.domain.problem import (
+    ALIGNS,
+    DOMAINS,
+    EPILOGUES,
+    MAX_SIZE,
+    NAMED_VARIANTS,
+    NO_EPILOGUE,
+    NO_VARIANT,
+    OP_SIZES,
+    VARIANTS,
+    Problem,
+)
 
 if TYPE_CHECKING:
     from diode_lut.selection.dynamic import Axis
@@ -39,13 +50,11 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
 @click.argument("n", type=SIZE)
 @click.argument("k", type=SIZE)
 @click.option("--batch", type=SIZE, default=1, show_default=True, help="GEMMs in a bmm or baddbmm.")
-@click.option("--dtype", type=DTYPE, default="bfloat16", show_default=True, help="Type of A and B.")
+@click.option("--dtype", type=DTYPE, help="Type of A and B.  [default: bfloat16, for scaled_mm float8_e4m3fn]")
 @click.option(
     "--layout",
     type=LAYOUT,
-    default="nn",
-    show_default=True,
-    help="Of A and B: n is row-major, t is column-major. A linear layer is nt.",
+    help="Of A and B: n is row-major, t is column-major. A linear layer is nt.  [default: nn, for scaled_mm nt]",
 )
 @click.option(
     "--align",
@@ -58,6 +67,13 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
     default=NO_EPILOGUE,
     show_default=True,
     help="Class of the pointwise work that is fused behind the GEMM. The hook asks for none.",
+)
+@click.option(
+    "--variant",
+    type=click.Choice(NAMED_VARIANTS),
+    metavar="VARIANT",
+    help="Of scaled_mm: what has a scale, the type of the result, and whether there is a bias and fast accumulation, "
+    "such as row-bfloat16 or tensor-float16-bias-fast.",
 )
 @click.option(
     "--dynamic",
@@ -82,10 +98,11 @@ def explain_command(
     n: int,
     k: int,
     batch: int,
-    dtype: str,
-    layout: str,
+    dtype: str | None,
+    layout: str | None,
     align: str | None,
     epilogue: str,
+    variant: str | None,
     dynamic: Axis | None,
     hardware: str | None,
     table: Typed | None,
@@ -99,7 +116,20 @@ def explain_command(
     from diode_lut.runtime import api
 
     alignment = int(align) if align else None
-    problem = Problem.of(op, m, n, k, b=batch, dtype=dtype, layout=layout, align=alignment, epilogue=epilogue)
+    dtype = dtype or (DOMAINS[op].dtypes[0] if op in VARIANTS else "bfloat16")
+    layout = layout or DOMAINS[op].layouts[0]
+    problem = Problem.of(
+        op,
+        m,
+        n,
+        k,
+        b=batch,
+        dtype=dtype,
+        layout=layout,
+        align=alignment,
+        epilogue=epilogue,
+        variant=variant or NO_VARIANT,
+    )
     file = None if table is None else table.file
     if dynamic is not None:
         if dynamic.fields[0] not in OP_SIZES[op]:

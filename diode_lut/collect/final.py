@@ -16,7 +16,9 @@ from diode_lut.collect.gemm import (
     EPILOGUES,
     Bench,
     Times,
+    exact_result,
     make_operands,
+    make_result,
     make_tensors,
     matmul_precision,
     with_epilogue,
@@ -28,7 +30,7 @@ from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import NO_EPILOGUE, Problem
+from diode_lut.domain.problem import FLOAT8, NO_EPILOGUE, Problem
 from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.padded import PaddedKernel, PaddedLibrary, Padding
 from diode_lut.inductor.program import Program, generate
@@ -59,8 +61,11 @@ _MAX_STANDARD_ERROR = 0.004
 _CONTENDER_FACTOR = 1.06
 """Configs within this factor of the best are contenders; so is aten."""
 
-_TOLERANCE = {"float16": 0.02, "bfloat16": 0.12, "tf32": 0.02, "float32": 1e-4}
-"""By dtype: largest error of an element over the square root of K, for normally distributed matrices."""
+_TOLERANCE = {"float16": 0.02, "bfloat16": 0.12, "tf32": 0.02, "float32": 1e-4, **dict.fromkeys(FLOAT8, 0.25)}
+"""By dtype: largest error of an element over the square root of K, for normally distributed matrices.
+
+Tensor cores add products of float8 with some 14 bits, and cut off the rest.
+"""
 
 
 _Ranking = list[tuple[Config, float]]
@@ -250,12 +255,10 @@ class Check:
     def __init__(
         self, problem: Problem, operands: tuple[torch.Tensor, ...], tensors: tuple[torch.Tensor, ...] = ()
     ) -> None:
-        a = operands[-2]
-        self.out = self.padded = torch.empty((*a.shape[:-1], problem.n), dtype=a.dtype, device=a.device)
+        self.out = self.padded = make_result(problem, operands)
         growth = 1.0 if problem.epilogue == NO_EPILOGUE else EPILOGUES[problem.epilogue].factor
         self._limit = growth * _TOLERANCE[problem.dtype] * math.sqrt(problem.k)
-        exact = with_epilogue(problem)(*(each.double() for each in (*operands, *tensors)))
-        self._reference = exact.to(_REFERENCE[a.dtype])
+        self._reference = exact_result(problem, operands, tensors).to(_REFERENCE[self.out.dtype])
 
     def passes(self, launch: Callable[[], object]) -> bool:
         """Whether one launch computes the right result; elements that it does not write are NaN and never pass.

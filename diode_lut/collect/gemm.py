@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +12,18 @@ import numpy.typing as npt
 import torch
 
 from diode_lut.domain.errors import CollectError
-from diode_lut.domain.problem import BATCHED, ITEMSIZES, NO_EPILOGUE, Problem, contiguous_align, letters
-from diode_lut.inductor.problems import TORCH_DTYPES
+from diode_lut.domain.problem import (
+    BATCHED,
+    FLOAT8,
+    ITEMSIZES,
+    NO_EPILOGUE,
+    VARIANTS,
+    Problem,
+    Scaling,
+    contiguous_align,
+    letters,
+)
+from diode_lut.inductor.problems import TORCH_DTYPES, operand_dtypes
 
 
 class Gemm(NamedTuple):
@@ -33,7 +44,39 @@ def make_gemm(problem: Problem, device: str) -> Gemm:
     if device == "cpu" and problem.op in ("mm", "addmm"):
         *bias, a, b = operands
         return Gemm(_Linear(b, *bias).eval(), (a,), frozen=True)
-    return Gemm(getattr(torch, problem.op), operands, frozen=False)
+    return Gemm(function_of(problem), operands, frozen=False)
+
+
+def function_of(problem: Problem) -> Callable[..., torch.Tensor]:
+    """The problem as a function of the tensors of ``make_operands``, with an optional ``out``."""
+    if problem.op not in VARIANTS:
+        return getattr(torch, problem.op)  # type: ignore[no-any-return]
+    scaling = Scaling.of(problem.variant)
+    return partial(torch._scaled_mm, out_dtype=TORCH_DTYPES[scaling.result], use_fast_accum=scaling.fast)
+
+
+def matrices(problem: Problem, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """A and B of the tensors of ``make_operands``."""
+    a, b = operands[:2] if problem.op in VARIANTS else operands[-2:]
+    return a, b
+
+
+def make_result(problem: Problem, operands: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Memory for the result of the tensors of ``make_operands``."""
+    a, _ = matrices(problem, operands)
+    return torch.empty((*a.shape[:-1], problem.n), dtype=TORCH_DTYPES[problem.result_dtype], device=a.device)
+
+
+def exact_result(
+    problem: Problem, operands: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor] = ()
+) -> torch.Tensor:
+    """The result in float64, given the tensors of ``make_operands`` and of ``make_tensors``."""
+    doubles = [each.double() for each in operands]
+    if problem.op not in VARIANTS:
+        return with_epilogue(problem)(*doubles, *(each.double() for each in tensors))
+    a, b, scale_a, scale_b, *bias = doubles
+    result = (a * scale_a) @ (b * scale_b)
+    return result + bias[0] if bias else result
 
 
 class Epilogue(NamedTuple):
@@ -66,9 +109,9 @@ EPILOGUES = {
 
 def with_epilogue(problem: Problem) -> Callable[..., torch.Tensor]:
     """The problem as a function of its operands and of ``make_tensors``."""
-    gemm = getattr(torch, problem.op)
+    gemm = function_of(problem)
     if problem.epilogue == NO_EPILOGUE:
-        return gemm  # type: ignore[no-any-return]
+        return gemm
     epilogue = EPILOGUES[problem.epilogue]
 
     def function(*tensors: torch.Tensor) -> torch.Tensor:
@@ -91,9 +134,12 @@ def make_tensors(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
 def make_operands(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
     """Normally distributed operands of exactly the problem's layout and alignment: the bias, if any, then A and B.
 
-    CollectError if they do not fit in memory.
+    Those of scaled_mm are A, B, their scales, from 0.5 to 1.5, and the bias, if any. CollectError if they do not fit in
+    memory.
     """
     try:
+        if problem.op in VARIANTS:
+            return (*_operands(problem, device), *_scales_and_bias(problem, device))
         return (*_bias(problem, device), *_operands(problem, device))
     except RuntimeError as error:
         raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
@@ -124,9 +170,19 @@ class _Linear(torch.nn.Module):
 
 def _operands(problem: Problem, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     letter_a, letter_b = letters(problem.layout)
-    a = _matrix(problem, problem.m, problem.k, letter_a, device)
-    b = _matrix(problem, problem.k, problem.n, letter_b, device)
+    type_a, type_b = operand_dtypes(problem.dtype)
+    a = _matrix(problem, problem.m, problem.k, letter_a, type_a, device)
+    b = _matrix(problem, problem.k, problem.n, letter_b, type_b, device)
     return a, b
+
+
+def _scales_and_bias(problem: Problem, device: str) -> Iterator[torch.Tensor]:
+    scaling = Scaling.of(problem.variant)
+    rows, columns = (problem.m, problem.n) if scaling.per == "row" else (1, 1)
+    for shape in ((rows, 1), (1, columns)):
+        yield torch.rand(shape, device=device) + 0.5
+    if scaling.bias:
+        yield torch.randn(problem.n, dtype=TORCH_DTYPES[scaling.result], device=device)
 
 
 def _bias(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
@@ -136,11 +192,12 @@ def _bias(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
     return () if shape is None else (torch.randn(shape, dtype=TORCH_DTYPES[problem.dtype], device=device),)
 
 
-def _matrix(problem: Problem, rows: int, columns: int, letter: str, device: str) -> torch.Tensor:
+def _matrix(problem: Problem, rows: int, columns: int, letter: str, dtype: torch.dtype, device: str) -> torch.Tensor:
     """A batch of matrices, without the batch dimension for the ops that have none; ``t`` is stored transposed."""
     lines, length = (rows, columns) if letter == "n" else (columns, rows)
     batch = (problem.b,) if problem.op in BATCHED else ()
-    stored = torch.randn((*batch, lines, _pitch(problem, length)), dtype=TORCH_DTYPES[problem.dtype], device=device)
+    drawn = torch.bfloat16 if problem.dtype in FLOAT8 else dtype  # there are no random numbers in float8
+    stored = torch.randn((*batch, lines, _pitch(problem, length)), dtype=drawn, device=device).to(dtype)
     matrix = stored[..., :length]
     return matrix if letter == "n" else matrix.transpose(-2, -1)
 

@@ -17,7 +17,7 @@ from diode_lut.dataset.torch_diode import problem_of_shape
 from diode_lut.domain.errors import CollectError, ProblemError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import BATCHED, ITEMSIZES, NO_EPILOGUE, Problem
+from diode_lut.domain.problem import BATCHED, FLOAT8, FLOAT8_UNIT, ITEMSIZES, NO_EPILOGUE, NO_VARIANT, VARIANTS, Problem
 from diode_lut.domain.spelling import dtype_of, layout_of
 from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.receipt.file import decode_receipt
@@ -44,9 +44,40 @@ _QUICK = 128
 def problem_set(name: str) -> list[Problem]:
     """The problems of one of SETS, the most useful first."""
     problems = read_problems(_SHIPPED)
+    if name == "fp8":
+        return list(dict.fromkeys(_in_float8(problems)))
     if name == "llm":
         return [problem for problem in problems if problem.dtype == "bfloat16"]
     return problems[:_QUICK] if name == "quick" else problems
+
+
+_FORWARD = ("tensor-bfloat16-fast", "row-bfloat16-fast")
+_BACKWARD = "tensor-bfloat16"
+"""What libraries for float8 ask for: fast accumulation in a forward pass, precise one for gradients."""
+
+_MOST_ROWS, _TRAINING_ROWS = 8192, (2048, 8192)
+
+
+def _in_float8(problems: Sequence[Problem]) -> Iterator[Problem]:
+    """The linear layers without a bias among ``problems`` as scaled_mm: forward, then both gradients of the large ones.
+
+    Blocks of both variants take turns.
+    """
+    linear = [
+        problem
+        for problem in problems
+        if (problem.op, problem.dtype, problem.layout) == ("mm", "bfloat16", "nt")
+        if problem.n % FLOAT8_UNIT == problem.k % FLOAT8_UNIT == 0 and problem.m <= _MOST_ROWS
+    ]
+    for start in range(0, len(linear), BLOCK):
+        for variant in _FORWARD:
+            for problem in linear[start : start + BLOCK]:
+                yield Problem.of("scaled_mm", *problem.sizes[1:], dtype=FLOAT8[0], layout="nt", variant=variant)
+    for problem in linear:
+        m, n, k = problem.m, problem.n, problem.k
+        if m in _TRAINING_ROWS:
+            for sizes in ((m, k, n), (n, k, m)):
+                yield Problem.of("scaled_mm", *sizes, dtype=FLOAT8[1], layout="nt", variant=_BACKWARD)
 
 
 def read_problems(
@@ -54,9 +85,10 @@ def read_problems(
 ) -> list[Problem]:
     """The problems of a JSON list of ``{"op", "M", "N", "K", "dtype"}``, each once, in file order.
 
-    ``B`` is 1 and ``layout`` is ``nn`` unless given. ``align`` and ``epilogue`` may be given too; without them the
-    operands are packed and nothing follows the GEMM. Other keys are ignored. CollectError, with file, index and key, if
-    the file is not such a list or one of its problems cannot exist.
+    ``B`` is 1 and ``layout`` is ``nn``, or ``nt`` for scaled_mm, unless given. ``align`` and ``epilogue`` may be given
+    too; without them the operands are packed and nothing follows the GEMM. scaled_mm needs a ``variant``. Other keys
+    are ignored. CollectError, with file, index and key, if the file is not such a list or one of its problems cannot
+    exist.
 
     torch-diode's shape sets are read as well.
 
@@ -144,8 +176,10 @@ def ends(row: Entry) -> tuple[Problem, ...]:
     if batch is None or row.m is None or row.n is None or row.k is None:
         return ()
     small, large = zip(batch, row.m, row.n, row.k, strict=True)
-    epilogue = row.epilogue or NO_EPILOGUE
-    return tuple(dict.fromkeys(Problem(op, dtype, layout, align, *sizes, epilogue) for sizes in (small, large)))
+    kind, epilogue, variant = (op, dtype, layout, align), row.epilogue or NO_EPILOGUE, row.variant or NO_VARIANT
+    if variant == NO_VARIANT and op in VARIANTS:
+        return ()
+    return tuple(dict.fromkeys(Problem(*kind, *sizes, epilogue, variant) for sizes in (small, large)))
 
 
 def _misses(receipt: Receipt, path: Path, hardware: Hardware | None) -> list[Problem]:
@@ -169,10 +203,11 @@ def _problem(fields: Any, where: str) -> Problem:
             fields["N"],
             fields["K"],
             dtype=_spelled(fields["dtype"], dtype_of),
-            layout=_spelled(fields.get("layout", "nn"), layout_of),
+            layout=_spelled(fields.get("layout", "nt" if fields["op"] == "scaled_mm" else "nn"), layout_of),
             b=fields.get("B", 1),
             align=fields.get("align"),
             epilogue=fields.get("epilogue", NO_EPILOGUE),
+            variant=fields.get("variant", NO_VARIANT),
         )
     except ProblemError as error:
         raise CollectError(f"{where}.{error}") from error

@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import ITEMSIZES, ROW_BYTES, Problem
+from diode_lut.domain.problem import ITEMSIZES, ROW_BYTES, VARIANTS, Problem
 from diode_lut.io.files import write_atomically
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
@@ -54,12 +54,12 @@ def candidates(problem: Problem, hardware: Hardware, search_space: str = "defaul
 
     ``exhaustive`` holds all that the templates' ``search`` gives. ``default`` holds of these the configs that earlier
     sweeps on the same architecture found to matter, or all of them where none would be left or there was no sweep. Of
-    a template that came after these sweeps it holds all configs.
+    a template that came after these sweeps it holds all configs, and for scaled_mm, which these sweeps did not have.
     Configs that the device cannot launch are included.
     """
     found = list(_exhaustive(problem, hardware))
     kernels = [config for config in found if config.kernel.tiled]
-    if search_space == "default" and hardware.arch in _default_search_space():
+    if search_space == "default" and problem.op not in VARIANTS and hardware.arch in _default_search_space():
         kernels = in_default_search_space(problem, kernels, _default_search_space()[hardware.arch]) or kernels
     return [ATEN, *kernels, *(config for config in found if not config.kernel.tiled and config != ATEN)]
 

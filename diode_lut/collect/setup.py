@@ -109,8 +109,9 @@ SETS = {
     "models": "GEMMs of model suites in float16 and of language models in bfloat16, then some of them with epilogues",
     "llm": "those in bfloat16, of language models",
     "quick": "the first 128 of models",
+    "fp8": "linear layers of language models in float8: scaled_mm, forward and backward, up to 8,192 rows",
 }
-"""The shipped sets of problems by name. All begin with the GEMMs whose kernels gained most over aten on an H200."""
+"""The shipped sets of problems by name. All but fp8 begin with the GEMMs that gained most over aten on an H200."""
 
 MEASURERS = {
     "autotune": "diode_lut.collect.autotune:measure",

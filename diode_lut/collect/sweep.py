@@ -9,7 +9,7 @@ from statistics import median_low
 
 import torch
 
-from diode_lut.collect.gemm import Bench, make_operands, matmul_precision
+from diode_lut.collect.gemm import Bench, function_of, make_operands, make_result, matmul_precision
 from diode_lut.collect.search_space import candidates, padded_candidates
 from diode_lut.collect.tasks import Outcome, Task
 from diode_lut.collect.watch import Watch
@@ -115,8 +115,7 @@ def _outcome(task: Task, device: str, watch: Watch, kernels: Kernels, bench: Ben
 def _measure(task: Task, device: str, watch: Watch, kernels: Kernels, bench: Bench) -> Outcome:
     problem = task.problem
     operands = make_operands(problem, device)
-    shape = (*operands[-2].shape[:-1], problem.n)
-    out = torch.empty(shape, dtype=operands[-1].dtype, device=device)
+    out = make_result(problem, operands)
     launches: dict[Config, Launch] = {}
     failures: list[Timing] = []
     paddings = {
@@ -167,7 +166,7 @@ def _padded_launch(
 
 def aten_launch(problem: Problem, operands: Sequence[torch.Tensor], out: torch.Tensor) -> Launch:
     """A launch of ATen's kernel, which writes to ``out``."""
-    return partial(getattr(torch, problem.op), *operands, out=out)
+    return partial(function_of(problem), *operands, out=out)
 
 
 def _decomposed(parts: int, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -113,8 +113,8 @@ _MAX_EXACT = 2**53
 _OPTIONAL = "measured_by"
 _TEXTS = tuple(name for name in Header._fields if name not in ("hardware", _OPTIONAL))
 
-_PROBLEM_FIELDS = (len(Problem._fields) - len(Problem._field_defaults), len(Problem._fields))
-"""Numbers of values of a problem: it is stored without its epilogue if there is none."""
+_PROBLEM_FIELDS = range(len(Problem._fields) - len(Problem._field_defaults), len(Problem._fields) + 1)
+"""Numbers of values of a problem: it is stored without its epilogue and variant if there is none."""
 
 
 def header_to_wire(header: Header, version: int = VERSION) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Problem is a named tuple, because a lookup hashes it in a microsecond. Making on
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any, NamedTuple
 
 from diode_lut.domain.errors import ProblemError
@@ -15,6 +16,7 @@ OP_SIZES = {
     "addmm": ("m", "n", "k"),
     "bmm": ("b", "m", "n", "k"),
     "baddbmm": ("b", "m", "n", "k"),
+    "scaled_mm": ("m", "n", "k"),
 }
 """The sizes that each op has, in canonical order."""
 
@@ -34,9 +36,78 @@ EPILOGUES = {
 }
 """The classes of pointwise work that may be fused behind a GEMM, and what each means."""
 
-DTYPES = ("float16", "bfloat16", "float32", "tf32")
+DTYPES = ("float16", "bfloat16", "float32", "tf32", "float8_e4m3fn", "float8_e5m2")
 LAYOUTS = ("nn", "nt", "tn", "tt")
 ALIGNS = (2, 16)
+
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+"""The dtypes of scaled_mm."""
+
+FLOAT8_UNIT = 16
+"""What N and K of scaled_mm are multiples of: PyTorch computes no others on a GPU."""
+
+SCALINGS = ("tensor", "row")
+"""What has a scale: each of A and B, or each row of A and each column of B."""
+
+RESULT_DTYPES = ("bfloat16", "float16", "float32")
+"""The dtypes of scaled_mm's result."""
+
+NO_VARIANT = ""
+
+
+class Scaling(NamedTuple):
+    """What a variant of scaled_mm says: one of SCALINGS, one of RESULT_DTYPES, a bias, and fast accumulation.
+
+    A bias has the result's dtype, which is not float32 then.
+    """
+
+    per: str
+    result: str
+    bias: bool = False
+    fast: bool = False
+
+    @classmethod
+    def of(cls, variant: str) -> Scaling:
+        """The meaning of one of VARIANTS["scaled_mm"]."""
+        per, result, *flags = variant.split("-")
+        return cls(per, result, "bias" in flags, "fast" in flags)
+
+    def __str__(self) -> str:
+        flags = ("bias",) * self.bias + ("fast",) * self.fast
+        return "-".join((self.per, self.result, *flags))
+
+
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "scaled_mm": tuple(
+        str(Scaling(per, result, bias, fast))
+        for per, result, bias, fast in product(SCALINGS, RESULT_DTYPES, (False, True), (False, True))
+        if not (bias and result == "float32")
+    )
+}
+"""The variants of the ops that have some. Others have the variant NO_VARIANT, which is not written."""
+
+GEMMS = tuple(op for op in OPS if op not in VARIANTS)
+"""The ops that have no variants."""
+
+NAMED_VARIANTS = tuple(variant for variants in VARIANTS.values() for variant in variants)
+"""The variants of all ops, in canonical order."""
+
+
+class Domain(NamedTuple):
+    """The values that an op's problems have, in canonical order."""
+
+    dtypes: tuple[str, ...]
+    layouts: tuple[str, ...]
+    epilogues: tuple[str, ...]
+    variants: tuple[str, ...]
+
+
+_GEMM = Domain(tuple(dtype for dtype in DTYPES if dtype not in FLOAT8), LAYOUTS, tuple(EPILOGUES), (NO_VARIANT,))
+
+DOMAINS = dict.fromkeys(OPS, _GEMM) | {
+    "scaled_mm": Domain(FLOAT8, ("nt",), (NO_EPILOGUE,), VARIANTS["scaled_mm"]),
+}
+"""By op. Library and hardware multiply float8 only where A is row-major and B column-major."""
 MAX_SIZE = 2**31 - 1
 """Largest b, m, n or k that a table can speak of: Inductor's kernels index with 32 bits."""
 
@@ -45,9 +116,11 @@ class Problem(NamedTuple):
     """One GEMM: everything a choice may depend on, as plain values.
 
     ``C[b, m, n] = A[b, m, k] @ B[b, k, n]``, plus a bias for addmm and baddbmm. ``dtype`` is torch's name of the
-    inputs' type, or ``tf32`` for float32 with TF32 allowed. ``layout`` has a BLAS letter for A and one for B: ``n``
-    is row-major, ``t`` column-major. ``align`` is 16 if every row of A and B starts on a 16-byte boundary, else 2.
-    ``b`` is 1 for mm and addmm. ``epilogue`` is the class of the pointwise work that is fused behind the GEMM.
+    inputs' type, or ``tf32`` for float32 with TF32 allowed; ``float8_e5m2`` if one of A and B has that type, and the
+    other float8_e4m3fn. ``layout`` has a BLAS letter for A and one for B: ``n`` is row-major, ``t`` column-major.
+    ``align`` is 16 if every row of A and B starts on a 16-byte boundary, else 2. ``b`` is 1 for mm, addmm and
+    scaled_mm. ``epilogue`` is the class of the pointwise work that is fused behind the GEMM. ``variant`` is one of the
+    op's in VARIANTS: for scaled_mm, a Scaling as text.
     """
 
     op: str
@@ -59,6 +132,7 @@ class Problem(NamedTuple):
     n: int
     k: int
     epilogue: str = NO_EPILOGUE
+    variant: str = NO_VARIANT
 
     @classmethod
     def checked(
@@ -72,6 +146,7 @@ class Problem(NamedTuple):
         n: int,
         k: int,
         epilogue: str = NO_EPILOGUE,
+        variant: str = NO_VARIANT,
     ) -> Problem:
         """The problem, or ProblemError naming the first value that is not allowed."""
         for name, value, allowed in (
@@ -88,7 +163,11 @@ class Problem(NamedTuple):
                 raise ProblemError(f"{name}: {size!r} is not an integer from 1 to {MAX_SIZE}")
         if b != 1 and op not in BATCHED:
             raise ProblemError(f"b: {op} has no batch, so b is 1, not {b}")
-        return cls(op, dtype, layout, align, b, m, n, k, epilogue)
+        values = dtype, layout, epilogue, variant
+        for name, value, allowed in zip(Domain._fields, values, DOMAINS[op], strict=True):
+            if value not in allowed:
+                raise ProblemError(f"{name.removesuffix('s')}: {_not_for(op, value, allowed)}")
+        return cls(op, dtype, layout, align, b, m, n, k, epilogue, variant)
 
     @classmethod
     def of(
@@ -103,15 +182,16 @@ class Problem(NamedTuple):
         b: int = 1,
         align: int | None = None,
         epilogue: str = NO_EPILOGUE,
+        variant: str = NO_VARIANT,
     ) -> Problem:
         """The problem, or ProblemError; ``align`` is by default that of packed matrices."""
-        problem = cls.checked(op, dtype, layout, 16 if align is None else align, b, m, n, k, epilogue)
+        problem = cls.checked(op, dtype, layout, 16 if align is None else align, b, m, n, k, epilogue, variant)
         return problem._replace(align=contiguous_align(dtype, layout, m, n, k, b)) if align is None else problem
 
     @property
-    def kind(self) -> tuple[str, str, str, int, str]:
-        """op, dtype, layout, align and epilogue: what does not depend on sizes."""
-        return self.op, self.dtype, self.layout, self.align, self.epilogue
+    def kind(self) -> tuple[str, str, str, int, str, str]:
+        """op, dtype, layout, align, epilogue and variant: what does not depend on sizes."""
+        return self.op, self.dtype, self.layout, self.align, self.epilogue, self.variant
 
     @property
     def alone(self) -> Problem:
@@ -129,36 +209,54 @@ class Problem(NamedTuple):
         return 2 * self.b * self.m * self.n * self.k
 
     @property
+    def result_dtype(self) -> str:
+        """The type of C, by PyTorch's name."""
+        if self.variant == NO_VARIANT:
+            return "float32" if self.dtype == "tf32" else self.dtype
+        return Scaling.of(self.variant).result
+
+    @property
     def nbytes(self) -> int:
         """The size of A, B and the result, in bytes."""
-        elements = self.m * self.k + self.k * self.n + self.m * self.n
-        return ITEMSIZES[self.dtype] * self.b * elements
+        operands = ITEMSIZES[self.dtype] * (self.m * self.k + self.k * self.n)
+        return self.b * (operands + ITEMSIZES[self.result_dtype] * self.m * self.n)
 
     def to_json(self) -> dict[str, Any]:
         """The fields that a problem file has, which ``collect`` takes."""
-        op, dtype, layout, align, b, m, n, k, epilogue = self
+        op, dtype, layout, align, b, m, n, k, epilogue, variant = self
         fields = {"op": op, "dtype": dtype, "layout": layout, "align": align, "B": b, "M": m, "N": n, "K": k}
-        return fields if epilogue == NO_EPILOGUE else {**fields, "epilogue": epilogue}
+        if epilogue != NO_EPILOGUE:
+            fields["epilogue"] = epilogue
+        return fields if variant == NO_VARIANT else {**fields, "variant": variant}
 
     def stored(self) -> dict[str, Any]:
-        """The fields by name, for files; without the epilogue if there is none."""
+        """The fields by name, for files; without what is at the end and has its default."""
         fields = self._asdict()
-        if self.epilogue == NO_EPILOGUE:
-            del fields["epilogue"]
+        for name in ("variant", "epilogue"):
+            if fields[name] != self._field_defaults[name]:
+                break
+            del fields[name]
         return fields
 
     def __str__(self) -> str:
         batch = f"{self.b}x" if self.op in BATCHED else ""
         tail = "" if self.epilogue == NO_EPILOGUE else f" epilogue {self.epilogue}"
-        return f"{self.op} {batch}{self.m}x{self.n}x{self.k} {self.dtype} {self.layout} align {self.align}{tail}"
+        head = self.op if self.variant == NO_VARIANT else f"{self.op} {self.variant}"
+        return f"{head} {batch}{self.m}x{self.n}x{self.k} {self.dtype} {self.layout} align {self.align}{tail}"
 
 
-ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4}
+ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4, **dict.fromkeys(FLOAT8, 1)}
 """Bytes of one element, for each of DTYPES."""
 
 WITHOUT_TENSOR_CORES = "float32"
 """The dtype that is multiplied without them. Where its loop over K is a single step, an epilogue that reads a bias can
 make a kernel 34 times slower (measured on sm_90 with Triton 3.6): such blocks should be neither tried nor chosen."""
+
+
+def least_itemsize(op: str | None, dtype: str | None) -> int:
+    """Bytes of one element of A and B, the fewest that problems of an op and a dtype have; None stands for any."""
+    ops = DOMAINS if op is None else (op,)
+    return min(ITEMSIZES[each] for op in ops for each in ((dtype,) if dtype else DOMAINS[op].dtypes))
 
 
 def letters(layout: str) -> tuple[str, str]:
@@ -176,6 +274,12 @@ def contiguous_align(dtype: str, layout: str, m: int, n: int, k: int, b: int = 1
         (rows == 1 or cols == 1 or cols % unit == 0) and (b == 1 or rows * cols % unit == 0) for rows, cols in (a, c)
     )
     return 16 if packed else 2
+
+
+def _not_for(op: str, value: str, allowed: tuple[str, ...]) -> str:
+    if allowed == (NO_VARIANT,):
+        return f"{value!r} is not for {op}, which has no variants"
+    return f"{value!r} is not for {op} (allowed: {_one_of(allowed)})"
 
 
 def _one_of(values: tuple[object, ...]) -> str:
@@ -209,7 +313,7 @@ class Operand(NamedTuple):
         return all(step * itemsize % ROW_BYTES == 0 for step in (*steps, self.offset))
 
 
-def problem_of(op: str, dtype: str, a: Operand, b: Operand) -> Problem:
+def problem_of(op: str, dtype: str, a: Operand, b: Operand, variant: str = NO_VARIANT) -> Problem:
     """The problem of multiplying two matrices, or batches; ProblemError if it is none that tables know."""
     if not len(a.sizes) == len(b.sizes) == len(a.strides) == len(b.strides) == (3 if op in BATCHED else 2):
         raise ProblemError(f"{op} of operands with {len(a.sizes)} and {len(b.sizes)} dimensions")
@@ -218,7 +322,8 @@ def problem_of(op: str, dtype: str, a: Operand, b: Operand) -> Problem:
     m, k, n = a.sizes[-2], a.sizes[-1], b.sizes[-1]
     if a.letter is None or b.letter is None:
         raise ProblemError("a matrix in which neither rows nor columns are without gaps")
-    problem = Problem.checked(op, dtype, a.letter + b.letter, 16, a.sizes[0] if op in BATCHED else 1, m, n, k)
+    batch = a.sizes[0] if op in BATCHED else 1
+    problem = Problem.checked(op, dtype, a.letter + b.letter, 16, batch, m, n, k, variant=variant)
     aligned = all(operand.is_aligned(ITEMSIZES[dtype]) for operand in (a, b))
     return problem._replace(align=16 if aligned else 2)
 
@@ -232,7 +337,7 @@ def packed_operands(problem: Problem) -> tuple[Operand, Operand]:
     batch = b if problem.op in BATCHED else None
     letter_a, letter_b = letters(problem.layout)
     operands = _packed(letter_a, m, k, batch), _packed(letter_b, k, n, batch)
-    if problem_of(problem.op, problem.dtype, *operands) != problem:
+    if problem_of(problem.op, problem.dtype, *operands, problem.variant) != problem:
         raise ProblemError(f"{problem.layout} align {problem.align}, which packed matrices of these sizes are not")
     return operands
 

@@ -8,11 +8,15 @@ from diode_lut.domain.errors import ProblemError
 
 _DTYPES = {
     "bf16": "bfloat16",
+    "e4m3": "float8_e4m3fn",
+    "e4m3fn": "float8_e4m3fn",
+    "e5m2": "float8_e5m2",
     "f16": "float16",
     "f32": "float32",
     "float": "float32",
     "fp16": "float16",
     "fp32": "float32",
+    "fp8": "float8_e4m3fn",
     "half": "float16",
 }
 

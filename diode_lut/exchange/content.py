@@ -83,6 +83,7 @@ def _exact_entry(problem: Problem, configs: Sequence[Config]) -> Entry:
         n=(problem.n, problem.n),
         k=(problem.k, problem.k),
         candidates=tuple(map(Candidate, configs)),
+        variant=problem.variant or None,
     )
 
 
@@ -95,7 +96,7 @@ def exact_problems(table: Table, skipped: Skipped) -> list[Problem]:
 
 
 def _exact_problem(entry: Entry) -> Problem:
-    """The problem of an exact row, which leaves nothing out but ``b`` and ``epilogue``."""
+    """The problem of an exact row, which leaves out at most ``b``, ``epilogue`` and a variant that no op has."""
     kind: dict[str, Any] = {name: value for name in KIND_FIELDS if (value := getattr(entry, name)) is not None}
     sizes: dict[str, Any] = {name: min(getattr(entry, name) or (1,)) for name in SIZE_FIELDS}
     return Problem(**kind, **sizes)

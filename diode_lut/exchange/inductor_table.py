@@ -19,7 +19,7 @@ import orjson
 
 from diode_lut.domain.errors import ExchangeError, ProblemError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Operand, Problem, letters, packed_operands, problem_of
+from diode_lut.domain.problem import VARIANTS, Operand, Problem, letters, packed_operands, problem_of
 from diode_lut.exchange.content import (
     Facts,
     Skipped,
@@ -143,6 +143,8 @@ def _rows(config: Config, problem: Problem, hardware: Hardware) -> Iterator[dict
 
 def _keyed(problem: Problem, hardware: Hardware, rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """The rows under each key by which Inductor looks them up."""
+    if problem.op in VARIANTS:
+        raise ProblemError(f"{problem.op}, of whose variants keys say too little")
     a, b = packed_operands(problem)
     if not rows:
         raise ProblemError("configs that Inductor's table has no name for")

@@ -30,7 +30,7 @@ from torch._inductor.utils import _use_autotune_backend, is_gpu, sympy_product, 
 from torch._inductor.virtualized import V
 
 from diode_lut.domain.hardware import detect_hardware
-from diode_lut.domain.problem import BATCHED
+from diode_lut.domain.problem import BATCHED, NO_VARIANT, VARIANTS, Scaling
 from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.names import UIDS
 from diode_lut.inductor.problems import TORCH_DTYPES
@@ -44,7 +44,7 @@ from diode_lut.inductor.versions import (
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
-from diode_lut.kernels.triton_gemm import accumulator_registers, registers
+from diode_lut.kernels.triton_gemm import accumulator_registers, is_precise, registers
 
 _MAX_GRID_Y = 65535
 """The limit of CUDA and of ROCm on the second dimension of a launch."""
@@ -57,18 +57,23 @@ _SUBGRAPH_SETTINGS = {"max_autotune": False, "max_autotune_gemm": False, "max_au
 
 
 def build_choice(
-    config: Config, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None = None
+    config: Config,
+    inputs: MMKernelInputs,
+    op: str,
+    layout: ir.FixedLayout | None = None,
+    variant: str = NO_VARIANT,
 ) -> ir.ChoiceCaller:
     """The Triton or decompose_k choice of ``config`` for this matmul; CannotRun where it cannot run or must not.
 
-    A Triton kernel writes its result in ``layout``, by default without gaps.
+    A Triton kernel writes its result in ``layout``, by default without gaps. ``variant`` is that of the problem.
     """
     if op not in UIDS[config.template] or not (config.kernel.tiled or config.kernel is DECOMPOSE_K):
         raise CannotRun(f"{config.template} is not for {op} on this device")
     _require_triton(inputs, op)
     if config.kernel is DECOMPOSE_K:
         return _decompose_k(config, inputs)
-    return _triton(config, _template(config, op), inputs, op, layout)
+    options = _scaling_options(config, inputs, variant) if op in VARIANTS else {}
+    return _triton(config, _template(config, op), inputs, op, layout, options)
 
 
 def _template(config: Config, op: str) -> TritonTemplate:
@@ -104,6 +109,28 @@ def _offers_triton(layout: ir.Layout) -> bool:
     )
 
 
+_RECIPES = {"tensor": 0, "row": 1}
+"""PyTorch's numbers for what has a scale: ``torch.nn.functional.ScalingType``."""
+
+_LEAST_K = 32
+"""K of the smallest matrix instruction for float8."""
+
+
+def _scaling_options(config: Config, inputs: MMKernelInputs, variant: str) -> dict[str, Any]:
+    """What templates for scaled_mm are told besides tunables; CannotRun where they would not compute what is asked."""
+    scaling, block_k = Scaling.of(variant), config.tiles.block_k
+    if not is_precise(block_k, variant):
+        raise CannotRun(f"with block_k={block_k} it cannot multiply float8, or is less precise than the library")
+    if not V.graph.sizevars.statically_known_true(inputs.mnk_symbolic()[2] >= _LEAST_K):
+        raise CannotRun(f"K is less than {_LEAST_K}")
+    if not config.kernel.tma:
+        return {"USE_FAST_ACCUM": scaling.fast}
+    if scaling.bias:
+        raise CannotRun("the template with tensor descriptors adds no bias")
+    recipe = _RECIPES[scaling.per]
+    return {"USE_FAST_ACCUM": scaling.fast, "SCALE_RECIPE_A": recipe, "SCALE_RECIPE_B": recipe}
+
+
 def _require_factors(inputs: MMKernelInputs) -> None:
     """CannotRun unless alpha and beta are numbers other than zero.
 
@@ -123,8 +150,14 @@ def _batch_fits_grid(inputs: MMKernelInputs) -> bool:
 
 
 def _triton(
-    config: Config, template: TritonTemplate, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None
+    config: Config,
+    template: TritonTemplate,
+    inputs: MMKernelInputs,
+    op: str,
+    layout: ir.FixedLayout | None,
+    options: dict[str, Any],
 ) -> ir.ChoiceCaller:
+    """The choice of a Triton template, which gets ``options`` besides what its heuristic says."""
     tiles, device = config.tiles, architecture(detect_hardware(inputs.device()).arch)
     if not config.kernel.runs_on(device):
         raise CannotRun(f"there is no {config.template} for {device.name}")
@@ -152,7 +185,7 @@ def _triton(
             raise CannotRun("Inductor makes no kernel of it")
         choice = _choice_of(
             template,
-            params,
+            DictKernelTemplateParams({**params.to_kwargs(), **options}),
             heuristic.get_extra_kwargs(inputs, op),
             layout or inputs.output_layout(flexible=False),
             heuristic.adjust_kernel_inputs(inputs, op),
@@ -183,7 +216,7 @@ def _require_room(config: Config, device: Architecture, inputs: MMKernelInputs, 
     properties = torch.cuda.get_device_properties(inputs.device())
     memory = getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block
     kernel: Any = config.kernel
-    if kernel.shared_memory(config.tiles, op, inputs.dtype().itemsize, device) > memory:
+    if kernel.shared_memory(config.tiles, op, inputs.mat1mat2()[0].get_dtype().itemsize, device) > memory:
         raise CannotRun("it takes more shared memory than the device has")
 
 
@@ -210,7 +243,8 @@ def _with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
             node.freeze_layout()
         elif has_open_base(node):
             node.unwrap_view().freeze_layout_with_exact_strides(node.unwrap_view().get_stride())
-    return MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype)
+    places = {"mat1_idx": inputs._mat1_idx, "mat2_idx": inputs._mat2_idx}
+    return MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype, **places)
 
 
 def has_open_base(node: Any) -> bool:

@@ -75,7 +75,7 @@ def problem_of_aten(aten: ChoiceCaller) -> tuple[Problem | None, tuple[Axis, ...
     ktc = aten.annotations.get("ktc")
     if ktc is not None:
         op = _OP_OF_UID[ktc.template.uid]
-        problem = problem_of(ktc.inputs, op)
+        problem = problem_of(ktc.inputs, op, fast=ktc.params.to_kwargs().get("use_fast_accum"))
         return problem, () if problem is None else axes(ktc.inputs, op)
     return _linear_problem(aten)
 

@@ -15,12 +15,13 @@ from torch._inductor.utils import use_aten_gemm_kernels
 from torch._inductor.virtualized import V
 
 from diode_lut.domain.errors import MissError
-from diode_lut.domain.problem import Problem
+from diode_lut.domain.problem import NO_VARIANT, VARIANTS, Problem
 from diode_lut.inductor.answer import CannotRun, answer, autotuning, in_force
 from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.choices import config_of, library_choice, offered
 from diode_lut.inductor.dispatch import Branches, branches, can_branch
 from diode_lut.inductor.fusion import may_be_followed, with_epilogues
+from diode_lut.inductor.names import UIDS
 from diode_lut.inductor.padding import decide
 from diode_lut.inductor.problems import axes
 from diode_lut.inductor.snapshot import forget_what_was_taken_over, snapshot
@@ -58,7 +59,8 @@ class DiodeChoices(InductorChoices):
             return super(DiodeChoices, self).get_template_configs(kernel_inputs, some, op_name, kwarg_overrides)
 
         try:
-            choices = _Question(kernel_inputs, templates, op_name, ask_base).choices() if in_force() else None
+            question = _Question(kernel_inputs, templates, op_name, ask_base, kwarg_overrides or {})
+            choices = question.choices() if in_force() else None
         except MissError:
             raise  # as the setting strict has it
         except Exception as error:
@@ -97,9 +99,17 @@ _answered = threading.local()
 class _Question:
     """One question of Inductor's: which choices are there for this matmul?"""
 
-    def __init__(self, inputs: Any, templates: list[Any], op: str, ask_base: Callable[[list[Any]], Choices]) -> None:
+    def __init__(
+        self,
+        inputs: Any,
+        templates: list[Any],
+        op: str,
+        ask_base: Callable[[list[Any]], Choices],
+        options: dict[str, dict[str, Any]],
+    ) -> None:
         self.inputs, self.op, self.ask_base = inputs, op, ask_base
-        self.templates = templates
+        self.templates, self.options = templates, options
+        self._variant = NO_VARIANT
 
     def choices(self) -> Choices | None:
         """What answers the question, or None where Inductor should choose among its own."""
@@ -107,17 +117,26 @@ class _Question:
             return None  # there the filter answers, which sees the C++ template too
         if self.op == "addmm" and autotuning() and not self._first_question():
             return [] if self._answered_before() else None
-        decision, pad = decide(self.inputs, self.op)
+        decision, pad = decide(self.inputs, self.op, fast=self._accumulates_fast())
+        if decision is not None:
+            self._variant = decision.problem.variant
         self._branches = None if decision is None or pad != 1 else self._in_branches(decision.problem)
         if self._branches is not None:
             choices: Choices | None = list(self._branches.triton[:1])
         else:
             choices = None if decision is None else answer(decision, self._build, pad)
-        if decision is not None and pad == 1:
+        if decision is not None and pad == 1 and self.op not in VARIANTS:
             choices = self._with_epilogues(decision.problem, choices)
         if self.op == "addmm":
             _answered.inputs = [ref(node) for node in self.inputs.mat1mat2()] if choices else []
         return choices
+
+    def _accumulates_fast(self) -> bool | None:
+        """Whether a scaled_mm accumulates fast; None if it is not one whose scales Inductor's plain template applies.
+
+        Scales of blocks may have the shapes of others, but this template is not offered for them.
+        """
+        return self.options.get(UIDS["triton_mm"]["scaled_mm"][0], {}).get("USE_FAST_ACCUM")
 
     def _in_branches(self, problem: Problem) -> Branches | None:
         """A kernel for each part of a dynamic size's range; None where one kernel is as good, or all there can be."""
@@ -168,7 +187,9 @@ class _Question:
         return bool(last) and all(seen() is node for seen, node in zip(last, nodes, strict=True))
 
     def _build(self, config: Config) -> ChoiceCaller:
-        return self._aten() if config == ATEN else build_choice(config, self.inputs, self.op)
+        if config == ATEN:
+            return self._aten()
+        return build_choice(config, self.inputs, self.op, variant=self._variant)
 
     def _aten(self) -> ChoiceCaller:
         return library_choice(self.templates, self.op, self.ask_base)

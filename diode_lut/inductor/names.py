@@ -36,10 +36,15 @@ UIDS: dict[str, dict[str, tuple[str, ...]]] = {
         "addmm": ("aten::addmm", "aten::bias_addmm"),
         "bmm": ("aten::bmm",),
         "baddbmm": ("aten::baddbmm",),
+        "scaled_mm": ("aten::_scaled_mm", "aten::_scaled_mm_v2"),
     },
-    "triton_mm": {"mm": ("triton::mm",), "addmm": ("triton::mm",)},
+    "triton_mm": {"mm": ("triton::mm",), "addmm": ("triton::mm",), "scaled_mm": ("triton::mm",)},
     "triton_bmm": {"bmm": ("triton::bmm",), "baddbmm": ("triton::bmm",)},
-    "triton_mm_persistent_tma": {"mm": ("triton::mm_persistent_tma",), "addmm": ("triton::mm_persistent_tma",)},
+    "triton_mm_persistent_tma": {
+        "mm": ("triton::mm_persistent_tma",),
+        "addmm": ("triton::mm_persistent_tma",),
+        "scaled_mm": ("triton::scaled_mm_device_tma_epilogue_scaling",),
+    },
     "decompose_k": {"mm": ("decompose_k",)},
     "cpp_gemm": {},
 }

@@ -73,8 +73,10 @@ def _has_compared(decision: Decision) -> bool:
     return any(config.pad > 1 for config in decision.configs)
 
 
-def decide(inputs: Any, op: str) -> tuple[Decision | None, int]:
+def decide(inputs: Any, op: str, *, fast: bool | None = None) -> tuple[Decision | None, int]:
     """The decision about a matmul with these KernelInputs, and the number of elements its operands are padded to.
+
+    ``fast`` says whether a scaled_mm accumulates fast; None for other ops.
 
     Where sizes may change, it is the decision over all of them. Padding leaves such sizes as they are.
 
@@ -88,7 +90,7 @@ def decide(inputs: Any, op: str) -> tuple[Decision | None, int]:
         pad = _first_pad(considered, inputs.device())
         if pad > 1:
             return snapshot().decide(unpadded, inputs.device(), padding=True, axes=changing), pad
-    problem = problem_of(inputs, op)
+    problem = problem_of(inputs, op, fast=fast)
     if problem is None:
         return None, 1
     return snapshot().decide(problem, inputs.device(), padding=False, axes=axes(inputs, op)), 1

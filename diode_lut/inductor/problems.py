@@ -13,7 +13,17 @@ from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.problem import OPS, ROW_BYTES, Operand, Problem
+from diode_lut.domain.problem import (
+    FLOAT8,
+    NO_VARIANT,
+    OPS,
+    RESULT_DTYPES,
+    ROW_BYTES,
+    VARIANTS,
+    Operand,
+    Problem,
+    Scaling,
+)
 from diode_lut.domain.problem import problem_of as problem_from
 from diode_lut.inductor.dynamic import axes_of
 from diode_lut.inductor.snapshot import snapshot
@@ -26,32 +36,87 @@ TORCH_DTYPES = {
     "bfloat16": torch.bfloat16,
     "float32": torch.float32,
     "tf32": torch.float32,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+    "float8_e5m2": torch.float8_e5m2,
 }
 """Our names of data types as PyTorch's."""
+
+
+def operand_dtypes(dtype: str) -> tuple[torch.dtype, torch.dtype]:
+    """The types of A and B that problems of a dtype are measured with: of float8_e5m2, A has it, as gradients do."""
+    second = "float8_e4m3fn" if dtype == "float8_e5m2" else dtype
+    return TORCH_DTYPES[dtype], TORCH_DTYPES[second]
+
 
 _DTYPES = {kind: name for name, kind in TORCH_DTYPES.items() if name != "tf32"}
 _PLAIN = frozenset({int, Integer, Zero, One})
 """The types of sizes and strides that are plain numbers; sympy's Zero and One are Integers, too."""
 
 
-def problem_of(inputs: Any, op: str) -> Problem | None:
+def problem_of(inputs: Any, op: str, *, fast: bool | None = None) -> Problem | None:
     """The problem of ``op`` with ``inputs``, its KernelInputs; None if tables have no such problems.
 
     Dynamic sizes have their hints in it; ``axes`` says which these are. There is no problem for mixed or unusual types,
     sizes of zero, unbacked sizes, matrices with no unit stride, and reduced precision that is neither TF32 nor off.
+    scaled_mm may not have dynamic sizes either, and needs to know ``fast``, whether accumulation is.
     """
     if op not in OPS or not isinstance(inputs, MMKernelInputs):
         return None
-    dtype, numbers = dtype_of({*inputs.dtypes(), inputs.out_dtype()}, inputs.device_type), _numbers(inputs)
-    if dtype is None or numbers is None:
+    scaled = op in VARIANTS
+    variant = _variant_of(inputs, fast) if scaled else NO_VARIANT
+    dtype = _float8_of(inputs) if scaled else dtype_of({*inputs.dtypes(), inputs.out_dtype()}, inputs.device_type)
+    numbers = _numbers(inputs)
+    if dtype is None or numbers is None or variant is None:
         log.debug("%s with inputs of %s, or with unbacked sizes: no table has such problems", op, inputs.dtypes())
         return None
     try:
-        problem = problem_from(op, dtype, *map(Operand, *numbers))
+        a, b = map(Operand, *numbers)
+        problem = problem_from(op, dtype, a, b, variant)
     except ProblemError as error:
         log.debug("%s: %s: no table has such problems", op, error)
         return None
     return problem if all(map(_stays_aligned, inputs.mat1mat2())) else problem._replace(align=2)
+
+
+def _float8_of(inputs: MMKernelInputs) -> str | None:
+    """The dtype that tables have for A and B in float8; None for a pair of types that the library does not multiply."""
+    types = {_DTYPES.get(node.get_dtype()) for node in inputs.mat1mat2()}
+    if types == {"float8_e4m3fn"}:
+        return "float8_e4m3fn"
+    return "float8_e5m2" if types == set(FLOAT8) else None
+
+
+def _variant_of(inputs: MMKernelInputs, fast: bool | None) -> str | None:
+    """The variant of a scaled_mm; None for other scales, such as of blocks, other biases, and sizes that may change."""
+    a, b, scale_a, scale_b, *bias = inputs.nodes()
+    (m, k), (_, n) = a.get_size(), b.get_size()
+    result = _DTYPES.get(inputs.out_dtype())
+    if not _PLAIN.issuperset(map(type, (m, k, n))) or fast is None or result not in RESULT_DTYPES:
+        return None
+    if any(_DTYPES.get(scale.get_dtype()) != "float32" for scale in (scale_a, scale_b)):
+        return None
+    if any(each.get_dtype() != inputs.out_dtype() or list(each.get_size()) != [n] for each in bias):
+        return None
+    if len(scale_a.get_size()) != len(scale_b.get_size()):
+        return None
+    per = "tensor" if _is_one(scale_a) and _is_one(scale_b) else "row"
+    if per == "row" and not (_is_vector(scale_a, [m, 1]) and _is_vector(scale_b, [1, n])):
+        return None
+    variant = str(Scaling(per, result, bool(bias), fast))
+    return variant if variant in VARIANTS["scaled_mm"] else None
+
+
+def _is_one(scale: Any) -> bool:
+    """Whether it is a single number, of as many dimensions as templates take."""
+    return len(scale.get_size()) in (0, 2) and all(size == 1 for size in scale.get_size())
+
+
+def _is_vector(scale: Any, size: list[Any]) -> bool:
+    """Whether it has this size and no gaps: the TMA template reads it as if it had none."""
+    layout = scale.get_layout()
+    if list(scale.get_size()) != size:
+        return False
+    return all(length == 1 or step == 1 for length, step in zip(layout.size, layout.stride, strict=True))
 
 
 def axes(inputs: MMKernelInputs, op: str) -> tuple[Axis, ...]:

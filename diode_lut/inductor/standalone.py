@@ -29,10 +29,10 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from diode_lut.domain.errors import let_pass
-from diode_lut.domain.problem import BATCHED, ITEMSIZES, Problem, contiguous_align
+from diode_lut.domain.problem import BATCHED, ITEMSIZES, NO_VARIANT, VARIANTS, Problem, Scaling, contiguous_align
 from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.names import failure_reason
-from diode_lut.inductor.problems import TORCH_DTYPES
+from diode_lut.inductor.problems import TORCH_DTYPES, operand_dtypes
 from diode_lut.kernels.config import Config
 from diode_lut.settings import config as settings
 
@@ -68,6 +68,7 @@ class Specialization(NamedTuple):
     units: tuple[int, int, int]
     even_k: int
     one_step: int
+    variant: str = NO_VARIANT
 
     @classmethod
     def of(cls, problem: Problem, config: Config) -> Specialization:
@@ -77,7 +78,7 @@ class Specialization(NamedTuple):
         block_k = config.tiles.block_k
         units = (m if problem.layout[0] == "t" else 1, n, k)  # a row-major A is not read along M
         even_k, one_step = (problem.k % block_k == 0) * block_k, (problem.k <= block_k) * problem.k
-        return cls(problem.op, problem.dtype, problem.layout, units, even_k, one_step)
+        return cls(problem.op, problem.dtype, problem.layout, units, even_k, one_step, problem.variant)
 
     @property
     def steps(self) -> tuple[int, int, int, int]:
@@ -188,20 +189,34 @@ class Subgraph(NamedTuple):
         return lambda operands: self.caller._compiled_module.call(list(operands))[0]
 
 
-Shape = tuple[Sequence[Any], Sequence[Any]]
-"""Size and stride of a tensor."""
+class Shape(NamedTuple):
+    """Type, size and stride of a tensor."""
+
+    dtype: torch.dtype
+    size: Sequence[Any]
+    stride: Sequence[Any]
 
 
 def _packed(specialization: Specialization, b: Any, m: Any, n: Any, k: Any) -> list[Shape]:
-    """The shapes of the bias, if the op has one, of A and of B."""
+    """The shapes of what ``make_operands`` makes: the bias, if the op has one, A and B; of scaled_mm also of scales."""
     batched, letters = specialization.op in BATCHED, specialization.layout
+    type_a, type_b = operand_dtypes(specialization.dtype)
 
-    def matrix(rows: Any, columns: Any, letter: str) -> Shape:
+    def matrix(dtype: torch.dtype, rows: Any, columns: Any, letter: str) -> Shape:
         stride = (columns, 1) if letter == "n" else (1, rows)
-        return ((b, rows, columns), (rows * columns, *stride)) if batched else ((rows, columns), stride)
+        if batched:
+            return Shape(dtype, (b, rows, columns), (rows * columns, *stride))
+        return Shape(dtype, (rows, columns), stride)
 
-    bias: dict[str, list[Shape]] = {"addmm": [((n,), (1,))], "baddbmm": [matrix(m, n, "n")]}
-    return [*bias.get(specialization.op, []), matrix(m, k, letters[0]), matrix(k, n, letters[1])]
+    operands = [matrix(type_a, m, k, letters[0]), matrix(type_b, k, n, letters[1])]
+    if specialization.op in VARIANTS:
+        scaling = Scaling.of(specialization.variant)
+        rows, columns = (m, n) if scaling.per == "row" else (1, 1)
+        scales = [matrix(torch.float32, rows, 1, "n"), matrix(torch.float32, 1, columns, "n")]
+        bias = [Shape(TORCH_DTYPES[scaling.result], (n,), (1,))] if scaling.bias else []
+        return [*operands, *scales, *bias]
+    of_bias = {"addmm": [Shape(type_a, (n,), (1,))], "baddbmm": [matrix(type_a, m, n, "n")]}
+    return [*of_bias.get(specialization.op, []), *operands]
 
 
 @contextmanager
@@ -240,11 +255,11 @@ class Lowering:
         self, problem: Problem, config: Config, operands: Sequence[torch.Tensor]
     ) -> Kernel | Subgraph | None:
         """What runs ``config`` on tensors like ``operands``: the bias, if any, A and B. None if nothing can."""
-        shapes = [(tuple(each.shape), each.stride()) for each in operands]
+        shapes = [Shape(each.dtype, tuple(each.shape), each.stride()) for each in operands]
         key = (problem, *shapes)
         if key not in self._inputs:
-            self._inputs[key] = self._make_inputs(problem.dtype, shapes)
-        caller = _caller(config, self._inputs[key], problem.op)
+            self._inputs[key] = self._make_inputs(problem.variant, shapes)
+        caller = _caller(config, self._inputs[key], problem.op, problem.variant)
         if isinstance(caller, TritonTemplateCaller):
             return Kernel(caller)
         return None if caller is None else Subgraph(caller)
@@ -254,15 +269,18 @@ class Lowering:
         if specialization not in self._inputs:
             sizes = [step * symbol for step, symbol in zip(specialization.steps, self._symbols, strict=True)]
             sizes[-1] = specialization.one_step or sizes[-1]
-            self._inputs[specialization] = self._make_inputs(specialization.dtype, _packed(specialization, *sizes))
-        caller = _caller(config, self._inputs[specialization], specialization.op)
+            self._inputs[specialization] = self._make_inputs(specialization.variant, _packed(specialization, *sizes))
+        caller = _caller(config, self._inputs[specialization], specialization.op, specialization.variant)
         if not isinstance(caller, TritonTemplateCaller):
             return None
         arguments = [_HINTS.index(value) for value in list(caller.bmreq.extra_args)[:-3] if value in _HINTS]
         return Kernel(caller, tuple(arguments), specialization.steps)
 
-    def _make_inputs(self, dtype: str, shapes: Sequence[Shape]) -> MMKernelInputs:
-        nodes = [self._node(TORCH_DTYPES[dtype], *shape) for shape in shapes]
+    def _make_inputs(self, variant: str, shapes: Sequence[Shape]) -> MMKernelInputs:
+        nodes = [self._node(*shape) for shape in shapes]
+        if variant != NO_VARIANT:
+            result = TORCH_DTYPES[Scaling.of(variant).result]
+            return MMKernelInputs(nodes, mat1_idx=0, mat2_idx=1, out_dtype=result)
         return MMKernelInputs(nodes, scalars={"alpha": 1, "beta": 1} if len(nodes) == 3 else None)
 
     def _node(self, dtype: torch.dtype, size: Sequence[Any], stride: Sequence[Any]) -> Any:
@@ -273,9 +291,9 @@ class Lowering:
         return realize_inputs(node)  # type: ignore[no-untyped-call]
 
 
-def _caller(config: Config, inputs: MMKernelInputs, op: str) -> ir.ChoiceCaller | None:
+def _caller(config: Config, inputs: MMKernelInputs, op: str, variant: str) -> ir.ChoiceCaller | None:
     try:
-        return build_choice(config, inputs, op)
+        return build_choice(config, inputs, op, variant=variant)
     except Exception as error:
         let_pass(error)
         log.debug("%s: Inductor cannot make it", config, exc_info=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from diode_lut.domain.problem import ITEMSIZES, ROW_BYTES, WITHOUT_TENSOR_CORES, Problem
+from diode_lut.domain.problem import ITEMSIZES, ROW_BYTES, WITHOUT_TENSOR_CORES, Problem, Scaling, least_itemsize
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.template import PAD, Complaint, Covered, Parameter, Params, Template
 
@@ -65,6 +65,12 @@ ROCM = (
 """The tunables of Triton's compiler for AMD GPUs; the defaults are Inductor's."""
 
 PARAMETERS = (*TILES, PAD, *ROCM)
+
+FLOAT8_BLOCKS_K = (32, 64, 128, 256)
+"""Matrix instructions take 32 elements of float8 along K."""
+
+PRECISE_BLOCK_K = 128
+"""Elements of float8 along K that tensor cores may add before the sum is added to one in float32, as libraries do."""
 
 _BARRIERS = 128
 """Bytes that Inductor adds to what a kernel's blocks need; Triton takes up to 64 of them, on NVIDIA GPUs."""
@@ -148,7 +154,10 @@ class TritonGemm(Template):
         if limit is not None and needed >= limit:
             reason = f"{tiles.num_warps} do not go with a block of {tiles.block_m}x{tiles.block_n}"
             yield Complaint(f"{reason}: {needed} registers a thread (allowed: {limit - 1})", "num_warps")
-        itemsize = min(ITEMSIZES.values()) if covered.dtype is None else ITEMSIZES[covered.dtype]
+        if covered.op == "scaled_mm" and tiles.block_k not in FLOAT8_BLOCKS_K:
+            allowed = ", ".join(map(str, FLOAT8_BLOCKS_K))
+            yield Complaint(f"{tiles.block_k} is too little for float8 (allowed: {allowed})", "block_k")
+        itemsize = least_itemsize(covered.op, covered.dtype)
         memory = self.shared_memory(tiles, covered.op or self.ops[0], itemsize, architecture)
         if architecture.shared_memory is not None and memory > architecture.shared_memory:
             yield Complaint(
@@ -173,6 +182,8 @@ class TritonGemm(Template):
                     continue
                 if problem.dtype == WITHOUT_TENSOR_CORES and problem.k <= block_k:
                     continue
+                if problem.op == "scaled_mm" and not is_precise(block_k, problem.variant):
+                    continue
                 for warps in _warps(area):
                     yield Tiles(block_m, block_n, block_k, GROUP_M, stages, warps)
 
@@ -196,8 +207,8 @@ class PersistentTma(TritonGemm):
         return architecture.gpu and architecture.tma
 
     def shared_memory(self, tiles: Tiles, op: str, itemsize: int, architecture: Architecture) -> int:
-        """As above, and the result's block with padding: in float32 where a bias is added, else as the inputs."""
-        item = 4 if op == "addmm" else itemsize
+        """As above, and the result's block with padding: in float32 where a bias or a scale follows, else as inputs."""
+        item = 4 if op in ("addmm", "scaled_mm") else itemsize
         block = item * tiles.block_m * (tiles.block_n + 16 // item)
         return super().shared_memory(tiles, op, itemsize, architecture) + block
 
@@ -206,17 +217,24 @@ class PersistentTma(TritonGemm):
         yield from super().complaints(params, covered, architecture)
         if Tiles.of(params).num_warps == 2:
             yield Complaint("Inductor makes no kernels with TMA and 2 warps", "num_warps")
-        itemsize = min(ITEMSIZES.values()) if covered.dtype is None else ITEMSIZES[covered.dtype]
+        itemsize = least_itemsize(covered.op, covered.dtype)
         if covered.align == 2 and self.values(params)["pad"] * itemsize % ROW_BYTES:
             yield Complaint(f"{self.name} needs an align of 16", "template")
 
     def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
-        """Of the above, large blocks on aligned problems with enough rows."""
+        """Of the above, large blocks on aligned problems with enough rows; scaled_mm has no such kernel with a bias."""
+        if problem.variant and Scaling.of(problem.variant).bias:
+            return
         if problem.align == 16 and problem.m >= TMA_ROWS:
             for params in super().search(problem, sm_count):
                 tiles = Tiles.of(params)
                 if tiles.block_m * tiles.block_n >= _MEDIUM_AREA and tiles.block_k >= 64 and tiles.num_stages != 5:
                     yield tiles
+
+
+def is_precise(block_k: int, variant: str) -> bool:
+    """Whether blocks of float8 can have ``block_k`` elements along K, and accumulate as the variant demands."""
+    return block_k in FLOAT8_BLOCKS_K and (Scaling.of(variant).fast or block_k <= PRECISE_BLOCK_K)
 
 
 def text(tiles: Tiles) -> str:
@@ -248,11 +266,11 @@ def _warps(area: int) -> tuple[int, ...]:
 
 _ABOUT = "A Triton kernel that computes C in tiles, and loads its operands with pointers."
 
-TRITON_MM = TritonGemm("triton_mm", ("mm", "addmm"), PARAMETERS, _ABOUT)
+TRITON_MM = TritonGemm("triton_mm", ("mm", "addmm", "scaled_mm"), PARAMETERS, _ABOUT)
 TRITON_BMM = TritonGemm("triton_bmm", ("bmm", "baddbmm"), PARAMETERS, _ABOUT)
 TRITON_MM_PERSISTENT_TMA = PersistentTma(
     "triton_mm_persistent_tma",
-    ("mm", "addmm"),
+    ("mm", "addmm", "scaled_mm"),
     PARAMETERS,
     "A Triton kernel that computes C in tiles, with one program on each multiprocessor, and loads its operands through "
     "tensor descriptors.",

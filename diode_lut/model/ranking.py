@@ -202,7 +202,7 @@ class Model:
         return Ranking(configs, tuple(times), calibration.confidence(doubt))
 
     @cached_property
-    def _kinds(self) -> dict[tuple[str, str, str, int, str], Kind]:
+    def _kinds(self) -> dict[tuple[str, str, str, int, str, str], Kind]:
         return {kind.key: kind for kind in self.kinds}
 
     def _scorers_for(self, arch: str) -> tuple[_Scorers, _Scorers]:

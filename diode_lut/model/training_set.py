@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, NO_EPILOGUE, OPS, Problem
+from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, NO_EPILOGUE, NO_VARIANT, OPS, Problem
 from diode_lut.table import Range, of_kind
 
 TRAIN, TEST = "train", "test"
@@ -129,9 +129,14 @@ class Kind(NamedTuple):
         return fields
 
     @property
-    def key(self) -> tuple[str, str, str, int, str]:
+    def key(self) -> tuple[str, str, str, int, str, str]:
         """``Problem.kind`` of the problems of this kind."""
-        return self.op, self.dtype, self.layout, self.align, self.epilogue
+        return self.op, self.dtype, self.layout, self.align, self.epilogue, self.variant
+
+    @property
+    def variant(self) -> str:
+        """None: models do not know the ops that have variants."""
+        return NO_VARIANT
 
     @property
     def sizes(self) -> tuple[Range, Range, Range, Range]:
@@ -153,18 +158,19 @@ def _range(name: str, low: Any, high: Any) -> Range:
 
 
 def kinds_of(problems: Iterable[Problem]) -> list[Kind]:
-    """The kinds that have enough problems, sorted."""
-    found: defaultdict[tuple[str, str, str, int, str], list[tuple[int, ...]]] = defaultdict(list)
+    """The kinds that have enough problems, sorted; without those of ops with variants, which models do not know."""
+    found: defaultdict[tuple[str, str, str, int, str, str], list[tuple[int, ...]]] = defaultdict(list)
     for problem in problems:
-        found[problem.kind].append(problem.sizes)
+        if problem.variant == NO_VARIANT:
+            found[problem.kind].append(problem.sizes)
     known = {key: sizes for key, sizes in sorted(found.items()) if len(sizes) >= MIN_PROBLEMS}
     together: defaultdict[tuple[str, bool, str], list[tuple[int, ...]]] = defaultdict(list)
-    for (op, dtype, _, _, epilogue), sizes in known.items():
+    for (op, dtype, _, _, epilogue, _), sizes in known.items():
         together[dtype, op in BATCHED, epilogue] += sizes
     ranges = {group: [(min(each), max(each)) for each in zip(*sizes, strict=True)] for group, sizes in together.items()}
     return [
         Kind(op, dtype, layout, align, b, m, n, k, epilogue)
-        for op, dtype, layout, align, epilogue in known
+        for op, dtype, layout, align, epilogue, _ in known
         for b, m, n, k in [ranges[dtype, op in BATCHED, epilogue]]
     ]
 

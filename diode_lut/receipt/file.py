@@ -14,7 +14,7 @@ import orjson
 
 from diode_lut.domain.errors import ProblemError, ReceiptError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import MAX_SIZE, NO_EPILOGUE, Problem
+from diode_lut.domain.problem import MAX_SIZE, NO_EPILOGUE, NO_VARIANT, Problem
 from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.receipt.receipt import MAX_PERMILLE, Device, Hit, Receipt, Skip, Source, Versions, merge_receipts
 from diode_lut.settings import TIERS
@@ -97,6 +97,7 @@ MAX_COUNT = 2**53 - 1
 _KIND = ("op", "dtype", "layout")
 _NUMBERS = ("align", "B", "M", "N", "K")
 _PROBLEM = (*_KIND, *_NUMBERS)
+_OPTIONAL = ("epilogue", "variant")
 _WHO = ("tier", "digest", "row")
 
 EARLIER_NAMES = {"kin": "same_arch"}
@@ -196,7 +197,7 @@ def _source(value: Any) -> Source:
 
 
 def _hit(value: Any) -> tuple[Hit, int]:
-    fields = _fields(value, (*_PROBLEM, "calls", *_WHO, "configs"), ("epilogue",))
+    fields = _fields(value, (*_PROBLEM, "calls", *_WHO, "configs"), _OPTIONAL)
     configs = tuple(_each(fields, "configs", _string))
     if not configs:
         raise _Wrong("is empty", "configs")
@@ -204,13 +205,13 @@ def _hit(value: Any) -> tuple[Hit, int]:
 
 
 def _miss(value: Any) -> tuple[Problem, int, int | None]:
-    fields = _fields(value, (*_PROBLEM, "calls"), ("epilogue", "expected_permille"))
+    fields = _fields(value, (*_PROBLEM, "calls"), (*_OPTIONAL, "expected_permille"))
     expected = _integer(fields, "expected_permille", 1, MAX_PERMILLE) if "expected_permille" in fields else None
     return _problem(fields), _integer(fields, "calls"), expected
 
 
 def _skip(value: Any) -> tuple[Skip, int]:
-    fields = _fields(value, (*_PROBLEM, "calls", *_WHO, "config", "reason"), ("epilogue",))
+    fields = _fields(value, (*_PROBLEM, "calls", *_WHO, "config", "reason"), _OPTIONAL)
     config, reason = _text(fields, "config"), _text(fields, "reason")
     return Skip(_problem(fields), *_who(fields), config, reason), _integer(fields, "calls")
 
@@ -221,8 +222,11 @@ def _problem(fields: dict[str, Any]) -> Problem:
     epilogue = fields.get("epilogue", NO_EPILOGUE)
     if "epilogue" in fields and epilogue == NO_EPILOGUE:
         raise _Wrong(f"is left out where there is none, not {NO_EPILOGUE!r}", "epilogue")
+    variant = fields.get("variant", NO_VARIANT)
+    if "variant" in fields and variant == NO_VARIANT:
+        raise _Wrong("is left out where there is none, not empty", "variant")
     with _inside():
-        return Problem.checked(op, dtype, layout, align, b, m, n, k, epilogue)
+        return Problem.checked(op, dtype, layout, align, b, m, n, k, epilogue, variant)
 
 
 def _who(fields: dict[str, Any]) -> tuple[str, str, str]:

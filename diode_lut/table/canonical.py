@@ -9,10 +9,10 @@ from typing import Any
 
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import printable_json
-from diode_lut.domain.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, OPS
+from diode_lut.domain.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NAMED_VARIANTS, OPS
 from diode_lut.table.entry import KEY_FIELDS, Baseline, Candidate, Entry, Range
 
-_NAMED = {"align": "align ", "epilogue": "epilogue ", "b": "b ", "m": "m ", "n": "n ", "k": "k "}
+_NAMED = {"align": "align ", "epilogue": "epilogue ", "variant": "variant ", "b": "b ", "m": "m ", "n": "n ", "k": "k "}
 """Fields whose values do not say what they are."""
 
 
@@ -69,9 +69,9 @@ PROVENANCE = (
 """What ``provenance`` may say, in the order in which it is written."""
 
 _AFTER_ALL = (MAX_SIZE + 1, MAX_SIZE + 1)
-_OPS, _DTYPES, _LAYOUTS, _ALIGNS, _EPILOGUES = (
+_OPS, _DTYPES, _LAYOUTS, _ALIGNS, _EPILOGUES, _VARIANTS = (
     {value: place for place, value in enumerate((*domain, None))}
-    for domain in (OPS, DTYPES, LAYOUTS, ALIGNS, EPILOGUES)
+    for domain in (OPS, DTYPES, LAYOUTS, ALIGNS, EPILOGUES, NAMED_VARIANTS)
 )
 
 
@@ -80,13 +80,14 @@ def canonical_order(entry: Entry) -> tuple[Any, ...]:
 
     Entries with the same key, which a good table does not have, go by the rest of their contents.
     """
-    op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, aten_ns = entry
+    op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, aten_ns, variant = entry
     return (
         _OPS[op],
         _DTYPES[dtype],
         _LAYOUTS[layout],
         _ALIGNS[align],
         _EPILOGUES[epilogue],
+        _VARIANTS[variant],
         b or _AFTER_ALL,
         m or _AFTER_ALL,
         n or _AFTER_ALL,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from diode_lut.domain.errors import TableError
-from diode_lut.domain.problem import DTYPES
+from diode_lut.domain.problem import DOMAINS
 from diode_lut.io.files import has_more_values
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import Config
@@ -218,7 +218,9 @@ def _useless_padding(entry: Entry, pad: int) -> Iterator[str]:
     if entry.op is not None and entry.op not in PADDED_OPS:
         yield f"Inductor does not pad {entry.op} (what it pads: {', '.join(PADDED_OPS)})"
         return
-    multiples = {pad_multiple(dtype) for dtype in (DTYPES if entry.dtype is None else (entry.dtype,))}
+    ops = PADDED_OPS if entry.op is None else (entry.op,)
+    dtypes = {dtype for op in ops for dtype in DOMAINS[op].dtypes if entry.dtype in (None, dtype)}
+    multiples = set(map(pad_multiple, dtypes))
     if pad not in multiples:
         what = entry.dtype or "any dtype"
         yield f"Inductor does not pad {what} to multiples of {pad} ({_one_of(multiples)} is what it pads to)"

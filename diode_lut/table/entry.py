@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from diode_lut.domain.problem import (
     ALIGNS,
     BATCHED,
-    DTYPES,
-    EPILOGUES,
-    LAYOUTS,
+    DOMAINS,
     MAX_SIZE,
     NO_EPILOGUE,
-    OPS,
+    NO_VARIANT,
     SIZE_FIELDS,
     Problem,
 )
@@ -34,7 +33,7 @@ OPS_OF_VERSION_1 = ("mm", "addmm", "bmm", "baddbmm")
 DTYPES_OF_VERSION_1 = ("float16", "bfloat16", "float32", "tf32")
 """Version 1 of the table format is frozen: what comes later, and optional tunables, are not part of it."""
 
-KIND_FIELDS = ("op", "dtype", "layout", "align", "epilogue")
+KIND_FIELDS = ("op", "dtype", "layout", "align", "epilogue", "variant")
 KEY_FIELDS = (*KIND_FIELDS, *SIZE_FIELDS)
 """What selects problems, in the order in which rows are sorted. Left out, a field matches anything."""
 
@@ -94,6 +93,7 @@ class Entry(NamedTuple):
     note: str | None = None
     epilogue: str | None = None
     aten_ns: Baseline | None = None
+    variant: str | None = None
 
     @property
     def configs(self) -> tuple[Config, ...]:
@@ -106,9 +106,9 @@ class Entry(NamedTuple):
         return self.candidates[0]
 
     @property
-    def kind(self) -> tuple[str | None, str | None, str | None, int | None, str | None]:
-        """op, dtype, layout, align and epilogue; None matches anything."""
-        return self.op, self.dtype, self.layout, self.align, self.epilogue
+    def kind(self) -> tuple[str | None, str | None, str | None, int | None, str | None, str | None]:
+        """op, dtype, layout, align, epilogue and variant; None matches anything."""
+        return self.op, self.dtype, self.layout, self.align, self.epilogue, self.variant
 
     @property
     def sizes(self) -> tuple[Range | None, Range | None, Range | None, Range | None]:
@@ -128,6 +128,7 @@ class Entry(NamedTuple):
             and self.layout in (None, problem.layout)
             and self.align in (None, problem.align)
             and self.epilogue in (None, problem.epilogue)
+            and self.variant in (None, problem.variant)
             and (self.b is None or self.b[0] <= problem.b <= self.b[1])
             and (self.m is None or self.m[0] <= problem.m <= self.m[1])
             and (self.n is None or self.n[0] <= problem.n <= self.n[1])
@@ -147,24 +148,19 @@ class Entry(NamedTuple):
         """
         batched, unbatched = _width(self.b), int(self.covers_unbatched)
         if self.op is None:
-            count = len(BATCHED) * batched + (len(OPS) - len(BATCHED)) * unbatched
+            count = sum(_kinds(self, op) * (batched if op in BATCHED else unbatched) for op in DOMAINS)
         else:
-            count = batched if self.op in BATCHED else unbatched
-        if self.dtype is None:
-            count *= len(DTYPES)
-        if self.layout is None:
-            count *= len(LAYOUTS)
+            count = _kinds(self, self.op) * (batched if self.op in BATCHED else unbatched)
         if self.align is None:
             count *= len(ALIGNS)
-        if self.epilogue is None:
-            count *= len(EPILOGUES)
         return count * _width(self.m) * _width(self.n) * _width(self.k)
 
     @property
     def is_exact(self) -> bool:
-        """Whether the entry covers one op, dtype, layout, align and size, with any epilogue or with one."""
-        classes = len(EPILOGUES) if self.epilogue is None else 1
-        return self.volume == classes
+        """Whether the entry covers one op, dtype, layout, align, variant and size, with any epilogue or with one."""
+        if self.op is None:
+            return False
+        return self.volume == (len(DOMAINS[self.op].epilogues) if self.epilogue is None else 1)
 
     @property
     def least_version(self) -> int:
@@ -173,6 +169,7 @@ class Entry(NamedTuple):
             self.op in (None, *OPS_OF_VERSION_1)
             and self.dtype in (None, *DTYPES_OF_VERSION_1)
             and self.epilogue is None
+            and self.variant is None
         )
         configs = all(
             config.template in TEMPLATES_OF_VERSION_1 and not config.has_optional_tunables for config in self.configs
@@ -205,22 +202,24 @@ class _Kind(Protocol):
     def align(self) -> int | None: ...
     @property
     def epilogue(self) -> str | None: ...
+    @property
+    def variant(self) -> str | None: ...
 
 
 _K = TypeVar("_K", bound=_Kind)
 
 
 def of_kind(rows: Iterable[_K], problem: Problem) -> tuple[list[_K], str]:
-    """The rows whose op, dtype, layout, alignment and epilogue a problem has, and these as text.
+    """The rows whose op, dtype, layout, alignment, epilogue and variant a problem has, and these as text.
 
-    Where there are none, the text ends with the first field in which the last of the rows differ. No epilogue is not
-    mentioned where rows match it.
+    Where there are none, the text ends with the first field in which the last of the rows differ. No epilogue and no
+    variant are not mentioned where rows match them.
     """
     found, parts = list(rows), []
     for name in KIND_FIELDS:
         wanted = getattr(problem, name)
         found = [row for row in found if getattr(row, name) in (None, wanted)]
-        if not found or wanted != NO_EPILOGUE:
+        if not found or wanted not in (NO_EPILOGUE, NO_VARIANT):
             parts.append(f"{name}={wanted}")
         if not found:
             break
@@ -230,6 +229,34 @@ def of_kind(rows: Iterable[_K], problem: Problem) -> tuple[list[_K], str]:
 def is_point(sizes: Range | None) -> bool:
     """Whether the range is a single size."""
     return sizes is not None and sizes[0] == sizes[1]
+
+
+def ops_of(kind: tuple[Any, ...]) -> tuple[str, ...]:
+    """The ops that have problems of a kind, as ``Entry.kind`` has it."""
+    op, dtype, layout, _, epilogue, variant = kind
+    return _ops_of(op, (dtype, layout, epilogue, variant))
+
+
+_Values = tuple[str | None, str | None, str | None, str | None]
+"""The dtype, layout, epilogue and variant of a row; None stands for any."""
+
+
+@cache
+def _ops_of(op: str | None, values: _Values) -> tuple[str, ...]:
+    return tuple(each for each in (DOMAINS if op is None else (op,)) if _count(each, values))
+
+
+@cache
+def _count(op: str, values: _Values) -> int:
+    """How many combinations of these values an op's problems have."""
+    counts = 1
+    for value, domain in zip(values, DOMAINS[op], strict=True):
+        counts *= len(domain) if value is None else value in domain
+    return counts
+
+
+def _kinds(entry: Entry, op: str) -> int:
+    return _count(op, (entry.dtype, entry.layout, entry.epilogue, entry.variant))
 
 
 def _width(sizes: Range | None) -> int:

@@ -1,8 +1,8 @@
 """The index behind ``Table.lookup``: the smallest box around a point, among many boxes that may lie in each other.
 
-The rows that can match one (op, dtype, layout, align, epilogue) make a group, indexed when it is first asked for. Rows
-for a single size that are more specific than all other rows are in a dictionary. The others are boxes in (b, m, n, k),
-ordered by volume, in a tree of three kinds of nodes that all answer ``find``:
+The rows that can match one (op, dtype, layout, align, epilogue, variant) make a group, indexed when it is first asked
+for. Rows for a single size that are more specific than all other rows are in a dictionary. The others are boxes in
+(b, m, n, k), ordered by volume, in a tree of three kinds of nodes that all answer ``find``:
 
 - ``Leaf``: few boxes. Along each axis the boxes' borders cut the line into intervals, each with a bit mask of the
   boxes over it; the masks of a point's intervals, and-ed, have a bit for each box around it, and the lowest set bit
@@ -30,7 +30,7 @@ from diode_lut.table.canonical import canonical_order
 from diode_lut.table.entry import Entry, Range, is_point
 
 Kind = tuple[str | int | None, ...]
-"""op, dtype, layout, align and epilogue: of a problem, or of an entry, where None matches anything."""
+"""op, dtype, layout, align, epilogue and variant: of a problem, or of an entry, where None matches anything."""
 
 Sizes = tuple[int, ...]
 """b, m, n and k of a problem."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import accumulate
 from operator import or_
 from typing import Any, NamedTuple
 
-from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, NO_EPILOGUE, OPS, SIZE_FIELDS, Problem
-from diode_lut.table.entry import KIND_FIELDS, Entry, Range
+from diode_lut.domain.problem import ALIGNS, BATCHED, DOMAINS, MAX_SIZE, SIZE_FIELDS, Problem
+from diode_lut.table.entry import KIND_FIELDS, Entry, Range, ops_of
 
 STEPS = 4_000_000
 """Steps for one table, each about a microsecond. 20,000 rows that do not overlap need a quarter of them at most."""
@@ -143,20 +144,17 @@ def shared_problem(one: Entry, other: Entry) -> Problem:
     """A problem that both entries cover, of which there must be one."""
     pairs = ((x or _ANY, y or _ANY) for x, y in zip(one.sizes, other.sizes, strict=True))
     b, m, n, k = (max(low, other_low) for (low, _), (other_low, _) in pairs)
-    problems = (
-        Problem(
-            op,
-            one.dtype or other.dtype or DTYPES[0],
-            one.layout or other.layout or LAYOUTS[0],
-            one.align or other.align or ALIGNS[0],
-            b if op in BATCHED else 1,
-            m,
-            n,
-            k,
-            one.epilogue or other.epilogue or NO_EPILOGUE,
+    align = one.align or other.align or ALIGNS[0]
+    named = [getattr(one, name) or getattr(other, name) for name in ("dtype", "layout", "epilogue", "variant")]
+    ops = set(ops_of(one.kind)).intersection(ops_of(other.kind))
+
+    def problem_of(op: str) -> Problem:
+        dtype, layout, epilogue, variant = (
+            value or first for value, (first, *_) in zip(named, DOMAINS[op], strict=True)
         )
-        for op in OPS
-    )
+        return Problem(op, dtype, layout, align, b if op in BATCHED else 1, m, n, k, epilogue, variant)
+
+    problems = (problem_of(op) for op in DOMAINS if op in ops)
     return next(problem for problem in problems if one.covers(problem) and other.covers(problem))
 
 
@@ -183,7 +181,17 @@ def _pairs(entries: Mapping[int, Entry], effort: Effort) -> Iterator[tuple[int, 
 def _sharings(block: Sequence[Coverage]) -> list[Sharing]:
     """Sizes first: they differ most, so that the other masks are seldom needed."""
     axes = [_same_size([key.box[axis] for key in block], axis) for axis in _AXES]
-    return [*axes, *(_same_kind([key.kind[field] for key in block], field) for field in range(len(KIND_FIELDS)))]
+    kinds = (_same_kind([key.kind[field] for key in block], field) for field in range(1, len(KIND_FIELDS)))
+    return [*axes, _same_op([key.kind for key in block]), *kinds]
+
+
+def _same_op(kinds: Sequence[tuple[Any, ...]]) -> Sharing:
+    """Two kinds share an op if it has problems of both: scaled_mm has none in bfloat16, whatever else they are."""
+    masks: dict[str, int] = defaultdict(int)
+    for number, kind in enumerate(kinds):
+        for op in ops_of(kind):
+            masks[op] |= 1 << number
+    return lambda key: reduce(or_, (masks[op] for op in ops_of(key.kind)), 0)
 
 
 def _same_kind(values: Sequence[object], field: int) -> Sharing:

@@ -1,10 +1,9 @@
 """Rows that never answer, because more specific rows answer all of their problems.
 
-A row's problems are boxes of sizes, one for each op, dtype, layout, align and
-epilogue. As the problems in more specific boxes
-must at least be as many as those in a box that they cover, nearly all boxes are found not to be covered by counting.
-Any other box is cut, where the borders of the boxes in it are, until one box fills a piece, or counting shows that the
-boxes do not cover it. ``Effort`` bounds the work.
+A row's problems are boxes of sizes, one for each op, dtype, layout, align, epilogue and variant. As the problems in
+more specific boxes must at least be as many as those in a box that they cover, nearly all boxes are found not to be
+covered by counting. Any other box is cut, where the borders of the boxes in it are, until one box fills a piece, or
+counting shows that the boxes do not cover it. ``Effort`` bounds the work.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from itertools import accumulate, product
 from math import prod
 from typing import Any
 
-from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, EPILOGUES, LAYOUTS, OPS
-from diode_lut.table.entry import Entry, Range
+from diode_lut.domain.problem import ALIGNS, BATCHED, DOMAINS
+from diode_lut.table.entry import Entry, Range, ops_of
 from diode_lut.table.overlap import Effort, ExhaustedError, Neighbours, box
 
 Kind = tuple[Any, ...]
-"""op, dtype, layout, align and epilogue of a problem."""
+"""op, dtype, layout, align, epilogue and variant of a problem."""
 
 Box = tuple[Range, ...]
 """Sizes along b, m, n and k."""
@@ -55,10 +54,10 @@ def _by_kind(
     entries: Mapping[int, Entry], volumes: Mapping[int, int], asked: Collection[int], effort: Effort
 ) -> Mapping[Kind, list[int]]:
     """The rows of each kind that a row in ``asked`` has, in order of volume."""
-    classes = _classes(entries.values())
-    of_kind: dict[Kind, list[int]] = {kind: [] for number in asked for kind in _kinds(entries[number], classes)}
+    domains = _domains(entries.values())
+    of_kind: dict[Kind, list[int]] = {kind: [] for number in asked for kind in _kinds(entries[number], domains)}
     for number in sorted(volumes, key=volumes.__getitem__):
-        kinds = list(_kinds(entries[number], classes))
+        kinds = list(_kinds(entries[number], domains))
         effort.spend(len(kinds))
         for kind in kinds:
             if kind in of_kind:
@@ -66,19 +65,41 @@ def _by_kind(
     return of_kind
 
 
-def _classes(entries: Iterable[Entry]) -> tuple[str, ...]:
-    """The epilogues that rows name, and one of the others, for which the same rows answer as for all others."""
-    named = {entry.epilogue for entry in entries}
-    others = [name for name in EPILOGUES if name not in named]
-    return (*(name for name in EPILOGUES if name in named), *others[:1])
+_Domains = Mapping[str, tuple[tuple[Any, ...], ...]]
+"""By op, the dtypes, layouts, aligns, epilogues and variants of problems."""
 
 
-def _kinds(entry: Entry, classes: tuple[str, ...]) -> Iterator[Kind]:
-    """The op, dtype, layout, align and epilogue of all the entry's problems, with these classes of epilogues."""
-    domains = (OPS, DTYPES, LAYOUTS, ALIGNS, classes)
-    choices = (domain if value is None else (value,) for domain, value in zip(domains, entry.kind, strict=True))
-    kinds = product(*choices)
-    return kinds if entry.covers_unbatched else ((op, *others) for op, *others in kinds if op in BATCHED)
+def _domains(entries: Iterable[Entry]) -> _Domains:
+    """Of epilogues and variants those that rows name, and one other, which the same rows answer as all others."""
+    epilogues: set[object] = set()
+    variants: set[object] = set()
+    for entry in entries:
+        epilogues.add(entry.epilogue)
+        variants.add(entry.variant)
+    return {
+        op: (
+            of.dtypes,
+            of.layouts,
+            ALIGNS,
+            _named_and_another(of.epilogues, epilogues),
+            _named_and_another(of.variants, variants),
+        )
+        for op, of in DOMAINS.items()
+    }
+
+
+def _named_and_another(domain: tuple[str, ...], named: Collection[object]) -> tuple[str, ...]:
+    others = [value for value in domain if value not in named]
+    return (*(value for value in domain if value in named), *others[:1])
+
+
+def _kinds(entry: Entry, domains: _Domains) -> Iterator[Kind]:
+    """The op, dtype, layout, align, epilogue and variant of all the entry's problems, with those of ``domains``."""
+    _, *values = entry.kind
+    for op in ops_of(entry.kind):
+        if entry.covers_unbatched or op in BATCHED:
+            choices = (every if value is None else (value,) for every, value in zip(domains[op], values, strict=True))
+            yield from product((op,), *choices)
 
 
 def _look_at(

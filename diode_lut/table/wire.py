@@ -10,7 +10,21 @@ from typing import Annotated, Any, Literal, NamedTuple, Union
 import msgspec
 from msgspec import Meta, Struct, ValidationError, defstruct
 
-from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, OP_SIZES, OPS, SIZE_FIELDS
+from diode_lut.domain.problem import (
+    ALIGNS,
+    BATCHED,
+    DOMAINS,
+    DTYPES,
+    EPILOGUES,
+    LAYOUTS,
+    MAX_SIZE,
+    NAMED_VARIANTS,
+    OP_SIZES,
+    OPS,
+    SIZE_FIELDS,
+    VARIANTS,
+    Domain,
+)
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.template import Parameter, Template
@@ -105,7 +119,7 @@ FORMATS = {
     ),
     2: Format.of(
         {name: _config(template, template.parameters) for name, template in TEMPLATES.items()},
-        {"epilogue": Literal[tuple(EPILOGUES)], "aten_ns": _BASELINE},
+        {"epilogue": Literal[tuple(EPILOGUES)], "aten_ns": _BASELINE, "variant": Literal[NAMED_VARIANTS]},
     ),
 }
 """By version. Fields are in the order of ``Entry``'s."""
@@ -113,7 +127,8 @@ FORMATS = {
 _astuple = msgspec.structs.astuple
 _new = tuple.__new__
 _FIELDS = len(Entry._fields)
-_NOT_IN_VERSION_1 = (None, None)
+_COMMON_DTYPES = (None, *DTYPES_OF_VERSION_1)
+_NOT_IN_VERSION_1 = (None, None, None)
 """The last fields of an entry, which rows of version 1 do not have."""
 
 
@@ -149,12 +164,13 @@ class Meaning:
     def entry(self, row: Any) -> Entry:
         """The entry of a row; Fault if a range ends before it begins, or a config comes twice.
 
-        Also if the time of the baseline is for a problem that the row does not cover.
+        Also if the op has no such dtype, layout or variant, or if the time of the baseline is for a problem that the
+        row does not cover.
         """
         fields = _astuple(row)
         if len(fields) < _FIELDS:
             fields += _NOT_IN_VERSION_1
-        op, dtype, layout, align, b, m, n, k, wires, problems, note, epilogue, baseline = fields
+        op, dtype, layout, align, b, m, n, k, wires, problems, note, epilogue, baseline, variant = fields
         candidates = self.candidates(wires)
         if (
             (m is not None and m[0] > m[1])
@@ -163,11 +179,15 @@ class Meaning:
             or (b is not None and b[0] > b[1])
         ):
             raise next(reversed_ranges(row))
+        if op not in OPS_OF_VERSION_1 or dtype not in _COMMON_DTYPES or variant is not None:
+            for fault in of_no_problem(row):
+                raise fault
         if baseline is not None:
             for fault in misplaced(row):
                 raise fault
             baseline = Baseline(*_astuple(baseline))
-        return _new(Entry, (op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, baseline))
+        values = (op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, baseline, variant)
+        return _new(Entry, values)
 
     def candidates(self, wires: Sequence[Any]) -> tuple[Candidate, ...]:
         """The candidates of a row; Fault if a config comes twice."""
@@ -192,12 +212,27 @@ def reversed_ranges(row: Any) -> Iterator[Fault]:
             yield Fault(f"[{low}, {high}] ends before it begins (allowed: [lowest, highest])", name)
 
 
+def of_no_problem(row: Any) -> Iterator[Fault]:
+    """The first field in which a row, or an entry, asks for what problems of its op, or of any op, do not have."""
+    ops = OPS if row.op is None else (row.op,)
+    for place, name in enumerate(Domain._fields):
+        field = name.removesuffix("s")
+        value = getattr(row, field, None)
+        having = [op for op in ops if value is None or value in DOMAINS[op][place]]
+        if not having:
+            allowed = dict.fromkeys(each for op in ops for each in DOMAINS[op][place] if each)
+            said = f"allowed: {', '.join(allowed)}" if allowed else f"{row.op} has no variants"
+            yield Fault(f"{value!r} is not for {row.op or 'such problems'} ({said})", field)
+            return
+        ops = tuple(having)
+
+
 def misplaced(row: Any) -> Iterator[Fault]:
     """What keeps the time of a row's baseline, or of an entry's, from being the time of one of its problems."""
     baseline = row.aten_ns
     if baseline is None:
         return
-    needed = [name for name in KIND_FIELDS if name != "epilogue"]
+    needed = [name for name in KIND_FIELDS if name != "epilogue" and (name != "variant" or row.op in VARIANTS)]
     for name in needed:
         if getattr(row, name) is None:
             reason = f"is the time of one problem, so that the row needs {', '.join(needed)} ({name} is missing)"
@@ -256,4 +291,4 @@ def decode_readable(row: dict[str, Any], version: int) -> tuple[Entry, list[Faul
         faults.append(fault)
     fields["candidates"] = fields.pop("configs")
     entry = Entry._make(map(fields.get, Entry._fields))
-    return entry, [*faults, *reversed_ranges(entry), *misplaced(entry)]
+    return entry, [*faults, *reversed_ranges(entry), *of_no_problem(entry), *misplaced(entry)]

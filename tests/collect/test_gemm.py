@@ -5,31 +5,25 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from diode_lut.collect.gemm import Gemm, make_gemm, matmul_precision
+from diode_lut.collect.gemm import Gemm, exact_result, function_of, make_gemm, make_operands, matmul_precision
 from diode_lut.domain.errors import CollectError
-from diode_lut.domain.problem import ALIGNS, LAYOUTS, OPS, Problem, contiguous_align
+from diode_lut.domain.problem import ALIGNS, FLOAT8, VARIANTS, Problem, contiguous_align
+from tests.strategies import kinds
 
 SIZES = st.integers(2, 40)
 
 
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
-    op = draw(st.sampled_from(OPS))
+    op, dtype, layout, variant = draw(kinds(dtypes=("float16", "bfloat16", "float32", *FLOAT8)))
     b = draw(st.integers(2, 4)) if op in ("bmm", "baddbmm") else 1
-    dtype = draw(st.sampled_from(("float16", "bfloat16", "float32")))
-    return Problem.checked(
-        op,
-        dtype,
-        draw(st.sampled_from(LAYOUTS)),
-        draw(st.sampled_from(ALIGNS)),
-        b,
-        draw(SIZES),
-        draw(SIZES),
-        draw(SIZES),
-    )
+    align, m, n, k = draw(st.sampled_from(ALIGNS)), draw(SIZES), draw(SIZES), draw(SIZES)
+    return Problem.checked(op, dtype, layout, align, b, m, n, k, variant=variant)
 
 
 def operands(gemm: Gemm) -> tuple[torch.Tensor, torch.Tensor]:
+    if len(gemm.arguments) > 3:  # scaled_mm
+        return gemm.arguments[0], gemm.arguments[1]
     if gemm.frozen:
         return gemm.arguments[0], dict(gemm.function.named_parameters())["b"]  # type: ignore[attr-defined]
     return gemm.arguments[-2], gemm.arguments[-1]
@@ -60,6 +54,7 @@ def test_operands_are_packed_where_that_gives_the_alignment(problem: Problem) ->
 @given(problem=problems())
 def test_function_computes_the_gemm(problem: Problem) -> None:
     """Calling the function multiplies A and B, and adds what the op adds."""
+    assume(problem.op not in VARIANTS)  # see below
     gemm = make_gemm(problem, "cpu")
     a, b = operands(gemm)
     expected = torch.matmul(a.double(), b.double())
@@ -85,3 +80,13 @@ def test_tf32_is_allowed_for_tf32_alone(dtype: str, precision: str) -> None:
     with matmul_precision(dtype):
         assert torch.get_float32_matmul_precision() == precision
     assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.parametrize("variant", VARIANTS["scaled_mm"])
+def test_scaled_mm_is_what_float64_computes(variant: str) -> None:
+    """The library's result is that of float64 but for the precision of its type, whatever is scaled and added."""
+    problem = Problem.of("scaled_mm", 48, 64, 80, dtype="float8_e4m3fn", layout="nt", variant=variant)
+    tensors = make_operands(problem, "cpu")
+    result = function_of(problem)(*tensors)
+    assert str(result.dtype) == f"torch.{problem.result_dtype}"
+    torch.testing.assert_close(result.double(), exact_result(problem, tensors), rtol=0.01, atol=0.01)

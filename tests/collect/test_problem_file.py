@@ -15,9 +15,10 @@ from diode_lut.collect.tasks import Family
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, pack, read_dataset
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import ALIGNS, DTYPES, LAYOUTS, OPS, Problem
+from diode_lut.domain.problem import ALIGNS, BATCHED, Problem
 from diode_lut.kernels.config import ATEN
 from diode_lut.table import Candidate, Entry, Table, write_table
+from tests.strategies import kinds
 
 MM = {"op": "mm", "B": 1, "M": 64, "N": 96, "K": 128, "dtype": "float16", "layout": "nt"}
 
@@ -78,14 +79,15 @@ def test_wrong_file_is_named_with_the_place(tmp_path: Path, document: Any, messa
 def test_what_is_written_is_what_is_read(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Any problem survives the way through a file."""
     sizes = st.integers(1, 2**31 - 1)
-    op = data.draw(st.sampled_from(OPS))
+    op, dtype, layout, variant = data.draw(kinds())
     problem = Problem.checked(
         op,
-        data.draw(st.sampled_from(DTYPES)),
-        data.draw(st.sampled_from(LAYOUTS)),
+        dtype,
+        layout,
         data.draw(st.sampled_from(ALIGNS)),
-        1 if op in ("mm", "addmm") else data.draw(sizes),
+        data.draw(sizes) if op in BATCHED else 1,
         *(data.draw(sizes) for _ in "mnk"),
+        variant=variant,
     )
     fields = {key.upper() if len(key) == 1 else key: value for key, value in problem._asdict().items()}
     assert read_problems(write(tmp_path_factory.mktemp("problems") / "problems.json", [fields])) == [problem]
@@ -129,9 +131,22 @@ def test_shipped_sets_are_problems_in_blocks(name: str) -> None:
     """Each set has valid problems, each once; in the largest, neighbours share kernels except where a block ends."""
     problems = problem_set(name)
     assert problems == list(dict.fromkeys(problems))
-    assert set(problems) <= set(problem_set("models"))
+    assert name == "fp8" or set(problems) <= set(problem_set("models"))
     changes = sum(Family.of(one) != Family.of(other) for one, other in pairwise(problems))
     assert changes < 3 * len(problems) / BLOCK
+
+
+def test_set_in_float8_is_of_linear_layers() -> None:
+    """Its problems are what torch._scaled_mm takes: sizes that are multiples of 16, forward and backward."""
+    problems = problem_set("fp8")
+    assert all(Problem.checked(*each) == each for each in problems)
+    assert all(each.op == "scaled_mm" and each.n % 16 == each.k % 16 == 0 for each in problems)
+    assert {each.m for each in problems if each.dtype == "float8_e4m3fn"} == {2**power for power in range(14)}
+    assert {(each.dtype, each.variant) for each in problems} == {
+        ("float8_e4m3fn", "tensor-bfloat16-fast"),
+        ("float8_e4m3fn", "row-bfloat16-fast"),
+        ("float8_e5m2", "tensor-bfloat16"),
+    }
 
 
 def test_dataset_is_a_problem_file(tmp_path: Path) -> None:

@@ -22,9 +22,10 @@ from diode_lut.dataset.record import MAX_NS, MIN_NS, header_to_wire
 from diode_lut.dataset.writer import write_stream
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import DTYPES, EPILOGUES, LAYOUTS, OPS, Problem
+from diode_lut.domain.problem import EPILOGUES, NO_EPILOGUE, Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.registry import TEMPLATES
+from tests.strategies import kinds
 
 HEADER = Header(
     Hardware("NVIDIA H200", "sm_90", 132, ("H200",)), "2.13.0", "3.7.0", "13.0", "580.1", "a clock", "2026-11-21"
@@ -45,12 +46,11 @@ timings = st.builds(Timing, configs, st.floats(MIN_NS, MAX_NS), st.none()) | st.
     Timing, configs, st.none(), st.sampled_from(REASONS)
 )
 problems = st.builds(
-    Problem,
-    st.sampled_from(OPS),
-    st.sampled_from(DTYPES),
-    st.sampled_from(LAYOUTS),
+    lambda kind, align, m, n, k, epilogue: Problem(
+        *kind[:3], align, 1, m, n, k, NO_EPILOGUE if kind[3] else epilogue, kind[3]
+    ),
+    kinds(),
     st.sampled_from((2, 16)),
-    st.just(1),
     *[st.integers(1, 2**31 - 1)] * 3,
     st.sampled_from(list(EPILOGUES)),
 )

@@ -8,19 +8,21 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import BATCHED, DTYPES, LAYOUTS, OPS, Problem
+from diode_lut.domain.problem import BATCHED, DTYPES, GEMMS, LAYOUTS, Problem
 from diode_lut.exchange.content import exact_table
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.table import Table
+from tests.strategies import Kind, kinds
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 
 _sizes = st.integers(1, 300) | st.sampled_from([512, 4096, 2**20])
 
 
-def _problem(op: str, dtype: str, layout: str, b: int, m: int, n: int, k: int) -> Problem:
-    return Problem.of(op, m, n, k, dtype=dtype, layout=layout, b=b if op in BATCHED else 1)
+def _problem(kind: Kind, b: int, m: int, n: int, k: int) -> Problem:
+    op, dtype, layout, variant = kind
+    return Problem.of(op, m, n, k, dtype=dtype, layout=layout, b=b if op in BATCHED else 1, variant=variant)
 
 
 def _visible(problem: Problem) -> bool:
@@ -28,10 +30,11 @@ def _visible(problem: Problem) -> bool:
     return (problem.layout[0] == "n" or problem.m > 1) and (problem.layout[1] == "n" or problem.k > 1)
 
 
-def packed(*, dtypes: Sequence[str] = DTYPES, layouts: Sequence[str] = LAYOUTS) -> SearchStrategy[Problem]:
+def packed(
+    *, ops: Sequence[str] = GEMMS, dtypes: Sequence[str] = DTYPES, layouts: Sequence[str] = LAYOUTS
+) -> SearchStrategy[Problem]:
     """Problems of packed matrices."""
-    kinds = (st.sampled_from(OPS), st.sampled_from(dtypes), st.sampled_from(layouts))
-    return st.builds(_problem, *kinds, _sizes, _sizes, _sizes, _sizes).filter(_visible)
+    return st.builds(_problem, kinds(ops, dtypes, layouts), _sizes, _sizes, _sizes, _sizes).filter(_visible)
 
 
 def configs(*templates: str) -> SearchStrategy[Config]:

@@ -94,8 +94,17 @@ def _cast(_self: Any, value: TensorHandle, target: Any) -> TensorHandle:
         return TensorHandle(_widened(value).astype(interpreter._get_np_dtype(target)), target)
 
 
+_FLOAT8 = {
+    kind: torch.arange(256, dtype=torch.uint8).view(dtype).float().numpy()
+    for kind, dtype in ((tl.float8e4nv, torch.float8_e4m3fn), (tl.float8e5, torch.float8_e5m2))
+}
+"""By type, the numbers that bytes stand for."""
+
+
 def _widened(value: TensorHandle) -> Any:
-    """A handle's numbers, those of bfloat16 as float32."""
+    """A handle's numbers, those of bfloat16 and float8 as float32."""
+    if value.dtype.scalar in _FLOAT8:
+        return _FLOAT8[value.dtype.scalar][value.data]
     if value.dtype.scalar != tl.bfloat16:
         return value.data
     return (value.data.astype(np.uint32) << 16).view(np.float32)
@@ -108,7 +117,7 @@ def _to_bfloat16(data: Any) -> Any:
 
 
 def _dot(_self: Any, a: TensorHandle, b: TensorHandle, total: TensorHandle, *_: Any) -> TensorHandle:
-    """The interpreter multiplies bfloat16's bits as integers, and float16 without BLAS."""
+    """The interpreter multiplies bfloat16's bits as integers, and float16 and float8 without BLAS."""
     left, right = _widened(a).astype(np.float32), _widened(b).astype(np.float32)
     with np.errstate(all="ignore"):
         return TensorHandle(np.matmul(left, right).astype(total.data.dtype) + total.data, total.dtype.scalar)

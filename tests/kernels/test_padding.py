@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.domain.problem import DTYPES, LAYOUTS, Problem
+from diode_lut.domain.problem import DOMAINS, LAYOUTS, Problem
 from diode_lut.kernels.padding import PADDED_OPS, is_copied, pad_multiple, padded
 
 sizes = st.integers(1, 300)
@@ -16,7 +16,7 @@ problems = st.builds(
     sizes,
     sizes,
     sizes,
-    dtype=st.sampled_from(DTYPES),
+    dtype=st.sampled_from(DOMAINS["mm"].dtypes),
     layout=st.sampled_from(LAYOUTS),
 )
 

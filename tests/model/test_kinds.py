@@ -13,7 +13,7 @@ def problems(op: str, layout: str, count: int, m: int, b: int = 1) -> list[Probl
 def test_a_kind_is_known_by_several_problems() -> None:
     """A kind with fewer than MIN_PROBLEMS training problems is unknown."""
     kinds = kinds_of([*problems("mm", "nn", MIN_PROBLEMS, 64), *problems("mm", "nt", MIN_PROBLEMS - 1, 64)])
-    assert [kind.key for kind in kinds] == [("mm", "float16", "nn", 16, "none")]
+    assert [kind.key for kind in kinds] == [("mm", "float16", "nn", 16, "none", "")]
     assert unknown(kinds, problems("mm", "nt", 1, 64)[0]) == "not trained for op=mm dtype=float16 layout=nt"
     assert unknown(kinds, problems("mm", "nn", 1, 64)[0]) == ""
 
@@ -40,7 +40,7 @@ def test_classes_of_epilogues_are_known_apart() -> None:
     large, small = problems("mm", "nn", MIN_PROBLEMS, 4096), problems("mm", "nn", MIN_PROBLEMS, 64)
     light = [problem._replace(epilogue="light") for problem in small]
     kinds = kinds_of([*large, *small, *light])
-    assert [kind.key for kind in kinds] == [("mm", "float16", "nn", 16, name) for name in ("light", "none")]
+    assert [kind.key for kind in kinds] == [("mm", "float16", "nn", 16, name, "") for name in ("light", "none")]
     assert unknown(kinds, light[0]) == unknown(kinds, large[0]) == ""
     wide = large[0]._replace(epilogue="light")
     assert unknown(kinds, wide) == "not trained for these sizes: m=4096 is outside 64 to 67"

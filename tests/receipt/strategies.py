@@ -8,19 +8,21 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, EPILOGUES, LAYOUTS, OPS, Problem
+from diode_lut.domain.problem import ALIGNS, BATCHED, EPILOGUES, NO_EPILOGUE, Problem
 from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions
 from diode_lut.settings import TIERS
+from tests.strategies import kinds
 
 counts = st.integers(1, 3)
 sizes = st.integers(1, 2)
 names = st.sampled_from(["a", "b", "ü ✓"])
 tiers = st.sampled_from(TIERS)
 problems = st.builds(
-    lambda op, dtype, layout, align, epilogue, b, m, n, k: Problem(
-        op, dtype, layout, align, b if op in BATCHED else 1, m, n, k, epilogue
+    lambda kind, align, epilogue, b, m, n, k: Problem(
+        *kind[:3], align, b if kind[0] in BATCHED else 1, m, n, k, epilogue if not kind[3] else NO_EPILOGUE, kind[3]
     ),
-    *map(st.sampled_from, (OPS, DTYPES, LAYOUTS, ALIGNS, tuple(EPILOGUES))),
+    kinds(),
+    *map(st.sampled_from, (ALIGNS, tuple(EPILOGUES))),
     *[sizes] * 4,
 )
 hits = st.builds(Hit, problems, tiers, names, names, st.lists(names, min_size=1, max_size=2).map(tuple))

@@ -46,11 +46,14 @@ def test_everything_is_reported_at_once(good: str, save: Save) -> None:
     assert [str(error).removeprefix(f"{path}:") for error in check_file(path)] == [
         "4:45: hardware.arch: 90 is not a name",
         "7:72: entries[0].m: [1024, 513] ends before it begins (allowed: [lowest, highest])",
-        '11:24: entries[1].dtype: "half" is not allowed (allowed: float16, bfloat16, float32, tf32)',
+        (
+            '11:24: entries[1].dtype: "half" is not allowed (allowed: float16, bfloat16, float32, tf32, float8_e4m3fn, '
+            "float8_e5m2)"
+        ),
         "12:35: entries[1].configs[0].block_m: unknown field (known: template, pad, gain_permille)",
         (
-            "13:12: entries[1].nota: unknown field (known: op, dtype, layout, align, epilogue, b, m, n, k, problems, "
-            "aten_ns, configs, note)"
+            "13:12: entries[1].nota: unknown field (known: op, dtype, layout, align, epilogue, variant, b, m, n, k, "
+            "problems, aten_ns, configs, note)"
         ),
     ]
 
@@ -128,7 +131,7 @@ def test_templates_must_be_able_to_do_the_op(good: str, save: Save) -> None:
     rows = [{"op": op, "configs": configs} if op else {"configs": configs} for op in ("mm", "bmm", None)]
     assert _check(save, good, *rows) == [
         "entries[0].configs[1].template: triton_bmm cannot do mm (it can do: bmm, baddbmm)",
-        "entries[1].configs[0].template: triton_mm cannot do bmm (it can do: mm, addmm)",
+        "entries[1].configs[0].template: triton_mm cannot do bmm (it can do: mm, addmm, scaled_mm)",
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, OPS, Problem
+from diode_lut.domain.problem import ALIGNS, BATCHED, DOMAINS, EPILOGUES, MAX_SIZE, Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.table import Candidate, Entry
 
@@ -40,8 +40,9 @@ def test_volume_counts_the_problems_that_are_covered(data: st.DataObject, draw_f
     sizes = [range(size[0], size[1] + 1) for size in (entry.m, entry.n, entry.k)]
     m, n, k = (size[0] for size in sizes)
     count = sum(
-        entry.covers(Problem(op, dtype, layout, align, b, m, n, k, epilogue))
-        for op, dtype, layout, align, epilogue in product(OPS, DTYPES, LAYOUTS, ALIGNS, EPILOGUES)
+        entry.covers(Problem(op, dtype, layout, align, b, m, n, k, epilogue, variant))
+        for op, domain in DOMAINS.items()
+        for align, dtype, layout, epilogue, variant in product(ALIGNS, *domain)
         for b in (range(1, 9) if op in BATCHED else (1,))
     )
     assert entry.volume == count * len(sizes[0]) * len(sizes[1]) * len(sizes[2])

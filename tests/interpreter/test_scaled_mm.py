@@ -1,0 +1,28 @@
+"""scaled_mm on the device on which Triton's interpreter executes kernels: the templates compute what PyTorch does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.forks import Forks
+from tests.interpreter.conftest import found_by
+from tests.programs.scaled_mm import CASES
+
+TOLERANCES = {"bfloat16": 0.03, "float16": 0.003, "float32": 1e-6}
+"""By type of the result: the largest error of an element over the square root of K."""
+
+
+@pytest.fixture(scope="module")
+def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What tests/programs/scaled_mm.py found out in a process of its own."""
+    return found_by(with_device, "scaled_mm.py", tmp_path_factory.mktemp("scaled"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=" ".join)
+def test_row_computes_scaled_mm(found: dict[str, Any], case: tuple[str, str, str]) -> None:
+    """The row's Triton kernel runs, and its result is that of float64 within the precision of the result's type."""
+    ran, error = found[" ".join(case)]
+    assert ran
+    assert error <= TOLERANCES[case[2].split("-")[1]]
