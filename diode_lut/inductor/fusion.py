@@ -11,16 +11,13 @@ nothing is fused runs what it would have run alone.
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-import torch
 from torch._inductor.dependencies import MemoryDep
 from torch._inductor.ir import (
-    Buffer,
     ChoiceCaller,
     FlexibleLayout,
     InputBuffer,
@@ -32,7 +29,6 @@ from torch._inductor.ir import (
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.scheduler import BaseSchedulerNode, FusionResult, Scheduler
 from torch._inductor.select_algorithm import TritonTemplateCaller
-from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
 from diode_lut.domain.problem import EPILOGUES, NO_EPILOGUE, Problem
@@ -40,28 +36,13 @@ from diode_lut.inductor.answer import Build, CannotRun, runnable
 from diode_lut.inductor.build_choice import build_choice, has_open_base
 from diode_lut.inductor.choices import config_of
 from diode_lut.inductor.dispatch import Branches, branches, can_branch, take_part_in_codegen
+from diode_lut.inductor.epilogue import epilogue_of
 from diode_lut.inductor.problems import axes
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import leave
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.selection.dynamic import Axis, Piece
 from diode_lut.selection.selector import Decision
-
-_COSTS = {
-    **dict.fromkeys(("exp", "exp2", "expm1", "sigmoid", "log", "log1p", "log2", "log10", "erf", "sin", "cos"), 1.0),
-    **dict.fromkeys(("tanh", "pow", "asinh", "acosh", "atanh", "sinh", "cosh", "tan", "asin", "acos", "atan"), 2.5),
-    **dict.fromkeys(("erfc", "erfinv", "lgamma", "digamma", "i0", "i1", "rand", "randn", "randint64"), 4.0),
-}
-"""The costs of pointwise ops in a Triton kernel, in reads of a tensor of the result's size; others cost nothing.
-
-By the times of 13 epilogues behind 26 GEMMs on an H200.
-"""
-
-_MAX_MEDIUM = 2.0
-"""Maximum cost of an epilogue of the class ``medium``."""
-
-_LIKE_VIEWS = (torch.ops.aten._unsafe_view.default, torch.ops.aten.reshape.default)
-"""Ops that are views, although their schemas do not say so."""
 
 
 class Alternative(NamedTuple):
@@ -75,22 +56,6 @@ class Alternative(NamedTuple):
     kernel: TritonTemplateCaller | None
     branches: Branches | None = None
     pieces: tuple[Piece, ...] = ()
-
-
-def may_be_followed(node: torch.fx.Node | None) -> bool:
-    """Whether pointwise work follows this node of Inductor's graph, directly or behind views."""
-    waiting, seen = [node] if node is not None else [], set[torch.fx.Node]()
-    while waiting:
-        for user in waiting.pop().users:
-            target = user.target
-            if user in seen or not isinstance(target, torch._ops.OpOverload):
-                continue
-            seen.add(user)
-            if torch.Tag.pointwise in target.tags or target is torch.ops.prims.convert_element_type.default:
-                return True
-            if target.is_view or target in _LIKE_VIEWS:
-                waiting.append(user)
-    return False
 
 
 class Alternatives(NamedTuple):
@@ -259,23 +224,6 @@ def _branches_of(buffer: Any) -> Branches | None:
 
 def _same(one: Layout, other: Layout) -> bool:
     return one.size == other.size and one.stride == other.stride and one.offset == other.offset
-
-
-def epilogue_of(buffer: Buffer, nodes: Sequence[BaseSchedulerNode]) -> str:
-    """The class of the epilogue that these nodes are together, behind the matmul that writes ``buffer``."""
-    ops: Counter[str] = Counter()
-    for node in nodes:
-        ops.update(node._body.op_counts)  # type: ignore[attr-defined]
-    inside = {buffer.get_name(), *(name for node in nodes for name in node.get_buffer_names())}
-    elements = V.graph.sizevars.optimization_hint(buffer.get_numel())
-    tensors = {
-        dep.name
-        for node in nodes
-        for dep in node.read_writes.reads
-        if dep.name not in inside and V.graph.sizevars.optimization_hint(dep.get_numel()) >= elements
-    }
-    cost = len(tensors) + sum(_COSTS.get(op, 0.0) * count for op, count in ops.items())
-    return "light" if cost == 0 else "medium" if cost <= _MAX_MEDIUM else "heavy"
 
 
 @cache

@@ -20,7 +20,8 @@ from diode_lut.inductor.answer import CannotRun, answer, autotuning, in_force
 from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.choices import config_of, library_choice, offered
 from diode_lut.inductor.dispatch import Branches, branches, can_branch
-from diode_lut.inductor.fusion import may_be_followed, with_epilogues
+from diode_lut.inductor.epilogue import may_be_followed
+from diode_lut.inductor.fusion import with_epilogues
 from diode_lut.inductor.names import UIDS
 from diode_lut.inductor.padding import decide
 from diode_lut.inductor.problems import axes
