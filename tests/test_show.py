@@ -42,7 +42,7 @@ def test_shows_rows_and_kernels(table_file: Callable[..., Path]) -> None:
         "everything",
         "  aten",
         "  measured problems: 7",
-        'invalid: entries[1].op: "mn" is not allowed (allowed: mm, addmm, bmm, baddbmm)',
+        'invalid: entries[1].op: "mn" is not allowed (allowed: mm, addmm, bmm, baddbmm, scaled_mm)',
     ]
 
 

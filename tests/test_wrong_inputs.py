@@ -18,12 +18,16 @@ from tests.model.small import model
 LEAVE_OUT = "distill d.msgpack -o x.safetensors --leave-out m=9:1"
 
 CASES = [
-    ("adopt --budget 1 --problems modles", 2, "modles: no such file, and no shipped set (models, llm, quick)"),
+    ("adopt --budget 1 --problems modles", 2, "modles: no such file, and no shipped set (models, llm, quick, fp8)"),
     ("build d.msgpack -o x.json --layout nq", 2, "'nq' is not one of"),
     ("build - d.msgpack -o x.json", 1, "error: <stdin>: the file is empty"),
     ("show HEAD:mine.json", 2, "HEAD:mine.json: no such file, and git has none either: fatal: not a git repository"),
     ("show h300", 2, "h300: no such file, and no shipped table of that name (shipped: nvidia-h200"),
-    ("collect --problems d.json --out t.msgpack", 2, "d.json: no such file, and no shipped set (models, llm, quick)"),
+    (
+        "collect --problems d.json --out t.msgpack",
+        2,
+        "d.json: no such file, and no shipped set (models, llm, quick, fp8)",
+    ),
     ("collect --problems shapes.json --out t.msgpack", 1, "shapes.json: not a shape set: expected lists 'shapes'"),
     ("diff - -", 2, "standard input (-) can be read only once"),
     ("diff mine.json nvidia-h20", 2, "(did you mean nvidia-h200?)"),
@@ -36,7 +40,7 @@ CASES = [
     ("evaluate d.msgpack", 2, "Missing argument 'DATASET...'."),
     ("explain mm 1x 8 8", 2, "'1x' is not a size (such as 1024, or 1k, which is the same)"),
     ("explain mm 4g 8 8", 2, "'4g' is not a size"),
-    ("explain mm 8 8 8 --dtype fp8", 2, "'fp8' is not one of 'float16', 'bfloat16', 'float32', 'tf32'"),
+    ("explain mm 8 8 8 --dtype fp8", 2, "'float8_e4m3fn' is not for mm (allowed: float16, bfloat16, float32, tf32)"),
     ("explain mm 8 8 8 --hardware h200 --table -", 2, "<stdin>: is not in a file: save it first"),
     ("fmt nvidia-h200", 2, "a shipped table, which is not changed by its name (give the path of a file"),
     ("import tunableop text.json -o x.msgpack", 1, "text.json: not TunableOp's results: no line begins like"),
@@ -66,7 +70,7 @@ CASES = [
     ("check nosuch.safetensors", 2, "nosuch.safetensors: cannot be read: No such file or directory"),
     ("check model.bin", 1, "model.bin: a model, not a table (names of models end with .safetensors)"),
     ("check nosuch.json", 2, "nosuch.json: cannot be read: No such file or directory"),
-    ("collect --problems problems.json --out t.msgpack", 1, "problems.json: [0].dtype: 'fp8' is not one of float16,"),
+    ("collect --problems problems.json --out t.msgpack", 1, "[0].dtype: 'float8_e4m3fn' is not for mm (allowed: "),
     ("collect --out t.msgpack", 2, "give either --problems or --random"),
     (
         "compare -o x.json -- python train.py",

@@ -115,7 +115,10 @@ def test_the_first_problems_are_measured_first(tmp_path: Path) -> None:
     [
         ([], "Missing option '--budget'"),
         (["--budget", "0"], "0.0 is not in the range x>0"),
-        (["--budget", "1", "--problems", "modles"], "modles: no such file, and no shipped set (models, llm, quick)"),
+        (
+            ["--budget", "1", "--problems", "modles"],
+            "modles: no such file, and no shipped set (models, llm, quick, fp8)",
+        ),
     ],
 )
 def test_wrong_usage_exits_2(options: list[str], message: str) -> None:

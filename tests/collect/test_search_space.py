@@ -18,7 +18,7 @@ from diode_lut.collect.search_space import (
 )
 from diode_lut.dataset import read_dataset
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS, Problem
+from diode_lut.domain.problem import DOMAINS, GEMMS, Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.triton_gemm import GROUP_M
 from tools.choose_candidates import NEAR, choose, swept
@@ -32,8 +32,12 @@ def problem(op: str, m: int, n: int, k: int, **others: Any) -> Problem:
 
 
 sizes = st.integers(1, 20_000)
+of_gemms = DOMAINS["mm"]
 problems = st.builds(
-    problem, st.sampled_from(OPS), sizes, sizes, sizes, dtype=st.sampled_from(DTYPES), layout=st.sampled_from(LAYOUTS)
+    problem,
+    *(st.sampled_from(GEMMS), sizes, sizes, sizes),
+    dtype=st.sampled_from(of_gemms.dtypes),
+    layout=st.sampled_from(of_gemms.layouts),
 )
 
 
