@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.problem import Operand, Problem, packed_operands, problem_of
+from diode_lut.domain.operands import Operand, packed_operands, problem_of
+from diode_lut.domain.problem import Problem
 from tests.exchange.drawing import packed
 
 

@@ -73,8 +73,6 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             Instead("lambda config, make, **values: make(**values)"),
             "tests/inductor/test_rocm.py::test_a_kernel_has_the_tunables_of_its_config",
         ),
-        "float8-options": ("_scaling_options", Instead("lambda *_: {}"), SCALED + "test_row_makes_the_plain_kernel"),
-        "float8-precision": ("is_precise", TRUE, SCALED + "test_refused"),
         "batch-over-65535": ("_batch_fits_grid", TRUE, KERNELS + "test_batch_over_65535"),
         "batch-that-may-grow": (
             "_batch_fits_grid",
@@ -128,12 +126,18 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             sizes_checked_as("min"),
             HOOK + "test_what_no_row_can_serve_is_left_alone",
         ),
+    },
+    "diode_lut.domain.operands": {
         "unit-stride": (
             "Operand.letter",
             Instead('property(lambda self: original.fget(self) or "t")'),
             HOOK + "test_what_no_row_can_serve_is_left_alone",
         ),
         "unaligned-rows": ("Operand.is_aligned", TRUE, KERNELS + "test_rows_for_what_is_aligned"),
+    },
+    "diode_lut.inductor.scaling": {
+        "float8-options": ("scaling_options", Instead("lambda *_: {}"), SCALED + "test_row_makes_the_plain_kernel"),
+        "float8-precision": ("is_precise", TRUE, SCALED + "test_refused"),
     },
     "diode_lut.inductor.problems": {
         "unbacked-sizes": ("free_unbacked_symbols", FALSE, ON_CPU + "test_unbacked_size_is_left_to_inductor"),

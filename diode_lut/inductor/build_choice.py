@@ -30,10 +30,11 @@ from torch._inductor.utils import _use_autotune_backend, is_gpu, sympy_product, 
 from torch._inductor.virtualized import V
 
 from diode_lut.domain.hardware import detect_hardware
-from diode_lut.domain.problem import BATCHED, NO_VARIANT, VARIANTS, Scaling
+from diode_lut.domain.problem import BATCHED, NO_VARIANT, VARIANTS
 from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.names import UIDS
 from diode_lut.inductor.problems import TORCH_DTYPES
+from diode_lut.inductor.scaling import scaling_options
 from diode_lut.inductor.versions import (
     indexes_in_64_bits,
     is_batch_invariant,
@@ -44,7 +45,7 @@ from diode_lut.inductor.versions import (
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
-from diode_lut.kernels.triton_gemm import accumulator_registers, is_precise, registers
+from diode_lut.kernels.triton_gemm import accumulator_registers, registers
 
 _MAX_GRID_Y = 65535
 """The limit of CUDA and of ROCm on the second dimension of a launch."""
@@ -72,7 +73,7 @@ def build_choice(
     _require_triton(inputs, op)
     if config.kernel is DECOMPOSE_K:
         return _decompose_k(config, inputs)
-    options = _scaling_options(config, inputs, variant) if op in VARIANTS else {}
+    options = scaling_options(config, inputs, variant) if op in VARIANTS else {}
     return _triton(config, _template(config, op), inputs, op, layout, options)
 
 
@@ -107,28 +108,6 @@ def _offers_triton(layout: ir.Layout) -> bool:
         and _use_autotune_backend("TRITON")
         and has_backend_feature(layout.device, BackendFeature.TRITON_TEMPLATES)
     )
-
-
-_RECIPES = {"tensor": 0, "row": 1}
-"""PyTorch's numbers for what has a scale: ``torch.nn.functional.ScalingType``."""
-
-_LEAST_K = 32
-"""K of the smallest matrix instruction for float8."""
-
-
-def _scaling_options(config: Config, inputs: MMKernelInputs, variant: str) -> dict[str, Any]:
-    """What templates for scaled_mm are told besides tunables; CannotRun where they would not compute what is asked."""
-    scaling, block_k = Scaling.of(variant), config.tiles.block_k
-    if not is_precise(block_k, variant):
-        raise CannotRun(f"with block_k={block_k} it cannot multiply float8, or is less precise than the library")
-    if not V.graph.sizevars.statically_known_true(inputs.mnk_symbolic()[2] >= _LEAST_K):
-        raise CannotRun(f"K is less than {_LEAST_K}")
-    if not config.kernel.tma:
-        return {"USE_FAST_ACCUM": scaling.fast}
-    if scaling.bias:
-        raise CannotRun("the template with tensor descriptors adds no bias")
-    recipe = _RECIPES[scaling.per]
-    return {"USE_FAST_ACCUM": scaling.fast, "SCALE_RECIPE_A": recipe, "SCALE_RECIPE_B": recipe}
 
 
 def _require_factors(inputs: MMKernelInputs) -> None:

@@ -13,18 +13,9 @@ from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.problem import (
-    FLOAT8,
-    NO_VARIANT,
-    OPS,
-    RESULT_DTYPES,
-    ROW_BYTES,
-    VARIANTS,
-    Operand,
-    Problem,
-    Scaling,
-)
-from diode_lut.domain.problem import problem_of as problem_from
+from diode_lut.domain.operands import Operand
+from diode_lut.domain.operands import problem_of as problem_from
+from diode_lut.domain.problem import FLOAT8, NO_VARIANT, OPS, RESULT_DTYPES, ROW_BYTES, VARIANTS, Problem, Scaling
 from diode_lut.inductor.dynamic import axes_of
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.selection.dynamic import Axis

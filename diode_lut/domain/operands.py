@@ -1,0 +1,67 @@
+"""The problem that matrices make: sizes, layout and alignment from shapes, strides and offsets."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from diode_lut.domain.errors import ProblemError
+from diode_lut.domain.problem import BATCHED, ITEMSIZES, NO_VARIANT, ROW_BYTES, Problem, letters
+
+
+class Operand(NamedTuple):
+    """A matrix, or a batch of them: sizes, strides and offset count elements."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def letter(self) -> str | None:
+        """``n`` for a row-major matrix, ``t`` for a column-major one, None where no dimension has unit stride."""
+        return "n" if self.strides[-1] == 1 else "t" if self.strides[-2] == 1 else None
+
+    def is_aligned(self, itemsize: int) -> bool:
+        """Whether every row (column, where column-major) of every matrix starts on a 16-byte boundary.
+
+        ``itemsize`` is the bytes of an element. The memory that the offset counts from starts on such a boundary.
+        """
+        *batch, rows, columns = zip(self.sizes, self.strides, strict=True)
+        steps = [step for size, step in (rows, columns) if size != 1 and step != 1]
+        steps += [step for size, step in batch if size != 1]
+        return all(step * itemsize % ROW_BYTES == 0 for step in (*steps, self.offset))
+
+
+def problem_of(op: str, dtype: str, a: Operand, b: Operand, variant: str = NO_VARIANT) -> Problem:
+    """The problem of multiplying two matrices, or batches; ProblemError if it is none that tables know."""
+    if not len(a.sizes) == len(b.sizes) == len(a.strides) == len(b.strides) == (3 if op in BATCHED else 2):
+        raise ProblemError(f"{op} of operands with {len(a.sizes)} and {len(b.sizes)} dimensions")
+    if a.sizes[-1] != b.sizes[-2]:
+        raise ProblemError("operands whose sizes do not match")
+    m, k, n = a.sizes[-2], a.sizes[-1], b.sizes[-1]
+    if a.letter is None or b.letter is None:
+        raise ProblemError("a matrix in which neither rows nor columns are without gaps")
+    batch = a.sizes[0] if op in BATCHED else 1
+    problem = Problem.checked(op, dtype, a.letter + b.letter, 16, batch, m, n, k, variant=variant)
+    aligned = all(operand.is_aligned(ITEMSIZES[dtype]) for operand in (a, b))
+    return problem._replace(align=16 if aligned else 2)
+
+
+def packed_operands(problem: Problem) -> tuple[Operand, Operand]:
+    """A and B without gaps; ProblemError if such matrices would be another problem, because of layout or ``align``.
+
+    A single row or column is row-major, whatever the layout says: both describe the same memory.
+    """
+    b, m, n, k = problem.sizes
+    batch = b if problem.op in BATCHED else None
+    letter_a, letter_b = letters(problem.layout)
+    operands = _packed(letter_a, m, k, batch), _packed(letter_b, k, n, batch)
+    if problem_of(problem.op, problem.dtype, *operands, problem.variant) != problem:
+        raise ProblemError(f"{problem.layout} align {problem.align}, which packed matrices of these sizes are not")
+    return operands
+
+
+def _packed(letter: str, rows: int, columns: int, batch: int | None) -> Operand:
+    strides = (columns, 1) if letter == "n" else (1, rows)
+    if batch is None:
+        return Operand((rows, columns), strides)
+    return Operand((batch, rows, columns), (rows * columns, *strides))
