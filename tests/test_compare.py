@@ -110,7 +110,7 @@ def test_settings_that_leave_nothing_to_compare_are_refused(
 
 def test_the_end_of_a_failing_program_s_output_is_shown(tmp_path: Path) -> None:
     """The last lines say why."""
-    program = "print(*range(99), sep=chr(10)); raise SystemExit('out of memory')"
+    program = "print(*range(99), sep=chr(10), flush=True); raise SystemExit('out of memory')"
     done = run("compare", "--", sys.executable, "-c", program, cwd=tmp_path)
     assert done.stderr.splitlines()[:-1] == [f"diode-lut: | {line}" for line in (*range(80, 99), "out of memory")]
 

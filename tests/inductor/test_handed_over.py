@@ -93,7 +93,7 @@ def test_graphs_of_another_process_are_served_if_they_are_what_their_keys_stand_
         (tmp_path / name).write_text(text, encoding="utf-8")
 
     def run(forks: Forks, mode: str, *arguments: str) -> list[str]:
-        path = os.pathsep.join([str(ROOT), str(tmp_path)])
+        path = os.pathsep.join([str(ROOT), str(tmp_path), os.environ.get("PYTHONPATH", "")])
         variables = {"TORCHINDUCTOR_FX_COMPILE_MODE": mode, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
         done = forks.run(*arguments, cwd=tmp_path, PYTHONPATH=path, **variables)
         assert done.returncode == 0, done.stderr
