@@ -6,6 +6,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+import torch
+
 from diode_lut.domain.hardware import detect_hardware
 from tests.forks import Forks
 
@@ -75,6 +78,10 @@ compile_for(5)
 """
 
 
+@pytest.mark.skipif(
+    torch.__version__ < (2, 12),
+    reason="PyTorch's own compile worker ends at once, and its parent waits, also where diode_lut arms no hook",
+)
 def test_graphs_of_another_process_are_served_if_they_are_what_their_keys_stand_for(
     table_file: Callable[..., Path], tmp_path: Path, after_torch: Forks, after_inductor: Forks
 ) -> None:
