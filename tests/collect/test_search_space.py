@@ -127,6 +127,16 @@ def test_wide_types_share_the_default_search_space() -> None:
     assert found - known
 
 
+def test_narrow_types_share_the_default_search_space() -> None:
+    """A float8 tile is tried if the default search space has the tile of a wider type with as many bytes."""
+    each = Problem.of("scaled_mm", 512, 4096, 4096, dtype="float8_e4m3fn", layout="nt", variant="row-bfloat16-fast")
+    known = read_default_search_space()["sm_90"]
+    kernels = [config for config in candidates(each, H200, "exhaustive") if config.kernel.tiled]
+    found = [config for config in candidates(each, H200) if config.kernel.tiled]
+    assert found == [c for c in kernels if c.with_tiles(c.tiles._replace(block_k=c.tiles.block_k // 2)) in known]
+    assert {config.template for config in found} == {"triton_mm", "triton_mm_persistent_tma"}
+
+
 def test_default_search_space_has_all_of_a_template_that_was_not_swept() -> None:
     """Where earlier sweeps chose no config of a template, all its configs are tried; of others only the chosen ones."""
     each = problem("mm", 4096, 4096, 4096)
