@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from diode_lut.domain.errors import HardwareError
 from diode_lut.domain.hardware import Hardware, detect_hardware
 from diode_lut.domain.printable import as_lines, printable
 from diode_lut.io.files import require_writable
+from diode_lut.io.signals import interrupt_on_signals
 
 if TYPE_CHECKING:
     from diode_lut.adopt.drift import Drift, Interval
@@ -76,7 +76,7 @@ def adopt_command(
 
     require_inductor("adopt")
     problems = problems_of(problem_file, lambda: detect_hardware("cuda" if device == "all" else device))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a killed run removes its temporary files
+    interrupt_on_signals()  # so that a killed run removes its temporary files
     from diode_lut.adopt.adopt import Folder, adopt
     from diode_lut.adopt.contribution import complete
     from diode_lut.domain.hardware import slug
@@ -141,7 +141,7 @@ def verify_command(
         raise click.UsageError(f"{output.parent}: no such directory to write the problems to")
     require_writable(output)
     require_inductor("verify")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a killed run removes its temporary files
+    interrupt_on_signals()  # so that a killed run removes its temporary files
     from diode_lut.adopt.verify import comparable, sample_of, verify
 
     found = detect_hardware(device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 import time
 from collections import Counter
 from contextlib import closing
@@ -22,6 +21,7 @@ from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import Hardware, detect_hardware
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import GEMMS, Problem
+from diode_lut.io.signals import interrupt_on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,7 +134,7 @@ def collect_command(
     """
     problems = _problems(context, problem_file, count, drawing, None if scheduler else device or "")
     require_inductor("collect")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a killed run removes its temporary caches
+    interrupt_on_signals()  # so that a killed run removes its temporary caches
     from diode_lut.collect.collector import collect
     from diode_lut.table.read import read_bytes, table_of
 

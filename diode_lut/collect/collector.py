@@ -18,12 +18,13 @@ from typing import NamedTuple, Protocol
 
 from diode_lut.collect.setup import MEASURERS, METHODS, Setup, final_tasks, find_setup, measure_tasks
 from diode_lut.collect.tasks import Outcome, Shard, Task, make_shards
-from diode_lut.collect.watch import Loss, Watch, signals_held
+from diode_lut.collect.watch import Loss, Watch
 from diode_lut.dataset import SOFTWARE, Dataset, DatasetWriter, Header, Record, read_dataset
 from diode_lut.domain.errors import CollectError, DeviceLostError, install_command
 from diode_lut.domain.hardware import slug
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
+from diode_lut.io.signals import signals_held
 from diode_lut.kernels.config import ATEN
 from diode_lut.table import Table
 

@@ -1,9 +1,8 @@
-"""Kernels that hang or ruin the process, and signals that must wait."""
+"""Kernels that hang or ruin the process."""
 
 from __future__ import annotations
 
 import re
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -72,26 +71,3 @@ def _device_answers() -> bool:
     except (AssertionError, RuntimeError):  # AssertionError: torch has no CUDA at all
         return False
     return True
-
-
-@contextmanager
-def signals_held() -> Iterator[None]:
-    """SIGINT and SIGTERM take effect at the end of the block, so that a record that is written is counted as well.
-
-    Only the main thread gets signals; in other threads nothing is held.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    waiting: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, _: waiting.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        if waiting:
-            signal.raise_signal(waiting[0])

@@ -20,6 +20,7 @@ from pathlib import Path
 from diode_lut.domain.printable import printable
 from diode_lut.io.files import write_atomically
 from diode_lut.io.locks import alone_in
+from diode_lut.io.signals import signals_held
 from diode_lut.receipt.receipt import Receipt
 from diode_lut.settings import config
 
@@ -48,17 +49,20 @@ def arm(own_receipt: Callable[[], Receipt]) -> None:
 def write_receipt(importer: int, own_receipt: Callable[[], Receipt]) -> None:
     """Write this process's receipt, if it has one to write; what goes wrong is one warning.
 
-    ``importer`` is the number of the process that imported diode_lut: this one, unless it was forked since.
+    ``importer`` is the number of the process that imported diode_lut: this one, unless it was forked since. Signals
+    wait, such as a second SIGTERM for a process that ends because of the first.
     """
     if importer != os.getpid() or _multiprocess_child():
         _write_from_child(own_receipt)
     else:
-        _write(own_receipt, child=False)
+        with signals_held():
+            _write(own_receipt, child=False)
 
 
 @cache  # a spawned process ends in both ways
 def _write_from_child(own_receipt: Callable[[], Receipt]) -> None:
-    _write(own_receipt, child=True)
+    with signals_held():
+        _write(own_receipt, child=True)
 
 
 def _write(own_receipt: Callable[[], Receipt], *, child: bool) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import diode_lut
 from diode_lut.receipt.file import read_receipt
+from diode_lut.receipt.receipt import Device, Receipt
+from diode_lut.runtime.at_exit import write_receipt
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "ask.py"
 Ask = Callable[..., subprocess.Popen[str]]
@@ -167,3 +172,22 @@ def test_a_name_with_the_process_number_is_taken_as_it_is(ask: Ask, tmp_path: Pa
     process = ask("ask", "fork", DIODE_LUT_RECEIPT="%p.json", RANK="3", WORLD_SIZE="8")
     (child,) = end(process)
     assert calls(tmp_path) == {f"{process.pid}.json": 1, f"{child}.json": 1}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_until_it_is_written(tmp_path: Path, number: signal.Signals) -> None:
+    """A second signal, for a process that ends because of the first, takes effect when the receipt is written."""
+    problem = diode_lut.Problem.of("bmm", 2, 3, 4, dtype="float32", layout="nn")
+    hardware = diode_lut.Hardware("A GPU", "sm_10", 1)
+
+    def own() -> Receipt:
+        signal.raise_signal(number)
+        return Receipt(1, devices={hardware: Device(misses=Counter([problem]))})
+
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        with diode_lut.config.patch(receipt=str(tmp_path / "mine.json")), pytest.raises(KeyboardInterrupt):
+            write_receipt(os.getpid(), own)
+    finally:
+        signal.signal(number, before)
+    assert calls(tmp_path) == {"mine.json": 1}
