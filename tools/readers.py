@@ -28,7 +28,7 @@ from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.header import KEY, header_text, metadata_of, read_model_hardware
 from diode_lut.model.weights import read_model, write_model
 from diode_lut.receipt.file import decode_receipt, read_receipt, receipt_bytes
-from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions
+from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Unfused, Versions
 from diode_lut.receipt.summary import as_json as receipt_as_json
 from diode_lut.receipt.summary import as_text as receipt_as_text
 from diode_lut.table import Candidate, Entry, Table, read_hardware, read_table, to_bytes
@@ -192,6 +192,7 @@ def receipt_file() -> bytes:
         Counter({addmm: 2}),
         {addmm: 1063},
         Counter({Skip(bmm, "device", "ab", "bmm", str(GEMM), "needs more shared memory"): 1}),
+        unfused=Counter({Unfused(mm, "the epilogue reduces"): 1}),
     )
     return receipt_bytes(Receipt(1, {Versions("0.1.0", "3.12.3", "2.11.0", "3.6.0"): None}, 12345, {H200: device}))
 

@@ -31,6 +31,7 @@ from torch._inductor.scheduler import BaseSchedulerNode, FusionResult, Scheduler
 from torch._inductor.select_algorithm import TritonTemplateCaller
 from torch.utils._ordered_set import OrderedSet
 
+from diode_lut.domain.errors import let_pass
 from diode_lut.domain.problem import EPILOGUES, NO_EPILOGUE, Problem
 from diode_lut.inductor.answer import Build, CannotRun, runnable
 from diode_lut.inductor.build_choice import build_choice, has_open_base
@@ -40,9 +41,13 @@ from diode_lut.inductor.epilogue import epilogue_of
 from diode_lut.inductor.problems import axes
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import leave
+from diode_lut.inductor.unfused import LAYOUT, SLOWER, UNKNOWN, shared, why_unfused
+from diode_lut.io.log import warn_once
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.selection.dynamic import Axis, Piece
 from diode_lut.selection.selector import Decision
+
+_CLASSES = tuple(name for name in EPILOGUES if name != NO_EPILOGUE)
 
 
 class Alternative(NamedTuple):
@@ -61,10 +66,12 @@ class Alternative(NamedTuple):
 class Alternatives(NamedTuple):
     """What a matmul gets instead, per class of epilogue, and the layouts that it takes its inputs to have.
 
+    ``problem`` is the matmul alone.
     Inputs whose layouts are not decided yet are in ``assumed``. The library takes any layout, so it is not for a kernel
     that may never run to decide on them.
     """
 
+    problem: Problem
     by_class: dict[str, Alternative]
     assumed: list[tuple[Any, Layout]]
     branches: Branches | None
@@ -104,11 +111,13 @@ def with_epilogues(
         }
     several = own_branches is not None or any(each.branches is not None for each in by_class.values())
     if not several and all(alternative.config == own for alternative in by_class.values()):
+        if own == ATEN and not alone:
+            snapshot().record_unfused(problem, device, SLOWER if len(by_class) == len(_CLASSES) else UNKNOWN)
         return plain
     _take_part_in_scheduling()
     if several:
         take_part_in_codegen(_branches_of)
-    return _Deferred(plain, aten, Alternatives(by_class, assumed, own_branches))
+    return _Deferred(plain, aten, Alternatives(problem, by_class, assumed, own_branches))
 
 
 def _in_branches(
@@ -142,9 +151,7 @@ def _with_a_layout(node: Any, assumed: list[tuple[Any, Layout]]) -> Any:
 def _alternatives(
     problem: Problem, consider: Callable[[Problem], Decision], build: Build
 ) -> Iterator[tuple[str, Alternative]]:
-    for name in EPILOGUES:
-        if name == NO_EPILOGUE:
-            continue
+    for name in _CLASSES:
         decision = consider(problem._replace(epilogue=name))
         for config, choice in runnable(decision, build):
             yield name, Alternative(decision, config, choice if isinstance(choice, TritonTemplateCaller) else None)
@@ -180,7 +187,8 @@ class _Buffer(MultiTemplateBuffer):
         self._own = own
         self._snapshot = snapshot()
         self._alternatives = alternatives
-        self._recorded: set[str] = set()
+        self._fused: str | None = None
+        self._refused: dict[str, str] = {}
         self.branches = alternatives.branches
 
     def decide_layout(self) -> None:
@@ -195,16 +203,27 @@ class _Buffer(MultiTemplateBuffer):
         kernel = self._own if alternative is None else alternative.kernel
         if alternative is None and self.branches is not None and not self.branches.all_triton:
             kernel = None  # aten is for a part of the range, and fuses nothing
-        if kernel is not None and not self._has_layouts_of(kernel):
-            kernel = None
-        if alternative is not None and name not in self._recorded:
-            self._recorded.add(name)
-            for decision, config in _decided(alternative):
-                self._snapshot.record_fusion(decision, config if kernel is not None else ATEN)
-        if kernel is not None:
-            self.finalize_as_triton_caller(kernel)
-            self.branches = self.branches if alternative is None else alternative.branches
-        return kernel is not None
+        if kernel is None or not self._has_layouts_of(kernel):
+            self._refused[name] = LAYOUT if kernel is not None else UNKNOWN if alternative is None else SLOWER
+            return False
+        self.finalize_as_triton_caller(kernel)
+        self.branches = self.branches if alternative is None else alternative.branches
+        self._fused = name
+        return True
+
+    def record(self, scheduler: Scheduler, node: BaseSchedulerNode) -> None:
+        """Record what is fused behind it, or why nothing is; ``node`` is the one that has it in the end."""
+        by_class, problem, device = self._alternatives.by_class, self._alternatives.problem, self.get_device_or_error()
+        if self._fused is not None:
+            for decision, config in _decided(by_class.get(self._fused)):
+                self._snapshot.record_fusion(decision, config)
+            return
+        for name, reason in self._refused.items():
+            self._snapshot.record_unfused(problem._replace(epilogue=name), device, reason)
+            for decision, _ in _decided(by_class.get(name)) if reason == SLOWER else ():
+                self._snapshot.record_fusion(decision, ATEN)
+        if not self._refused:
+            self._snapshot.record_unfused(problem, device, why_unfused(scheduler, node))
 
     def _has_layouts_of(self, kernel: TritonTemplateCaller) -> bool:
         return _same(self.get_layout(), kernel.layout) and all(
@@ -212,7 +231,9 @@ class _Buffer(MultiTemplateBuffer):
         )
 
 
-def _decided(alternative: Alternative) -> list[tuple[Decision, Config]]:
+def _decided(alternative: Alternative | None) -> list[tuple[Decision, Config]]:
+    if alternative is None:
+        return []
     pieces = [(piece.decision, piece.config) for piece in alternative.pieces]
     return pieces or [(alternative.decision, alternative.config)]
 
@@ -230,6 +251,7 @@ def _same(one: Layout, other: Layout) -> bool:
 def _take_part_in_scheduling() -> None:
     """Have the scheduler ask about buffers of ours, from the first of them on."""
     speedup, score = Scheduler.speedup_by_fusion, Scheduler.score_fusion_memory
+    finalize = Scheduler.finalize_multi_template_buffers
 
     def speedup_by_fusion(self: Scheduler, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> FusionResult:
         try:
@@ -244,23 +266,24 @@ def _take_part_in_scheduling() -> None:
     ) -> Any:
         found = score(self, node1, node2, *args, **kwargs)
         if found in (0, (0, False)) and isinstance(node1.get_template_node(), _Buffer):
-            shared = sum(self.dep_size_hint(dep) for dep in _shared(node1, node2))
-            return (shared, False) if isinstance(found, tuple) else shared
+            seen = sum(self.dep_size_hint(dep) for dep in shared(node1, node2))
+            return (seen, False) if isinstance(found, tuple) else seen
         return found
 
+    def finalize_multi_template_buffers(self: Scheduler) -> None:
+        try:
+            for node in self.nodes:
+                buffer = node.get_template_node()
+                if isinstance(buffer, _Buffer):
+                    buffer.record(self, node)
+        except Exception as error:
+            let_pass(error)
+            warn_once(f"what is fused behind matmuls is not recorded: {error!r}")
+        finalize(self)
+
+    Scheduler.finalize_multi_template_buffers = finalize_multi_template_buffers  # type: ignore[method-assign]
     Scheduler.speedup_by_fusion = speedup_by_fusion  # type: ignore[method-assign]
     Scheduler.score_fusion_memory = score_fusion_memory  # type: ignore[method-assign]
-
-
-def _shared(node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> set[MemoryDep]:
-    """What one node writes and the other reads, behind views too.
-
-    Torch 2.11 does not see that: indices with another number of variables are different ones to it.
-    """
-    writes, reads = node1.read_writes.writes, node2.read_writes.reads
-    return {dep.normalize() for dep in writes if isinstance(dep, MemoryDep)} & {
-        dep.normalize() for dep in reads if isinstance(dep, MemoryDep)
-    }
 
 
 def _fuses(node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool | None:

@@ -27,6 +27,7 @@ from diode_lut.inductor.padding import decide
 from diode_lut.inductor.problems import axes
 from diode_lut.inductor.snapshot import forget_what_was_taken_over, snapshot
 from diode_lut.inductor.switch import OFF, cache_identity, follow, is_off, leave
+from diode_lut.inductor.unfused import NOTHING
 from diode_lut.inductor.versions import require_same_parameters, uuid_of
 from diode_lut.kernels.config import ATEN, Config
 
@@ -162,8 +163,11 @@ class _Question:
 
         Where Inductor benchmarks, it does so with the epilogues.
         """
-        alone = not snapshot().settings.epilogues or not may_be_followed(V.graph.current_node)
-        if self._branches is None and (alone or not self._is_single() or (choices is None and autotuning())):
+        wanted = snapshot().settings.epilogues and self._is_single() and (choices is not None or not autotuning())
+        alone = not wanted or not may_be_followed(V.graph.current_node)
+        if alone and self._branches is None:
+            if wanted:
+                snapshot().record_unfused(problem, self.inputs.device(), NOTHING)
             return choices
         choices = choices or self.ask_base(self.templates)
         if len(choices) == 1 and isinstance(choices[0], (ExternKernelCaller, TritonTemplateCaller)):

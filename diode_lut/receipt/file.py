@@ -16,7 +16,17 @@ from diode_lut.domain.errors import ProblemError, ReceiptError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import MAX_SIZE, NO_EPILOGUE, NO_VARIANT, Problem
 from diode_lut.io.files import has_more_values, read_at_most
-from diode_lut.receipt.receipt import MAX_PERMILLE, Device, Hit, Receipt, Skip, Source, Versions, merge_receipts
+from diode_lut.receipt.receipt import (
+    MAX_PERMILLE,
+    Device,
+    Hit,
+    Receipt,
+    Skip,
+    Source,
+    Unfused,
+    Versions,
+    merge_receipts,
+)
 from diode_lut.settings import TIERS
 
 VERSION = 1
@@ -40,12 +50,13 @@ def receipt_bytes(receipt: Receipt) -> bytes:
 
 def _device_fields(hardware: Hardware, device: Device) -> Iterator[str]:
     yield f'"hardware": {_dumps(hardware_to_json(hardware))}'
-    yield f'"sources": {_lines(map(_source_to_json, sorted(device.sources)))}'
+    yield f'"sources": {_lines(map(Source._asdict, sorted(device.sources)))}'
     yield f'"left_out": {_lines(sorted(device.left_out))}'
     yield f'"hits": {_lines(_hit_to_json(hit, calls) for hit, calls in sorted(device.hits.items()))}'
     yield f'"misses": {_lines(misses_to_json(device))}'
     yield f'"skipped": {_lines(_skip_to_json(skip, calls) for skip, calls in sorted(device.skipped.items()))}'
     yield f'"no_choice": {_lines({**each.to_json(), "calls": n} for each, n in sorted(device.no_choice.items()))}'
+    yield f'"unfused": {_lines(_unfused_to_json(each, calls) for each, calls in sorted(device.unfused.items()))}'
     yield f'"cached": {device.cached}'
 
 
@@ -66,10 +77,6 @@ def misses_to_json(device: Device) -> Iterator[dict[str, Any]]:
         yield {**problem.to_json(), "calls": calls, **({} if expected is None else {"expected_permille": expected})}
 
 
-def _source_to_json(source: Source) -> dict[str, Any]:
-    return source._asdict()
-
-
 def _hit_to_json(hit: Hit, calls: int) -> dict[str, Any]:
     who = {"tier": hit.tier, "digest": hit.digest, "row": hit.row}
     return {**hit.problem.to_json(), "calls": calls, **who, "configs": hit.configs}
@@ -78,6 +85,10 @@ def _hit_to_json(hit: Hit, calls: int) -> dict[str, Any]:
 def _skip_to_json(skip: Skip, calls: int) -> dict[str, Any]:
     who = {"tier": skip.tier, "digest": skip.digest, "row": skip.row}
     return {**skip.problem.to_json(), "calls": calls, **who, "config": skip.config, "reason": skip.reason}
+
+
+def _unfused_to_json(unfused: Unfused, calls: int) -> dict[str, Any]:
+    return {**unfused.problem.to_json(), "calls": calls, "reason": unfused.reason}
 
 
 def _lines(values: Iterable[Any]) -> str:
@@ -168,7 +179,8 @@ def _versions(value: Any) -> Versions:
 
 
 def _device(value: Any) -> tuple[Hardware, Device]:
-    fields = _fields(value, ("hardware", "sources", "left_out", "hits", "misses", "skipped"), ("no_choice", "cached"))
+    required = ("hardware", "sources", "left_out", "hits", "misses", "skipped")
+    fields = _fields(value, required, ("no_choice", "unfused", "cached"))
     device = Device(dict.fromkeys(_each(fields, "sources", _source)), dict.fromkeys(_each(fields, "left_out", _string)))
     for hit, calls in _each(fields, "hits", _hit):
         device.hits[hit] += calls
@@ -180,6 +192,8 @@ def _device(value: Any) -> tuple[Hardware, Device]:
             device.expect(problem, expected)
     for problem, calls, _ in _each(fields, "no_choice", _miss) if "no_choice" in fields else ():
         device.no_choice[problem] += calls
+    for unfused, calls in _each(fields, "unfused", _unfused) if "unfused" in fields else ():
+        device.unfused[unfused] += calls
     device.cached = _integer(fields, "cached", 0) if "cached" in fields else 0
     with _inside("hardware"):
         return _hardware(fields["hardware"]), device
@@ -214,6 +228,11 @@ def _skip(value: Any) -> tuple[Skip, int]:
     fields = _fields(value, (*_PROBLEM, "calls", *_WHO, "config", "reason"), _OPTIONAL)
     config, reason = _text(fields, "config"), _text(fields, "reason")
     return Skip(_problem(fields), *_who(fields), config, reason), _integer(fields, "calls")
+
+
+def _unfused(value: Any) -> tuple[Unfused, int]:
+    fields = _fields(value, (*_PROBLEM, "calls", "reason"), _OPTIONAL)
+    return Unfused(_problem(fields), _text(fields, "reason")), _integer(fields, "calls")
 
 
 def _problem(fields: dict[str, Any]) -> Problem:

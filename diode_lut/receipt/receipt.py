@@ -57,6 +57,16 @@ class Skip(NamedTuple):
     reason: str
 
 
+class Unfused(NamedTuple):
+    """A matmul behind which nothing was fused, and the reason as text.
+
+    The problem has the class of the epilogue that was refused, or none where it did not come to that.
+    """
+
+    problem: Problem
+    reason: str
+
+
 @dataclass
 class Device:
     """What was asked for one kind of hardware. The counters count questions of Inductor's.
@@ -64,6 +74,7 @@ class Device:
     ``left_out`` are the reasons why other tables and models could not answer. ``misses`` were left to Inductor. For
     misses that a model knows, ``expected_permille`` is the gain over aten that it expects of its first config, in
     thousandths. ``no_choice`` are those for which Inductor has nothing but the library; they are not among the calls.
+    ``unfused`` has the matmuls that could have had an epilogue fused by the hook, but have none.
     ``cached`` counts what was decided in an earlier compile, whose graph came from a cache: calls and ``no_choice``.
     """
 
@@ -74,6 +85,7 @@ class Device:
     expected_permille: dict[Problem, int] = field(default_factory=dict)
     skipped: Counter[Skip] = field(default_factory=Counter)
     no_choice: Counter[Problem] = field(default_factory=Counter)
+    unfused: Counter[Unfused] = field(default_factory=Counter)
     cached: int = 0
 
     @property
@@ -89,6 +101,7 @@ class Device:
         self.misses.update(other.misses)
         self.skipped.update(other.skipped)
         self.no_choice.update(other.no_choice)
+        self.unfused.update(other.unfused)
         self.cached += other.cached
         for problem, permille in other.expected_permille.items():
             self.expect(problem, permille)

@@ -102,6 +102,8 @@ def _device(hardware: Hardware, device: Device, lost: list[Loss]) -> Iterator[st
         yield f"  {device.cached} of these were decided in an earlier compile, whose graph came from Inductor's caches"
     for name, (fused, apart) in _epilogues(device).items():
         yield f"  {name} epilogues: {fused} fused into the matmul, {apart} left to a kernel of their own"
+    for reason, times in _unfused(device).items():
+        yield f"  nothing fused behind {_count(times, 'matmul', 'matmuls')}: {reason}"
     yield from _misses(lost)
     yield from _skipped(device)
 
@@ -169,6 +171,7 @@ def _device_to_json(hardware: Hardware, device: Device) -> dict[str, Any]:
         "answered": device.hits.total(),
         "hits": _calls_by_tier(device),
         "epilogues": {name: {"fused": fused, "apart": apart} for name, (fused, apart) in _epilogues(device).items()},
+        "unfused": _unfused(device),
         "skipped_configs": device.skipped.total(),
         "no_choice": device.no_choice.total(),
         "cached": device.cached,
@@ -185,6 +188,14 @@ def _epilogues(device: Device) -> dict[str, tuple[int, int]]:
         is_apart = hit.configs[0] == str(ATEN)
         found[hit.problem.epilogue] = (fused + calls * (not is_apart), apart + calls * is_apart)
     return {name: counts for name, counts in found.items() if name != NO_EPILOGUE and any(counts)}
+
+
+def _unfused(device: Device) -> dict[str, int]:
+    """Per reason why nothing was fused behind a matmul: how often, the most frequent one first."""
+    times = Counter[str]()
+    for unfused, count in sorted(device.unfused.items()):
+        times[unfused.reason] += count
+    return dict(times.most_common())
 
 
 def _calls_by_tier(device: Device) -> dict[str, int]:

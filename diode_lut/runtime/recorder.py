@@ -1,6 +1,7 @@
 """What happens in this process, event by event: the statistics and the receipt are both made of these events.
 
-The events are ``decided``, ``served``, ``skipped``, ``no_choice``, ``restored``, ``devices_seen`` and ``sources_seen``.
+The events are ``decided``, ``served``, ``skipped``, ``no_choice``, ``unfused``, ``restored``, ``devices_seen`` and
+``sources_seen``.
 Each takes effect once, under one lock, in every Counts that is counting and in the receipt.
 """
 
@@ -20,7 +21,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.domain.version import __version__
 from diode_lut.io.forks import in_forked_children
 from diode_lut.kernels.config import Config
-from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions, merge_receipts
+from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Unfused, Versions, merge_receipts
 from diode_lut.runtime import at_exit
 from diode_lut.selection.selector import ABSTAIN, Decision, Selector
 from diode_lut.settings import TIERS
@@ -141,6 +142,13 @@ def no_choice(problem: Problem, hardware: Hardware) -> None:
             counts.no_choice += 1
         for device in _receiving(hardware):
             device.no_choice[problem] += 1
+
+
+def unfused(problem: Problem, hardware: Hardware, reason: str) -> None:
+    """Nothing is fused behind this matmul, for this reason."""
+    with _lock:
+        for device in _receiving(hardware):
+            device.unfused[Unfused(problem, reason)] += 1
 
 
 def restored(counts: Counts, devices: Mapping[Hardware, Device]) -> None:

@@ -137,6 +137,11 @@ class Snapshot:
         recorder.decided(decision, 0.0)
         recorder.served(decision, (served,) if decision.configs else ())
 
+    def record_unfused(self, problem: Problem, device: str | torch.device, reason: str) -> None:
+        """Record that nothing is fused behind a matmul; its epilogue is the class of what might have been."""
+        recorder.unfused(problem, self._hardware(device), reason)
+        log.debug("%s on %s: nothing is fused: %s", problem, device, reason)
+
     def record(self, decision: Decision, served: tuple[Config, ...]) -> None:
         """Record which of the decision's configs Inductor gets; with none, MissError under the setting ``strict``."""
         recorder.served(decision, served)

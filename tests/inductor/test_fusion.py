@@ -12,6 +12,7 @@ from torch._inductor import config as inductor_config
 from torch.nn import functional
 
 import diode_lut
+from diode_lut.inductor import unfused
 from diode_lut.runtime import recorder
 from tests.fake_cuda import Input, Lowered, compile_triton, lower
 from tests.inductor.test_hook import ATEN, Rows, blocks, triton
@@ -177,6 +178,66 @@ def test_dynamic_sizes(rows: Rows) -> None:
     lowered = lower(lambda x, w, b: functional.silu(linear(x, w, b)), *dynamic)
     assert tiles(lowered) == [[64, 64, 32, 8]]
     assert not lower(lambda x, w, b: linear(x, w, b).relu(), *dynamic).triton_templates
+
+
+def reasons(function: Function, *inputs: Input) -> dict[tuple[str, str], int]:
+    """Why nothing was fused in a graph: how often, per class of the epilogue that was refused, and reason."""
+    with recorder.collecting() as collected:
+        lower(function, *inputs)
+    (device,) = collected.devices.values()
+    return {(each.problem.epilogue, each.reason): times for each, times in device.unfused.items()}
+
+
+WHY: dict[str, tuple[Function, dict[str, int]]] = {
+    "nothing": (UNFUSED["nothing"], {unfused.NOTHING: 1}),
+    "a reduction": (lambda x, w, b, r: linear(x, w, b).sum(0), {unfused.NOTHING: 1}),
+    "a softmax": (UNFUSED["a reduction"], {unfused.REDUCES: 1}),
+    "relu and a reduction": (UNFUSED["relu and a reduction"], {unfused.REDUCES: 1}),
+    "a norm": (UNFUSED["a norm of the sum with a residual"], {unfused.REDUCES: 1}),
+    "a library's op": (lambda x, w, b, r: torch.igamma(linear(x, w, b), r), {unfused.OTHER_KERNEL: 1}),
+    "a part": (lambda x, w, b, r: linear(x, w, b).narrow(1, 0, 512).relu(), {unfused.ORDER: 1}),
+    "a write": (lambda x, w, b, r: torch.ops.aten.copy_.default(r, linear(x, w, b).relu()), {unfused.MUTATES: 1}),
+    "two factors": (lambda x, w, b, r: functional.silu(linear(x, w, b)) * linear(x, w, b + 1), {unfused.ELSEWHERE: 1}),
+}
+"""What follows a matmul, and the reasons why it is not fused where a row would have it fused."""
+
+
+@pytest.mark.parametrize(("function", "expected"), WHY.values(), ids=WHY)
+def test_what_is_not_fused_has_a_reason(rows: Rows, function: Function, expected: dict[str, int]) -> None:
+    """Where nothing is fused although rows have a kernel for that, the receipt says why."""
+    rows(*by_class(any=SMALL, none=ATEN))
+    assert reasons(function, *LINEAR) == {("none", reason): times for reason, times in expected.items()}
+
+
+ROWS_SAY: list[tuple[dict[str, dict[str, Any]], tuple[str, str]]] = [
+    ({"any": ATEN}, ("none", unfused.SLOWER)),
+    ({"any": ATEN, "heavy": SMALL}, ("light", unfused.SLOWER)),
+    ({"any": LARGE, "light": ATEN}, ("light", unfused.SLOWER)),
+    ({"none": ATEN}, ("none", unfused.UNKNOWN)),
+    ({"none": ATEN, "heavy": SMALL}, ("light", unfused.UNKNOWN)),
+]
+
+
+@pytest.mark.parametrize(("configs", "expected"), ROWS_SAY)
+def test_what_rows_say_of_the_epilogue(rows: Rows, configs: dict[str, Any], expected: tuple[str, str]) -> None:
+    """Where a row prefers a second kernel, or no row has the epilogue, that is the reason."""
+    rows(*by_class(**configs))
+    assert reasons(EPILOGUES["relu"][1], *LINEAR) == {expected: 1}
+
+
+def test_layouts_that_come_out_otherwise(rows: Rows) -> None:
+    """Where the layout of an input is decided last, and not as the kernel needs it, that is the reason."""
+    rows(*by_class(any=SMALL, none=ATEN))
+    inputs = [Input((1024, 512)), *LINEAR[1:]]
+    assert reasons(lambda x, w, b, r: linear(x.t() * 3, w, b).relu(), *inputs) == {("light", unfused.LAYOUT): 1}
+
+
+def test_what_inductor_fuses_has_no_reason(rows: Rows) -> None:
+    """What is fused is not among what is not, whoever decided on it."""
+    rows(*by_class(any=ATEN, light=SMALL))
+    assert not reasons(EPILOGUES["relu"][1], *LINEAR)
+    rows(*by_class(any=LARGE))
+    assert not reasons(EPILOGUES["relu"][1], *LINEAR)
 
 
 def test_what_was_fused_is_counted(rows: Rows) -> None:

@@ -9,7 +9,7 @@ from hypothesis.strategies import SearchStrategy
 
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import ALIGNS, BATCHED, EPILOGUES, NO_EPILOGUE, Problem
-from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions
+from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Unfused, Versions
 from diode_lut.settings import TIERS
 from tests.strategies import kinds
 
@@ -27,6 +27,7 @@ problems = st.builds(
 )
 hits = st.builds(Hit, problems, tiers, names, names, st.lists(names, min_size=1, max_size=2).map(tuple))
 skips = st.builds(Skip, problems, tiers, names, names, names, names)
+unfused = st.builds(Unfused, problems, names)
 sources = st.builds(Source, tiers, names, names, st.integers(0, 2))
 
 
@@ -40,11 +41,14 @@ def _counters(values: SearchStrategy[object]) -> SearchStrategy[Counter[object]]
 
 @st.composite
 def devices(draw: st.DrawFn) -> Device:
-    """A device with a few answers, and for some of the misses with what a model expects; some had no choice."""
+    """A device with a few answers, and for some of the misses with what a model expects; some had no choice.
+
+    Behind some nothing was fused.
+    """
     misses = draw(_counters(problems))
     expected = {problem: draw(st.integers(1, 2000)) for problem in misses if draw(st.booleans())}
     parts = draw(_sets(sources)), draw(_sets(names)), draw(_counters(hits)), misses, expected, draw(_counters(skips))
-    return Device(*parts, draw(_counters(problems)), draw(st.integers(0, 3)))
+    return Device(*parts, draw(_counters(problems)), draw(_counters(unfused)), draw(st.integers(0, 3)))
 
 
 hardware = st.builds(Hardware, st.just("GPU"), st.sampled_from(["sm_90", "cpu-avx2"]), st.integers(1, 2), st.just(()))

@@ -14,7 +14,7 @@ from diode_lut.domain.errors import CollectError, ReceiptError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.receipt.file import receipt_bytes
-from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Versions
+from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Unfused, Versions
 from diode_lut.receipt.summary import losses, roofline_ns
 from tests.commands import call
 
@@ -97,6 +97,20 @@ def test_epilogues_are_counted(tmp_path: Path) -> None:
     assert "heavy epilogues: 0 fused into the matmul, 1 left to a kernel of their own" in text
     (device,) = json.loads(call("receipt", path, "--format", "json").output)["devices"]
     assert device["epilogues"] == {"light": {"fused": 2, "apart": 0}, "heavy": {"fused": 0, "apart": 1}}
+
+
+def test_what_is_not_fused_is_summed_up(tmp_path: Path) -> None:
+    """The report says how often nothing was fused for which reason, the most frequent one first."""
+    unfused = {Unfused(SMALL, "none follows"): 2, Unfused(LARGE, "it reduces"): 2, Unfused(SMALL, "it reduces"): 1}
+    path = tmp_path / "receipt.json"
+    path.write_bytes(receipt_bytes(Receipt(devices={H200: Device(unfused=Counter(unfused))})))
+    lines = call("receipt", path).output.splitlines()
+    assert [line for line in lines if "nothing fused" in line] == [
+        "  nothing fused behind 3 matmuls: it reduces",
+        "  nothing fused behind 2 matmuls: none follows",
+    ]
+    (device,) = json.loads(call("receipt", path, "--format", "json").output)["devices"]
+    assert device["unfused"] == {"it reduces": 3, "none follows": 2}
 
 
 def test_many_become_one(file: Path, tmp_path: Path) -> None:

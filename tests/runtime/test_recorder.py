@@ -9,7 +9,7 @@ import pytest
 
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.receipt.receipt import Device, Hit, Skip, Source
+from diode_lut.receipt.receipt import Device, Hit, Skip, Source, Unfused
 from diode_lut.runtime import recorder
 from diode_lut.selection.selector import Selector, Tier
 from diode_lut.selection.sources import ModelSource, TableSource
@@ -137,3 +137,11 @@ def test_problem_json_is_what_collect_takes() -> None:
         "N": 3,
         "K": 4,
     }
+
+
+def test_what_is_not_fused_is_told_again() -> None:
+    """Why nothing was fused behind a matmul is noted, collected, and told again where the graph comes from a cache."""
+    with recorder.collecting() as collected:
+        recorder.unfused(MM, H200, "the epilogue reduces")
+    recorder.restored(collected.counts, collected.devices)
+    assert device().unfused == {Unfused(MM, "the epilogue reduces"): 2}
