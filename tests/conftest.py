@@ -41,6 +41,7 @@ NEEDING_TORCH = (
     "kernels",
     "model/test_shipped.py",
     "report/test_browser.py",
+    "test_bench_dynamic.py",
     "test_bench_models.py",
     "test_broken_imports.py",
     "test_demo.py",

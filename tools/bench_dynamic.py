@@ -7,8 +7,9 @@ in interleaved rounds with a cold L2 cache. Times go to ``--out``, a line for ea
 file, it goes on with the families that are missing. PyTorch compiles M = 1 by itself also where M is dynamic; this does
 not count as a recompile.
 
-``--dispatch`` prints what a call costs on the CPU with three kernels for a dynamic M, and with one. ``--decode``
-compares the layers of a language model, compiled once with a dynamic number of tokens and once for each number.
+``--dispatch`` measures what a call costs on the CPU with three kernels for a dynamic M, and with one. ``--decode``
+compares the layers of a language model, compiled once with a dynamic number of tokens and once for each number, with
+and without the hook: tokens per second, and the seconds that compiling takes. Both append lines to ``--out``.
 """
 
 from __future__ import annotations
@@ -55,12 +56,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("dynamic.jsonl"))
     parser.add_argument("--dispatch", action="store_true", help="measure the CPU time of a call instead")
     parser.add_argument("--decode", action="store_true", help="measure a language model instead")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="of --decode")
     parser.add_argument("--tiny", action="store_true", help="try --decode out with a tiny model")
     options = parser.parse_args()
     if options.dispatch:
-        measure_dispatch()
+        measure_dispatch(options.out, options.seconds)
     elif options.decode:
-        measure_layers(tiny=options.tiny)
+        measure_layers(options.out, options.seconds, device=options.device, tiny=options.tiny)
     else:
         measure_families(options)
 
@@ -112,8 +114,8 @@ def warm(problem: Problem, sizes: Sequence[int]) -> None:
 def compile_family(problem: Problem, sizes: Sequence[int]) -> tuple[dict[int, dict[str, Step]], int]:
     """For each M its steps, called once, and how often Dynamo compiled the dynamic one."""
     torch._dynamo.reset()
-    gemm = fresh(problem.op)
-    dynamic = torch.compile(gemm)
+    gemm = getattr(torch, problem.op)
+    dynamic = torch.compile(fresh(gemm))
     *bias, a, b = make_operands(problem._replace(m=max(sizes)), "cuda")
     first = next(size for size in sorted(sizes, key=lambda size: abs(size - 100)) if size > 1)
     torch._dynamo.mark_dynamic(operand := a[:first], 0)
@@ -125,10 +127,10 @@ def compile_family(problem: Problem, sizes: Sequence[int]) -> tuple[dict[int, di
     steps: dict[int, dict[str, Step]] = {}
     for size in sizes:
         operands = (*bias, a[:size], b)
-        ways = {"dynamic": dynamic, "static": torch.compile(fresh(problem.op), dynamic=False)}
+        ways = {"dynamic": dynamic, "static": torch.compile(fresh(gemm), dynamic=False)}
         ways["static"](*operands)
         with diode_lut.config.patch(policy="off"):
-            ways["aten"] = torch.compile(fresh(problem.op), dynamic=False)
+            ways["aten"] = torch.compile(fresh(gemm), dynamic=False)
             ways["aten"](*operands)
         steps[size] = {name: bound(ways[name], operands) for name in WAYS}
     return steps, compiles

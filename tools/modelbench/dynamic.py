@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from modelbench.networks import LlamaLayers
 from torch import Tensor
 from torch._dynamo.utils import counters
-from torch._inductor.codecache import PyCodeCache
 from torch._inductor.utils import fresh_cache, run_and_get_code
 
 import diode_lut
@@ -24,21 +26,28 @@ from diode_lut.collect.gemm import Bench
 from diode_lut.kernels.config import Config
 from diode_lut.table import Candidate, Entry, Table, write_table
 
+BLOCKS, BORDERS = (16, 32, 64), (1, 33, 129, 4097)
+"""BLOCK_M of the kernels between which a call decides, and where the ranges of M begin, and end."""
+
+WIDTH = 64
+CALLS = 100
+"""How many calls are timed in a row."""
+
 TOKENS = (1, 8, 64, 512, 2048)
-ROUNDS = 40
-CALLS = 5_000
+TINY_TOKENS = (4, 16)
+ROUNDS, CPU_ROUNDS = 40, 5
 
 Step = Callable[[], Tensor]
+Line = dict[str, Any]
 
 
-def fresh(op: str) -> Callable[..., Tensor]:
-    """The op as a function that shares no compiled code with any other."""
-    gemm: Callable[..., Tensor] = getattr(torch, op)
+def fresh(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function that does the same, and shares no compiled code with any other."""
 
-    def function(*operands: Tensor) -> Tensor:
-        return gemm(*operands)
+    def same(*operands: Tensor) -> Tensor:
+        return function(*operands)
 
-    return FunctionType(function.__code__.replace(), function.__globals__, closure=function.__closure__)
+    return FunctionType(same.__code__.replace(), same.__globals__, closure=same.__closure__)
 
 
 def bound(function: Callable[..., Tensor], operands: Sequence[Tensor]) -> Step:
@@ -55,70 +64,135 @@ def captured(step: Step) -> Any:
     return graph
 
 
-def measure_dispatch() -> None:
-    """Print the CPU's microseconds for a call of a small GEMM with a dynamic M, with one kernel and with three."""
-    parts = {(1, 32): 16, (33, 128): 32, (129, 4096): 64}
-    configs = {part: Config.parse(f"triton_mm {block}x32x32 g8 s2 w4") for part, block in parts.items()}
-    kind = ("mm", "float16", "nn", None, None)
-    rows = [Entry(*kind, part, None, None, (Candidate(config, 1500),)) for part, config in configs.items()]
-    b = torch.randn(64, 64, device="cuda", dtype=torch.float16)
+def note(path: Path, **fields: Any) -> None:
+    """Add a line to the results, and print it."""
+    line = json.dumps(fields)
+    print(line, flush=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def measure_dispatch(out: Path, seconds: float, calls: int = CALLS) -> None:
+    """Note the CPU's microseconds for a call of a small GEMM with a dynamic M, with one kernel and with three.
+
+    ``calls`` of each in turn, until ``seconds`` are over; the difference is the median over the turns, with quartiles.
+    """
+    started = time.monotonic()
     compiled, kernels = {}, {}
+    b = torch.randn(WIDTH, WIDTH, device="cuda", dtype=torch.float16)
     with tempfile.TemporaryDirectory() as directory, fresh_cache():
         path = Path(directory) / "table.json"
-        write_table(Table(diode_lut.get_detected_hardware(), rows), path)
-        for most in (1, 3):
-            compiled[most] = torch.compile(fresh("mm"))
-            a = torch.randn(64, 64, device="cuda", dtype=torch.float16)
-            torch._dynamo.mark_dynamic(a, 0)
+        write_table(Table(diode_lut.get_detected_hardware(), _rows()), path)
+        for most in (1, len(BLOCKS)):
+            compiled[most] = torch.compile(fresh(torch.mm))
+            torch._dynamo.mark_dynamic(a := torch.randn(WIDTH, WIDTH, device="cuda", dtype=torch.float16), 0)
             with diode_lut.config.patch(tables=[str(path)], tiers=("user",), dynamic_kernels=most):
                 _, (code, *_) = run_and_get_code(compiled[most], a, b)
             kernels[most] = len(set(re.findall(r"triton_tem_\w+\.run", code)))
-    for m in (16, 64, 256):
-        a = torch.randn(m, 64, device="cuda", dtype=torch.float16)
-        times: dict[int, list[float]] = {most: [] for most in compiled}
-        for most in [*compiled] * (CALLS // 100):
-            times[most] += [seconds(bound(compiled[most], (a, b))) for _ in range(100)]
-            torch.cuda.synchronize()
-        one, three = (median(each) * 1e6 for each in times.values())
-        print(f"M = {m}: {one:.2f} us, {three:.2f} us, {three - one:+.2f} us with {kernels} kernels")
+    sizes = [low + 7 for low, _ in pairwise(BORDERS)]
+    for place, m in enumerate(sizes):
+        a = torch.randn(m, WIDTH, device="cuda", dtype=torch.float16)
+        steps = {most: bound(function, (a, b)) for most, function in compiled.items()}
+        until = started + seconds * (place + 1) / len(sizes)
+        turns = [{most: microseconds(step, calls) for most, step in steps.items()} for _ in range(2)]
+        while time.monotonic() < until:
+            turns.append({most: microseconds(step, calls) for most, step in steps.items()})
+        one, three = (median(turn[most] for turn in turns) for most in compiled)
+        low, middle, high = quantiles([turn[len(BLOCKS)] - turn[1] for turn in turns], n=4, method="inclusive")
+        found = {"one": one, "three": three, "difference": middle, "from": low, "to": high}
+        us = {name: round(value, 3) for name, value in found.items()}
+        note(out, m=m, kernels=list(kernels.values()), turns=len(turns), us=us)
 
 
-def seconds(step: Step) -> float:
-    """How long the CPU takes for a call."""
-    started = time.perf_counter()
-    step()
-    return time.perf_counter() - started
+def _rows() -> list[Entry]:
+    configs = [Config.parse(f"triton_mm {block}x32x32 g8 s2 w4") for block in BLOCKS]
+    parts = [(low, end - 1) for low, end in pairwise(BORDERS)]
+    kind = ("mm", "float16", "nn", None, None)
+    return [
+        Entry(*kind, part, None, None, (Candidate(config, 1500),)) for part, config in zip(parts, configs, strict=True)
+    ]
 
 
-def measure_layers(*, tiny: bool) -> None:
-    """Print milliseconds for each number of tokens, and the seconds that all compiles of a way take."""
-    width, hidden, heads = (64, 128, (4, 2)) if tiny else (4096, 14336, (32, 8))
-    layers = LlamaLayers(width, hidden, heads, layers=4).to("cuda", torch.bfloat16).requires_grad_(False)
-    inputs = {count: torch.randn(count, width, device="cuda", dtype=torch.bfloat16) for count in TOKENS}
-    ways: dict[str, dict[str, Any]] = {
-        "default, dynamic": {"policy": "off"},
-        "diode_lut, dynamic": {},
-        "default, static": {"policy": "off"},
-        "diode_lut, static": {},
-    }
-    graphs, kept = {}, []
-    for way, settings in ways.items():
-        torch._dynamo.reset()
-        started, before = time.perf_counter(), counters["stats"]["unique_graphs"]
-        with fresh_cache(), diode_lut.config.patch(**settings):
-            compiled = torch.compile(layers, dynamic=False if "static" in way else None)
-            if "dynamic" in way:
-                torch._dynamo.mark_dynamic(first := inputs[64].clone(), 0)
-                compiled(first)
-            for x in inputs.values():
-                compiled(x)
-            torch.cuda.synchronize()
-            graphs_compiled = counters["stats"]["unique_graphs"] - before
-            print(f"{way}: {time.perf_counter() - started:.1f} s for {graphs_compiled} compiles", flush=True)
-            kept += PyCodeCache.modules  # with the kernels and constants that the graphs use
-            graphs[way] = {count: captured(bound(compiled, (x,))) for count, x in inputs.items()}
-    bench = Bench()
-    print(f"{'tokens':>6}", *(f"{way:>18}" for way in ways), "  (ms)")
-    for count in TOKENS:
-        times = np.median(bench.rounds([graphs[way][count].replay for way in ways], ROUNDS), axis=0) / 1e6
-        print(f"{count:>6}", *(f"{time:18.3f}" for time in times), flush=True)
+def microseconds(step: Step, calls: int) -> float:
+    """How long the CPU takes for a call: the median of some, after which it waits for the GPU."""
+    times = []
+    for _ in range(calls):
+        started = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - started)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return median(times) * 1e6
+
+
+class Way(NamedTuple):
+    """A way to compile the layers, with the settings that it takes."""
+
+    name: str
+    dynamic: bool
+    settings: Mapping[str, Any]
+
+
+WAYS = (
+    Way("default, dynamic", True, {"policy": "off"}),
+    Way("diode_lut, dynamic", True, {}),
+    Way("diode_lut, static", False, {}),
+    Way("default, static", False, {"policy": "off"}),
+)
+
+
+def measure_layers(out: Path, seconds: float, *, device: str, tiny: bool) -> None:
+    """Note the seconds that the compiles of each way take, then the tokens per second for each number of tokens.
+
+    Decoding has few tokens at a time, one for each sequence, and prefilling many. After ``seconds`` nothing is compiled
+    any more.
+    """
+    until = time.monotonic() + seconds
+    model = _layers(device, tiny)
+    tokens = TINY_TOKENS if tiny else TOKENS
+    inputs = {count: torch.randn(count, model.width, device=device, dtype=torch.bfloat16) for count in tokens}
+    with diode_lut.config.patch(policy="off"):  # what the first compile of a process has to do, whatever it compiles
+        small = _layers(device, tiny=True)
+        torch.compile(fresh(small))(torch.randn(2, small.width, device=device, dtype=torch.bfloat16))
+    steps = {way.name: _compiled(way, model, inputs, out, until) for way in WAYS}
+    exact = deepcopy(model).float()
+    for count, x in inputs.items():
+        of_size = {name: by_size[count] for name, by_size in steps.items() if count in by_size}
+        expected = exact(x.float())
+        errors = {name: float((step().float() - expected).norm() / expected.norm()) for name, step in of_size.items()}
+        for name, ms in _milliseconds(of_size, device).items():
+            found = {"ms": round(ms, 4), "tokens_per_s": round(1000 * count / ms), "error": round(errors[name], 5)}
+            note(out, way=name, tokens=count, **found)
+
+
+def _layers(device: str, tiny: bool) -> LlamaLayers:
+    width, hidden, heads, layers = (64, 128, (4, 2), 1) if tiny else (4096, 14336, (32, 8), 4)
+    return LlamaLayers(width, hidden, heads, layers).to(device, torch.bfloat16).requires_grad_(False)
+
+
+def _compiled(way: Way, model: LlamaLayers, inputs: Mapping[int, Tensor], out: Path, until: float) -> dict[int, Step]:
+    """For each number of tokens the model, compiled and called, as far as there is time."""
+    started, before = time.perf_counter(), counters["stats"]["unique_graphs"]
+    steps: dict[int, Step] = {}
+    with fresh_cache(), diode_lut.config.patch(**way.settings):
+        compiled = torch.compile(fresh(model), dynamic=None if way.dynamic else False)
+        if way.dynamic and time.monotonic() < until:
+            torch._dynamo.mark_dynamic(first := inputs[sorted(inputs)[len(inputs) // 2]].clone(), 0)
+            compiled(first)
+        for count, x in inputs.items():
+            if time.monotonic() < until:
+                steps[count] = bound(compiled, (x,))
+                steps[count]()
+        taken = round(time.perf_counter() - started, 2)
+    compiles = counters["stats"]["unique_graphs"] - before
+    note(out, way=way.name, sizes=len(steps), compiles=compiles, compile_seconds=taken)
+    return steps
+
+
+def _milliseconds(steps: Mapping[str, Step], device: str) -> dict[str, float]:
+    """Of a call of each, on a GPU in CUDA graphs with a cold L2 cache."""
+    if device == "cpu":
+        return {name: median(microseconds(step, 1) for _ in range(CPU_ROUNDS)) / 1e3 for name, step in steps.items()}
+    graphs = [captured(step) for step in steps.values()]
+    times = np.median(Bench().rounds([graph.replay for graph in graphs], ROUNDS), axis=0) / 1e6
+    return dict(zip(steps, times.tolist(), strict=True))

@@ -113,6 +113,7 @@ class LlamaLayers(nn.Module):
 
     def __init__(self, width: int, hidden: int, heads: tuple[int, int], layers: int) -> None:
         super().__init__()
+        self.width = width
         self.layers = nn.ModuleList(_CausalLayer(width, hidden, heads) for _ in range(layers))
         self.norm = nn.RMSNorm(width, eps=1e-5)
 
