@@ -120,7 +120,7 @@ def _subject(
     files: tuple[Typed, ...], model_file: Typed | None, function: str | None
 ) -> tuple[_Subject, Sequence[Dataset]]:
     """What to evaluate, and on which datasets."""
-    from diode_lut.cli.inputs import read_datasets_alike, read_datasets_for
+    from diode_lut.cli.inputs import read_datasets_alike, read_datasets_answered_by
     from diode_lut.selection.catalog import open_model, open_table
     from diode_lut.selection.chooser import Chooser, ChooserSource, load_function
 
@@ -130,14 +130,14 @@ def _subject(
         return _Subject("chooser", function, ChooserSource(chooser, device), device), datasets
     if model_file is not None:
         model = open_model(model_file.file)
-        return _Subject("model", model_file.path.name, source_of(model), model.hardware), read_datasets_for(
-            model, files
-        )
+        datasets = read_datasets_answered_by(model, files)
+        return _Subject("model", model_file.path.name, source_of(model), model.hardware), datasets
     table_file, *inputs = files
     if not inputs:
         raise click.UsageError("Missing argument 'DATASET...'.")
     table = open_table(table_file.path, table_file.contents)
-    return _Subject("table", table_file.path.name, source_of(table), table.hardware), read_datasets_for(table, inputs)
+    datasets = read_datasets_answered_by(table, inputs)
+    return _Subject("table", table_file.path.name, source_of(table), table.hardware), datasets
 
 
 def source_of(chooser: Table | Model) -> Source:

@@ -46,6 +46,21 @@ def read_datasets_for(table: Table | Model, inputs: Iterable[Typed]) -> list[Dat
     return datasets
 
 
+def read_datasets_answered_by(chooser: Table | Model, inputs: Iterable[Typed]) -> list[Dataset]:
+    """The datasets, or DatasetError if one of them was measured on a device that the table or model never answers for.
+
+    It answers for its own device, and for others with the same architecture and SM count, which is said once.
+    """
+    from diode_lut.dataset import read_dataset
+
+    datasets = [read_dataset(each.path, contents=each.contents) for each in inputs]
+    require_same_device([each for each in datasets if not each.header.hardware.same_arch(chooser.hardware)], chooser)
+    for found in dict.fromkeys(each.header.hardware for each in datasets):
+        if not found.same_device(chooser.hardware):
+            say(f"note: {printable(str(chooser.path))} is for {chooser.hardware}; measured on {found}", err=True)
+    return datasets
+
+
 def require_same_device(datasets: Iterable[Dataset], table: Table | Model) -> None:
     """DatasetError if one of the datasets was measured on another device than the table or model is for."""
     for dataset in datasets:

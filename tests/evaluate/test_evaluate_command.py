@@ -142,10 +142,19 @@ def test_a_model_is_not_evaluated_on_its_training_problems(tmp_path: Path) -> No
 
 
 def test_another_gpu_is_refused(tmp_path: Path, table: Path) -> None:
-    """A dataset of other hardware than the table's is an error that names both."""
-    result = evaluate(table, dataset(tmp_path / "d", Hardware("NVIDIA H100", "sm_90", 132)))
+    """A dataset of hardware that the table never answers for is an error that names both."""
+    result = evaluate(table, dataset(tmp_path / "d", Hardware("NVIDIA H100 PCIe", "sm_90", 114)))
     assert (result.exit_code, result.stdout) == (1, "")
     assert all(word in result.stderr for word in ("NVIDIA H100", "NVIDIA H200", str(tmp_path / "d"), str(table)))
+
+
+def test_what_a_table_is_worth_on_a_device_like_its_own(tmp_path: Path, table: Path) -> None:
+    """A table may answer for a device with the same architecture and SMs: that is evaluated, and said."""
+    like = Hardware("NVIDIA H100 80GB HBM3", H200.arch, H200.sm_count)
+    own = evaluate(table, dataset(tmp_path / "own.msgpack"))
+    evaluated = evaluate(table, dataset(tmp_path / "like.msgpack", like))
+    assert (evaluated.exit_code, evaluated.stdout) == (0, own.stdout)
+    assert evaluated.stderr == f"note: {table} is for {H200}; measured on {like}\n"
 
 
 def test_what_cannot_be_read_is_2(tmp_path: Path, table: Path) -> None:
