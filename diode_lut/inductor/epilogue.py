@@ -10,6 +10,8 @@ from torch._inductor.ir import Buffer
 from torch._inductor.scheduler import BaseSchedulerNode
 from torch._inductor.virtualized import V
 
+from diode_lut.domain.problem import NO_EPILOGUE
+
 _COSTS = {
     **dict.fromkeys(("exp", "exp2", "expm1", "sigmoid", "log", "log1p", "log2", "log10", "erf", "sin", "cos"), 1.0),
     **dict.fromkeys(("tanh", "pow", "asinh", "acosh", "atanh", "sinh", "cosh", "tan", "asin", "acos", "atan"), 2.5),
@@ -43,8 +45,11 @@ def may_be_followed(node: torch.fx.Node | None) -> bool:
     return False
 
 
-def epilogue_of(buffer: Buffer, nodes: Sequence[BaseSchedulerNode]) -> str:
-    """The class of the epilogue that these nodes are together, behind the matmul that writes ``buffer``."""
+def epilogue_of(buffer: Buffer, nodes: Sequence[BaseSchedulerNode], bias: str = NO_EPILOGUE) -> str:
+    """The class of the epilogue that these nodes are together, behind the matmul that writes ``buffer``.
+
+    ``bias`` is the class of the epilogue that its bias alone is: ``medium`` for a matrix, which is read as well.
+    """
     ops: Counter[str] = Counter()
     for node in nodes:
         ops.update(node._body.op_counts)  # type: ignore[attr-defined]
@@ -56,5 +61,5 @@ def epilogue_of(buffer: Buffer, nodes: Sequence[BaseSchedulerNode]) -> str:
         for dep in node.read_writes.reads
         if dep.name not in inside and V.graph.sizevars.optimization_hint(dep.get_numel()) >= elements
     }
-    cost = len(tensors) + sum(_COSTS.get(op, 0.0) * count for op, count in ops.items())
+    cost = len(tensors) + (bias == "medium") + sum(_COSTS.get(op, 0.0) * count for op, count in ops.items())
     return "light" if cost == 0 else "medium" if cost <= _MAX_MEDIUM else "heavy"

@@ -81,6 +81,7 @@ def with_epilogues(
     plain: ChoiceCaller,
     aten: ChoiceCaller,
     problem: Problem,
+    op: str,
     inputs: MMKernelInputs,
     own_branches: Branches | None = None,
     *,
@@ -89,15 +90,16 @@ def with_epilogues(
     """The choice that leaves the kernel to the scheduler; ``plain``, if that is as good with any epilogue.
 
     ``plain`` is what the matmul gets alone: ``aten``, the library's choice, or a Triton kernel; ``own_branches`` are
-    the kernels for parts of a dynamic size's range that run instead. ``alone`` says that no epilogue can follow.
+    the kernels for parts of a dynamic size's range that run instead. ``op`` is Inductor's, and not the problem's where
+    a bias is an epilogue. ``alone`` says that no other epilogue can follow.
     """
     assumed: list[tuple[Any, Layout]] = []
     nodes = [_with_a_layout(node, assumed) for node in inputs.nodes()]
     fixed = MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype)
     layout = copy.copy(plain.layout).as_fixed()
-    build = partial(build_choice, inputs=fixed, op=problem.op, layout=layout)
+    build = partial(build_choice, inputs=fixed, op=op, layout=layout)
     own = config_of(plain)
-    device, changing = plain.layout.device, axes(inputs, problem.op)
+    device, changing = plain.layout.device, axes(inputs, op)
     consider = partial(snapshot().consider, device=device, padding=False, axes=changing)
 
     def make(config: Config) -> ChoiceCaller:
@@ -198,7 +200,7 @@ class _Buffer(MultiTemplateBuffer):
 
     def fuses(self, followers: Sequence[BaseSchedulerNode]) -> bool:
         """Whether to fuse all of ``followers``; if so, the kernel for that is taken."""
-        name = epilogue_of(self, followers)
+        name = epilogue_of(self, followers, self._alternatives.problem.epilogue)
         alternative = self._alternatives.by_class.get(name)
         kernel = self._own if alternative is None else alternative.kernel
         if alternative is None and self.branches is not None and not self.branches.all_triton:

@@ -173,7 +173,7 @@ class _Question:
         if len(choices) == 1 and isinstance(choices[0], (ExternKernelCaller, TritonTemplateCaller)):
             with suppress(CannotRun):
                 aten = choices[0] if config_of(choices[0]) == ATEN else self._aten()
-                return [with_epilogues(choices[0], aten, problem, self.inputs, self._branches, alone=alone)]
+                return [with_epilogues(choices[0], aten, problem, self.op, self.inputs, self._branches, alone=alone)]
         return choices
 
     def _first_question(self) -> bool:

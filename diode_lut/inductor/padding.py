@@ -24,7 +24,7 @@ from diode_lut.domain.operands import problem_of as problem_from
 from diode_lut.domain.problem import ROW_BYTES, Problem
 from diode_lut.inductor.answer import in_force, is_big_enough
 from diode_lut.inductor.dynamic import axes_of_tensors
-from diode_lut.inductor.problems import axes, dtype_of, problem_of
+from diode_lut.inductor.problems import asked_about, axes, dtype_of, problem_of
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.versions import hint_of
 from diode_lut.kernels.architecture import Architecture, architecture
@@ -82,7 +82,8 @@ def decide(inputs: Any, op: str, *, fast: bool | None = None) -> tuple[Decision 
     Where sizes may change, it is the decision over all of them. Padding leaves such sizes as they are.
 
     If the graph pads the operands, and would be answered with that padding, the decision is about the matmul without
-    it. None if tables have no such problems.
+    it. Else an addmm with more than a row as its bias is an mm with an epilogue, as ``asked_about`` has it. None if
+    tables have no such problems.
     """
     unpadded = _unpadded(V.graph.current_node, op) if snapshot().settings.pad else None
     if unpadded is not None:
@@ -94,7 +95,8 @@ def decide(inputs: Any, op: str, *, fast: bool | None = None) -> tuple[Decision 
     problem = problem_of(inputs, op, fast=fast)
     if problem is None:
         return None, 1
-    return snapshot().decide(problem, inputs.device(), padding=False, axes=axes(inputs, op)), 1
+    asked = asked_about(problem, inputs) if snapshot().settings.epilogues else problem
+    return snapshot().decide(asked, inputs.device(), padding=False, axes=axes(inputs, op)), 1
 
 
 def _is_answered(matmul: Node) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Any
 
 import torch
@@ -67,6 +67,23 @@ def problem_of(inputs: Any, op: str, *, fast: bool | None = None) -> Problem | N
         log.debug("%s: %s: no table has such problems", op, error)
         return None
     return problem if all(map(_stays_aligned, inputs.mat1mat2())) else problem._replace(align=2)
+
+
+def asked_about(problem: Problem, inputs: MMKernelInputs) -> Problem:
+    """The problem that tables are asked about on a GPU: an addmm with more than a row as its bias is an mm.
+
+    Of a row, the library takes care in its own kernel, and that is what an addmm is in tables. Any other bias it copies
+    to where the result will be, and then reads that. This costs about what a second kernel would that adds it, which is
+    an epilogue: ``medium`` for a whole matrix, ``light`` for a column.
+    """
+    if problem.op != "addmm":
+        return problem
+    bias = inputs.nodes()[0]
+    sizes, strides = bias.get_size(), bias.maybe_get_stride() or ()  # in torch 2.11 it may not be in memory yet
+    counts = [1 if step == 0 else size for size, step in zip_longest(sizes, strides)]
+    if len(counts) < 2 or counts[0] == 1:
+        return problem
+    return problem._replace(op="mm", epilogue="light" if counts[1] == 1 and problem.n > 1 else "medium")
 
 
 def _float8_of(inputs: MMKernelInputs) -> str | None:

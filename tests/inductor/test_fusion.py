@@ -249,3 +249,59 @@ def test_what_was_fused_is_counted(rows: Rows) -> None:
     with recorder.counting() as counts:
         lower(UNFUSED["nothing"], *LINEAR)
     assert counts.hits["user"] == 1
+
+
+MATRIX = [Input((512, 2048)), Input((512, 1024)), Input((1024, 2048)), Input((512, 2048))]
+"""An addmm whose bias is a whole matrix, such as a residual that Inductor has folded into it, and one matrix more."""
+
+BIASED: dict[str, tuple[str, Function, list[Input]]] = {
+    "matrix": ("medium", lambda c, a, b, r: torch.addmm(c, a, b), MATRIX),
+    "column-major matrix": ("medium", lambda c, a, b, r: torch.addmm(c.t(), a, b), [Input((2048, 512)), *MATRIX[1:]]),
+    "computed matrix": ("medium", lambda c, a, b, r: torch.addmm(c.sin(), a, b), MATRIX),
+    "matrix, scaled": ("medium", lambda c, a, b, r: torch.addmm(c, a, b, beta=0.5, alpha=2), MATRIX),
+    "matrix and relu": ("medium", lambda c, a, b, r: torch.addmm(c, a, b).relu(), MATRIX),
+    "matrix and silu": ("medium", lambda c, a, b, r: functional.silu(torch.addmm(c, a, b)), MATRIX),
+    "matrix, gate and silu": ("heavy", lambda c, a, b, r: functional.silu(torch.addmm(c, a, b)) * r, MATRIX),
+    "matrix and gelu with tanh": ("heavy", lambda c, a, b, r: gelu_tanh(torch.addmm(c, a, b)), MATRIX),
+    "column": ("light", lambda c, a, b, r: torch.addmm(c, a, b), [Input((512, 1)), *MATRIX[1:]]),
+    "expanded column": (
+        "light",
+        lambda c, a, b, r: torch.addmm(c, a, b),
+        [Input((512, 2048), stride=(1, 0)), *MATRIX[1:]],
+    ),
+}
+"""Biases that are more than a row, and the class of the epilogue that they are, with what follows."""
+
+
+@pytest.mark.parametrize("autotune", [False, True], ids=["default", "max-autotune"])
+@pytest.mark.parametrize(("name", "function", "inputs"), BIASED.values(), ids=BIASED)
+def test_a_bias_that_is_no_row_is_an_epilogue(
+    tmp_path: Path, rows: Rows, name: str, function: Function, inputs: list[Input], autotune: bool
+) -> None:
+    """The row for an mm with an epilogue decides on it, and not that of an addmm, whose bias is a row."""
+    rows(
+        {"op": "addmm", "configs": [LARGE]},
+        {"op": "mm", "configs": [ATEN]},
+        {"op": "mm", "epilogue": name, "configs": [SMALL]},
+    )
+    with inductor_config.patch(max_autotune=autotune):
+        lowered = lower(function, *inputs)
+    assert tiles(lowered) == [[64, 64, 32, 8]]
+    assert not lowered.extern
+    compile_triton(lowered.triton_templates[0], tmp_path)
+    rows({"op": "addmm", "configs": [LARGE]}, {"op": "mm", "configs": [ATEN]})
+    assert not lower(function, *inputs).triton_templates
+
+
+@pytest.mark.parametrize("bias", [Input((2048,)), Input((1, 2048)), Input((512, 2048), stride=(0, 1))])
+def test_a_bias_that_is_a_row_is_none(rows: Rows, bias: Input) -> None:
+    """An addmm with a row, however it is written, is an addmm."""
+    rows({"op": "addmm", "configs": [LARGE]}, {"op": "mm", "configs": [SMALL]})
+    assert tiles(lower(torch.addmm, bias, *MATRIX[1:3])) == [[64, 128, 32, 8]]
+
+
+def test_a_bias_is_part_of_an_addmm_without_epilogues(rows: Rows) -> None:
+    """With the setting ``epilogues`` off, every addmm is asked about as one."""
+    rows({"op": "addmm", "configs": [LARGE]}, {"op": "mm", "configs": [SMALL]})
+    with diode_lut.config.patch(epilogues=False):
+        assert tiles(lower(torch.addmm, *MATRIX[:3])) == [[64, 128, 32, 8]]
