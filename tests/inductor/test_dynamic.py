@@ -116,6 +116,21 @@ def test_batch_and_length_are_one_size_of_a_linear_layer(first: tuple[int, int],
     assert len(re.findall(r"if s\d+\*s\d+ <= 63:", lowered.code)) == 1
 
 
+@pytest.mark.skipif(torch.__version__ < (2, 12), reason="PyTorch's linear asks fake tensors for a number of elements")
+@pytest.mark.parametrize("most", [None, 90], ids=["unbounded", "bounded"])
+def test_an_epilogue_behind_the_view_of_batch_and_length(most: int | None, rows: Rows) -> None:
+    """What follows a linear layer has batch and length apart, and is fused into each kernel for their product."""
+    rows({"epilogue": "none", "configs": [ATEN]}, *({"epilogue": "medium", **row} for row in SMALL_AND_LARGE))
+
+    def layer(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.gelu(torch.nn.functional.linear(x, weight, bias))
+
+    lowered = lower(layer, Input((2, 8, 1024), dynamic=[0, 1], most=most), Input((2048, 1024)), Input((2048,)))
+    assert [blocks(kernel)[:3] for kernel in lowered.triton_templates] == [[64, 128, 32], [128, 128, 64]]
+    assert (len(lowered.triton_kernels), lowered.extern) == (2, [])
+    assert len(re.findall(r"if s\d+\*s\d+ <= 63:", lowered.code)) == 1
+
+
 @pytest.mark.parametrize("first", [(2, 8), (64, 512)])
 def test_batch_and_length_of_attention(first: tuple[int, int], rows: Rows) -> None:
     """The product of queries and keys has one kernel that is safe for all batches and lengths."""

@@ -37,6 +37,8 @@ SHAPES: dict[str, tuple[Sequence[Any], ...]] = {
     "baddbmm": ((3, 1, 48), (3, "m", 40), (3, 40, 48)),
     "linear": ((2, "m", 40), (48, 40), (48,)),
     "linear of any batch": (("b", "m", 40), (48, 40), (48,)),
+    "linear gelu of any batch": (("b", "m", 40), (48, 40), (48,)),
+    "encoder of any batch": (("b", "m", 32), (96, 32), (96,), (32, 32), (32,), (64, 32), (64,), (32, 64), (32,)),
 }
 """Of the operands, ``m`` and ``b`` being sizes that may change."""
 
@@ -56,6 +58,8 @@ def main(directory: str) -> dict[str, Any]:
         "baddbmm": torch.baddbmm,
         "linear": functional.linear,
         "linear of any batch": functional.linear,
+        "linear gelu of any batch": lambda *operands: functional.gelu(functional.linear(*operands)),
+        "encoder of any batch": encode,
     }
     table = Tables(Path(directory))
     found = {}
@@ -67,12 +71,27 @@ def main(directory: str) -> dict[str, Any]:
     return found
 
 
+def encode(x: Any, qkv: Any, qkv_bias: Any, out: Any, out_bias: Any, *mlp: Any) -> Any:
+    """A layer of an encoder: attention with two heads and an MLP, each added to what it reads, of batch x length x 32.
+
+    ``mlp`` are the weights and biases of its two linear layers.
+    """
+    from torch.nn.functional import gelu, linear
+
+    up, up_bias, down, down_bias = mlp
+    batch, length, width = x.shape
+    q, k, v = linear(x, qkv, qkv_bias).view(batch, length, 3, 2, width // 2).permute(2, 0, 3, 1, 4)
+    seen = (q @ k.transpose(-1, -2) * width**-0.5).softmax(-1) @ v
+    x = x + linear(seen.transpose(1, 2).reshape(x.shape), out, out_bias)
+    return x + linear(gelu(linear(x, up, up_bias)), down, down_bias)
+
+
 def rows(op: str, library: bool) -> list[dict[str, Any]]:
     """Rows for three parts of the range of M; the library has the first part, or none."""
     template = "triton_bmm" if op in ("bmm", "baddbmm") else "triton_mm"
     kernels = [{**TILES, "template": template, "block_m": block} for block in BLOCKS]
     best = [ATEN if library else kernels[0], *kernels[1:]]
-    scale = 2 if op.startswith("linear") else 1
+    scale = 2 if "b" in SHAPES[op][0] or op == "linear" else 1
     return [
         {
             "m": [scale * low, scale * high - 1],
@@ -95,7 +114,7 @@ def batch_and_rows(m: int) -> dict[Any, int]:
 def run(
     function: Callable[..., Any], shapes: Sequence[Sequence[Any]], table: str, sizes: Sequence[int]
 ) -> dict[str, Any]:
-    """The largest error, the number of compiles, and BLOCK_M of what ran per size; None for the library."""
+    """The largest error, the number of compiles, and each BLOCK_M of what ran per size; none for the library."""
     import torch
     from torch._dynamo.testing import CompileCounterWithBackend
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
@@ -118,14 +137,15 @@ def run(
         for m in sizes:
             ran.clear()
             sizes_of = batch_and_rows(m) if any("b" in shape for shape in shapes) else {"m": m}
-            operands = [torch.randn([sizes_of.get(size, size) for size in shape]) for shape in shapes]
+            first, *others = [torch.randn([sizes_of.get(size, size) for size in shape]) for shape in shapes]
+            operands = [first, *(other / other.shape[-1] ** 0.5 for other in others)]
             on_device = [operand.to("cuda") for operand in operands]
             for operand, shape in zip(on_device, shapes, strict=True):
                 for name in sizes_of.keys() & shape:
                     torch._dynamo.mark_dynamic(operand, shape.index(name), min=2, max=MOST[name])
             found, expected = compiled(*on_device).cpu().double(), function(*(each.double() for each in operands))
             errors.append(float((found - expected).norm() / expected.norm()))
-            blocks[m] = ran[0] if ran else None
+            blocks[m] = [*dict.fromkeys(ran)]
     return {"error": max(errors), "compiles": counter.frame_count, "blocks": blocks}
 
 
