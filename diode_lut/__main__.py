@@ -1,8 +1,15 @@
-"""``python -m diode_lut``."""
+"""``python -m diode_lut``; in a clone that is not installed it says what to install."""
 
 from __future__ import annotations
 
-from diode_lut.cli import main
+import sys
+
+from diode_lut.domain.errors import install_command
+
+try:
+    from diode_lut.cli import main
+except ModuleNotFoundError as error:
+    sys.exit(f"error: {error.name} is not installed: {install_command()}")
 
 if __name__ == "__main__":
     main()

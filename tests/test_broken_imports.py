@@ -68,3 +68,47 @@ def test_what_needs_triton_says_so_in_one_line(fault: str, tmp_path: Path) -> No
     doctor = run(tmp_path, "-m", "diode_lut", "doctor")
     assert (doctor.returncode, doctor.stderr) == (1, "")
     assert "wrong  triton: cannot be imported" in doctor.stdout
+
+
+def hide(directory: Path, *names: str) -> None:
+    """Makes these packages missing in processes that have the directory on their path."""
+    (directory / "sitecustomize.py").write_text(
+        f"""
+import sys
+
+class Hidden:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in {names}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name in {names} else found(name, package)
+sys.meta_path.insert(0, Hidden)
+"""
+    )
+
+
+def test_adopt_names_all_that_is_missing(tmp_path: Path) -> None:
+    """One message has every package that is needed or useful, and the command that installs them."""
+    hide(tmp_path, "torch", "triton", "distributed", "vl_convert")
+    result = run(tmp_path, "-m", "diode_lut", "adopt", "--budget", "1")
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
+    assert "adopt needs torch and triton; without distributed a kernel" in result.stderr
+    assert f"without vl_convert there is no report page: pip install '{ROOT}[torch,cluster,report]'" in result.stderr
+
+
+def test_adopt_needs_no_matplotlib(tmp_path: Path) -> None:
+    """What draws no picture, as on a machine without the extra ``report``, does not import it."""
+    hide(tmp_path, "matplotlib")
+    modules = "diode_lut.adopt.contribution, diode_lut.evaluate.formats, diode_lut.distill.formats"
+    result = run(tmp_path, "-c", f"import {modules}")
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_bare_clone_says_what_to_install(tmp_path: Path) -> None:
+    """Without the packages that every command needs, there is one line and no traceback."""
+    hide(tmp_path, "click")
+    result = run(tmp_path, "-m", "diode_lut", "tables")
+    assert (result.returncode, result.stderr) == (1, f"error: click is not installed: pip install {ROOT}\n")

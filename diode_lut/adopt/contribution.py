@@ -14,7 +14,7 @@ from diode_lut.adopt.verify import Report
 from diode_lut.dataset import read_dataset
 from diode_lut.distill import Plan, distill
 from diode_lut.distill.formats import as_text
-from diode_lut.domain.errors import ModelError
+from diode_lut.domain.errors import ModelError, install_command
 from diode_lut.evaluate import Evaluation, evaluate
 from diode_lut.evaluate.evaluation import geometric_mean
 from diode_lut.evaluate.formats import AsText
@@ -108,7 +108,7 @@ def _distilled(adopted: Adopted, report: Report) -> tuple[Path | None, Sequence[
 
 def _write_page(adopted: Adopted, evaluation: Evaluation, path: Path, file: bytes, report: Report) -> None:
     if find_spec("vl_convert") is None:
-        report("no report page: pip install diode-lut[report], then run again or use `diode-lut report`")
+        report(f"no report page: {install_command('report')}, then run again or use `diode-lut report`")
         return
     from diode_lut.report import Side, as_data, as_page
 

@@ -20,7 +20,10 @@ MAX_SLOWED = 0.1
 _SLOWDOWNS = {0x08: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}
 """Bits of NVML's reasons for low clocks that make times wrong. A power cap is normal under load."""
 
-_FIELDS = ("clocks.sm", "clocks.max.sm", "temperature.gpu", "utilization.gpu", "clocks_throttle_reasons.active")
+_FIELDS = ("clocks.sm", "clocks.max.sm", "temperature.gpu", "utilization.gpu")
+_REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+"""The field with the bits: its name, and that in drivers before release 535."""
+
 _INTERVAL_S = 2.0
 _IDLE_SAMPLES = 3
 _TIMEOUT_S = 20.0
@@ -37,7 +40,7 @@ class Sample(NamedTuple):
 
 
 def parse_sample(text: str) -> Sample | None:
-    """A line of nvidia-smi's CSV with _FIELDS; None if it does not know one of them."""
+    """A line of nvidia-smi's CSV with _FIELDS and one of _REASONS; None if it does not know one of them."""
     parts = [part.strip() for part in text.split(",")]
     try:
         clock, max_clock, temperature, utilization, reasons = parts
@@ -84,6 +87,7 @@ class Machine:
     def __init__(self, device: str) -> None:
         self._program = shutil.which("nvidia-smi") if device != "cpu" else None
         self._index = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0] or "0"
+        self._reasons = list(_REASONS)
         self.samples: list[Sample] = []
 
     def faults_before(self) -> list[str]:
@@ -112,9 +116,13 @@ class Machine:
             thread.join()
 
     def _sample(self) -> list[Sample]:
-        answer = self._ask(f"--query-gpu={','.join(_FIELDS)}")
-        sample = parse_sample(answer[0]) if answer else None
-        return [sample] if sample else []
+        for name in self._reasons:
+            answer = self._ask(f"--query-gpu={','.join((*_FIELDS, name))}")
+            if answer:  # a field that this nvidia-smi does not know is an error
+                self._reasons = [name]
+                sample = parse_sample(answer[0])
+                return [sample] if sample else []
+        return []
 
     def _processes(self) -> int | None:
         answer = self._ask("--query-compute-apps=pid")

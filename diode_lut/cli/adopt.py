@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.inputs import require_inductor
+from diode_lut.cli.inputs import Optional, require_inductor, require_packages
 from diode_lut.cli.output import say
 from diode_lut.cli.typed import FILE, TABLE, Typed, git_user
 from diode_lut.collect.setup import SETS
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from diode_lut.table import Table
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
+_OPTIONAL = (
+    Optional("distributed", "cluster", "a kernel that hangs or crashes ends the run"),
+    Optional("vl_convert", "report", "there is no report page"),
+)
 _SHOWN = 10
 """Most rows that drifted that are listed."""
 
@@ -74,6 +78,7 @@ def adopt_command(
     """
     from diode_lut.cli.collect import STOPPED, problems_of
 
+    require_packages("adopt", device, _OPTIONAL)
     require_inductor("adopt")
     problems = problems_of(problem_file, lambda: detect_hardware("cuda" if device == "all" else device))
     interrupt_on_signals()  # so that a killed run removes its temporary files

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -98,6 +99,39 @@ def require_torch(command: str) -> None:
         raise SettingError(f"{command} needs torch: {install_command('torch')}") from error
     except BROKEN_IMPORT as error:
         raise SettingError(f"{command} needs torch, which cannot be imported ({error}): install it again") from error
+
+
+class Optional(NamedTuple):
+    """A package that a command can do without: the extra that has it, and what is missing then, as text."""
+
+    package: str
+    extra: str
+    loss: str
+
+
+def require_packages(command: str, device: str | None, optional: Sequence[Optional]) -> None:
+    """SettingError if torch is missing, or Triton and this is for a GPU; else a note on the optional ones that are.
+
+    One message names all that is missing, and the command that installs it.
+    """
+    needed = [name for name in ("torch", "triton") if find_spec(name) is None]
+    if needed == ["triton"] and not _is_for_gpu(command, device):
+        needed = []
+    lacking = [each for each in optional if find_spec(each.package) is None]
+    extras = dict.fromkeys([*(["torch"] if needed else []), *(each.extra for each in lacking)])
+    without = [f"without {each.package} {each.loss}" for each in lacking]
+    text = "; ".join([*([f"{command} needs {' and '.join(needed)}"] if needed else []), *without])
+    if needed:
+        raise SettingError(f"{text}: {install_command(','.join(extras))}")
+    if lacking:
+        say(f"note: {text}: {install_command(','.join(extras))}", err=True)
+
+
+def _is_for_gpu(command: str, device: str | None) -> bool:
+    require_torch(command)
+    import torch
+
+    return device != "cpu" and torch.cuda.is_available()
 
 
 def require_inductor(command: str) -> None:

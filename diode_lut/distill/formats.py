@@ -6,9 +6,6 @@ import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter, ScalarFormatter
-
 from diode_lut.distill.training import Epoch
 from diode_lut.distill.validation import SLOW, Choice, Validation
 from diode_lut.domain.printable import as_lines
@@ -76,6 +73,9 @@ _PANELS = (("loss", "mean loss in training"), ("regret", "mean regret on the tes
 
 def save_history(histories: Mapping[str, list[Epoch]], path: Path, title: str) -> None:
     """Draw the loss and, if there is a test, the regret by epoch. The file's suffix is the format, such as ``.png``."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter, ScalarFormatter
+
     figure = Figure(figsize=(10, 4), layout="constrained")
     figure.suptitle(title)
     tested = not all(math.isnan(epoch.regret) for history in histories.values() for epoch in history)

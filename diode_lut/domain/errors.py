@@ -35,11 +35,14 @@ BROKEN_IMPORT = (AttributeError, ImportError, OSError, RuntimeError)
 """What importing torch or Triton raises where it is missing, or where it and what it loads do not fit together."""
 
 
-def install_command(extra: str) -> str:
-    """The command that installs what an extra has, for a shell: from the clone, if this is one, else as it is here."""
+def install_command(extras: str = "") -> str:
+    """The command that installs diode_lut with these extras, such as ``torch,report``, for a shell.
+
+    In a clone it installs the clone.
+    """
     clone = Path(__file__).resolve().parent.parent.parent
     package = str(clone) if (clone / "pyproject.toml").is_file() else "diode-lut"
-    return "pip install " + shlex.quote(f"{package}[{extra}]")
+    return "pip install " + shlex.quote(f"{package}[{extras}]" if extras else package)
 
 
 class DiodeLutError(Exception):

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter, ScalarFormatter
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +14,9 @@ from diode_lut.domain.printable import as_lines, printable
 from diode_lut.domain.problem import Problem
 from diode_lut.evaluate.evaluation import SLOWER, Case, Evaluation, Summary
 from diode_lut.io.files import write_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _COLUMNS = (
     "problems",
@@ -135,6 +135,8 @@ _COLOURS = ("#0072b2", "#e69f00", "#999999", "#cc79a7")
 
 def save_picture(evaluation: Evaluation, path: Path, title: str) -> None:
     """Draw two panels, regret and gain by size. The file's suffix is the format, such as ``.png``."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(12, 4.5), layout="constrained")
     figure.suptitle(title)
     regret, gain = figure.subplots(1, 2)
@@ -146,6 +148,8 @@ def save_picture(evaluation: Evaluation, path: Path, title: str) -> None:
 
 def _draw_regret(axes: Axes, cases: list[Case]) -> None:
     """Draw the share of problems with at most a given regret, a line per origin."""
+    from matplotlib.ticker import PercentFormatter
+
     for (source, chosen), colour in zip(_by_source(cases).items(), _COLOURS, strict=False):
         regrets = np.sort([case.regret for case in chosen])
         shares = np.arange(1, len(regrets) + 1) / len(regrets)
@@ -162,6 +166,8 @@ def _draw_regret(axes: Axes, cases: list[Case]) -> None:
 
 def _draw_gain(axes: Axes, cases: list[Case], against: str) -> None:
     """Draw a point per problem: the gain over the baseline by the size of the problem."""
+    from matplotlib.ticker import ScalarFormatter
+
     for (source, chosen), colour in zip(_by_source(cases).items(), _COLOURS, strict=False):
         points = [(_operations(case.problem), case.gain) for case in chosen if case.gain is not None]
         if points:

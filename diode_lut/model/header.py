@@ -13,6 +13,7 @@ from diode_lut.domain.errors import DiodeLutError, ModelError, ProblemError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import as_lines
 from diode_lut.io.files import open_regular
+from diode_lut.io.unfinished import read_finished
 
 SUFFIX = ".safetensors"
 """Suffix of a weights file's name."""
@@ -31,7 +32,14 @@ _LENGTH = 8
 
 
 def read_model_hardware(path: Path) -> Hardware:
-    """The hardware that the model in a file was trained for; ModelError if the file is not a weights file."""
+    """The hardware that the model in a file was trained for; ModelError if the file is not a weights file.
+
+    A damaged file that another program is writing is read again.
+    """
+    return read_finished(path, _hardware)
+
+
+def _hardware(path: Path) -> Hardware:
     try:
         return Hardware.from_json(metadata_of(read_bytes(path), path)["hardware"])
     except (ProblemError, KeyError, AttributeError) as error:

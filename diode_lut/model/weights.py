@@ -16,6 +16,7 @@ from safetensors.numpy import load, save
 from diode_lut.domain.errors import ModelError, ProblemError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.io.files import write_atomically
+from diode_lut.io.unfinished import read_finished
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.features import CONFIG_FEATURES, EPILOGUE_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
@@ -70,8 +71,11 @@ def write_model(model: Model, path: Path) -> None:
 
 
 def read_model(path: Path) -> Model:
-    """The model in a file; ModelError if the file is unreadable or for other features."""
-    return _decoded(read_bytes(path), path)
+    """The model in a file; ModelError if the file is unreadable or for other features.
+
+    A damaged file that another program is writing is read again.
+    """
+    return read_finished(path, lambda path: _decoded(read_bytes(path), path))
 
 
 def _decoded(data: bytes, path: Path) -> Model:

@@ -24,6 +24,7 @@ from msgspec import MsgspecError
 from diode_lut.domain.errors import TableError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.io.files import has_more_values, open_regular, read_at_most
+from diode_lut.io.unfinished import read_finished
 from diode_lut.table.entry import Entry
 from diode_lut.table.header import Header, decode_header
 from diode_lut.table.position import Fault, Landmark, Positions, dotted, place_at
@@ -61,9 +62,10 @@ _ROW = b'"configs"'
 def read_table(path: Path) -> Table:
     """The table in the file; TableError if the file as a whole is none.
 
-    A row that is wrong is left out, and the table's ``errors`` say why.
+    A row that is wrong is left out, and the table's ``errors`` say why. A damaged file that another program is writing
+    is read again.
     """
-    return table_of(path, read_bytes(path))
+    return read_finished(path, lambda path: table_of(path, read_bytes(path)), lambda table: bool(table.errors))
 
 
 def table_of(path: Path, data: bytes) -> Table:
@@ -91,8 +93,13 @@ def table_of(path: Path, data: bytes) -> Table:
 def read_hardware(path: Path) -> Hardware:
     """The hardware that the table in the file is for; TableError if the header is not that of a table.
 
-    Where the rows come last, as in canonical form, only the beginning is read.
+    Where the rows come last, as in canonical form, only the beginning is read. A damaged file that another program is
+    writing is read again.
     """
+    return read_finished(path, _hardware)
+
+
+def _hardware(path: Path) -> Hardware:
     beginning = _read(path, HEAD_BYTES)
     opening = _OPENING.search(beginning)
     if opening:

@@ -11,10 +11,12 @@ LOADED = Sample(1755, 1980, 65, 99, 0x4)
 HOT = Sample(900, 1980, 89, 99, 0x24)
 
 
-def nvidia_smi(directory: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
-    """A program that answers as nvidia-smi does: with ``line`` for the GPU, and two processes."""
+def nvidia_smi(directory: Path, monkeypatch: pytest.MonkeyPatch, line: str, unknown: str = "throttle") -> None:
+    """A program that answers as nvidia-smi does: with ``line`` for the GPU, two processes, and an unknown field."""
     program = directory / "nvidia-smi"
-    program.write_text(f'#!/bin/sh\ncase "$*" in *compute-apps*) printf "11\\n12\\n";; *) echo "{line}";; esac\n')
+    error = f'*{unknown}*) echo "Field is not a valid field to query."; exit 2'
+    answers = f'*compute-apps*) printf "11\\n12\\n";; {error};; *) echo "{line}"'
+    program.write_text(f'#!/bin/sh\ncase "$*" in {answers};; esac\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(directory), prepend=":")
 
@@ -43,6 +45,16 @@ def test_others_on_the_gpu_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
     nvidia_smi(tmp_path, monkeypatch, "345, 1980, 30, 0, 0x0000000000000001")
     assert Machine("cuda").faults_before() == []
     assert busy([IDLE, LOADED, IDLE], None) == []
+
+
+@pytest.mark.parametrize("unknown", ["clocks_throttle_reasons", "clocks_event_reasons"])
+def test_both_names_of_the_reasons_for_low_clocks_are_known(
+    unknown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVIDIA renamed the field: old drivers know one name, the latest ones will know the other."""
+    nvidia_smi(tmp_path, monkeypatch, "1755, 1980, 65, 99, 0x0000000000000004", unknown)
+    (fault,) = Machine("cuda").faults_before()
+    assert "others use the GPU" in fault
 
 
 def test_without_nvidia_smi_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
