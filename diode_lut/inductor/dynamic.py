@@ -10,6 +10,7 @@ from typing import Any
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from diode_lut.domain.problem import MAX_SIZE, OP_SIZES
@@ -38,16 +39,27 @@ def axes_of_tensors(op: str, a: torch.Tensor, b: torch.Tensor) -> tuple[Axis, ..
 
 
 def _bounds(env: ShapeEnv, expression: sympy.Expr) -> tuple[int, int | None]:
-    """The least and the largest value, as far as symbols' bounds and the serving engine say; None for no largest."""
-    bounds = env.bound_sympy(expression)
+    """The least and the largest value, as far as bounds, checks and the serving engine say; None for no largest."""
+    bounds = _narrowed(env.bound_sympy(expression), _checked(env, expression))
     tokens = compile_range()
     if tokens is not None and len(expression.free_symbols) == 1:
         (symbol,) = expression.free_symbols
-        within = bound_sympy(expression, {symbol: ValueRanges(*tokens)})
-        bounds = within & bounds if within.lower <= bounds.upper and bounds.lower <= within.upper else bounds
+        bounds = _narrowed(bounds, bound_sympy(expression, {symbol: ValueRanges(*tokens)}))
     low = int(bounds.lower) if bounds.lower.is_Integer else 1
     high = int(bounds.upper) if bounds.upper.is_Integer and bounds.upper <= MAX_SIZE else None
     return min(max(low, 1), MAX_SIZE), high
+
+
+def _checked(env: ShapeEnv, expression: sympy.Expr) -> ValueRanges[Any]:
+    """What ``torch._check``, or a guard, says of an expression of several symbols, whose own bounds do not tell."""
+    said = [each for each, holds in env.axioms.items() if holds is sympy.true and isinstance(each, sympy.Le)]
+    most = [each.rhs for each in said if each.lhs == expression and each.rhs.is_Integer]
+    least = [each.lhs for each in said if each.rhs == expression and each.lhs.is_Integer]
+    return ValueRanges(max(least, default=-int_oo), min(most, default=int_oo))
+
+
+def _narrowed(bounds: ValueRanges[Any], within: ValueRanges[Any]) -> ValueRanges[Any]:
+    return bounds & within if within.lower <= bounds.upper and bounds.lower <= within.upper else bounds
 
 
 _CONTEXTS = ("vllm.compilation.passes.inductor_pass", "vllm.compilation.inductor_pass")

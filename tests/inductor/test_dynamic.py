@@ -131,6 +131,23 @@ def test_an_epilogue_behind_the_view_of_batch_and_length(most: int | None, rows:
     assert len(re.findall(r"if s\d+\*s\d+ <= 63:", lowered.code)) == 1
 
 
+@pytest.mark.parametrize(("least", "most", "kernels"), [(1, 60, [MM]), (64, 4096, [OTHER]), (1, 4096, [MM, OTHER])])
+def test_a_check_of_batch_times_length(least: int, most: int, kernels: list[dict[str, Any]], rows: Rows) -> None:
+    """Where the program checks the product of two sizes, that is its range, whatever bounds each of them has."""
+
+    def tokens(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        torch._check(least <= batch * length)
+        torch._check(batch * length <= most)
+        return x.view(batch * length, width) @ weight
+
+    rows(*SMALL_AND_LARGE)
+    first = (2, 8) if most < 64 else (16, 8)
+    lowered = lower(tokens, Input((*first, 1024), dynamic=[0, 1], most=512), Input((1024, 2048)))
+    found = [blocks(kernel)[:3] for kernel in lowered.triton_templates]
+    assert found == [[config[name] for name in ("block_m", "block_n", "block_k")] for config in kernels]
+
+
 @pytest.mark.parametrize("first", [(2, 8), (64, 512)])
 def test_batch_and_length_of_attention(first: tuple[int, int], rows: Rows) -> None:
     """The product of queries and keys has one kernel that is safe for all batches and lengths."""
