@@ -35,23 +35,40 @@ TRITON |= {"group_m": 8, "num_stages": 3, "num_warps": 4}
 ROWS: dict[str, dict[str, Any]] = {"aten": {"template": "aten"}, "triton": TRITON}
 
 
+OTHERS = ("medium", "heavy")
+"""Classes of epilogues of which relu is none."""
+
+
 def main() -> None:
     """Measure everything."""
     print(f"{'':58} {'measured':>13} {'target':>12}")
     with tempfile.TemporaryDirectory() as directory, fake_cuda():
         aten, triton = (row(Path(directory) / f"{name}.json", config) for name, config in ROWS.items())
+        others = table(
+            Path(directory) / "others.json", [entry(ROWS["aten"]), *(entry(TRITON, name) for name in OTHERS)]
+        )
         bench_receipt(aten)
         bench_graph("rows with aten", (aten,), ("user",), 20)
         bench_graph("no row", (), ("user",), 20)
         bench_graph("no row, so that the model is asked", (), ("user", "model"))
         bench_graph("rows with Triton, Inductor's making of choices included", (triton,), ("user",))
+        bench_graph("relu, rows with Triton for other epilogues", (others,), ("user",), None, torch.relu)
         show("cache identity, once for each graph", microseconds(lambda _: Snapshot().identity, [0] * 200), "us")
 
 
 def row(path: Path, config: dict[str, Any]) -> str:
     """A table with one row for any ``mm``."""
-    entries = [{"op": "mm", "configs": [config]}]
-    path.write_text(json.dumps({"schema_version": 1, "hardware": HARDWARE._asdict(), "entries": entries}))
+    return table(path, [entry(config)])
+
+
+def entry(config: dict[str, Any], epilogue: str | None = None) -> dict[str, Any]:
+    """A row for any ``mm``, with any epilogue or with those of one class."""
+    return {"op": "mm", **({} if epilogue is None else {"epilogue": epilogue}), "configs": [config]}
+
+
+def table(path: Path, entries: list[dict[str, Any]]) -> str:
+    """A table with these rows."""
+    path.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE._asdict(), "entries": entries}))
     return str(path)
 
 
@@ -64,20 +81,27 @@ def bench_receipt(table: str) -> None:
     show("receipt, a miss", microseconds(lambda each: recorder.served(each, ()), decisions), "us", 5)
 
 
-def bench_graph(what: str, tables: tuple[str, ...], tiers: tuple[str, ...], target: float | None = None) -> None:
+def bench_graph(
+    what: str,
+    tables: tuple[str, ...],
+    tiers: tuple[str, ...],
+    target: float | None = None,
+    epilogue: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> None:
     """All GEMMs of one graph, the second time, when tables and models are loaded."""
     with diode_lut.config.patch(tables=tables, tiers=tiers):
-        lower_gemms()
+        lower_gemms(epilogue)
         with clock() as spent:
-            lower_gemms()
+            lower_gemms(epilogue)
     show(f"hook, {GEMMS} GEMMs, {what}", spent["hook"] * 1e3, "ms", target)
 
 
-def lower_gemms() -> None:
-    """A graph of GEMMs that all differ."""
+def lower_gemms(epilogue: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
+    """A graph of GEMMs that all differ, each with the epilogue behind it."""
 
     def gemms(*matrices: torch.Tensor) -> list[torch.Tensor]:
-        return [a @ matrices[0] for a in matrices[1:]]
+        results = [a @ matrices[0] for a in matrices[1:]]
+        return results if epilogue is None else list(map(epilogue, results))
 
     lower(gemms, Input((64, 64)), *(Input((16 * size, 64)) for size in range(1, GEMMS + 1)))
 

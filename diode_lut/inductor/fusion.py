@@ -11,10 +11,9 @@ nothing is fused runs what it would have run alone.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch._inductor.dependencies import MemoryDep
 from torch._inductor.ir import (
@@ -33,10 +32,11 @@ from torch.utils._ordered_set import OrderedSet
 
 from diode_lut.domain.errors import let_pass
 from diode_lut.domain.problem import EPILOGUES, NO_EPILOGUE, Problem
-from diode_lut.inductor.answer import Build, CannotRun, runnable
+from diode_lut.inductor.alternatives import Alternative, Alternatives, alternative_of, in_branches
+from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.build_choice import build_choice, has_open_base
 from diode_lut.inductor.choices import config_of
-from diode_lut.inductor.dispatch import Branches, branches, can_branch, take_part_in_codegen
+from diode_lut.inductor.dispatch import Branches, can_branch, take_part_in_codegen
 from diode_lut.inductor.epilogue import epilogue_of
 from diode_lut.inductor.problems import axes
 from diode_lut.inductor.snapshot import snapshot
@@ -44,37 +44,9 @@ from diode_lut.inductor.switch import leave
 from diode_lut.inductor.unfused import LAYOUT, SLOWER, UNKNOWN, shared, why_unfused
 from diode_lut.io.log import warn_once
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.selection.dynamic import Axis, Piece
 from diode_lut.selection.selector import Decision
 
 _CLASSES = tuple(name for name in EPILOGUES if name != NO_EPILOGUE)
-
-
-class Alternative(NamedTuple):
-    """What a class of epilogue gets: the decision, the config that can run, and the kernel; None if none is fused.
-
-    ``branches`` are the kernels for parts of a dynamic size's range that run instead; ``pieces`` what is decided there.
-    """
-
-    decision: Decision
-    config: Config
-    kernel: TritonTemplateCaller | None
-    branches: Branches | None = None
-    pieces: tuple[Piece, ...] = ()
-
-
-class Alternatives(NamedTuple):
-    """What a matmul gets instead, per class of epilogue, and the layouts that it takes its inputs to have.
-
-    ``problem`` is the matmul alone.
-    Inputs whose layouts are not decided yet are in ``assumed``. The library takes any layout, so it is not for a kernel
-    that may never run to decide on them.
-    """
-
-    problem: Problem
-    by_class: dict[str, Alternative]
-    assumed: list[tuple[Any, Layout]]
-    branches: Branches | None
 
 
 def with_epilogues(
@@ -101,37 +73,25 @@ def with_epilogues(
     own = config_of(plain)
     device, changing = plain.layout.device, axes(inputs, op)
     consider = partial(snapshot().consider, device=device, padding=False, axes=changing)
+    considered = {} if alone else {name: consider(problem._replace(epilogue=name)) for name in _CLASSES}
+    answers = {name: decision for name, decision in considered.items() if decision.configs}
+    may_branch = bool(changing) and can_branch()
+    if not may_branch and own_branches is None and all(decision.configs[0] == own for decision in answers.values()):
+        if own == ATEN and not alone:
+            snapshot().record_unfused(problem, device, SLOWER if len(answers) == len(_CLASSES) else UNKNOWN)
+        return plain
 
     def make(config: Config) -> ChoiceCaller:
         return plain if config == own else aten if config == ATEN else build(config)
 
-    by_class = {} if alone else dict(_alternatives(problem, consider, make))
-    if changing and can_branch():
-        by_class = {
-            name: _in_branches(each, problem._replace(epilogue=name), changing, fixed, make)
-            for name, each in by_class.items()
-        }
-    several = own_branches is not None or any(each.branches is not None for each in by_class.values())
-    if not several and all(alternative.config == own for alternative in by_class.values()):
-        if own == ATEN and not alone:
-            snapshot().record_unfused(problem, device, SLOWER if len(by_class) == len(_CLASSES) else UNKNOWN)
-        return plain
+    def alternative(decision: Decision) -> Alternative | None:
+        found = alternative_of(decision, make)
+        return in_branches(found, changing, fixed, make) if may_branch and found is not None else found
+
     _take_part_in_scheduling()
-    if several:
+    if may_branch:
         take_part_in_codegen(_branches_of)
-    return _Deferred(plain, aten, Alternatives(problem, by_class, assumed, own_branches))
-
-
-def _in_branches(
-    alternative: Alternative, problem: Problem, changing: tuple[Axis, ...], inputs: MMKernelInputs, build: Build
-) -> Alternative:
-    """The alternative with several kernels, each with the epilogue, where that is better than one."""
-    pieces = snapshot().pieces(problem, inputs.device(), changing, library=False)
-    with suppress(CannotRun):
-        found = branches(pieces, changing[0], inputs, build) if pieces else None
-        if found is not None:
-            return alternative._replace(kernel=found.triton[0], branches=found, pieces=pieces)
-    return alternative
+    return _Deferred(plain, aten, Alternatives(problem, answers, alternative, assumed, own_branches))
 
 
 def _with_a_layout(node: Any, assumed: list[tuple[Any, Layout]]) -> Any:
@@ -148,16 +108,6 @@ def _with_a_layout(node: Any, assumed: list[tuple[Any, Layout]]) -> Any:
     likely = copy.copy(layout).as_fixed()
     assumed.append((node, likely))
     return TensorBox.create(InputBuffer(name=node.get_name(), layout=likely))
-
-
-def _alternatives(
-    problem: Problem, consider: Callable[[Problem], Decision], build: Build
-) -> Iterator[tuple[str, Alternative]]:
-    for name in _CLASSES:
-        decision = consider(problem._replace(epilogue=name))
-        for config, choice in runnable(decision, build):
-            yield name, Alternative(decision, config, choice if isinstance(choice, TritonTemplateCaller) else None)
-            break
 
 
 class _Deferred(ChoiceCaller):
@@ -181,10 +131,7 @@ class _Buffer(MultiTemplateBuffer):
 
     def __init__(self, plain: ChoiceCaller, aten: ChoiceCaller, alternatives: Alternatives) -> None:
         own = plain if isinstance(plain, TritonTemplateCaller) else None
-        several = (alternatives.branches, *(each.branches for each in alternatives.by_class.values()))
-        kernels = [each.kernel for each in alternatives.by_class.values() if each.kernel is not None]
-        kernels += [kernel for each in several if each is not None for kernel in each.triton]
-        times: dict[ChoiceCaller, float] = dict.fromkeys((*kernels, aten), 1.0) | {plain: 0.0}
+        times: dict[ChoiceCaller, float] = {aten: 1.0} | {plain: 0.0}
         super().__init__(plain.layout, plain.input_nodes, lambda *_: times, list(times), OrderedSet())
         self._own = own
         self._snapshot = snapshot()
@@ -201,7 +148,7 @@ class _Buffer(MultiTemplateBuffer):
     def fuses(self, followers: Sequence[BaseSchedulerNode]) -> bool:
         """Whether to fuse all of ``followers``; if so, the kernel for that is taken."""
         name = epilogue_of(self, followers, self._alternatives.problem.epilogue)
-        alternative = self._alternatives.by_class.get(name)
+        alternative = self._alternatives.of_class(name)
         kernel = self._own if alternative is None else alternative.kernel
         if alternative is None and self.branches is not None and not self.branches.all_triton:
             kernel = None  # aten is for a part of the range, and fuses nothing
@@ -215,14 +162,14 @@ class _Buffer(MultiTemplateBuffer):
 
     def record(self, scheduler: Scheduler, node: BaseSchedulerNode) -> None:
         """Record what is fused behind it, or why nothing is; ``node`` is the one that has it in the end."""
-        by_class, problem, device = self._alternatives.by_class, self._alternatives.problem, self.get_device_or_error()
+        of_class, problem, device = self._alternatives.of_class, self._alternatives.problem, self.get_device_or_error()
         if self._fused is not None:
-            for decision, config in _decided(by_class.get(self._fused)):
+            for decision, config in _decided(of_class(self._fused)):
                 self._snapshot.record_fusion(decision, config)
             return
         for name, reason in self._refused.items():
             self._snapshot.record_unfused(problem._replace(epilogue=name), device, reason)
-            for decision, _ in _decided(by_class.get(name)) if reason == SLOWER else ():
+            for decision, _ in _decided(of_class(name)) if reason == SLOWER else ():
                 self._snapshot.record_fusion(decision, ATEN)
         if not self._refused:
             self._snapshot.record_unfused(problem, device, why_unfused(scheduler, node))

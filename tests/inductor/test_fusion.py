@@ -20,6 +20,7 @@ from tests.inductor.test_hook import ATEN, Rows, blocks, triton
 pytestmark = pytest.mark.usefixtures("h200")
 
 SMALL, LARGE = triton("triton_mm", 64, 64, 32), triton("triton_mm", 64, 128, 32)
+TOO_LARGE = {**triton("triton_mm", 256, 256, 128), "num_stages": 5, "num_warps": 8}
 LINEAR = [Input((512, 1024)), Input((2048, 1024)), Input((2048,)), Input((512, 2048))]
 
 Function = Callable[..., Any]
@@ -230,6 +231,15 @@ def test_layouts_that_come_out_otherwise(rows: Rows) -> None:
     rows(*by_class(any=SMALL, none=ATEN))
     inputs = [Input((1024, 512)), *LINEAR[1:]]
     assert reasons(lambda x, w, b, r: linear(x.t() * 3, w, b).relu(), *inputs) == {("light", unfused.LAYOUT): 1}
+
+
+def test_only_the_kernel_of_the_epilogue_at_hand_is_made(rows: Rows) -> None:
+    """A config is tried when its class of epilogues is asked about, and one that cannot run is skipped only then."""
+    rows(*by_class(any=ATEN, light=SMALL), {"op": "addmm", "epilogue": "heavy", "configs": [TOO_LARGE, ATEN]})
+    for name, skipped in (("relu", 0), ("gelu with tanh", 1)):
+        with recorder.counting() as counts:
+            lower(EPILOGUES[name][1], *LINEAR)
+        assert counts.skipped_configs == skipped
 
 
 def test_what_inductor_fuses_has_no_reason(rows: Rows) -> None:
