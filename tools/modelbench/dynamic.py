@@ -41,21 +41,21 @@ Step = Callable[[], Tensor]
 Line = dict[str, Any]
 
 
-def fresh(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def fresh(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that does the same, and shares no compiled code with any other."""
 
-    def same(*operands: Tensor) -> Tensor:
+    def same(*operands: Tensor) -> Any:
         return function(*operands)
 
     return FunctionType(same.__code__.replace(), same.__globals__, closure=same.__closure__)
 
 
-def bound(function: Callable[..., Tensor], operands: Sequence[Tensor]) -> Step:
+def bound(function: Callable[..., Any], operands: Sequence[Tensor]) -> Callable[[], Any]:
     """A step without arguments."""
     return lambda: function(*operands)
 
 
-def captured(step: Step) -> Any:
+def captured(step: Callable[[], Any]) -> Any:
     """A CUDA graph of the step."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -113,7 +113,7 @@ def _rows() -> list[Entry]:
     ]
 
 
-def microseconds(step: Step, calls: int) -> float:
+def microseconds(step: Callable[[], Any], calls: int) -> float:
     """How long the CPU takes for a call: the median of some, after which it waits for the GPU."""
     times = []
     for _ in range(calls):
@@ -160,7 +160,7 @@ def measure_layers(out: Path, seconds: float, *, device: str, tiny: bool) -> Non
         of_size = {name: by_size[count] for name, by_size in steps.items() if count in by_size}
         expected = exact(x.float())
         errors = {name: float((step().float() - expected).norm() / expected.norm()) for name, step in of_size.items()}
-        for name, ms in _milliseconds(of_size, device).items():
+        for name, ms in milliseconds(of_size, device).items():
             found = {"ms": round(ms, 4), "tokens_per_s": round(1000 * count / ms), "error": round(errors[name], 5)}
             note(out, way=name, tokens=count, **found)
 
@@ -189,7 +189,7 @@ def _compiled(way: Way, model: LlamaLayers, inputs: Mapping[int, Tensor], out: P
     return steps
 
 
-def _milliseconds(steps: Mapping[str, Step], device: str) -> dict[str, float]:
+def milliseconds(steps: Mapping[str, Callable[[], Any]], device: str) -> dict[str, float]:
     """Of a call of each, on a GPU in CUDA graphs with a cold L2 cache."""
     if device == "cpu":
         return {name: median(microseconds(step, 1) for _ in range(CPU_ROUNDS)) / 1e3 for name, step in steps.items()}
