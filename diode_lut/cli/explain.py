@@ -21,7 +21,6 @@ from diode_lut.domain.problem import (
     NO_EPILOGUE,
     NO_VARIANT,
     OP_SIZES,
-    VARIANTS,
     Problem,
 )
 
@@ -116,7 +115,8 @@ def explain_command(
     from diode_lut.runtime import api
 
     alignment = int(align) if align else None
-    dtype = dtype or (DOMAINS[op].dtypes[0] if op in VARIANTS else "bfloat16")
+    dtypes = DOMAINS[op].dtypes
+    dtype = dtype or ("bfloat16" if "bfloat16" in dtypes else dtypes[0])
     layout = layout or DOMAINS[op].layouts[0]
     problem = Problem.of(
         op,

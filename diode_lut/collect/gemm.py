@@ -17,7 +17,7 @@ from diode_lut.domain.problem import (
     FLOAT8,
     ITEMSIZES,
     NO_EPILOGUE,
-    VARIANTS,
+    SCALED,
     Problem,
     Scaling,
     contiguous_align,
@@ -49,7 +49,7 @@ def make_gemm(problem: Problem, device: str) -> Gemm:
 
 def function_of(problem: Problem) -> Callable[..., torch.Tensor]:
     """The problem as a function of the tensors of ``make_operands``, with an optional ``out``."""
-    if problem.op not in VARIANTS:
+    if problem.op not in SCALED:
         return getattr(torch, problem.op)  # type: ignore[no-any-return]
     scaling = Scaling.of(problem.variant)
     return partial(torch._scaled_mm, out_dtype=TORCH_DTYPES[scaling.result], use_fast_accum=scaling.fast)
@@ -57,7 +57,7 @@ def function_of(problem: Problem) -> Callable[..., torch.Tensor]:
 
 def matrices(problem: Problem, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """A and B of the tensors of ``make_operands``."""
-    a, b = operands[:2] if problem.op in VARIANTS else operands[-2:]
+    a, b = operands[:2] if problem.op in SCALED else operands[-2:]
     return a, b
 
 
@@ -72,7 +72,7 @@ def exact_result(
 ) -> torch.Tensor:
     """The result in float64, given the tensors of ``make_operands`` and of ``make_tensors``."""
     doubles = [each.double() for each in operands]
-    if problem.op not in VARIANTS:
+    if problem.op not in SCALED:
         return with_epilogue(problem)(*doubles, *(each.double() for each in tensors))
     a, b, scale_a, scale_b, *bias = doubles
     result = (a * scale_a) @ (b * scale_b)
@@ -138,7 +138,7 @@ def make_operands(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
     memory.
     """
     try:
-        if problem.op in VARIANTS:
+        if problem.op in SCALED:
             return (*_operands(problem, device), *_scales_and_bias(problem, device))
         return (*_bias(problem, device), *_operands(problem, device))
     except RuntimeError as error:

@@ -46,6 +46,9 @@ FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 FLOAT8_UNIT = 16
 """What N and K of scaled_mm are multiples of: PyTorch computes no others on a GPU."""
 
+SCALED = ("scaled_mm",)
+"""The ops whose A and B have scales. Their variants are Scalings as text."""
+
 SCALINGS = ("tensor", "row")
 """What has a scale: each of A and B, or each row of A and each column of B."""
 
@@ -211,9 +214,9 @@ class Problem(NamedTuple):
     @property
     def result_dtype(self) -> str:
         """The type of C, by PyTorch's name."""
-        if self.variant == NO_VARIANT:
-            return "float32" if self.dtype == "tf32" else self.dtype
-        return Scaling.of(self.variant).result
+        if self.op in SCALED:
+            return Scaling.of(self.variant).result
+        return "float32" if self.dtype == "tf32" else self.dtype
 
     @property
     def nbytes(self) -> int:

@@ -30,7 +30,7 @@ from torch._inductor.utils import _use_autotune_backend, is_gpu, sympy_product, 
 from torch._inductor.virtualized import V
 
 from diode_lut.domain.hardware import detect_hardware
-from diode_lut.domain.problem import BATCHED, NO_VARIANT, VARIANTS
+from diode_lut.domain.problem import BATCHED, NO_VARIANT, SCALED
 from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.names import UIDS
 from diode_lut.inductor.problems import TORCH_DTYPES
@@ -73,7 +73,7 @@ def build_choice(
     _require_triton(inputs, op)
     if config.kernel is DECOMPOSE_K:
         return _decompose_k(config, inputs)
-    options = scaling_options(config, inputs, variant) if op in VARIANTS else {}
+    options = scaling_options(config, inputs, variant) if op in SCALED else {}
     return _triton(config, _template(config, op), inputs, op, layout, options)
 
 

@@ -15,7 +15,7 @@ from torch._inductor.utils import use_aten_gemm_kernels
 from torch._inductor.virtualized import V
 
 from diode_lut.domain.errors import MissError
-from diode_lut.domain.problem import NO_VARIANT, VARIANTS, Problem
+from diode_lut.domain.problem import DOMAINS, NO_EPILOGUE, NO_VARIANT, Problem
 from diode_lut.inductor.answer import CannotRun, answer, autotuning, in_force
 from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.choices import config_of, library_choice, offered
@@ -127,7 +127,7 @@ class _Question:
             choices: Choices | None = list(self._branches.triton[:1])
         else:
             choices = None if decision is None else answer(decision, self._build, pad)
-        if decision is not None and pad == 1 and self.op not in VARIANTS:
+        if decision is not None and pad == 1 and DOMAINS[self.op].epilogues != (NO_EPILOGUE,):
             choices = self._with_epilogues(decision.problem, choices)
         if self.op == "addmm":
             _answered.inputs = [ref(node) for node in self.inputs.mat1mat2()] if choices else []

@@ -15,7 +15,17 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.operands import Operand
 from diode_lut.domain.operands import problem_of as problem_from
-from diode_lut.domain.problem import FLOAT8, NO_VARIANT, OPS, RESULT_DTYPES, ROW_BYTES, VARIANTS, Problem, Scaling
+from diode_lut.domain.problem import (
+    FLOAT8,
+    NO_VARIANT,
+    OPS,
+    RESULT_DTYPES,
+    ROW_BYTES,
+    SCALED,
+    VARIANTS,
+    Problem,
+    Scaling,
+)
 from diode_lut.inductor.dynamic import axes_of
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.selection.dynamic import Axis
@@ -53,7 +63,7 @@ def problem_of(inputs: Any, op: str, *, fast: bool | None = None) -> Problem | N
     """
     if op not in OPS or not isinstance(inputs, MMKernelInputs):
         return None
-    scaled = op in VARIANTS
+    scaled = op in SCALED
     variant = _variant_of(inputs, fast) if scaled else NO_VARIANT
     dtype = _float8_of(inputs) if scaled else dtype_of({*inputs.dtypes(), inputs.out_dtype()}, inputs.device_type)
     numbers = _numbers(inputs)

@@ -29,7 +29,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from diode_lut.domain.errors import let_pass
-from diode_lut.domain.problem import BATCHED, ITEMSIZES, NO_VARIANT, VARIANTS, Problem, Scaling, contiguous_align
+from diode_lut.domain.problem import BATCHED, ITEMSIZES, NO_VARIANT, SCALED, Problem, Scaling, contiguous_align
 from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.problems import TORCH_DTYPES, operand_dtypes
@@ -209,7 +209,7 @@ def _packed(specialization: Specialization, b: Any, m: Any, n: Any, k: Any) -> l
         return Shape(dtype, (rows, columns), stride)
 
     operands = [matrix(type_a, m, k, letters[0]), matrix(type_b, k, n, letters[1])]
-    if specialization.op in VARIANTS:
+    if specialization.op in SCALED:
         scaling = Scaling.of(specialization.variant)
         rows, columns = (m, n) if scaling.per == "row" else (1, 1)
         scales = [matrix(torch.float32, rows, 1, "n"), matrix(torch.float32, 1, columns, "n")]
