@@ -34,7 +34,7 @@ NOT_RUN = {
     "collecting.md": 7,
     "contributing-tables.md": 2,
     "from-torch-diode.md": 1,
-    "gpus.md": 2,
+    "gpus.md": 3,
     "programs.md": 2,
     "serving.md": 1,
 }

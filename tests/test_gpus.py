@@ -9,26 +9,28 @@ import pytest
 from diode_lut.selection.catalog import find_hardware, tiers_for
 from tests.documents import ROOT
 
+WHOSE = {"its own": ["{gpu}"], "the H100's": ["h100"], "the H200's": ["h200"], "none": []}
+"""The GPUs whose files answer, as the page says it."""
+
 ROW = re.compile(
-    r"^\| (?P<name>[^|]+) \| (?P<arch>\w+), (?P<sms>\d+) \| (?P<gets>its own|the H200's|none) \|", re.MULTILINE
+    r"^\| (?P<gpu>[^|]+) \| (?P<arch>\w+), (?P<sms>\d+) \| (?P<table>[^|]+) \| (?P<model>[^|]+) \|", re.MULTILINE
 )
 ROWS = [match.groupdict() for match in ROW.finditer((ROOT / "docs" / "gpus.md").read_text())]
 
-GETS = {
-    ("device", "model"): "its own",
-    ("same_arch", "model"): "the H200's",
-    (): "none",
-}
-"""What a GPU gets, by the tiers in which something answers."""
 
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["gpu"])
 def test_what_a_gpu_gets(row: dict[str, str]) -> None:
     """A GPU is known by the name in the table, with this architecture and SMs, and is answered as the table says."""
-    hardware = find_hardware(row["name"], ())
+    hardware = find_hardware(row["gpu"], ())
     assert (hardware.arch, hardware.sm_count) == (row["arch"], int(row["sms"]))
-    tiers = tuple(tier.name for tier in tiers_for(hardware, ()) if tier.sources)
-    assert GETS[tiers] == row["gets"]
+    files: dict[str, list[str]] = {"table": [], "model": []}
+    for tier in tiers_for(hardware, ()):
+        names = [source.path.name.partition(".")[0] for source in tier.sources]
+        files["model" if tier.name == "model" else "table"] += names
+    for kind, found in files.items():
+        assert found == [
+            f"nvidia-{gpu.format(gpu=row['gpu'].lower())}" for said in row[kind].split(", then ") for gpu in WHOSE[said]
+        ]
 
 
 def test_the_table_is_there() -> None:

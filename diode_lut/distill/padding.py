@@ -1,4 +1,4 @@
-"""The regression for padded operands, fitted to problems on which ``aten`` was timed with and without padding."""
+"""The regression for padded operands, fitted to problems that were timed with and without padding."""
 
 from __future__ import annotations
 
@@ -52,9 +52,10 @@ def fit_padding(targets: Sequence[Target], seed: int) -> Padding | None:
 
 
 def _padded_aten(target: Target) -> float | None:
-    """log(time of aten with padding / time of aten)."""
+    """log(time of aten with padding / time of the best without)."""
     problem = target.problem
-    return target.padded.get(ATEN.padded(pad_multiple(problem.dtype))) if can_be_padded(problem) else None
+    time = target.padded.get(ATEN.padded(pad_multiple(problem.dtype))) if can_be_padded(problem) else None
+    return None if time is None else time - target.best
 
 
 def _fitted(terms: _Array, times: _Array) -> _Array:

@@ -1,7 +1,9 @@
 """What padding the operands of a GEMM costs or gains, for a model whose network knows no padding.
 
-A regression predicts the time of ``aten`` on padded operands, copies included, over that of ``aten`` on the operands as
-they are. Its terms are 1, PADDING_FEATURES and their products. The network ranks the kernels for the padded GEMM. The
+A regression predicts the time of ``aten`` on padded operands, copies included, over that of the best config on the
+operands as they are. Its terms are 1, PADDING_FEATURES and their products. The time of ``aten`` without padding is no
+measure: where rows are not aligned it may take five times as long as the best, and the network, which learns from
+losses up to a cap, does not say how long. The network ranks the kernels for the padded GEMM. The
 time of the copies does not depend on the kernel. It is estimated as a share of that of ``aten``, by the bytes moved.
 """
 
@@ -21,6 +23,9 @@ PADDING_FEATURES = (
     *(f"log_{matrix}_vector" for matrix in "abc"),
     *("batched", "a_transposed", "b_transposed", "bfloat16"),
 )
+
+OVER = "the best without padding"
+"""What the regression's times are relative to; in files, because there was another one."""
 
 _MAX_DEVIATIONS = 3.0
 """Cap on the distance of a feature from its mean, in standard deviations."""
@@ -46,14 +51,15 @@ class Padding(NamedTuple):
         """Whether Inductor may pad the problem's operands, and the regression says something about it."""
         return can_be_padded(problem) and (problem.op, problem.dtype) in self.kinds
 
-    def times(self, problem: Problem, times: Iterable[float]) -> tuple[float, ...]:
-        """Expected times with copies, over that of ``aten`` on the operands as they are.
+    def times(self, problem: Problem, times: Iterable[float], best: float) -> tuple[float, ...]:
+        """Expected times with copies, over that of ``aten`` on the operands as they are, as is ``best``.
 
-        ``times`` are those on operands that are padded already, over that of ``aten`` on these.
+        ``best`` is the least time on the operands as they are. ``times`` are those on operands that are padded already,
+        over that of ``aten`` on these.
         """
         terms = terms_of(scaled(padding_features(problem), self.mean, self.deviation))
         log_time = math.fsum(weight * term for weight, term in zip(self.weights, terms, strict=True))
-        factor, copies = math.exp(round(log_time, _DIGITS)), _share_of_copies(problem)
+        factor, copies = best * math.exp(round(log_time, _DIGITS)), _share_of_copies(problem)
         return tuple(factor * (copies + (1 - copies) * time) for time in times)
 
     def chance(self, lead: float) -> float:
@@ -62,7 +68,7 @@ class Padding(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """The fields of the JSON object in a weights file."""
-        return {"features": PADDING_FEATURES, **self._asdict()}
+        return {"features": PADDING_FEATURES, "over": OVER, **self._asdict()}
 
 
 def can_be_padded(problem: Problem) -> bool:

@@ -173,7 +173,7 @@ class Model:
         if alone is None or other is None:
             return alone
         configs = tuple(config.padded(multiple) for config in other.configs)
-        times = self.padding.times(problem, other.times)
+        times = self.padding.times(problem, other.times, min(alone.times))
         return _merged(alone, Ranking(configs, times, other.confidence), self.padding)
 
     def _rank(

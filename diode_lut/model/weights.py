@@ -22,7 +22,7 @@ from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.features import CONFIG_FEATURES, EPILOGUE_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
 from diode_lut.model.header import KEY, MAX_WEIGHTS_BYTES, metadata_of, read_bytes
 from diode_lut.model.network import MAX_NEURONS, MAX_WEIGHT, Weights
-from diode_lut.model.padding import PADDING_FEATURES, Padding, terms_of
+from diode_lut.model.padding import OVER, PADDING_FEATURES, Padding, terms_of
 from diode_lut.model.ranking import NEVER, Calibration, Model
 from diode_lut.model.training_set import Kind, Split
 
@@ -167,8 +167,8 @@ def _calibration(fields: Mapping[str, Any]) -> Calibration:
 
 
 def _padding(fields: Mapping[str, Any]) -> Padding:
-    if tuple(fields["features"]) != PADDING_FEATURES:
-        raise ProblemError("padding: other features; distill the model again with this diode_lut")
+    if (tuple(fields["features"]), fields.get("over")) != (PADDING_FEATURES, OVER):
+        raise ProblemError("padding: other features or another measure; distill the model again with this diode_lut")
     count = len(PADDING_FEATURES)
     mean, deviation, weights = (tuple(map(float, fields[name])) for name in ("mean", "deviation", "weights"))
     kinds, error = tuple((str(op), str(dtype)) for op, dtype in fields["kinds"]), float(fields["error"])

@@ -39,13 +39,17 @@ def records() -> dict[tuple[str, Problem], list[Record]]:
 
 
 def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str, stage: str) -> Iterator[Outcome]:
-    """A Measurer, which takes one time of each config at random, of the configs that were timed."""
+    """A Measurer, which takes a run at random, and of other runs the configs that were not timed in it.
+
+    Padding was measured later, on another H200, so only configs with a ``pad`` have the times of that run.
+    """
     for task in tasks:
-        times = defaultdict(list)
-        for run in records().get((stage, task.problem), ()):
-            for timing in run.timings:
-                times[timing.config].append(timing)
-        timings = tuple(_source.choice(times[config]) for config in task.configs or times if config in times)
+        runs = records().get((stage, task.problem), ())
+        with_padding = [run for run in runs if any(timing.config.pad > 1 for timing in run.timings)]
+        without = [run for run in runs if run not in with_padding]
+        drawn = [*with_padding, *_source.sample(without, len(without))]
+        times = {timing.config: timing for run in drawn for timing in run.timings}
+        timings = tuple(times[config] for config in task.configs or times if config in times)
         if timings:
             yield Outcome(task.problem, "measured", Record(task.problem, timings, stage))
         else:

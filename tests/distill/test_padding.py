@@ -39,7 +39,7 @@ def test_a_law_is_found() -> None:
     assert padding.error < 0.05
     for m in (24, 300, 3000):
         problem = MM._replace(align=2, m=m, n=100, k=333)
-        (expected,) = padding.times(problem, [1.0])
+        (expected,) = padding.times(problem, [1.0], best=1.0)
         assert math.log(expected) == pytest.approx(rule(problem), abs=0.1)
 
 
@@ -48,6 +48,16 @@ def test_the_error_is_that_on_other_problems() -> None:
     padding = fit_padding(drawn(200, noise=0.3), seed=0)
     assert padding is not None
     assert 0.25 < padding.error < 0.5
+
+
+def test_the_best_without_padding_is_the_measure() -> None:
+    """Where kernels are faster than aten, padding has to be faster than these."""
+    faster = [target._replace(best=-1.0, times={ATEN: 0.0, SMALL: -1.0}) for target in drawn(400)]
+    padding = fit_padding(faster, seed=0)
+    assert padding is not None
+    problem = MM._replace(align=2, m=300, n=100, k=333)
+    (expected,) = padding.times(problem, [1.0], best=math.exp(-1.0))
+    assert math.log(expected) == pytest.approx(rule(problem), abs=0.1)
 
 
 def test_rare_kinds_are_left_out() -> None:

@@ -28,7 +28,7 @@ MM = triton("triton_mm", 64, 128, 64)
 SMALL = triton("triton_mm", 16, 64, 128)
 LONG = triton("triton_mm", 64, 64, 256, stages=2)
 TMA = triton("triton_mm_persistent_tma", 128, 128, 64)
-LARGE = triton("triton_mm_persistent_tma", 128, 256, 128, warps=8)
+LARGE = triton("triton_mm_persistent_tma", 128, 256, 64, warps=8)
 
 CASES: dict[str, tuple[str, str, tuple[int, int, int], dict[str, Any]]] = {
     "tensors": ("float8_e4m3fn", "tensor-bfloat16", (512, 1024, 2048), MM),

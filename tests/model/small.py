@@ -44,7 +44,7 @@ def model(
 
 
 def padding(log_time: float, error: float = 0.1, op: str = "mm", dtype: str = "bfloat16") -> Padding:
-    """A regression that expects exp(log_time) of aten's time from aten on padded operands, whatever the problem is."""
+    """A regression: ``aten`` on padded operands takes exp(log_time) of the time of the best without padding."""
     zeros, ones = (0.0,) * len(PADDING_FEATURES), (1.0,) * len(PADDING_FEATURES)
     return Padding(zeros, ones, (log_time, *[0.0] * (len(terms_of(zeros)) - 1)), ((op, dtype),), error)
 

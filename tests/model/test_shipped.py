@@ -61,7 +61,7 @@ def with_epilogues(shipped: Model) -> Validation:
 
 @pytest.fixture(scope="module")
 def with_padding(shipped: Model) -> Validation:
-    """The validation on unaligned problems of all sets, as they are and padded."""
+    """The validation on problems of all sets that may be padded, as they are and padded."""
     padded = DATASETS / "padding"
     of_models, others, test = (read_dataset(padded / f"nvidia-h200-{name}.msgpack.zst") for name in PADDED)
     seen = ((r for r in records if shipped.split.group(r.problem) != TRAIN) for records in (of_models, others))
@@ -145,11 +145,11 @@ def test_classes_of_epilogues_are_known(with_epilogues: Validation) -> None:
 
 
 def test_padding_is_known(with_padding: Validation) -> None:
-    """Where rows are not aligned, most of what padding and the best kernel gain is reached."""
-    assert len(with_padding.choices) == 72
-    assert with_padding.gain - 1 > 0.69 * (with_padding.best_gain - 1)
-    assert gain_over_all(with_padding) > 1.42
-    assert len(with_padding.answered().slow) <= 6
+    """Where Inductor may pad, most of what padding and the best kernel gain is reached."""
+    assert len(with_padding.choices) == 98
+    assert with_padding.gain - 1 > 0.8 * (with_padding.best_gain - 1)
+    assert gain_over_all(with_padding) > 1.53
+    assert len(with_padding.answered().slow) <= 4
 
 
 def test_no_first_choice_failed(of_models: Validation, others_at_random: Validation, at_random: Validation) -> None:

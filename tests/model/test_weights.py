@@ -71,6 +71,7 @@ def test_padding_is_read_as_it_was_written(path: Path) -> None:
     ("name", "value", "message"),
     [
         ("features", ["log_b"], "other features"),
+        ("over", "aten", "another measure"),
         ("weights", [1.0], "a weight per term"),
         ("mean", [1e9] * 14, "a magnitude above"),
         ("error", 0.0, "not positive"),
