@@ -104,7 +104,8 @@ def adopt(
             gains = _gains(built.table, read_dataset(dataset))
             until = max(begin + _CHECKING * budget_s, time.monotonic() + (_CHECKING - _MEASURING) * budget_s)
             report(f"measuring {len(gains)} answers again, to see the noise")
-            drift = measure_drift(built.table, gains, executor, until, device=device, report=report)
+            seconds = until - time.monotonic()
+            drift = measure_drift(built.table, gains, executor, seconds, device=device, report=report)
     drift = drift._replace(noise=noise_of([(row.recorded, row.measured[0]) for row in drift.rows]))
     _require([*slowed(machine.samples), *_unreliable(drift, len(gains))])
     table = folder.tables / f"{slug(setup.header.hardware.name)}.json"

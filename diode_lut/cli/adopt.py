@@ -104,7 +104,18 @@ def adopt_command(
     except KeyboardInterrupt:
         report("stopped: run the same command again to go on")
         context.exit(STOPPED)
-    say(as_lines([*lines, "", f"{Folder(output).contribution}: ready to contribute; README.md says how"]))
+    say(as_lines([*lines, "", *_readiness(Folder(output).contribution, adopted.table)]))
+
+
+def _readiness(folder: Path, table: Path) -> list[str]:
+    """Whether a pull request with the folder would pass, by the same check."""
+    from diode_lut.cli.tables import check_contributed
+
+    faults = [str(error) for error in check_contributed(table) if not error.note]
+    if not faults:
+        return [f"{folder}: ready to contribute; README.md says how"]
+    heading = f"{folder}: the table can be used, but `check --contribution` would refuse the folder:"
+    return [heading, *(f"  {fault}" for fault in faults)]
 
 
 @click.command("verify")
@@ -116,7 +127,7 @@ def adopt_command(
     metavar="MINUTES",
     default=0.7,
     show_default=True,
-    help="Begin no row after this time.",
+    help="Begin no row after this time, which begins with the first row that is measured.",
 )
 @click.option(
     "--rows", metavar="N", type=click.IntRange(min=8), default=48, show_default=True, help="Rows to measure, at most."
@@ -134,7 +145,7 @@ def adopt_command(
 def verify_command(
     context: click.Context, table_file: Typed | None, device: str | None, budget: float, rows: int, output: Path
 ) -> None:
-    """Say whether a table's answers hold on this machine, from a sample of its rows, within a minute.
+    """Say whether a table's answers hold on this machine, from a sample of its rows, in a minute and the time to start.
 
     TABLE is a file or the name of a shipped table, by default the first that answers on this device. Half of the sample
     are the rows that gain most. A row has drifted if its gain over aten differs by over 10 % from the recorded one. It
@@ -151,6 +162,7 @@ def verify_command(
 
     found = detect_hardware(device)
     table = open_table(table_file.file if table_file else _table_for(found))
+    _require_comparable(table, found)
     drift = verify(
         table,
         device=device,
@@ -163,6 +175,18 @@ def verify_command(
         _write(output, drift)
         say(as_lines([f"{output}: the problems of {len(drift.drifted)} rows that drifted, for `collect --problems`"]))
     context.exit(0 if drift.verdict == "holds" and table.hardware.same_device(found) else 1)
+
+
+def _require_comparable(table: Table, found: Hardware) -> None:
+    """HardwareError, before anything is started, if the table never answers here; a note if it is another device's."""
+    path = printable(str(table.path))
+    if not table.hardware.same_arch(found):
+        differs = table.hardware.difference_from(found)
+        reason = f"{path}: is for {table.hardware}, this is {found}: its answers are never used here"
+        raise HardwareError(f"{reason}{f' ({differs})' if differs else ''}; nothing was measured")
+    if not table.hardware.same_device(found):
+        note = f"note: {path} is for {table.hardware}, and may answer on {found} too: measuring what it gains here"
+        say(note, err=True)
 
 
 def _datasets_of(table: Table) -> list[Dataset]:

@@ -145,6 +145,11 @@ def check_command(ctx: click.Context, files: tuple[Typed, ...], compiling: bool,
     ctx.exit(max(map(exit_code, errors), default=0))
 
 
+def check_contributed(table: Path) -> list[TableError]:
+    """What ``check --contribution`` says of a table: all that it would be refused for, and notes."""
+    return _check(Typed(table), compiling=True, contribution=True)
+
+
 def _contributed(file: Typed) -> list[Typed]:
     """The tables in a folder that is ready to contribute; a file as it is."""
     if file.contents is not None or not file.path.is_dir():

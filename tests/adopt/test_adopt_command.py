@@ -14,6 +14,7 @@ from diode_lut.collect import setup
 from diode_lut.collect.setup import METHODS
 from diode_lut.dataset import read_dataset
 from diode_lut.domain.hardware import detect_hardware, slug
+from diode_lut.kernels.config import Config
 from diode_lut.table import read_table
 from tests.adopt import measurers
 from tests.adopt.measurers import best, problems
@@ -31,6 +32,13 @@ def device() -> str:
     return slug(detect_hardware("cpu").name)
 
 
+@pytest.fixture
+def legal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What gains most is a kernel that a CPU has."""
+    monkeypatch.setattr(measurers, "SPLITS", [Config.parse("cpp_gemm")])
+
+
+@pytest.mark.usefixtures("legal")
 def test_a_folder_is_ready_to_contribute(tmp_path: Path) -> None:
     """It has the table, the page and a README with the figures, and others can rebuild it."""
     result = adopted(tmp_path, 40, "--measured-by", "Ada")
@@ -54,6 +62,17 @@ def test_a_folder_is_ready_to_contribute(tmp_path: Path) -> None:
     assert "gain over aten of all answers: 1.3" in result.stdout
     assert "ready to contribute" in result.stdout
     assert "<html" in (tmp_path / "out" / "contribution" / "report.html").read_text()
+
+
+@pytest.mark.usefixtures("legal")
+def test_what_a_contribution_lacks_is_said(tmp_path: Path) -> None:
+    """A folder that `check --contribution` would refuse is not called ready, and the reasons are those of the check."""
+    result = adopted(tmp_path, 40, "--measured-by", "")
+    assert result.exit_code == 0, result.output
+    assert "ready to contribute" not in result.stdout
+    (fault,) = [each for each in review(tmp_path / "out/contribution/tables" / f"{device()}.json") if not each.note]
+    assert f"  {fault}" in result.stdout.splitlines()
+    assert "measured_by is missing" in str(fault)
 
 
 def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

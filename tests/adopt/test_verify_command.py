@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from diode_lut.adopt.verify import comparable, sample_of
 from diode_lut.cli import adopt as commands
 from diode_lut.cli import main
+from diode_lut.collect import setup
 from diode_lut.collect.problems import read_problems
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.domain.hardware import Hardware, detect_hardware
@@ -76,9 +77,27 @@ def test_a_table_of_another_device_is_named(tmp_path: Path) -> None:
     result = verified(tmp_path, rows(60), here._replace(name="Another CPU"))
     assert result.exit_code == 1
     assert f"is for Another CPU ({here.arch}, {here.sm_count} SMs), this is {here}" in result.stdout
+    assert f"is for Another CPU ({here.arch}, {here.sm_count} SMs), and may answer on {here} too" in result.stderr
+    assert "rows measured: 48;" in result.stdout
+
+
+def test_a_table_that_never_answers_here_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For another architecture nothing is started; the message says what differs."""
+    monkeypatch.setitem(setup.MEASURERS, "autotune", "tests.adopt.measurers:not_there")
+    here = detect_hardware("cpu")
     other = verified(tmp_path, rows(60), here._replace(arch="cpu-other"))
-    assert other.exit_code == 1
-    assert "it is for" in other.stderr
+    assert (other.exit_code, other.stdout) == (2, "")
+    assert (
+        f"table.json: is for {here._replace(arch='cpu-other')}, this is {here}: its answers are never" in other.stderr
+    )
+    assert "nothing was measured" in other.stderr
+
+
+def test_starting_is_not_in_the_budget(tmp_path: Path) -> None:
+    """With a budget that is over at once, the row that starts everything is measured, and no other."""
+    result = verified(tmp_path, rows(60), None, "--budget", "1e-9")
+    assert "1 of 48 rows measured once" in result.stderr
+    assert "rows measured: 1;" in result.stdout
 
 
 def test_noise_is_no_drift(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
