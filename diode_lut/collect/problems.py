@@ -132,7 +132,7 @@ def _shape_set(document: dict[str, Any], path: Path) -> list[Problem]:
         except ProblemError as error:  # noqa: PERF203
             left_out[str(error)] += 1
     for reason, count in sorted(left_out.items()):
-        _log.warning("%s: %d shapes left out: %s", printable(str(path)), count, reason)
+        _log.warning("%s: shapes left out: %d (%s)", printable(str(path)), count, reason)
     if not problems:
         raise CollectError(f"{path}: a shape set without a GEMM that tables know")
     return list(problems)

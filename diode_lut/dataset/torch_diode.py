@@ -165,13 +165,19 @@ def problem_of_key(op: str, key: str, layout: str) -> Problem:
     return problem_of_shape(op, _parsed(key, "a problem"), layout)
 
 
+_TYPES = ("M_dtype", "K_dtype", "out_dtype")
+
+
 def problem_of_shape(op: str, shape: dict[str, Any], layout: str) -> Problem:
     """The same for a KEY that is parsed."""
-    dtypes = sorted({str(shape.get(name)) for name in ("M_dtype", "K_dtype", "out_dtype")})
+    missing = [name for name in (*_TYPES, "M", "N", "K") if shape.get(name) is None]
+    if missing:
+        raise ProblemError(f"{', '.join(missing)}: missing")
+    dtypes = sorted({str(shape[name]) for name in _TYPES})
     if len(dtypes) > 1:
         raise ProblemError(f"dtype: a mix of {' and '.join(map(repr, dtypes))}")
-    sizes = {name: shape.get(name.upper()) for name in ("b", "m", "n", "k")}
-    return Problem.of(op, dtype=dtypes[0], layout=layout, **sizes)  # type: ignore[arg-type]  # that is what it checks
+    sizes = {"b": shape.get("B", 1), **{name: shape[name.upper()] for name in "mnk"}}
+    return Problem.of(op, dtype=dtypes[0], layout=layout, **sizes)
 
 
 def _parsed(value: Any, what: str) -> dict[str, Any]:

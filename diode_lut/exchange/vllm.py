@@ -38,7 +38,12 @@ def read(path: Path, facts: Facts, skipped: Skipped) -> Table:
     if not {"N", "K"} <= said.keys():
         raise ExchangeError(f"{path}: the name does not say N and K, as vLLM's do: N=1536,K=7168,device_name=...json")
     if facts.dtype is None:
-        raise ExchangeError(f"{path}: is for {said.get('dtype', 'a type')} that tables do not have: give --dtype")
+        what = (
+            f"its type is {said['dtype']}, which is none that tables have"
+            if "dtype" in said
+            else "its name says no type"
+        )
+        raise ExchangeError(f"{path}: {what}: give that of the GEMMs with --dtype")
     hardware = known_hardware(facts, path, said.get("device_name", "").replace("_", " "))
     found: dict[Problem, list[Config]] = {}
     for m, row in read_json(path, dict, "vLLM's configs, an object", facts.contents).items():

@@ -107,7 +107,7 @@ def test_torch_diodes_shape_sets(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         "addmm 256x1024x512 float16 nn align 16",
         "mm 256x1024x512 float16 nn align 16",
     ]
-    assert "1 shapes left out: dtype: a mix of 'float16' and 'int8'" in caplog.text
+    assert "shapes left out: 1 (dtype: a mix of 'float16' and 'int8')" in caplog.text
     path.write_text(json.dumps({"shapes": [SHAPE, {**SHAPE, "B": 4}]}))
     assert [problem.op for problem in read_problems(path)] == ["mm", "bmm"]
     for wrong in ({"shapes": [1]}, {"operations": {"mm": {}}}, {"operations": 1}, {"shapes": {"a": 1}}):
@@ -117,6 +117,18 @@ def test_torch_diodes_shape_sets(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     path.write_text(json.dumps({"shapes": [odd]}))
     with pytest.raises(CollectError, match="a shape set without a GEMM that tables know"):
         read_problems(path)
+
+
+def test_what_a_shape_lacks_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Types and sizes that are missing are called so; without B there is no batch."""
+    path = tmp_path / "shapes.json"
+    shapes = [
+        {name: value for name, value in SHAPE.items() if name != left_out} for left_out in ("out_dtype", "K", "B")
+    ]
+    path.write_text(json.dumps({"operations": {"mm": {"shapes": [*shapes, {"M": 64, "N": 64, "K": 64}]}}}))
+    assert list(map(str, read_problems(path))) == ["mm 256x1024x512 float16 nn align 16"]
+    for missing in ("out_dtype", "K", "M_dtype, K_dtype, out_dtype"):
+        assert f"shapes left out: 1 ({missing}: missing)" in caplog.text
 
 
 def test_batch_and_layout_have_defaults(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_vllms_configs_of_linear_layers(tmp_path: Path) -> None:
     ]
     assert table.hardware.called("h200")
     assert skipped.total() == 1
-    with pytest.raises(ExchangeError, match="is for fp8_w8a8 that tables do not have: give --dtype"):
+    with pytest.raises(ExchangeError, match="its type is fp8_w8a8, which is none that tables have: give "):
         read("vllm", path, Facts())
     experts = path.rename(tmp_path / "E=8,N=3584,device_name=NVIDIA_H200.json")
     with pytest.raises(ExchangeError, match="is for a fused mixture of experts"):
