@@ -21,6 +21,12 @@ from diode_lut.selection.sources import Threshold
 MAX_SIZE_SAMPLED = 1 << 16
 """The largest size at which the sources are asked, unless a bound or a row has a larger one."""
 
+MAX_SAMPLES = 256
+"""Maximum number of combinations of sizes at which the sources are asked, where several sizes may change.
+
+Estimating what no source has a time for takes the square of that.
+"""
+
 MAX_BORDERS = 64
 """Maximum number of sizes at which rows begin or end that are taken along one axis."""
 
@@ -214,6 +220,8 @@ def samples_over(
     """
     alone = len(axes) == 1
     along = [_sizes(selector, problem, axis, 1 if alone else 2) for axis in axes]
+    if not alone:
+        along = [_thinned(sizes, int(MAX_SAMPLES ** (1 / len(axes)))) for sizes in along]
     weights = [_weights(sizes) for sizes in along]
     samples = []
     for places in product(*(range(len(sizes)) for sizes in along)):
@@ -280,6 +288,13 @@ def _sizes(selector: Selector, problem: Problem, axis: Axis, step: int) -> list[
     powers = [1 << exponent for exponent in range(0, high.bit_length(), step)]
     ends = [axis.low] if axis.high is None else [axis.low, high]
     return sorted({*ends, *(size for size in (*powers, *borders) if axis.low <= size <= high)})
+
+
+def _thinned(sizes: list[int], most: int) -> list[int]:
+    """At most this many of the sizes, with the first and the last one, and in even steps between them."""
+    if len(sizes) <= most:
+        return sizes
+    return [sizes[round(place * (len(sizes) - 1) / (most - 1))] for place in range(most)]
 
 
 def _weights(sizes: Sequence[int]) -> list[float]:
