@@ -31,3 +31,9 @@ def test_padded_operands_are_measured(found: dict[str, Any], problem: str, pad: 
     tiled = [f"{kernel} 32x32x32 g8 s3 w4" for kernel in kernels]
     expected = {"aten", tiled[0], f"aten pad{pad}", *(f"{kernel} pad{pad}" for kernel in tiled)}
     assert found[f"{problem} {stage}"] == dict.fromkeys(expected, 1_000_000)
+
+
+@pytest.mark.parametrize(("late", "first"), [(0, 1e6), (1, 1e6), (2, 1e6), (20, 1e7)])
+def test_a_round_in_which_the_cpu_fell_behind_is_timed_again(found: dict[str, Any], late: int, first: float) -> None:
+    """A time that includes waiting for the CPU is replaced, unless the CPU falls behind each time."""
+    assert found[f"late {late}"][0] == [first]

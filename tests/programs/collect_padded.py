@@ -20,15 +20,27 @@ TILES = (32, 32, 32, 8, 3, 4)
 
 
 class Event:
-    """An event of a device on which all is done when a call returns."""
+    """An event of a device that is behind the CPU, but for the first ``late`` of all events that are asked.
+
+    Launches that it waits for take ten times as long.
+    """
+
+    late = 0
 
     def __init__(self, **_: Any) -> None:
         self.record = self.synchronize = lambda: None
+        self.waited = False
+
+    def query(self) -> bool:
+        """Whether the device got to the event before the CPU asked."""
+        self.waited = Event.late > 0
+        Event.late -= self.waited
+        return self.waited
 
     def elapsed_time(self, other: Event) -> float:
         """Milliseconds."""
         del other
-        return 1.0
+        return 10.0 if self.waited else 1.0
 
 
 def main(directory: Path) -> dict[str, Any]:
@@ -77,7 +89,15 @@ def main(directory: Path) -> dict[str, Any]:
     assert found == {
         name: {str(each.config): each.reason or each.ns for each in record.timings} for name, record in kept.items()
     }
-    return found
+    return found | {f"late {number}": rounds_with(number) for number in (0, 1, 2, 20)}
+
+
+def rounds_with(late: int) -> list[list[float]]:
+    """Nanoseconds of one function in two rounds on a device that waits for the first ``late`` launches."""
+    from diode_lut.collect.gemm import Bench
+
+    Event.late = late
+    return Bench().rounds([lambda: None], 2).tolist()
 
 
 if __name__ == "__main__":
