@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.selection.selector import ABSTAIN, Selector, Tier
-from diode_lut.selection.sources import TableSource
+from diode_lut.selection.sources import ModelSource, TableSource
 from diode_lut.settings import TIERS
 from diode_lut.table import Candidate, Entry, Table, read_table
+from tests.model import small
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 FAST = Config("triton_mm", (128, 128, 64, 8, 4, 8))
@@ -84,6 +86,23 @@ def test_decision() -> None:
     assert decision.entry is row
     assert decision.source is not None
     assert decision.source.digest == mine.digest
+
+
+@pytest.mark.parametrize(
+    ("gain", "expected", "taken"),
+    [(2000, 1.25, 0.8), (2000, 4.0, 0.5), (2000, 0.5, 1.0), (800, 2.0, 1.25)],
+    ids=["the model expects less", "more", "a loss", "the row has a loss"],
+)
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_gain_of_a_row_for_ranges_is_an_average(gain: int, expected: float, taken: float, exact: bool) -> None:
+    """A smaller gain that a model expects of a problem counts instead; that of a row for this problem alone counts."""
+    kind, point = (small.MM.op, small.MM.dtype, small.MM.layout, small.MM.align), (1024, 1024)
+    sizes = ((1, 1), point, point, point) if exact else (None, None, point, point)
+    row = Entry(*kind, *sizes, (Candidate(small.LARGE, gain),), epilogue="none")
+    knows = ModelSource(small.model(advantage=math.log(expected)), H200)
+    asked = Selector(H200, [tier("user", [table(row)]), Tier("model", (knows,))])
+    _, times = asked.times(small.MM, padding=False)
+    assert times[small.LARGE] == pytest.approx(1000 / gain if exact else taken, rel=1e-3)
 
 
 def test_steps_end_at_the_tier_that_answers() -> None:

@@ -1,8 +1,9 @@
 """What one kernel for all values of M is worth, and several for parts of their range, by measured times.
 
-The problems of a dataset that differ in M only are a family. The times are those of the final round. A config that was
-not timed at some M counts as further behind the best than at the nearest M at which it was, by a tenth per factor of
-two; one that was timed nowhere in the family counts as slower than aten by a tenth.
+The problems of a dataset that differ in M only are a family. The times are those of the final stage, and those of the
+sweep scaled to them. A config that was not timed at some M counts as further behind the best than at the nearest M at
+which it was, by a tenth per factor of two; one that was timed nowhere in the family counts as slower than aten by a
+tenth.
 The decisions are made as for a dynamic M that is bounded by the family's, with the table and the model that are given.
 Run ``python tools/score_dynamic.py TABLE MODEL DATASET...``.
 """
@@ -54,7 +55,7 @@ def families_in(datasets: Sequence[Path]) -> dict[Problem, Family]:
     """The bfloat16 problems that were timed at three values of M or more, by what they have in common."""
     records = chain.from_iterable(read_dataset(path) for path in datasets)
     found: defaultdict[Problem, dict[int, dict[Config, float]]] = defaultdict(dict)
-    for record in combined(each for each in records if each.stage == "final"):
+    for record in combined(records):
         problem, times = record.problem, {each.config: each.ns for each in record.timings if each.ns is not None}
         if problem.dtype == "bfloat16" and ATEN in times:
             aten = times[ATEN]

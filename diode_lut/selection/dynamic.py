@@ -33,8 +33,8 @@ MAX_BORDERS = 64
 PER_OCTAVE = 1.1
 """Factor by which a config is taken to fall behind the fastest, per factor of two away from sizes with a known time."""
 
-SAFE_TIME = 1.1
-"""Maximum time over aten's, at any size in the range, of a config that is taken instead of aten."""
+SAFE_TIME = 1.01
+"""Maximum time over aten's, as expected at any size in its part of the range, of a config that is taken."""
 
 _NEAR = 2.0
 """A size at which nothing answers counts only if the sizes that are answered are further than this in log2."""
@@ -84,10 +84,10 @@ def decide_over(
 ) -> Decision:
     """The decision for all sizes in the axes' ranges: the config with the least summed regret over them.
 
-    A config is safe if it is nowhere slower than aten by more than SAFE_TIME says; aten is always safe. The problem's
-    own sizes along the axes count only in the decision that leaves everything to Inductor, where no source says
-    anything about any size. Where most of what is measured was not measured with padding, what a model expects of
-    padding at other sizes does not count.
+    A config is safe if it is nowhere expected to need more than SAFE_TIME; aten is always safe. The problem's own sizes
+    along the axes count only in the decision that leaves everything to Inductor, where no source says anything about
+    any size. Where most of what is measured was not measured with padding, what a model expects of padding at other
+    sizes does not count.
     """
     samples = samples_over(selector, problem, axes, threshold, padding=padding)
     if padding and sum(map(_compared, samples)) < 0:

@@ -177,13 +177,19 @@ class Selector:
     ) -> tuple[Decision, Mapping[Config, float]]:
         """The decision for one problem, and the times of configs over that of aten, as far as sources know them.
 
-        The source that is asked first counts. No other config is faster than those of the decision, or than aten where
-        that is left to Inductor: whatever says so was asked later, or is not confident.
+        The source that is asked first counts. Only where the row that answers is for ranges of sizes, whose gains are
+        those of all its problems on average, a smaller gain that another source expects of this problem counts. No
+        other config is faster than those of the decision, or than aten where that is left to Inductor: whatever says so
+        was asked later, or is not confident.
         """
         decision = self.select(problem, threshold, padding=padding)
+        averaged = decision.entry is not None and not decision.entry.is_exact
         times: dict[Config, float] = {}
         for _, _, source in reversed(self._asked):
-            times.update(source.times(problem, padding=padding))
+            known = source.times(problem, padding=padding)
+            if averaged and source is decision.source:
+                known = {config: max(time, min(times.get(config, time), 1.0)) for config, time in known.items()}
+            times.update(known)
         times[ATEN] = 1.0
         named = {config: times[config] for config in decision.configs if config in times} or {ATEN: 1.0}
         least = max(named.values())

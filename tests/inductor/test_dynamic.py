@@ -41,7 +41,7 @@ def mm_at(m: int, *, most: int | None = 8192) -> Lowered:
 
 
 SMALL_AND_LARGE = (
-    {"m": [1, 63], "configs": [gains(MM, 1500), gains(OTHER, 960)]},
+    {"m": [1, 63], "configs": [gains(MM, 1500), gains(OTHER, 995)]},
     {"m": [64, 8192], "configs": [gains(OTHER, 1200), gains(MM, 700)]},
 )
 
@@ -69,9 +69,9 @@ def test_bounds_narrow_the_range(rows: Rows) -> None:
 
 @pytest.mark.usefixtures("one_kernel")
 def test_aten_where_no_kernel_is_safe(m: int, rows: Rows) -> None:
-    """A kernel that is much slower than the library at some size is not taken for all."""
+    """A kernel that is slower than the library at some size, by 2 %, is not taken for all."""
     rows(
-        {"m": [1, 63], "configs": [gains(MM, 1500), gains(OTHER, 700)]},
+        {"m": [1, 63], "configs": [gains(MM, 1500), gains(OTHER, 980)]},
         {"m": [64, 8192], "configs": [gains(OTHER, 1200), gains(MM, 700)]},
     )
     assert uses_aten(mm_at(m))
