@@ -18,6 +18,7 @@ from typing import Any
 from torch._inductor.dependencies import MemoryDep
 from torch._inductor.ir import (
     ChoiceCaller,
+    ComputedBuffer,
     FlexibleLayout,
     InputBuffer,
     Layout,
@@ -28,6 +29,7 @@ from torch._inductor.ir import (
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.scheduler import BaseSchedulerNode, FusionResult, Scheduler
 from torch._inductor.select_algorithm import TritonTemplateCaller
+from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
 from diode_lut.domain.errors import let_pass
@@ -38,7 +40,7 @@ from diode_lut.inductor.build_choice import build_choice, has_open_base
 from diode_lut.inductor.choices import config_of
 from diode_lut.inductor.dispatch import Branches, can_branch, take_part_in_codegen
 from diode_lut.inductor.epilogue import epilogue_of
-from diode_lut.inductor.problems import axes
+from diode_lut.inductor.problems import asked_about, axes, problem_of
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import leave
 from diode_lut.inductor.unfused import LAYOUT, SLOWER, UNKNOWN, shared, why_unfused
@@ -63,11 +65,14 @@ def with_epilogues(
 
     ``plain`` is what the matmul gets alone: ``aten``, the library's choice, or a Triton kernel; ``own_branches`` are
     the kernels for parts of a dynamic size's range that run instead. ``op`` is Inductor's, and not the problem's where
-    a bias is an epilogue. ``alone`` says that no other epilogue can follow.
+    a bias is an epilogue. ``alone`` says that no other epilogue can follow. Where layouts of inputs are not decided
+    yet, rows are asked about those that are likely, and not about those of ``problem``.
     """
     assumed: list[tuple[Any, Layout]] = []
     nodes = [_with_a_layout(node, assumed) for node in inputs.nodes()]
     fixed = MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype)
+    likely = problem_of(fixed, op) if assumed else None
+    problem = problem if likely is None else asked_about(likely, fixed)
     layout = copy.copy(plain.layout).as_fixed()
     build = partial(build_choice, inputs=fixed, op=op, layout=layout)
     own = config_of(plain)
@@ -105,9 +110,22 @@ def _with_a_layout(node: Any, assumed: list[tuple[Any, Layout]]) -> Any:
     layout = node.get_layout()
     if not isinstance(layout, FlexibleLayout) and not has_open_base(node):
         return node
-    likely = copy.copy(layout).as_fixed()
+    likely = _likely_layout(node, layout)
     assumed.append((node, likely))
     return TensorBox.create(InputBuffer(name=node.get_name(), layout=likely))
+
+
+def _likely_layout(node: Any, layout: Layout) -> Layout:
+    """The layout that Inductor decides on in the end if nothing else asks for one: in the order in which data is read.
+
+    So the copy of a column-major matrix that padding makes is column-major.
+    """
+    buffer = V.graph.try_get_buffer(node.get_name())
+    if isinstance(layout, FlexibleLayout) and isinstance(buffer, ComputedBuffer):
+        order = buffer.get_fill_order()
+        if order:
+            return layout.as_fill_order(order)
+    return copy.copy(layout).as_fixed()
 
 
 class _Deferred(ChoiceCaller):

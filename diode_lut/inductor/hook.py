@@ -23,7 +23,7 @@ from diode_lut.inductor.dispatch import Branches, branches, can_branch
 from diode_lut.inductor.epilogue import may_be_followed
 from diode_lut.inductor.fusion import with_epilogues
 from diode_lut.inductor.names import UIDS
-from diode_lut.inductor.padding import decide
+from diode_lut.inductor.padding import decide, followed
 from diode_lut.inductor.problems import axes
 from diode_lut.inductor.snapshot import forget_what_was_taken_over, snapshot
 from diode_lut.inductor.switch import OFF, cache_identity, follow, is_off, leave
@@ -127,8 +127,9 @@ class _Question:
             choices: Choices | None = list(self._branches.triton[:1])
         else:
             choices = None if decision is None else answer(decision, self._build, pad)
-        if decision is not None and pad == 1 and DOMAINS[self.op].epilogues != (NO_EPILOGUE,):
-            choices = self._with_epilogues(decision.problem, choices)
+        if decision is not None and DOMAINS[self.op].epilogues != (NO_EPILOGUE,):
+            problem = followed(decision, pad, self.inputs, self.op)
+            choices = choices if problem is None else self._with_epilogues(problem, choices)
         if self.op == "addmm":
             _answered.inputs = [ref(node) for node in self.inputs.mat1mat2()] if choices else []
         return choices

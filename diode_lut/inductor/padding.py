@@ -99,6 +99,20 @@ def decide(inputs: Any, op: str, *, fast: bool | None = None) -> tuple[Decision 
     return snapshot().decide(asked, inputs.device(), padding=False, axes=axes(inputs, op)), 1
 
 
+def followed(decision: Decision, pad: int, inputs: Any, op: str) -> Problem | None:
+    """The problem that pointwise work may follow, where a matmul with these KernelInputs was decided with ``pad``.
+
+    That of padded operands is a problem of its own, whose rows are aligned. None where the result is cut to its size
+    before anything follows, and for padded operands with sizes that may change.
+    """
+    if pad == 1:
+        return decision.problem
+    problem = None if axes(inputs, op) else problem_of(inputs, op)
+    if problem is None or (problem.m, problem.n) != (decision.problem.m, decision.problem.n):
+        return None
+    return asked_about(problem, inputs)
+
+
 def _is_answered(matmul: Node) -> bool:
     *bias, a, b = matmul.args[: 3 if _OPS[matmul.target] == "addmm" else 2]
     tensors = _values((a, b, *bias))

@@ -226,11 +226,36 @@ def test_what_rows_say_of_the_epilogue(rows: Rows, configs: dict[str, Any], expe
     assert reasons(EPILOGUES["relu"][1], *LINEAR) == {expected: 1}
 
 
+TRANSPOSED = [Input((1024, 512)), *LINEAR[1:]]
+
+
+def test_an_input_whose_layout_is_not_decided_yet(tmp_path: Path, rows: Rows) -> None:
+    """The row for the layout that Inductor decides on last answers, and its kernel reads that layout."""
+    rows(*by_class(any=ATEN), {"op": "addmm", "layout": "tt", "epilogue": "light", "configs": [SMALL]})
+    lowered = lower(lambda x, w, b, r: linear(x.t() * 3, w, b).relu(), *TRANSPOSED)
+    assert tiles(lowered) == [[64, 64, 32, 8]]
+    compile_triton(lowered.triton_templates[0], tmp_path)
+    assert "empty_strided_cuda((512, 1024), (1, 512), torch.bfloat16)" in lowered.code
+
+
+@torch.library.custom_op("diode_lut_tests::in_order", mutates_args=())
+def in_order(x: torch.Tensor) -> torch.Tensor:
+    """An op that Inductor calls with the strides that eager mode has."""
+    return x.sum()
+
+
+in_order.register_fake(lambda x: x.new_empty(()))
+
+
 def test_layouts_that_come_out_otherwise(rows: Rows) -> None:
-    """Where the layout of an input is decided last, and not as the kernel needs it, that is the reason."""
+    """Where another op decides on the layout of an input, and not as the fused kernel needs it, that is the reason."""
     rows(*by_class(any=SMALL, none=ATEN))
-    inputs = [Input((1024, 512)), *LINEAR[1:]]
-    assert reasons(lambda x, w, b, r: linear(x.t() * 3, w, b).relu(), *inputs) == {("light", unfused.LAYOUT): 1}
+
+    def both(x: Any, w: Any, b: Any, r: Any) -> Any:
+        packed = torch.ops.aten.clone.default(x.t() * 3, memory_format=torch.contiguous_format)
+        return linear(packed, w, b).relu(), in_order(packed)
+
+    assert reasons(both, *TRANSPOSED) == {("light", unfused.LAYOUT): 1}
 
 
 def test_only_the_kernel_of_the_epilogue_at_hand_is_made(rows: Rows) -> None:

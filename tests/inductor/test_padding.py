@@ -116,6 +116,36 @@ def test_the_library_multiplies_padded_operands(mode: str, rows: Rows, asked: li
     assert (lowered.extern, lowered.triton_templates, asked) == (["mm"], [], [])
 
 
+@pytest.mark.parametrize(("op", "biased"), [("mm", False), ("addmm", False), ("addmm", True)])
+@pytest.mark.parametrize("fused", [MM, ATEN], ids=["fused", "apart"])
+def test_an_epilogue_of_a_padded_matmul(
+    fused: dict[str, Any], op: str, biased: bool, mode: str, rows: Rows, asked: list[str]
+) -> None:
+    """Behind padded operands the row of the padded problem with the epilogue decides, as behind aligned ones."""
+    function, inputs, _ = OPS[op]
+    inputs = [Input((1000, 504)), *inputs[1:]] if biased else inputs
+    rows(
+        {"align": 2, "configs": [padded_to(ATEN, 8)]},
+        {"op": "mm" if biased else op, "align": 16, "epilogue": "medium" if biased else "light", "configs": [fused]},
+    )
+    with diode_lut.profile_predictions() as counts:
+        lowered = compiled(lambda *operands: function(*operands).relu(), *inputs)
+    assert PADDED in lowered.code
+    assert len(lowered.triton_templates) == (fused is MM)
+    assert (len(lowered.extern), asked) == (fused is ATEN, [])
+    assert counts.total_predictions == counts.hits["user"] == (2 if fused is MM else 1)
+
+
+def test_padded_gemms_without_epilogues(rows: Rows) -> None:
+    """With the setting off, the kernel that had the operands padded runs whatever follows."""
+    rows(
+        {"align": 2, "configs": [padded_to(ATEN, 8)]},
+        {"align": 16, "epilogue": "light", "configs": [MM]},
+    )
+    with diode_lut.config.patch(epilogues=False):
+        assert compiled(lambda a, b: (a @ b).relu(), A, B).extern == ["mm"]
+
+
 @pytest.mark.parametrize("config", [ATEN, MM])
 def test_a_row_without_padding_has_none(config: dict[str, Any], mode: str, rows: Rows, asked: list[str]) -> None:
     """Where the row's first config that can run has no padding, Inductor neither pads nor benchmarks."""

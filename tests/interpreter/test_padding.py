@@ -35,6 +35,18 @@ def test_the_library_on_padded_operands(found: dict[str, Any]) -> None:
     assert (case["padded"], case["asked"], case["templates"], case["library"]) == (True, [], 0, 3)
 
 
+@pytest.mark.parametrize("epilogue", ["relu", "gelu"])
+@pytest.mark.parametrize(("n", "fused"), [(48, 1), (51, 0)])
+def test_epilogues_of_padded_operands(found: dict[str, Any], epilogue: str, n: int, fused: int) -> None:
+    """Behind a matmul of which only K is padded, a row's kernel is right with the epilogue in it.
+
+    Where N is padded too, the result is cut before the epilogue, and the library multiplies.
+    """
+    case = found[f"{epilogue} {n}"]
+    assert case["error"] < 4 * ROUNDING["torch.bfloat16"]
+    assert (case["padded"], case["templates"], case["library"]) == (True, fused, 3 - fused)
+
+
 def test_tensor_descriptors_of_padded_operands(found: dict[str, Any]) -> None:
     """A kernel that loads through tensor descriptors is right on operands that it could not have without padding."""
     case = found["tma"]

@@ -36,6 +36,8 @@ def main(directory: str) -> dict[str, Any]:
         "addmm": lambda *operands: torch.addmm(*operands, beta=0.5, alpha=2),
         "addmm of a matrix": torch.addmm,
         "bmm": torch.bmm,
+        "relu": lambda x, w, b: torch.nn.functional.linear(x, w, b).relu(),
+        "gelu": lambda x, w, b: torch.nn.functional.gelu(torch.nn.functional.linear(x, w, b), approximate="tanh"),
         "linear": lambda x, w, b: torch.nn.functional.gelu(torch.nn.functional.linear(x, w, b)),
     }
     table = Tables(Path(directory))
@@ -48,6 +50,12 @@ def main(directory: str) -> dict[str, Any]:
                 found[f"{op} {mode} {dtype}"] = run(functions[op], shapes, path, dtype, mode=mode)
     path = table("library", {"align": 2, "configs": [{**ATEN, "pad": 8}]})
     found["library"] = run(functions["linear"], SHAPES["linear"], path, torch.bfloat16)
+    for name, epilogue in (("light", "relu"), ("heavy", "gelu")):
+        rows = [{"align": 2, "configs": [{**ATEN, "pad": 8}]}, {"align": 16, "epilogue": name, "configs": [MM]}]
+        path = table("epilogue", *rows)
+        for n in (48, 51):
+            shapes = [(2, 20, 77), (n, 77), (n,)]
+            found[f"{epilogue} {n}"] = run(functions[epilogue], shapes, path, torch.bfloat16)
     path = table("tma", {"op": "mm", "align": 2, "configs": [{**TMA, "pad": 8}]})
     found["tma"] = run(functions["mm"], SHAPES["mm"], path, torch.bfloat16)
     path = table("dynamic", {"op": "mm", "align": 2, "configs": [{**MM, "pad": 8}]})
