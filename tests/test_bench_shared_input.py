@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bench_shared_input import PROLOGUE_WAYS, SHARED_WAYS, measure, read, table, tiny_cases
+from bench_shared_input import PROLOGUE_WAYS, SHARED_WAYS, measure, table, tiny_cases
+from modelbench.ways import read
 
 
 def test_all_ways_give_the_same_results(tmp_path: Path) -> None:

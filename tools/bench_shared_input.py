@@ -16,31 +16,16 @@ that runs out of memory, or does not compile, has its error in the place of time
 from __future__ import annotations
 
 import argparse
-import json
-import re
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from modelbench.dynamic import bound, fresh, milliseconds, note
+from modelbench.dynamic import milliseconds
+from modelbench.ways import Line, Results, Way, compiled, difference, measure_missing, read
 from torch import Tensor
-from torch._inductor.utils import fresh_cache, run_and_get_code
+from torch._inductor.utils import fresh_cache
 from torch.nn import functional
-
-import diode_lut
-
-Results = Sequence[Tensor]
-Line = dict[str, Any]
-
-
-class Way(NamedTuple):
-    """How a case is compiled: which of its functions, the setting ``policy``, and options of Inductor."""
-
-    function: str
-    policy: str = "off"
-    options: Mapping[str, Any] = {}
 
 
 class Case(NamedTuple):
@@ -97,6 +82,9 @@ PROLOGUE_SIZES = {
 THEN = ("one", "fused")
 """What the names of ways begin with that Inductor does not take by itself."""
 
+LIMIT = 120.0
+"""Seconds after which a case counts as hung."""
+
 CASES = {
     **SHARED,
     **{
@@ -123,11 +111,8 @@ def main() -> None:
 
 def measure(out: Path, budget: float, device: str, *, tiny: bool = False) -> None:
     """Add a line for each case that has none yet, until ``budget`` seconds are over."""
-    until = time.monotonic() + budget
-    done = {line["case"] for line in read(out)}
-    for name, case in (tiny_cases() if tiny else CASES).items():
-        if name not in done and time.monotonic() < until:
-            note(out, case=name, **measured(case, device))
+    cases = tiny_cases() if tiny else CASES
+    measure_missing(out, cases, lambda name: measured(cases[name], device), device, budget, LIMIT)
 
 
 def tiny_cases() -> dict[str, Case]:
@@ -139,44 +124,21 @@ def tiny_cases() -> dict[str, Case]:
     }
 
 
-def read(out: Path) -> list[Line]:
-    """The lines of the results; none if there is no such file."""
-    return [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()] if out.exists() else []
-
-
 def measured(case: Case, device: str) -> Line:
-    """Milliseconds, kernels and relative differences from float64 of each way, or the error."""
+    """Milliseconds, kernels and relative differences from float64 of each way; RuntimeError where one fails."""
     torch.manual_seed(0)
     torch._dynamo.reset()
     x = torch.randn(case.m, case.k, device=device, dtype=torch.float32 if case.prologue == "cast" else torch.bfloat16)
     weights = [torch.randn(n, case.k, device=device, dtype=torch.bfloat16) / case.k**0.5 for n in case.n]
     functions = functions_of(case, x, weights)
     exact = case.combine([case.before(x).double() @ weight.double().t() for weight in weights])
-    steps, kernels, differences = {}, {}, {}
-    try:
-        with fresh_cache(), torch.no_grad():
-            for name, way in ways_of(case, device).items():
-                steps[name], kernels[name], results = compiled(*functions[way.function], way)
-                differences[name] = max(map(difference, results, exact))
-            return {"ms": milliseconds(steps, device), "kernels": kernels, "difference": differences}
-    except RuntimeError as error:
-        return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
-
-
-def compiled(
-    function: Callable[..., Results], operands: Sequence[Tensor], way: Way
-) -> tuple[Callable[[], Results], int, Results]:
-    """What runs the function, how many kernels that calls, and its results."""
-    with diode_lut.config.patch(policy=way.policy):
-        run = torch.compile(fresh(function), dynamic=False, options=dict(way.options) or None)
-        results, codes = run_and_get_code(run, *operands)
-    kernels = sum(len(re.findall(r"\.run\(|extern_kernels\.\w+\(", code)) for code in codes)
-    return bound(run, operands), kernels, results
-
-
-def difference(result: Tensor, exact: Tensor) -> float:
-    """Relative to the norm of the exact result."""
-    return float((result.double() - exact).norm() / exact.norm())
+    with fresh_cache(), torch.no_grad():
+        ways = {name: compiled(*functions[way.function], way) for name, way in ways_of(case, device).items()}
+        return {
+            "ms": milliseconds({name: way.step for name, way in ways.items()}, device),
+            "kernels": {name: way.kernels for name, way in ways.items()},
+            "difference": {name: max(map(difference, way.results, exact)) for name, way in ways.items()},
+        }
 
 
 def ways_of(case: Case, device: str) -> dict[str, Way]:
