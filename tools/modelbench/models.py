@@ -9,7 +9,15 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
-from modelbench.networks import GatedMLP, LlamaDecoder, RecommenderMLP, UNetBlock
+from modelbench.networks import (
+    FlexAttention,
+    Float8Linear,
+    GatedMLP,
+    LlamaDecoder,
+    LlamaLayers,
+    RecommenderMLP,
+    UNetBlock,
+)
 from torch import Tensor, nn
 
 SEED = 0
@@ -153,6 +161,26 @@ def _llama_decode(tiny: bool) -> Workload:
     return Workload(model, (tokens, position, keys, values))
 
 
+def _llama_layers(tiny: bool, tokens: int, layers: int, **options: Any) -> Workload:
+    width, hidden, heads = (64, 128, (4, 2)) if tiny else (4096, 14_336, (32, 8))
+    model = LlamaLayers(width, hidden, heads, 1 if tiny else layers, **options)
+    return Workload(model, (torch.randn(tokens, width),))
+
+
+def _llama_float8(tiny: bool) -> Workload:
+    return _llama_layers(tiny, 32 if tiny else 2048, 2, linear=Float8Linear)
+
+
+def _llama_float8_few(tiny: bool) -> Workload:
+    return _llama_layers(tiny, 16, 2, linear=Float8Linear)
+
+
+def _llama_flex(tiny: bool) -> Workload:
+    tokens, window = (256, 128) if tiny else (4096, 1024)
+    attentions = [FlexAttention(tokens, window), FlexAttention(tokens, None)]
+    return _llama_layers(tiny, tokens, 2, attentions=attentions[:1] if tiny else attentions)
+
+
 def _vit(tiny: bool) -> Workload:
     from timm.models.vision_transformer import VisionTransformer
 
@@ -211,6 +239,9 @@ MODELS = {
     "gpt2": Model("GPT-2, 2 layers and vocabulary, 4 x 512 tokens", _gpt2, ("transformers",)),
     "llama-prefill": Model("Llama 3 8B, 4 layers, prefill of 2,048 tokens", _llama_prefill, ("transformers",)),
     "llama-decode": Model("Llama 3 8B, 4 layers, one token of 16 sequences", _llama_decode),
+    "llama-fp8": Model("Llama 3 8B in float8, 2 layers, 2,048 tokens", _llama_float8),
+    "llama-fp8-few": Model("Llama 3 8B in float8, 2 layers, 16 tokens", _llama_float8_few),
+    "llama-flex": Model("Llama 3 8B, flex attention, window of 1,024 and causal, 4,096 tokens", _llama_flex),
     "unet": Model("UNet block with attention, 8 x 640 x 32 x 32", _unet),
     "gated-mlp": Model("gated MLP, 2,048 x 1000, hidden 2731", _gated_mlp),
     "adapted-mlp": Model("gated MLP with adapters of rank 16", _adapted_mlp),

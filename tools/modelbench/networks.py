@@ -1,12 +1,13 @@
-"""Networks written out here, so that no other package is needed: MLPs, one token through Llama, a block of a UNet."""
+"""Networks written out here, so that no other package is needed: MLPs, layers of Llama, a block of a UNet."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import create_block_mask, create_mask, flex_attention
 from torch.nn.functional import gelu, scaled_dot_product_attention, silu
 
 
@@ -105,16 +106,43 @@ class _DecoderLayer(nn.Module):
         return result
 
 
-class LlamaLayers(nn.Module):
-    """Llama's layers without its vocabulary: tokens x width, of one sequence in which each token sees those before it.
+Linear = Callable[[int, int], nn.Module]
+"""Makes a linear layer without bias, of an input's and a result's width."""
 
-    Projections that read the same input are one matmul, as servers have them, and there are no positions.
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Attention over queries, keys and values, of batch x heads x tokens x size."""
+
+
+def plain_linear(inputs: int, outputs: int) -> nn.Module:
+    """In the type of its input."""
+    return nn.Linear(inputs, outputs, bias=False)
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Each token sees those before it."""
+    return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
+class LlamaLayers(nn.Module):
+    """Llama's layers without its vocabulary: tokens x width, of one sequence, without positions.
+
+    Projections that read the same input are one matmul, as servers have them. Layers take turns with ``attentions``.
     """
 
-    def __init__(self, width: int, hidden: int, heads: tuple[int, int], layers: int) -> None:
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        heads: tuple[int, int],
+        layers: int,
+        linear: Linear = plain_linear,
+        attentions: Sequence[Attend] = (causal,),
+    ) -> None:
         super().__init__()
         self.width = width
-        self.layers = nn.ModuleList(_CausalLayer(width, hidden, heads) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            _Layer(width, hidden, heads, linear, attentions[index % len(attentions)]) for index in range(layers)
+        )
         self.norm = nn.RMSNorm(width, eps=1e-5)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,23 +152,73 @@ class LlamaLayers(nn.Module):
         return result
 
 
-class _CausalLayer(nn.Module):
-    def __init__(self, width: int, hidden: int, heads: tuple[int, int]) -> None:
+class _Layer(nn.Module):
+    def __init__(self, width: int, hidden: int, heads: tuple[int, int], linear: Linear, attend: Attend) -> None:
         super().__init__()
         self.size = width // heads[0]
         self.parts = [width, heads[1] * self.size, heads[1] * self.size]
-        self.qkv = nn.Linear(width, sum(self.parts), bias=False)
-        self.o = nn.Linear(width, width, bias=False)
-        self.gate_up, self.down = nn.Linear(width, 2 * hidden, bias=False), nn.Linear(hidden, width, bias=False)
+        self.qkv, self.o = linear(width, sum(self.parts)), linear(width, width)
+        self.gate_up, self.down = linear(width, 2 * hidden), linear(hidden, width)
         self.before, self.between = nn.RMSNorm(width, eps=1e-5), nn.RMSNorm(width, eps=1e-5)
+        self.attend = attend
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (_heads(part[None], self.size) for part in self.qkv(self.before(x)).split(self.parts, dim=-1))
-        seen = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        x = x + self.o(seen.transpose(1, 2).flatten(2)[0])
+        x = x + self.o(self.attend(q, k, v).transpose(1, 2).flatten(2)[0])
         gate, up = self.gate_up(self.between(x)).chunk(2, dim=-1)
         result: Tensor = x + self.down(silu(gate) * up)
         return result
+
+
+class Float8Linear(nn.Module):
+    """A linear layer in float8 with a scale for each row of its input, found at run time, and of its weight.
+
+    This is how torchao calls the library. In float64, its input is rounded to float8 all the same.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        weight, scale = _in_float8(nn.Linear(inputs, outputs, bias=False).weight.detach())
+        self.register_buffer("weight", weight)
+        self.register_buffer("scale", scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rounded, scale = _in_float8(x)
+        if self.weight.dtype == torch.float64:
+            return (rounded.double() * scale) @ (self.weight * self.scale).t()
+        return torch._scaled_mm(rounded, self.weight.t(), scale, self.scale.t(), out_dtype=x.dtype, use_fast_accum=True)
+
+
+def _in_float8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of a matrix as they are rounded to float8, and what each is to be multiplied with, in float32."""
+    most = torch.finfo(torch.float8_e4m3fn).max
+    wide = x if x.dtype == torch.float64 else x.float()
+    scale = wide.abs().amax(1, keepdim=True).clamp(min=1e-12) / most
+    return (wide / scale).clamp(-most, most).to(torch.float8_e4m3fn), scale
+
+
+class FlexAttention(nn.Module):
+    """Flex attention in which each token sees itself and those before it, of the last ``window`` if that is not None.
+
+    Where it is not compiled, attention with the same mask.
+    """
+
+    def __init__(self, tokens: int, window: int | None) -> None:
+        super().__init__()
+
+        def visible(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            before = query >= key
+            return before if window is None else before & (query - key < window)
+
+        device = torch.get_default_device()
+        self.block_mask = create_block_mask(visible, None, None, tokens, tokens, device=device)
+        self.mask = create_mask(visible, 1, 1, tokens, tokens, device=device)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            result: Tensor = flex_attention(q, k, v, block_mask=self.block_mask, enable_gqa=True)
+            return result
+        return scaled_dot_product_attention(q, k, v, attn_mask=self.mask, enable_gqa=True)
 
 
 def _heads(x: Tensor, size: int) -> Tensor:
