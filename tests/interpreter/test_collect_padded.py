@@ -1,4 +1,4 @@
-"""Measuring kernels on padded operands, on the device on which Triton's interpreter executes them."""
+"""Measuring kernels on padded operands, and on float8, on the device on which Triton's interpreter executes them."""
 
 from __future__ import annotations
 
@@ -31,6 +31,21 @@ def test_padded_operands_are_measured(found: dict[str, Any], problem: str, pad: 
     tiled = [f"{kernel} 32x32x32 g8 s3 w4" for kernel in kernels]
     expected = {"aten", tiled[0], f"aten pad{pad}", *(f"{kernel} pad{pad}" for kernel in tiled)}
     assert found[f"{problem} {stage}"] == dict.fromkeys(expected, 1_000_000)
+
+
+@pytest.mark.parametrize("stage", ["sweep", "final"])
+@pytest.mark.parametrize(
+    "problem",
+    [
+        "scaled_mm tensor-bfloat16-fast 48x64x96 float8_e4m3fn nt align 16",
+        "scaled_mm row-bfloat16-fast 33x64x96 float8_e4m3fn nt align 16",
+        "scaled_mm tensor-bfloat16 48x64x96 float8_e5m2 nt align 16",
+    ],
+)
+def test_float8_is_measured(found: dict[str, Any], problem: str, stage: str) -> None:
+    """Both stages run the library and both templates with scales of tensors and of rows, and gradients in float8."""
+    kernels = ["triton_mm 32x32x32 g8 s3 w4", "triton_mm_persistent_tma 32x32x32 g8 s3 w4"]
+    assert found[f"{problem} {stage}"] == dict.fromkeys(["aten", *kernels], 1_000_000)
 
 
 @pytest.mark.parametrize(("late", "first"), [(0, 1e6), (1, 1e6), (2, 1e6), (20, 1e7)])

@@ -1,4 +1,4 @@
-"""Sweeps padded operands on the interpreter's device, as JSON for tests/interpreter/test_collect_padded.py.
+"""Sweeps padded operands, and float8, on the interpreter's device, as JSON for tests/interpreter/test_collect_padded.py.
 
 ``python collect_padded.py DIRECTORY``: a dataset and a table go there. Times are those of a device that takes a
 millisecond for everything; results are checked.
@@ -54,7 +54,7 @@ def main(directory: Path) -> dict[str, Any]:
     from diode_lut.dataset import DatasetWriter, read_dataset
     from diode_lut.domain.problem import Problem
     from diode_lut.kernels.config import ATEN, Config
-    from diode_lut.kernels.padding import pad_multiple
+    from diode_lut.kernels.padding import PADDED_OPS, pad_multiple
 
     def lost(loss: Loss) -> None:
         raise SystemExit(str(loss))
@@ -63,19 +63,20 @@ def main(directory: Path) -> dict[str, Any]:
         Problem.of("mm", 40, 51, 77, dtype="bfloat16", layout="nt"),
         Problem.of("addmm", 24, 48, 1029, dtype="float16", layout="nn"),  # Inductor pads long rows even further
         Problem.of("bmm", 20, 30, 45, dtype="float32", layout="nt", b=3),
+        Problem.of("scaled_mm", 48, 64, 96, dtype="float8_e4m3fn", layout="nt", variant="tensor-bfloat16-fast"),
+        Problem.of("scaled_mm", 33, 64, 96, dtype="float8_e4m3fn", layout="nt", variant="row-bfloat16-fast"),
+        Problem.of("scaled_mm", 48, 64, 96, dtype="float8_e5m2", layout="nt", variant="tensor-bfloat16"),
     ]
     found: dict[str, Any] = {}
     header = find_setup("cuda", "sweep", "default").header
     with DatasetWriter(directory / "padded.msgpack", header) as writer:
         for problem in problems:
-            kernel, pad = (
-                Config("triton_bmm" if problem.op == "bmm" else "triton_mm", TILES),
-                pad_multiple(problem.dtype),
-            )
-            plain = [ATEN, kernel]
+            plain = [ATEN, Config("triton_bmm" if problem.op == "bmm" else "triton_mm", TILES)]
             if problem.op != "bmm":
                 plain.append(Config("triton_mm_persistent_tma", TILES))
-            configs = (*plain[:2], *(config.padded(pad) for config in plain))
+            configs = tuple(plain)
+            if problem.op in PADDED_OPS:
+                configs = (*plain[:2], *(config.padded(pad_multiple(problem.dtype)) for config in plain))
             (swept,) = measure_sweep([Task(problem, configs)], "cuda", Watch(lost), "default")
             assert swept.record is not None, swept
             (task,) = finalists([swept.record], [problem], header.hardware)
