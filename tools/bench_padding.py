@@ -1,9 +1,10 @@
 """Whether compiles agree on padding, and how fast the result is: needs a GPU.
 
-``python tools/bench_padding.py CASE [--compiles 128] [--parallel 8]`` compiles a module again and again, each time in a
-new process with cold caches, several at the same time, so that each sees a busy machine. It prints how often which
-matmuls were padded, and afterwards the time of the module in a process of its own. The tables are those that
-``DIODE_LUT_TABLES`` names; with ``DIODE_LUT_POLICY=off`` Inductor's benchmark decides.
+``python tools/bench_padding.py CASE --out padding.jsonl`` compiles a module again and again, each time in a new process
+with cold caches, several at the same time, so that each sees a busy machine, and then three times alone. It prints how
+often which matmuls were padded, and the times of the module in the processes that were alone. The tables are those that
+``DIODE_LUT_TABLES`` names; with ``DIODE_LUT_POLICY=off`` Inductor's benchmark decides. Each compile is a line of the
+results; run again with the same file, it goes on. ``--device cpu --tiny`` tries this out; nothing is padded there.
 """
 
 from __future__ import annotations
@@ -11,55 +12,102 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from modelbench.records import append, read
+
 CASES = ("mlp", "addmm")
-LAUNCHES = 200
+LIMIT = 300
+"""Seconds after which a compile counts as hung."""
 
 
 def main() -> None:
     """Compile in processes, and say what they decided."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("case", choices=CASES, help="gated MLP 1000x2731 with adapters, or addmm 1434x1703x4492 tn")
-    parser.add_argument("--compiles", type=int, default=128, help="number of compiles (default: 128)")
-    parser.add_argument("--parallel", type=int, default=8, help="number at the same time (default: 8)")
-    parser.add_argument("--once", action="store_true", help="compile in this process, and print JSON")
-    arguments = parser.parse_args()
-    if arguments.once:
-        print(json.dumps(compile_once(arguments.case)))
+    options = _parser().parse_args()
+    if options.once:
+        print(json.dumps(compile_once(options.case, options.device, options.tiny)))
         return
-    with ThreadPoolExecutor(arguments.parallel) as pool:
-        found = list(pool.map(in_new_process, [arguments.case] * arguments.compiles))
-    for decisions, count in Counter(json.dumps(each["decisions"]) for each in found).most_common():
-        print(f"{count} of {len(found)} compiles:")
-        for matmul, padded in json.loads(decisions):
-            print(f"  {matmul}: {'padded' if padded else 'not padded'}")
-    alone = [in_new_process(arguments.case)["ms"] for _ in range(3)]
-    print(f"{arguments.case}: {min(alone):.4f} to {max(alone):.4f} ms in three processes, each alone")
+    key = {"case": options.case, "policy": os.environ.get("DIODE_LUT_POLICY", "")}
+    until = time.monotonic() + options.seconds
+    add = partial(add_compile, options, key, until)
+    missing = partial(missing_compiles, options.out, key)
+    with ThreadPoolExecutor(options.parallel) as pool:
+        list(pool.map(add, [False] * missing(False, options.compiles)))
+    for _ in range(missing(True, options.alone)):
+        add(True)
+    print(summary(options.case, found(options.out, key)))
 
 
-def in_new_process(case: str) -> dict[str, Any]:
-    """What ``compile_once`` returns in a new process with cold caches."""
-    with tempfile.TemporaryDirectory() as cache:
-        command = [sys.executable, __file__, case, "--once"]
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(done.stderr)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("case", choices=CASES, help="gated MLP 1000x2731 with adapters, or addmm 1434x1703x4492 tn")
+    parser.add_argument("--out", type=Path, default=Path("padding.jsonl"))
+    parser.add_argument("--compiles", type=int, default=128, help="number of compiles (default: %(default)s)")
+    parser.add_argument("--alone", type=int, default=3, help="number that have the machine to themselves (default: 3)")
+    parser.add_argument("--parallel", type=int, default=8, help="number at the same time (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=480, help="start no compile after this time")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="try it out with small matrices")
+    parser.add_argument("--once", action="store_true", help="compile in this process, and print JSON")
+    return parser
 
 
-def compile_once(case: str) -> dict[str, Any]:
-    """What Inductor decided for each matmul that it could pad, and the median time of the result in milliseconds."""
+def found(out: Path, key: dict[str, str]) -> list[dict[str, Any]]:
+    """What the results have of a case and a policy."""
+    lines = read([out]) if out.exists() else []
+    return [line for line in lines if all(line[name] == value for name, value in key.items())]
+
+
+def missing_compiles(out: Path, key: dict[str, str], alone: bool, wanted: int) -> int:
+    """How many compiles, with the machine for themselves or not, the results lack."""
+    return max(wanted - sum(line["alone"] is alone for line in found(out, key)), 0)
+
+
+def add_compile(options: argparse.Namespace, key: dict[str, str], until: float, alone: bool) -> None:
+    """Add a line of what ``compile_once`` returns in a new process with cold caches, or of its error."""
+    if time.monotonic() >= until:
+        return
+    command = [sys.executable, __file__, options.case, "--once", "--device", options.device]
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
+        # What is compiled is a handful of kernels, and the start of a process for each core would take longer.
+        environment = {"TORCHINDUCTOR_COMPILE_THREADS": "2", **os.environ, "TORCHINDUCTOR_CACHE_DIR": cache}
+        try:
+            command += ["--tiny"] * options.tiny
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT)
+            line = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"error": done.stderr[-2000:]}
+        except subprocess.TimeoutExpired:
+            line = {"error": f"took over {LIMIT} s"}
+    append(options.out, {**key, "alone": alone, **line})
+
+
+def summary(case: str, lines: Sequence[dict[str, Any]]) -> str:
+    """How often which matmuls were padded, and the times of those that were alone."""
+    right = [line for line in lines if "error" not in line]
+    rows = []
+    for decisions, count in Counter(json.dumps(line["decisions"]) for line in right).most_common():
+        rows.append(f"{count} of {len(right)} compiles:")
+        rows += [f"  {matmul}: {'padded' if padded else 'not padded'}" for matmul, padded in json.loads(decisions)]
+    times = [line["ms"] for line in right if line["alone"]]
+    if times:
+        rows.append(f"{case}: {min(times):.4f} to {max(times):.4f} ms in {len(times)} processes, each alone")
+    rows += [f"failed: {line['error']}" for line in lines if "error" in line]
+    return "\n".join(rows)
+
+
+def compile_once(case: str, device: str, tiny: bool) -> dict[str, Any]:
+    """What Inductor decided for each matmul that it could pad, and milliseconds and error of the result."""
     import torch
+    from modelbench.dynamic import milliseconds
+    from modelbench.models import build
     from torch._inductor.fx_passes import pad_mm
 
     import diode_lut  # noqa: F401 (arms the hook)
@@ -73,54 +121,22 @@ def compile_once(case: str) -> dict[str, Any]:
         return padded
 
     vars(pad_mm)["should_pad"] = noted
-    torch.manual_seed(0)
     with torch.no_grad():
-        function, inputs = _mlp(torch) if case == "mlp" else _addmm(torch)
+        workload = build("adapted-mlp", device, tiny) if case == "mlp" else None
+        function, inputs = (workload.module, workload.inputs) if workload else (torch.addmm, _addmm(device, tiny))
         compiled = torch.compile(function)
         error = (compiled(*inputs).double() - function(*inputs).double()).abs().max().item()
-        milliseconds = _median(torch, lambda: compiled(*inputs))
-    return {"decisions": decisions, "ms": milliseconds, "error": error}
+        (ms,) = milliseconds({case: lambda: compiled(*inputs)}, device).values()
+    return {"decisions": decisions, "ms": ms, "error_of_result": error}
 
 
-def _mlp(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
-    """A gated MLP of 1000 by 2731 with adapters of rank 16, on 2048 rows in bfloat16."""
+def _addmm(device: str, tiny: bool) -> tuple[Any, ...]:
+    import torch
 
-    class Adapted(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self, inputs: int, outputs: int) -> None:
-            super().__init__()
-            self.base = torch.nn.Linear(inputs, outputs, bias=False)
-            self.down, self.up = torch.nn.Linear(inputs, 16, bias=False), torch.nn.Linear(16, outputs, bias=False)
-
-        def forward(self, x: Any) -> Any:
-            return self.base(x) + self.up(self.down(x))
-
-    class Gated(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.gate, self.value, self.out = Adapted(1000, 2731), Adapted(1000, 2731), Adapted(2731, 1000)
-
-        def forward(self, x: Any) -> Any:
-            return self.out(torch.nn.functional.silu(self.gate(x)) * self.value(x))
-
-    return Gated().to("cuda", torch.bfloat16), [torch.randn(2048, 1000, device="cuda", dtype=torch.bfloat16)]
-
-
-def _addmm(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
-    shapes = (1703,), (4492, 1434), (4492, 1703)
-    bias, a, b = (torch.randn(*shape, device="cuda", dtype=torch.bfloat16) for shape in shapes)
-    return torch.addmm, [bias, a.t(), b]
-
-
-def _median(torch: Any, function: Callable[[], Any]) -> float:
-    times: list[float] = []
-    for _ in range(LAUNCHES):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        function()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return statistics.median(times)
+    m, n, k = (14, 17, 44) if tiny else (1434, 1703, 4492)
+    torch.manual_seed(0)
+    bias, a, b = (torch.randn(*shape, device=device, dtype=torch.bfloat16) for shape in ((n,), (k, m), (k, n)))
+    return bias, a.t(), b
 
 
 if __name__ == "__main__":

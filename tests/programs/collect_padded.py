@@ -1,7 +1,7 @@
-"""Sweeps padded operands, and float8, on the interpreter's device, as JSON for tests/interpreter/test_collect_padded.py.
+"""Sweeps padded operands, and float8, on the interpreter's device; tests/interpreter/test_collect_padded.py reads it.
 
-``python collect_padded.py DIRECTORY``: a dataset and a table go there. Times are those of a device that takes a
-millisecond for everything; results are checked.
+``python collect_padded.py DIRECTORY``: a dataset and a table go there. Prints JSON. Times are those of a device that
+takes a millisecond for everything; results are checked.
 """
 
 from __future__ import annotations
