@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+from bench_dynamic import compile_all
 from modelbench.dynamic import TINY_TOKENS, WAYS, measure_layers
+
+from diode_lut.domain.problem import Problem
+
+ROOT = Path(__file__).parent.parent
 
 
 def lines_in(path: Path) -> list[dict[str, Any]]:
@@ -29,3 +37,16 @@ def test_no_time_is_no_compile(tmp_path: Path) -> None:
     """Without time left nothing is compiled, and the lines say so."""
     measure_layers(out := tmp_path / "decode.jsonl", 0, device="cpu", tiny=True)
     assert [(line["sizes"], line["compiles"]) for line in lines_in(out)] == [(0, 0)] * len(WAYS)
+
+
+def test_a_family_that_does_not_compile_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where there is no such device, the error is printed, and no family is timed."""
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tools"), os.environ["PYTHONPATH"]]))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    family = Problem.of("mm", 64, 64, 64, dtype="bfloat16", layout="nn")
+    options = argparse.Namespace(processes=1, sizes=(8,))
+    assert compile_all([family], options, until=1e7) == []
+    assert capsys.readouterr().out.startswith(f"{family}: ")

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 from modelbench.dynamic import Step, bound, captured, fresh, measure_dispatch, measure_layers
+from modelbench.ways import read
 from score_dynamic import families_in
 from torch._dynamo.utils import counters
 
@@ -42,6 +43,8 @@ SIZES = (1, 8, 16, 33, 128, 512, 2048)
 WAYS = ("aten", "dynamic", "static")
 ROUNDS = 40
 SLOWER = 0.98
+LAST_S = 60.0
+"""How long compiles that have begun may go on after their time, in seconds."""
 
 
 def main() -> None:
@@ -70,7 +73,7 @@ def main() -> None:
 def measure_families(options: argparse.Namespace) -> None:
     """Compile in parallel, time what is compiled, and sum up all that the file has."""
     started = time.monotonic()
-    done = {line["family"] for line in lines_in(options.out)}
+    done = {line["family"] for line in read(options.out)}
     known = sorted(problem for problem in families_in([options.dataset]) if problem.layout[0] == "n")
     drawn = random.Random(options.seed).sample(known, min(options.families, len(known)))
     families = [problem for problem in drawn if str(problem) not in done]
@@ -85,7 +88,7 @@ def measure_families(options: argparse.Namespace) -> None:
             lines = measure(problem, options.sizes, bench)
             with options.out.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(line) + "\n" for line in lines)
-    summarize(lines_in(options.out))
+    summarize(read(options.out))
 
 
 def compile_all(families: Sequence[Problem], options: argparse.Namespace, until: float) -> list[Problem]:
@@ -98,8 +101,12 @@ def compile_all(families: Sequence[Problem], options: argparse.Namespace, until:
             pool.submit(warm, problem, tuple(options.sizes)): problem for problem in families
         }
         wait(futures, timeout=until - time.monotonic())
-        pool.shutdown(cancel_futures=True)
-    finished = {future: problem for future, problem in futures.items() if not future.cancelled()}
+        workers = list(pool._processes.values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        wait(futures, timeout=LAST_S)
+        for worker in workers:
+            worker.kill()
+    finished = {future: problem for future, problem in futures.items() if future.done() and not future.cancelled()}
     for future, problem in finished.items():
         if error := future.exception():
             print(f"{problem}: {error!r}")
@@ -149,11 +156,6 @@ def measure(problem: Problem, sizes: Sequence[int], bench: Bench) -> list[dict[s
         line = {"family": str(problem), "m": size, "ns": dict(zip(WAYS, times, strict=True))}
         lines.append({**line, "recompiled": recompiled, "wrong": wrong})
     return lines
-
-
-def lines_in(path: Path) -> list[dict[str, Any]]:
-    """What was measured before."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def summarize(lines: Sequence[Mapping[str, Any]]) -> None:
