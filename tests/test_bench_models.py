@@ -63,6 +63,12 @@ def test_a_tiny_model_is_compiled_and_timed(tmp_path: Path) -> None:
     assert list(read([tmp_path / "results.jsonl"])) == [compile_, run]
 
 
+def test_workers_that_start_are_a_condition(tmp_path: Path) -> None:
+    """What is compiled without waiting for Inductor's compile workers says so."""
+    assert measure(plan(tmp_path, models=["linears"], warm=False)) == 0
+    assert [record["warm"] for record in read([tmp_path / "results.jsonl"])] == [False, False]
+
+
 def test_a_failure_is_named_by_its_error() -> None:
     """Of the output of a process that failed, the result has the line with the error, not the advice that follows."""
     log = "Traceback\n  File x\ntorch._inductor.exc.InductorError: RuntimeError: no\n\nSet TORCHDYNAMO_VERBOSE=1\n\n"

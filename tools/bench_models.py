@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop then; the next run continues")
     parser.add_argument("--timeout", type=int, default=400, metavar="SECONDS", help="for each compile, and each model")
     parser.add_argument("--retry", action="store_true", help="try again what failed in earlier runs")
+    parser.add_argument("--cold-workers", action="store_true", help="do not wait for Inductor's compile workers")
     parser.add_argument("--caches", type=Path, default=Path("/tmp/diode-lut-models"), help="for Inductor's caches")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="tiny versions of the models, to try this out")
@@ -78,6 +79,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         seconds=options.seconds,
         timeout=options.timeout,
         retry=options.retry,
+        warm=not options.cold_workers,
     )
 
 

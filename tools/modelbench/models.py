@@ -15,6 +15,7 @@ from modelbench.networks import (
     GatedMLP,
     LlamaDecoder,
     LlamaLayers,
+    ManyLinears,
     RecommenderMLP,
     UNetBlock,
 )
@@ -219,6 +220,11 @@ def _adapted_mlp(tiny: bool) -> Workload:
     return _gated_mlp(tiny, rank=4 if tiny else 16)
 
 
+def _many(tiny: bool) -> Workload:
+    rows, width, count = (8, 16, 3) if tiny else (2048, 64, 32)
+    return Workload(ManyLinears(width, count, 16 if tiny else 64), (torch.randn(rows, width),))
+
+
 def _unet(tiny: bool) -> Workload:
     if tiny:
         block, (batch, channels, times, length, context, size) = UNetBlock(16, 24, 12, 2, 4), (2, 16, 24, 5, 12, 4)
@@ -245,6 +251,7 @@ MODELS = {
     "unet": Model("UNet block with attention, 8 x 640 x 32 x 32", _unet),
     "gated-mlp": Model("gated MLP, 2,048 x 1000, hidden 2731", _gated_mlp),
     "adapted-mlp": Model("gated MLP with adapters of rank 16", _adapted_mlp),
+    "linears": Model("32 linear layers of different widths, 2,048 x 64", _many),
     "dlrm": Model("DLRM's MLPs, batch 4,096", _dlrm),
     "dlrm-training": Model("DLRM's MLPs, loss and gradients, batch 4,096", _dlrm_training),
 }

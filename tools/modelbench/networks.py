@@ -30,6 +30,17 @@ def _layers(sizes: Sequence[int], last: nn.Module) -> nn.Sequential:
     return nn.Sequential(*layers, linears[-1], last)
 
 
+class ManyLinears(nn.Module):
+    """Linear layers of one input, ``count`` of them and all of another width, ``step`` apart: as many kernels."""
+
+    def __init__(self, inputs: int, count: int, step: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(inputs, step * (index + 1), bias=False) for index in range(count))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([layer(x) for layer in self.layers], dim=1)
+
+
 class Adapted(nn.Module):
     """A linear layer without bias, with a low-rank adapter of ``rank`` beside it; 0 for none."""
 

@@ -28,7 +28,8 @@ ROOT = Path(__file__).parent.parent.parent
 class Plan:
     """What to measure: ``labels`` says how often each is compiled; ``seconds`` is for all, ``timeout`` for a task.
 
-    With ``retry``, what failed earlier is tried again.
+    With ``retry``, what failed earlier is tried again. Unless ``warm``, a compile's time includes what is left of the
+    start of Inductor's compile workers.
     """
 
     models: list[str]
@@ -42,6 +43,7 @@ class Plan:
     seconds: float
     timeout: int
     retry: bool
+    warm: bool = True
     started: float = field(default_factory=time.monotonic)
 
     def left(self) -> float:
@@ -126,13 +128,20 @@ def _do(plan: Plan, task: Record, fields: Record, caches: Path) -> Record | None
     """Have a process do the task, and record the result; None if the time is up."""
     if plan.left() <= 0:
         return None
-    task |= {"device": plan.device, "tiny": plan.tiny, "timeout": plan.timeout, "lock": str(plan.caches / "lock")}
+    task |= {
+        "device": plan.device,
+        "tiny": plan.tiny,
+        "timeout": plan.timeout,
+        "warm": plan.warm,
+        "lock": str(plan.caches / "lock"),
+    }
     result, log = caches / "result.json", caches / "log.txt"
     result.unlink(missing_ok=True)
     found = _in_process(task, result, log, plan.left())
     if found is None:
         return None
-    conditions = {"device": plan.device, "tiny": plan.tiny, "processes": plan.processes, "exclusive": task["exclusive"]}
+    conditions = {"device": plan.device, "tiny": plan.tiny, "processes": plan.processes, "warm": plan.warm}
+    conditions["exclusive"] = task["exclusive"]
     record = {**fields, **conditions, **found}
     append(plan.out, record)
     print(_line(record), flush=True)

@@ -36,9 +36,10 @@ def main() -> None:
 
 
 def _prepare(task: dict[str, Any]) -> None:
-    """Import what the model needs, and start what Inductor needs."""
+    """Import what the model needs, and start what Inductor needs, if that is not to be measured."""
     build(task["model"], "cpu", tiny=True)
-    warm_up()
+    if task["warm"]:
+        warm_up()
     if task["device"] == "cuda":
         torch.cuda.init()  # type: ignore[no-untyped-call]
 
