@@ -35,6 +35,7 @@ demo: $(READY)
 bench: $(READY)
 	$(RUN) tools/bench_engine.py
 	$(RUN) tools/bench_hook.py
+	$(RUN) tools/bench_compile.py
 	$(RUN) tools/bench_build.py
 	$(RUN) tools/bench_commands.py
 	$(RUN) tools/bench_startup.py
