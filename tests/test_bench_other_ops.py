@@ -56,7 +56,7 @@ def test_known_kernels_are_searched(uid: str, op: str) -> None:
     own = heuristic.exhaustive_configs
     with searching("known"):
         assert inductor_config.max_autotune_gemm_search_space == "EXHAUSTIVE"
-        assert 100 < len(heuristic.exhaustive_configs) < 250
+        assert 100 < len(heuristic.exhaustive_configs) < 200
     assert heuristic.exhaustive_configs is own
     with searching("default"):
         assert (inductor_config.max_autotune_gemm_search_space, heuristic.exhaustive_configs) == ("DEFAULT", own)

@@ -117,7 +117,7 @@ def compiled_ways(problem: Problem, operands: Sequence[Tensor], device: str, spa
     """Each way that the device has, compiled and called once."""
     torch._dynamo.reset()
     op = OPS[problem.op]
-    with searching(space):
+    with searching(space, op.template):
         return {name: compiled(op.functions[way.function], operands, way) for name, way in op.ways_on(device).items()}
 
 

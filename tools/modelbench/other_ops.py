@@ -35,7 +35,7 @@ class Op(NamedTuple):
     """An op: operands of given sizes, functions of them that compute the same, and the result in float64.
 
     ``ways`` are ways to compile the functions by name, ``today`` those of them that need no new table. ``only_cuda``
-    names the functions that a CPU does not have.
+    names the functions that a CPU does not have, ``template`` the one whose configs are searched.
     """
 
     make: Callable[..., Operands]
@@ -46,6 +46,7 @@ class Op(NamedTuple):
     cases: Mapping[str, Sizes]
     tiny: Sizes
     only_cuda: tuple[str, ...] = ()
+    template: str = "triton_mm"
 
     def ways_on(self, device: str) -> dict[str, Way]:
         """The ways that a device has: a CPU has no Triton kernels to choose from."""
@@ -181,6 +182,7 @@ TYPED_BMM = TYPED_MM._replace(
         "scores of ViT-B, 32x197": (384, 197, 197, 64),
     },
     tiny=(2, 32, 48, 64),
+    template="triton_bmm",
 )
 
 
