@@ -187,6 +187,9 @@ class Float8Linear(nn.Module):
     This is how torchao calls the library. In float64, its input is rounded to float8 all the same.
     """
 
+    weight: Tensor
+    scale: Tensor
+
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         weight, scale = _in_float8(nn.Linear(inputs, outputs, bias=False).weight.detach())
