@@ -81,12 +81,12 @@ def measure_dispatch(out: Path, seconds: float, calls: int = CALLS) -> None:
     compiled, kernels = {}, {}
     b = torch.randn(WIDTH, WIDTH, device="cuda", dtype=torch.float16)
     with tempfile.TemporaryDirectory() as directory, fresh_cache():
-        path = Path(directory) / "table.json"
-        write_table(Table(diode_lut.get_detected_hardware(), _rows()), path)
-        for most in (1, len(BLOCKS)):
+        for blocks in (BLOCKS[:1], BLOCKS):
+            most, path = len(blocks), Path(directory) / f"{len(blocks)}.json"
+            write_table(Table(diode_lut.get_detected_hardware(), _rows(blocks)), path)
             compiled[most] = torch.compile(fresh(torch.mm))
             torch._dynamo.mark_dynamic(a := torch.randn(WIDTH, WIDTH, device="cuda", dtype=torch.float16), 0)
-            with diode_lut.config.patch(tables=[str(path)], tiers=("user",), dynamic_kernels=most):
+            with diode_lut.config.patch(tables=[str(path)], tiers=("user",)):
                 _, (code, *_) = run_and_get_code(compiled[most], a, b)
             kernels[most] = len(set(re.findall(r"triton_tem_\w+\.run", code)))
     sizes = [low + 7 for low, _ in pairwise(BORDERS)]
@@ -104,9 +104,11 @@ def measure_dispatch(out: Path, seconds: float, calls: int = CALLS) -> None:
         note(out, m=m, kernels=list(kernels.values()), turns=len(turns), us=us)
 
 
-def _rows() -> list[Entry]:
-    configs = [Config.parse(f"triton_mm {block}x32x32 g8 s2 w4") for block in BLOCKS]
-    parts = [(low, end - 1) for low, end in pairwise(BORDERS)]
+def _rows(blocks: Sequence[int]) -> list[Entry]:
+    """A kernel for each part of the range of M, or one for all of it."""
+    configs = [Config.parse(f"triton_mm {block}x32x32 g8 s2 w4") for block in blocks]
+    borders = BORDERS if len(blocks) > 1 else (BORDERS[0], BORDERS[-1])
+    parts = [(low, end - 1) for low, end in pairwise(borders)]
     kind = ("mm", "float16", "nn", None, None)
     return [
         Entry(*kind, part, None, None, (Candidate(config, 1500),)) for part, config in zip(parts, configs, strict=True)
