@@ -2,7 +2,7 @@
 
 ``python tools/rehearse_gpu_tests.py tests/gpu/test_fusion.py -k silu`` takes the arguments of pytest. It shows mistakes
 in tests, and in what they test, before a GPU is there. A test takes seconds to minutes. What the device lacks fails:
-CUDA graphs, events, faults of kernels, and the rounding of float32 to float8.
+CUDA graphs, events, faults of kernels, benchmarks that Inductor counts, and the rounding of float32 to float8.
 """
 
 from __future__ import annotations
