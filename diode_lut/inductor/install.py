@@ -171,12 +171,12 @@ def complete_factors(compiler_interface: ModuleType) -> None:
 class Factors:
     """What vLLM computes a key of; ``vllms`` is the function that it has for that."""
 
-    def __init__(self, vllms: Callable[[], list[Any]]) -> None:
+    def __init__(self, vllms: Callable[..., list[Any]]) -> None:
         self._vllms = vllms
 
-    def __call__(self) -> list[Any]:
-        """Also what answers depend on."""
-        return [*self._vllms(), repr(cache_identity())]
+    def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Also what answers depend on; the arguments differ between vLLM's releases."""
+        return [*self._vllms(*args, **kwargs), repr(cache_identity())]
 
 
 class PaddingQuestion:

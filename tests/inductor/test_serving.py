@@ -124,13 +124,14 @@ def test_a_graph_that_is_compiled_as_vllm_does(
             assert any(event.name == "aten::bmm" for event in trace.events()) == library
 
 
-def test_the_key_of_vllms_own_cache(table_file: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("arguments", [(), (False,)], ids=["of earlier releases", "of vLLM 0.33"])
+def test_the_key_of_vllms_own_cache(arguments: tuple[bool, ...], table_file: Callable[..., Path]) -> None:
     """It follows what answers depend on, in releases that hash Inductor's configuration and in those that do not."""
     interface = ModuleType("vllm.compilation.compiler_interface")
-    vars(interface)["get_inductor_factors"] = cache(lambda: ["the system", "PyTorch"])
+    vars(interface)["get_inductor_factors"] = cache(lambda *_: ["the system", "PyTorch"])
     complete_factors(interface)
     complete_factors(interface)
-    key: Callable[[], str] = lambda: str(vars(interface)["get_inductor_factors"]())  # noqa: E731
+    key: Callable[[], str] = lambda: str(vars(interface)["get_inductor_factors"](*arguments))  # noqa: E731
     config: Callable[[], str] = lambda: str(inductor_config.save_config_portable())  # noqa: E731
     before, other = (key(), config(), repr(FACTORY)), {"tables": (str(table_file("other.json")),), "min_gain": 0.5}
     assert (key(), config(), repr(FACTORY)) == before
