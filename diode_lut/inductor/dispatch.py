@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import sympy
-from torch._inductor import config as inductor_config
 from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.codegen.wrapper import WrapperLine
 from torch._inductor.ir import ChoiceCaller
@@ -47,8 +46,7 @@ class Branches(NamedTuple):
 
 def can_branch() -> bool:
     """Whether the graph at hand gets wrapper code that can branch: Python's, which is compiled once."""
-    other = V.graph.cpp_wrapper or V.graph.aot_mode or V.graph.fx_wrapper
-    return not other and not inductor_config.triton.autotune_at_compile_time
+    return not (V.graph.cpp_wrapper or V.graph.aot_mode or V.graph.fx_wrapper)
 
 
 def branches(pieces: Sequence[Piece], axis: Axis, inputs: Any, build: Build) -> Branches:

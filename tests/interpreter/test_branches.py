@@ -45,3 +45,11 @@ def test_the_library_before_pointwise_work(found: dict[str, Any], op: str) -> No
     """Where the library is the best for some sizes and pointwise work follows, results are right."""
     case = found[f"{op} library small"]
     assert (case["error"] < 4 * ROUNDING["torch.float32"], case["compiles"]) == (True, 1)
+
+
+def test_an_artifact_runs_the_kernel_of_each_size(found: dict[str, Any]) -> None:
+    """So do artifacts of standalone_compile, which servers save, although Inductor runs all kernels to compile them."""
+    case = found["artifact"]
+    assert case["error"] < 4 * ROUNDING["torch.float32"]
+    expected = {str(m): [] if m < 9 else [BLOCKS[1] if m < 33 else BLOCKS[2]] for m in SIZES}
+    assert (case["compiles"], case["blocks"]) == (1, expected)

@@ -68,7 +68,17 @@ def main(directory: str) -> dict[str, Any]:
             path = table(op, *rows(op, library))
             for first, sizes in {"small": SIZES, "large": SIZES[::-1]}.items():
                 found[f"{op} {'library' if library else 'triton'} {first}"] = run(functions[op], shapes, path, sizes)
+    path = table("artifact", *rows("mm", library=True))
+    found["artifact"] = run(torch.mm, SHAPES["mm"], path, SIZES, backend=as_servers_compile)
     return found
+
+
+def as_servers_compile(graph: Any, inputs: Any) -> Callable[..., Any]:
+    """A backend that makes an artifact of the graph, which can be saved."""
+    import torch
+
+    artifact: Callable[..., Any] = torch._inductor.standalone_compile(graph, inputs, dynamic_shapes="from_graph")
+    return artifact
 
 
 def encode(x: Any, qkv: Any, qkv_bias: Any, out: Any, out_bias: Any, *mlp: Any) -> Any:
@@ -112,7 +122,11 @@ def batch_and_rows(m: int) -> dict[Any, int]:
 
 
 def run(
-    function: Callable[..., Any], shapes: Sequence[Sequence[Any]], table: str, sizes: Sequence[int]
+    function: Callable[..., Any],
+    shapes: Sequence[Sequence[Any]],
+    table: str,
+    sizes: Sequence[int],
+    backend: Any = "inductor",
 ) -> dict[str, Any]:
     """The largest error, the number of compiles, and each BLOCK_M of what ran per size; none for the library."""
     import torch
@@ -122,7 +136,7 @@ def run(
     import diode_lut
 
     torch._dynamo.reset()
-    counter = CompileCounterWithBackend("inductor")
+    counter = CompileCounterWithBackend(backend)
     ran: list[Any] = []
     launch = CachingAutotuner.run
 
@@ -143,6 +157,9 @@ def run(
             for operand, shape in zip(on_device, shapes, strict=True):
                 for name in sizes_of.keys() & shape:
                     torch._dynamo.mark_dynamic(operand, shape.index(name), min=2, max=MOST[name])
+            if not blocks:
+                compiled(*on_device)
+                ran.clear()  # an artifact's kernels have been run once already, to compile them
             found, expected = compiled(*on_device).cpu().double(), function(*(each.double() for each in operands))
             errors.append(float((found - expected).norm() / expected.norm()))
             blocks[m] = [*dict.fromkeys(ran)]
