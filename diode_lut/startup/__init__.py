@@ -2,7 +2,7 @@
 
 ``diode_lut.pth`` is installed beside the package. Python runs its line in every process, and without the variable
 ``DIODE_LUT`` nothing happens. ``sitecustomize.py`` does the same where this directory is in ``PYTHONPATH``, where the
-commands ``run``, ``tune`` and ``compare`` put it. vLLM calls ``plugin``.
+commands ``run``, ``tune`` and ``compare`` put it. vLLM and SGLang call ``plugin``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from diode_lut.settings import autoregister
 
 
 def plugin() -> None:
-    """What vLLM calls in each of its processes, once or more, by the entry point in ``vllm.general_plugins``.
+    """What vLLM and SGLang call in each of their processes, once or more, by the entry points in pyproject.toml.
 
     The import of diode_lut has armed the hook.
     """

@@ -153,7 +153,7 @@ def test_the_factory_is_the_same_text_in_every_process(after_inductor: Forks) ->
     assert "0x" not in first
 
 
-AS_VLLM = """
+AS_A_SERVER = """
 import sys, warnings
 from importlib.metadata import EntryPoint
 warnings.simplefilter("error")
@@ -165,17 +165,20 @@ assert config.inductor_choices_class is FACTORY
 """
 
 
+GROUPS = ["vllm.general_plugins", "sglang.srt.plugins", "sglang.multimodal_gen.plugins"]
+
+
+@pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("state", ["torch imported", "Inductor imported"])
-def test_vllms_plugin_arms_the_hook(state: str, after_torch: Forks, after_inductor: Forks) -> None:
+def test_the_plugin_arms_the_hook(group: str, state: str, after_torch: Forks, after_inductor: Forks) -> None:
     """The entry point arms the hook in a worker, however often it is called, and says nothing."""
     forks = after_torch if state == "torch imported" else after_inductor
-    done = forks.run("-c", AS_VLLM, *plugin())
+    done = forks.run("-c", AS_A_SERVER, *plugin(group))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def plugin() -> tuple[str, str, str]:
-    """The entry point that pyproject.toml installs: its name, value and group."""
-    group = "vllm.general_plugins"
+def plugin(group: str) -> tuple[str, str, str]:
+    """The entry point that pyproject.toml installs in this group: its name, value and group."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     ((name, value),) = re.findall(rf'\[project.entry-points."{group}"\]\n(\w+) = "([\w.:]+)"', text)
     return name, value, group
