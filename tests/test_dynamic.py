@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from diode_lut.selection.dynamic import MAX_SAMPLES, Axis, samples_over
+from diode_lut.kernels.config import ATEN
+from diode_lut.selection.dynamic import MAX_SAMPLES, Axis, pieces_over, samples_over
 from diode_lut.selection.selector import Selector, Tier
-from diode_lut.selection.sources import THRESHOLD, ModelSource
-from tests.model.small import H200, MM, model
+from diode_lut.selection.sources import THRESHOLD, ModelSource, TableSource
+from diode_lut.table import Candidate, Entry, Table
+from tests.model.small import H200, MM, SMALL, model
 
 SELECTOR = Selector(H200, [Tier("model", (ModelSource(model(confidence=0.99), H200),))])
 LOW, HIGH = 3, 8000
@@ -20,3 +22,14 @@ def test_the_number_of_combinations_is_bounded(fields: str) -> None:
     samples = samples_over(SELECTOR, MM, axes, THRESHOLD, padding=False)
     assert len(fields) < len(samples) <= MAX_SAMPLES
     assert {(LOW,) * len(axes), (HIGH,) * len(axes)} <= {sample.sizes for sample in samples}
+
+
+def test_sizes_for_which_a_row_names_the_library() -> None:
+    """A model that expects a gain there does not widen the part of a kernel to sizes for which a row names aten."""
+    rows = [
+        Entry("mm", None, None, None, None, sizes, None, None, (candidate,))
+        for sizes, candidate in (((1, 63), Candidate(SMALL, 1200)), ((64, 8192), Candidate(ATEN)))
+    ]
+    tiers = [Tier("user", (TableSource(Table(H200, rows)),)), Tier("model", (ModelSource(model(), H200),))]
+    pieces = pieces_over(Selector(H200, tiers), MM, Axis(("m",), 1, 8192), THRESHOLD, 3, library=True)
+    assert [(piece.high, piece.config) for piece in pieces] == [(63, SMALL), (None, ATEN)]

@@ -105,6 +105,19 @@ def test_the_gain_of_a_row_for_ranges_is_an_average(gain: int, expected: float, 
     assert times[small.LARGE] == pytest.approx(1000 / gain if exact else taken, rel=1e-3)
 
 
+@pytest.mark.parametrize("named", [Candidate(small.SMALL, 1250), Candidate(ATEN)], ids=["a kernel", "the library"])
+def test_a_row_outweighs_what_a_model_expects_of_others(named: Candidate) -> None:
+    """A config that the row does not name counts as slower than those that it names, whatever a model expects."""
+    knows = ModelSource(small.model(advantage=2.0), H200)
+    row = entry()._replace(candidates=(named,))
+    asked = Selector(H200, [tier("user", [table(row)]), Tier("model", (knows,))])
+    _, times = asked.times(small.MM, padding=False)
+    assert len(times) > 2
+    assert all(
+        time > 1.01 * times[named.config] for config, time in times.items() if config not in (named.config, ATEN)
+    )
+
+
 def test_steps_end_at_the_tier_that_answers() -> None:
     """Every table asked before leaves a step, tables behind the answer leave none."""
     decision = selector(user=(table(entry("bmm")),), device=(table(entry()),), same_arch=(table(entry()),)).select(MM)

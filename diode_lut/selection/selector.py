@@ -17,6 +17,13 @@ ABSTAIN = "abstain"
 """The tier of a decision that leaves everything to Inductor."""
 
 
+UNNAMED_TIME = 1.02
+"""Minimum time of a config that the row which answers does not name, over the longest of those that it names.
+
+``build`` chooses among configs that are within this of the best.
+"""
+
+
 class Tier(NamedTuple):
     """Sources of one rank, in the order in which they are asked, and why others of that rank are not asked."""
 
@@ -180,7 +187,7 @@ class Selector:
         The source that is asked first counts. Only where the row that answers is for ranges of sizes, whose gains are
         those of all its problems on average, a smaller gain that another source expects of this problem counts. No
         other config is faster than those of the decision, or than aten where that is left to Inductor: whatever says so
-        was asked later, or is not confident.
+        was asked later, or is not confident. Where a row answers, others are slower, as UNNAMED_TIME has it.
         """
         decision = self.select(problem, threshold, padding=padding)
         averaged = decision.entry is not None and not decision.entry.is_exact
@@ -192,7 +199,7 @@ class Selector:
             times.update(known)
         times[ATEN] = 1.0
         named = {config: times[config] for config in decision.configs if config in times} or {ATEN: 1.0}
-        least = max(named.values())
+        least = max(named.values()) * (1 if decision.entry is None else UNNAMED_TIME)
         return decision, {config: max(time, least) for config, time in times.items()} | {ATEN: 1.0} | named
 
     def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
