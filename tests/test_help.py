@@ -17,20 +17,39 @@ from diode_lut.cli import COMMANDS, SECTIONS, main, typed
 from diode_lut.cli.output import CHANGES, Bars, Minutes, say
 from diode_lut.domain import errors
 from diode_lut.domain.errors import install_command
+from diode_lut.io.resources import documents_directory
 from tests.commands import call
+from tests.documents import README
 
 ROOT = Path(diode_lut.__file__).parent.parent
 Write = Callable[..., Path]
 
 
 def test_the_overview_has_every_command_in_its_group() -> None:
-    """Commands are listed by what they are for, each with the whole first sentence of its help."""
+    """Commands are listed by what they are for, each with the first sentence of its help on one line of a terminal."""
     shown = call("--help").stdout
     assert set(COMMANDS) <= {name for names in SECTIONS.values() for name in names}
     assert "Other:" not in shown
-    squeezed = " ".join(shown.split())
-    assert "Build a small table that gives every problem in the datasets a config that is good enough." in squeezed
-    assert re.search(r"Documentation: \S+/docs", squeezed)
+    listed = dict(re.findall(r"^  ([a-z]\S*) +(\S.*\.)$", shown, flags=re.MULTILINE))
+    assert listed.keys() == COMMANDS.keys()
+    assert listed["build"] == "Build a table from datasets."
+    assert re.search(r"Documentation: \S+/docs", shown)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_names_its_documentation(name: str) -> None:
+    """It ends with the file and the section, which README.md links to as well."""
+    link = re.search(rf"^\| \[`{name}`\]\(docs/(\S+)\) \|", README.read_text(), flags=re.MULTILINE)
+    assert link is not None
+    shown = call(name, "--help").stdout
+    assert shown.endswith(f"\n  Documentation: {documents_directory()}/{link[1]}\n")
+    assert call(name, "--help").stdout == shown
+
+
+def test_only_formats_that_a_command_takes_are_listed() -> None:
+    """``export`` writes fewer formats than ``import`` reads."""
+    assert "tunableop:" in call("import", "--help").stdout
+    assert "tunableop:" not in call("export", "--help").stdout
 
 
 @pytest.mark.parametrize(

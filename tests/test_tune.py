@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import signal
 import sys
@@ -50,6 +51,8 @@ def test_an_interrupted_tune_goes_on(tmp_path: Path) -> None:
     assert done.stdout == ""
     assert "diode-lut: goes on with what the interrupted run missed" in done.stderr
     assert "diode-lut: answered: 0 of 1 question before, 1 of 1 question now\n" in done.stderr
+    compare = shlex.join(("python", "-m", "diode_lut", "compare", *command))
+    assert done.stderr.endswith(f"diode-lut: to measure what the program gains or loses: {compare}\n")
     assert (tmp_path / "runs").read_text() == "runs\n" * 2
     (table,) = tables.glob("*.json")
     assert len(read_table(table).entries) == 1

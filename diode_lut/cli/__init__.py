@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import cache
 from importlib import import_module
 from os import PathLike
 from typing import Any
@@ -54,6 +55,37 @@ COMMANDS = {
     "verify": "diode_lut.cli.adopt:verify_command",
 }
 """The function of each command, which is imported when it is needed."""
+
+SECTIONS_OF_DOCUMENTS = {
+    "adopt": "collecting.md#adopt",
+    "build": "collecting.md#build",
+    "check": "editing.md#check",
+    "collect": "collecting.md#collect",
+    "compare": "programs.md#compare",
+    "diff": "reviewing.md#diff",
+    "distill": "model.md#distill",
+    "doctor": "receipts.md#doctor",
+    "evaluate": "collecting.md#evaluate",
+    "explain": "troubleshooting.md#explain",
+    "export": "exchange.md#export",
+    "fmt": "editing.md#fmt",
+    "git-setup": "reviewing.md#git-setup",
+    "import": "exchange.md#import",
+    "merge": "reviewing.md#merge",
+    "pack": "collecting.md#pack",
+    "query": "editing.md#query",
+    "receipt": "receipts.md#receipt",
+    "report": "reviewing.md#report",
+    "resolve": "reviewing.md#resolve",
+    "run": "programs.md#run",
+    "set": "editing.md#set-and-unset",
+    "show": "reviewing.md#show",
+    "tables": "troubleshooting.md#tables",
+    "tune": "programs.md#tune",
+    "unset": "editing.md#set-and-unset",
+    "verify": "collecting.md#verify",
+}
+"""Where the documentation describes each command."""
 
 SECTIONS = {
     "Run programs": ("run", "tune", "compare", "receipt", "doctor"),
@@ -103,10 +135,7 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[cmd_name].partition(":")
-        command = getattr(import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        return command
+        return _command(cmd_name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with _printable_usage_errors():
@@ -121,6 +150,17 @@ class _Group(click.Group):
         except (DiodeLutError, OSError) as error:
             say(printable(f"error: {_text(error)}"), err=True, colors=ERROR)
             ctx.exit(exit_code(error))
+
+
+@cache
+def _command(name: str) -> click.Command:
+    """The command, whose help ends with where the documentation describes it."""
+    module, _, attribute = COMMANDS[name].partition(":")
+    command = getattr(import_module(module), attribute)
+    assert isinstance(command, click.Command)
+    link = f"\b\nDocumentation: {documents_directory()}/{SECTIONS_OF_DOCUMENTS[name]}"
+    command.epilog = "\n\n".join(filter(None, (command.epilog, link)))
+    return command
 
 
 @contextmanager

@@ -48,7 +48,11 @@ _SHOWN = 10
     show_default=True,
     help=f"A shipped set ({', '.join(SETS)}), or any problem file that collect takes.",
 )
-@click.option("--device", type=click.Choice(("cuda", "cpu", "all")), help="[default: cuda where there is any]")
+@click.option(
+    "--device",
+    type=click.Choice(("cuda", "cpu", "all")),
+    help="The device to measure; all: every GPU of this machine.  [default: cuda if there is a GPU, else cpu]",
+)
 @click.option(
     "-o",
     "--output",
@@ -70,11 +74,12 @@ def adopt_command(
     output: Path,
     measured_by: str | None,
 ) -> None:
-    """Make a table for this machine's device: measure, check, build, train, evaluate and report.
+    """Make a table for a device that has none, within a time budget.
 
-    The most useful problems come first. Run again with the same directory, it goes on where it stopped, with a new
-    budget. It refuses to build from a busy or slowed GPU and from noise, and says why. OUTPUT/contribution has all that
-    a pull request needs.
+    It measures, checks, builds the table, trains a model, evaluates and reports, with the most useful problems first.
+    If you run it again with the same directory, it continues where it stopped, with a new budget. It refuses to build
+    from noise, or if the GPU was busy or slowed down, and says why. OUTPUT/contribution has all that a pull request
+    needs.
     """
     from diode_lut.cli.collect import STOPPED, problems_of
 
@@ -120,7 +125,11 @@ def _readiness(folder: Path, table: Path) -> list[str]:
 
 @click.command("verify")
 @click.argument("table_file", metavar="[TABLE]", required=False, type=TABLE)
-@click.option("--device", type=click.Choice(("cuda", "cpu")), help="[default: cuda where there is any]")
+@click.option(
+    "--device",
+    type=click.Choice(("cuda", "cpu")),
+    help="The device to measure.  [default: cuda if there is a GPU, else cpu]",
+)
 @click.option(
     "--budget",
     type=click.FloatRange(min=0, min_open=True),
@@ -145,11 +154,12 @@ def _readiness(folder: Path, table: Path) -> list[str]:
 def verify_command(
     context: click.Context, table_file: Typed | None, device: str | None, budget: float, rows: int, output: Path
 ) -> None:
-    """Say whether a table's answers hold on this machine, from a sample of its rows, in a minute and the time to start.
+    """Say whether a table's answers hold on this machine.
 
-    TABLE is a file or the name of a shipped table, by default the first that answers on this device. Half of the sample
-    are the rows that gain most. A row has drifted if its gain over aten differs by over 10 % from the recorded one. It
-    exits with 0 if the table holds, else with 1.
+    TABLE is a file or the name of a shipped table, by default the first that answers on this device. It measures a
+    sample of the rows, half of them those that gain most, which takes about a minute plus the time to start. A row has
+    drifted if its gain over aten differs by over 10 % from the recorded one. It exits with 0 if the table holds, else
+    with 1.
     """
     from diode_lut.selection.catalog import open_table
 

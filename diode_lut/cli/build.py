@@ -67,10 +67,11 @@ def build_command(
     layout: str,
     model_file: Typed | None,
 ) -> None:
-    """Build a small table that gives every problem in the datasets a config that is good enough.
+    """Build a table from datasets.
 
-    Good enough is within --epsilon of the best config measured for the problem, and either aten or faster than aten by
-    more than noise. Datasets are those of the collect command, or torch-diode's, JSON or msgpack.
+    The table is small, and gives every measured problem a config within --epsilon of the best one measured for it.
+    Another config than aten is chosen only if it is faster than aten by more than noise. Datasets are those of collect,
+    or torch-diode's, as JSON or msgpack.
     """
     from diode_lut.build import build
     from diode_lut.dataset import read_dataset
@@ -168,9 +169,10 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
     help="Who measured, for the header, such as 'Name <address>'.  [default: whom the inputs name]",
 )
 def pack_command(inputs: tuple[Typed, ...], output: Path, measured_by: str) -> None:
-    """Unite datasets of the same hardware and software in one compact file, which is read like any other.
+    """Join datasets of the same hardware and software in one file.
 
-    Records are sorted, and equal ones are stored once, so the same timings give the same bytes. OUT may be one of IN.
+    The file is compact, and is read like any other dataset. The same timings give the same bytes, in any order. OUT may
+    be one of IN.
     """
     from diode_lut.dataset import pack
     from diode_lut.dataset.read import open_stream

@@ -94,7 +94,8 @@ STOPPED = 130
 @click.option(
     "--device",
     type=click.Choice(("cuda", "cpu", "all")),
-    help="all: every CUDA device of this machine, in parallel.  [default: cuda where there is any]",
+    help="The device to measure; all: every GPU of this machine, in parallel. CUDA_VISIBLE_DEVICES says which GPUs "
+    "there are.  [default: cuda if there is a GPU, else cpu]",
 )
 @click.option(
     "--scheduler",
@@ -127,10 +128,10 @@ def collect_command(
     table_file: Typed | None,
     **drawing: Any,
 ) -> None:
-    """Time Inductor's kernels for each problem, and write the times to a dataset.
+    """Time Inductor's kernels for GEMMs, and write a dataset.
 
-    Each problem is on disk as soon as it is measured: after Ctrl-C or a crash, run the same command again. A, B, bias
-    and result of a problem that is drawn at random take at most 2 GiB together.
+    Each problem is on disk as soon as it is measured. After Ctrl-C or a crash, run the same command again. The tensors
+    of a problem that is drawn at random take at most 2 GiB together.
     """
     problems = _problems(context, problem_file, count, drawing, None if scheduler else device or "")
     require_inductor("collect")

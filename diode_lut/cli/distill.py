@@ -65,9 +65,10 @@ def distill_command(
     families: tuple[str, ...],
     picture: Path | None,
 ) -> None:
-    """Train a model, which answers for problems that no table covers, and validate it on unseen problems.
+    """Train a model for GEMMs that no table covers.
 
-    Training takes a quarter of an hour for 10,000 problems on two CPU cores. Timings of both stages are used.
+    It uses the timings of both stages, and validates the model on problems that it was not trained on. Training takes a
+    quarter of an hour for 10,000 problems on two CPU cores.
     """
     if not output.parent.is_dir():
         raise click.UsageError(f"{output.parent}: no such directory to write the model to")

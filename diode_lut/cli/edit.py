@@ -72,9 +72,9 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--note", required=True, help="Why. Rows with a note survive rebuilds.")
 def set_command(table_file: Typed, configs: tuple[str, ...], note: str, **key: Any) -> None:
-    """Add a row to a table, or replace the row that has the same key.
+    """Add a row to a table, or replace the row with the same key.
 
-    Nothing is written if the row could not answer, or contradicts another one: a good table stays one.
+    The row is refused, and the file stays as it is, if the row could never answer or contradicts another one.
     """
     from diode_lut.cli.inputs import read_whole_table
     from diode_lut.table.edit import set_row
@@ -88,7 +88,7 @@ def set_command(table_file: Typed, configs: tuple[str, ...], note: str, **key: A
 @click.command("unset")
 @_key_options
 def unset_command(table_file: Typed, **key: Any) -> None:
-    """Remove the row that has this key from a table."""
+    """Remove the row with this key from a table."""
     from diode_lut.cli.inputs import read_whole_table
     from diode_lut.table.edit import unset_row
 
@@ -268,9 +268,10 @@ def _fields_of(document: Any) -> set[str]:
     help="One JSON document, one for each element on a line of its own, or columns.",
 )
 def query_command(file: Typed, expression: str, form: str) -> None:
-    """Show what a JMESPath expression (jmespath.org) finds in a table or dataset.
+    """Search a table or dataset with a JMESPath expression.
 
-    For example 'entries[?op==`"bmm"` && m[1] < `64`].configs[0]', where backquotes enclose values in JSON.
+    An example is 'entries[?op==`"bmm"` && m[1] < `64`].configs[0]'. Backquotes enclose values in JSON. jmespath.org
+    describes the language.
     """
     import jmespath
     from jmespath.exceptions import JMESPathError

@@ -67,10 +67,11 @@ def evaluate_command(
     json_file: Path | None,
     picture: Path | None,
 ) -> None:
-    """Show the gain and regret of the first choices of a table, a model or a function, on the problems of datasets.
+    """Compare a table's choices with the best measured kernels.
 
-    Choices are compared with aten and with the best config measured for each problem. A miss counts as aten. If a model
-    stays below DIODE_LUT_CONFIDENCE_THRESHOLD and DIODE_LUT_GAIN_THRESHOLD, that is a miss.
+    It shows the gain over aten and the regret of the first choice for each problem in the datasets. A miss counts as
+    aten. With --model or --chooser it evaluates a model or a function instead. A model misses a problem if its answer
+    is below both DIODE_LUT_CONFIDENCE_THRESHOLD and DIODE_LUT_GAIN_THRESHOLD.
     """
     from rich.console import Console
 

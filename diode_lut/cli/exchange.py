@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,14 +21,20 @@ if TYPE_CHECKING:
     from diode_lut.exchange.content import Facts, Timings
     from diode_lut.table import Table
 
-_LIST = "\n".join(f"  {name}: {each.description} ({each.holds})" for name, each in FORMATS.items())
 _EXPORTED = tuple(name for name, each in FORMATS.items() if each.write)
+
+
+def _listed(names: Iterable[str]) -> str:
+    lines = (f"  {name}: {FORMATS[name].description} ({FORMATS[name].holds})" for name in names)
+    return "\n".join(("\b", "Formats:", *lines))
+
+
 _LAYOUT = click.option(
     "--layout", type=LAYOUT, help="The layout of A and B, where the file cannot say it.  [default: nn]"
 )
 
 
-@click.command("import", epilog=f"\b\nFormats:\n{_LIST}")
+@click.command("import", epilog=_listed(FORMATS))
 @click.argument("name", metavar="FORMAT", type=click.Choice(tuple(FORMATS)))
 @click.argument("source", metavar="IN", type=FILE)
 @click.option("-o", "--output", metavar="OUT", required=True, type=OUTPUT, help="The table or dataset to write.")
@@ -44,9 +51,9 @@ _LAYOUT = click.option(
 def import_command(
     name: str, source: Typed, output: Path, hardware: str | None, op: str | None, dtype: str | None, layout: str | None
 ) -> None:
-    """Import a table or timings of another tool, and say what was skipped and why.
+    """Convert another tool's table or timings.
 
-    Timings become a dataset, from which the build command makes a table.
+    Timings become a dataset, from which build makes a table. What is skipped is counted, with the reason.
     """
     from diode_lut.exchange import read
     from diode_lut.exchange.content import Facts
@@ -58,7 +65,7 @@ def import_command(
     say(printable(f"{output}: {taken}"), err=is_standard(output))
 
 
-@click.command("export", epilog=f"\b\nFormats:\n{_LIST}")
+@click.command("export", epilog=_listed(_EXPORTED))
 @click.argument("name", metavar="FORMAT", type=click.Choice(_EXPORTED))
 @click.argument("typed", metavar="IN", type=TABLE)
 @click.option("-o", "--output", metavar="OUT", required=True, type=OUTPUT, help="The file to write.")
@@ -77,9 +84,10 @@ def import_command(
 def export_command(
     name: str, typed: Typed, output: Path, problems: Typed | None, dtype: str | None, layout: str | None
 ) -> None:
-    """Export a table or dataset for another tool, and say what was skipped and why.
+    """Convert a table or dataset for another tool.
 
-    Other tools have no ranges, so a table's answers for single problems are exported.
+    Other tools have no ranges, so a table's answers for single problems are exported. What is skipped is counted, with
+    the reason.
     """
     from diode_lut.exchange import write_timings
     from diode_lut.exchange.content import Facts

@@ -107,10 +107,10 @@ def explain_command(
     table: Typed | None,
     chooser: str | None,
 ) -> None:
-    """Show which configs the GEMM of an M x K and a K x N matrix gets, and from which row of which table.
+    """Show which kernel a GEMM gets, from which row, and why.
 
-    It also shows which rows would answer next, why they do not answer, and what the model expects. It exits with 1 if
-    neither a table nor a model answers.
+    The GEMM multiplies an M x K and a K x N matrix. The output names the configs, the row of the table that answers,
+    the rows that would answer next, and what the model expects. It exits with 1 if neither a table nor a model answers.
     """
     from diode_lut.runtime import api
 
@@ -162,10 +162,11 @@ _COLORS = {"ok": "green", "note": "yellow", "wrong": "red"}
 @click.option("--chooser", metavar="MODULE:FUNCTION", help="Check this function, too, as register_chooser takes it.")
 @click.pass_context
 def doctor_command(ctx: click.Context, chooser: str | None) -> None:
-    """Check PyTorch, the hook, Inductor's caches, the devices, and the tables and models for them, in this process.
+    """Check whether tables can be used on this machine.
 
-    Then it says what a program gets from this environment: settings, and threads. It prints its findings and what to do
-    about them. It exits with 1 if something is wrong. Nothing is compiled.
+    It looks at PyTorch, the hook, Inductor's caches, the devices, and the tables and models for them; then at the
+    settings and threads that a program gets from this environment. It compiles nothing. Each finding that is wrong
+    comes with what to do, and makes the exit code 1.
     """
     from diode_lut.doctor import examine
 

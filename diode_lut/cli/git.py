@@ -49,11 +49,12 @@ _FORMATS = {style: f"diode_lut.diff.formats:as_{style}" for style in ("text", "j
 )
 @click.pass_context
 def diff_command(ctx: click.Context, old: Typed, new: Typed, inputs: tuple[Typed, ...], style: str) -> None:
-    """Show which rows were added or removed, cover less or more, or have another first config.
+    """Show how two tables differ, row by row.
 
-    Exits with 0 if both tables have the same rows, in any order, with 1 if not, with 2 if a file is no table. With
-    --dataset, which may be given several times, also shows the problems that get another config, and how much faster
-    or slower they are.
+    It lists rows that were added or removed, that cover fewer or more problems, or that have another first config. With
+    --dataset, which may be given several times, it also shows the problems that get another config, and how much faster
+    or slower they are. It exits with 0 if both tables have the same rows, in any order, with 1 if not, and with 2 if a
+    file is no table.
     """
     from diode_lut.diff import compare
     from diode_lut.diff.report import Report
@@ -96,11 +97,12 @@ _REMEDY = "correct it first"
 )
 @click.pass_context
 def merge_command(ctx: click.Context, files: tuple[Typed, ...], output: Path) -> None:
-    """Merge the changes of OURS and THEIRS to BASE. Without BASE, or if it is an empty file, unite the rows of both.
+    """Merge two changes of a table, or join two tables.
 
-    A row that one side changed is taken from that side. If both changed it, the better evidence stays: a note, a gain
-    larger by more than noise, more measured problems, newer software. Without evidence OURS stays, and its note names
-    THEIRS. Prints a line for every row that is gone. Exits with 1 if there are conflicts.
+    With BASE, the result has the changes of OURS and THEIRS. Without BASE, or if BASE is an empty file, it has the rows
+    of both. If both sides changed a row, the one with the better evidence stays: a note, a gain that is larger by more
+    than noise, more measured problems, newer software. If nothing decides, that is a conflict: OURS stays, and its note
+    names THEIRS. A line is printed for every row that is dropped. The exit code is 1 if there are conflicts.
     """
     from diode_lut.merge import merge
     from diode_lut.table import to_bytes
@@ -123,11 +125,11 @@ def merge_command(ctx: click.Context, files: tuple[Typed, ...], output: Path) ->
 @click.option("--best", "prefer", flag_value="best", help="Take the row with the larger gain, if one has it.")
 @click.pass_context
 def resolve_command(ctx: click.Context, file: Path, prefer: str | None) -> None:
-    """Decide the conflicts that git merge or rebase left in a table.
+    """Decide the conflicts that a git merge or rebase left in a table.
 
-    The three versions that git keeps until then are merged again, row by row, and rows in conflict are taken as you
-    say; the rest is merged as always. It works without git-setup as well. A file that was edited since the merge is
-    left alone. Exits with 1 if conflicts are left; then `git add` the file.
+    The three versions that git keeps during a merge are merged again, row by row. Rows in conflict are taken from the
+    side that you name. Then `git add` the file. It works without git-setup as well. A file that was edited since the
+    merge is not changed. The exit code is 1 if conflicts are left.
     """
     from diode_lut.merge import merge
     from diode_lut.table import to_bytes, write_table
@@ -224,10 +226,10 @@ def _git(directory: Path, *arguments: str) -> str:
 @click.command("git-setup")
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 def git_setup_command(patterns: tuple[str, ...]) -> None:
-    """Set up this clone, so that git shows and merges tables row by row.
+    """Have git, in this clone, show and merge tables row by row.
 
-    PATTERN says which files are tables, as in .gitattributes; by default tables/*.json. git diff, log and show then
-    print tables and models (*.mlp.safetensors) as the show command does, and git merge uses the merge command. No
+    PATTERN says which files are tables, as in .gitattributes; by default tables/*.json. After that, git diff, log and
+    show print tables and models (*.mlp.safetensors) as the command show does, and git merge uses the command merge. No
     committed file is changed.
     """
     tables = patterns or TABLES

@@ -45,10 +45,11 @@ _STOP_AFTER = click.option(
 @_COMMAND
 @click.pass_context
 def run_command(ctx: click.Context, command: tuple[str, ...], tables: tuple[str, ...], receipt: Path | None) -> None:
-    """Run a program with tuned kernels, in all of its processes, without an edit, and sum up what was answered.
+    """Run a program with tuned kernels, without an edit.
 
-    The exit code is the program's: 128 and the signal's number where a signal ended it, 127 where there is no such
-    program, 126 where it cannot be started.
+    The hook is armed in all processes of the program. At the end a summary says how many GEMMs tables and models
+    answered, and which were missed. The exit code is the program's: 128 plus the signal's number if a signal ended it,
+    127 if there is no such program, 126 if it cannot be started.
     """
     from diode_lut.programs.account import run_with_receipt, summary
 
@@ -63,8 +64,8 @@ def run_command(ctx: click.Context, command: tuple[str, ...], tables: tuple[str,
     "--table",
     metavar="FILE",
     type=_FILE,
-    help="The table to build, or to add to, for one kind of device.  [default: one in ~/.config/diode_lut/tables/ for "
-    "each kind of device, which all programs ask]",
+    help="The table to build or to extend. It is for one kind of device.  [default: for each kind of device, one in "
+    "~/.config/diode_lut/tables/, which every program uses]",
 )
 @click.option(
     "--budget",
@@ -72,7 +73,7 @@ def run_command(ctx: click.Context, command: tuple[str, ...], tables: tuple[str,
     metavar="MINUTES",
     default=10.0,
     show_default=True,
-    help="Begin no measurement after this time; what is left, the next `tune` measures.",
+    help="Begin no measurement after this time. The next `tune` measures the rest.",
 )
 @_STOP_AFTER
 @_COMMAND
@@ -80,21 +81,27 @@ def run_command(ctx: click.Context, command: tuple[str, ...], tables: tuple[str,
 def tune_command(
     ctx: click.Context, command: tuple[str, ...], table: Path | None, budget: float, stop_after: float | None
 ) -> None:
-    """Run a program, measure the GEMMs that it missed, build them into a table, and run it again.
+    """Run a program, measure what it missed, and build your own table.
 
-    Interrupted, it goes on where it stopped when the same command is given again. The exit code is the program's.
+    The program then runs again with the table, and a summary says what is answered now. If tune is interrupted, give
+    the same command again: it continues where it stopped. The exit code is the program's.
     """
     require_installed_torch("tune")
     require_answers("user")
     from diode_lut.programs.tune import Order, tune
 
     environment = dict(os.environ)
+    program = ctx.find_root().info_name
+    compare = (
+        f"{program} compare {'' if table is None else f'--table {shlex.quote(str(table))} '}-- {shlex.join(command)}"
+    )
     if table is not None:
         table = table.absolute()
         _require_buildable(table)
         names = [str(table), *filter(None, [os.environ.get("DIODE_LUT_TABLES")])]
         environment["DIODE_LUT_TABLES"] = os.pathsep.join(names)
-    ctx.exit(tune(Order(command, environment, table, budget * 60, stop_after), lambda line: tell([line])))
+    order = Order(command, environment, table, budget * 60, stop_after, compare)
+    ctx.exit(tune(order, lambda line: tell([line])))
 
 
 @click.command("compare", context_settings=_AS_TYPED)
@@ -105,7 +112,7 @@ def tune_command(
     type=click.IntRange(min=2),
     default=5,
     show_default=True,
-    help="How often the program runs with tables, and how often without.",
+    help="Number of runs with tables, and of runs without.",
 )
 @click.option(
     "--output",
@@ -114,7 +121,7 @@ def tune_command(
     type=_FILE,
     default=Path("diode-lut-compare.html"),
     show_default=True,
-    help="The page to write; beside it, all figures as JSON.",
+    help="The HTML page to write. The figures go to a JSON file beside it.",
 )
 @_STOP_AFTER
 @_COMMAND
@@ -127,10 +134,11 @@ def compare_command(
     output: Path,
     stop_after: float | None,
 ) -> None:
-    """Run a program with and without tables, in turn, and say what became faster or slower beyond noise.
+    """Run a program with and without tables, and compare the times.
 
-    Compared are wall time, compile time, and the time of a step, if the program calls diode_lut.step() or prints it;
-    and from a profiler's trace, in one more run of each kind, the time of each GEMM. Every run begins with cold caches.
+    It compares wall time, compile time, and the time of a step if the program calls diode_lut.step() or prints it. Up
+    to three more pairs of runs, under torch's profiler, give the time of each GEMM. All runs begin with cold caches.
+    For each time it says whether the difference is larger than the noise.
     """
     require_answers()
     if output.suffix == ".json":
@@ -166,10 +174,10 @@ def _require_buildable(table: Path) -> None:
 
 def require_installed_torch(command: str) -> None:
     """SettingError if there is no torch; importing it would take seconds."""
-    from diode_lut.domain.errors import SettingError
+    from diode_lut.domain.errors import SettingError, install_command
 
     if find_spec("torch") is None:
-        raise SettingError(f"{command} needs torch where diode_lut is installed: pip install 'diode-lut[torch]'")
+        raise SettingError(f"{command} needs torch where diode_lut is installed: {install_command('torch')}")
 
 
 def require_answers(*tiers: str) -> None:

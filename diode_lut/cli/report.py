@@ -56,9 +56,10 @@ def report_command(
     receipts: tuple[Typed, ...],
     link_base: str | None,
 ) -> None:
-    """Write a page that shows what a table covers, which template wins where, and the gain over aten.
+    """Write an HTML page that shows what a table covers and gains.
 
-    With datasets the page also shows each measured problem and the regret of its answer. The page needs no network.
+    The page shows which sizes each row covers, which template wins, and the gain over aten. With datasets it also shows
+    each measured problem and the regret of its answer. The page needs no network.
     """
     from diode_lut.cli.inputs import end_with_losses, read_datasets_for, require_same_device
     from diode_lut.selection.catalog import open_table
@@ -158,11 +159,11 @@ _FORMATS = {"text": "diode_lut.receipt.summary:as_text", "json": "diode_lut.rece
     help="A report for people, or JSON with the figures and all misses.",
 )
 def receipt_command(files: tuple[Typed, ...], output: Path | None, form: str) -> None:
-    """Sum up receipts, which programs write that run with DIODE_LUT_RECEIPT=FILE.
+    """Sum up what programs asked, what was answered, and what was missed.
 
-    Per hardware it shows how many calls each table and model answered, and the misses, sorted by the time that they may
-    have cost. That is the share of a roofline time that the model expects to save, or a typical share. Receipts can be
-    given to `collect --problems`.
+    A program writes a receipt if it runs with DIODE_LUT_RECEIPT=FILE, or under `run`. For each device the report shows
+    how many calls each table and model answered, and the misses, by the time that they may have cost: an estimate from
+    a roofline and from what the model expects to save. `collect --problems` takes receipts.
     """
     from diode_lut.receipt.file import read_receipt, receipt_bytes
     from diode_lut.receipt.receipt import merge_receipts

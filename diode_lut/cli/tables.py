@@ -17,10 +17,10 @@ from diode_lut.domain.printable import printable
 @click.command("show")
 @click.argument("file", type=TABLE)
 def show_command(file: Typed) -> None:
-    """Print a table as text, a line for each row and one for each kernel.
+    """Print a table, dataset or model as text.
 
-    Equal tables are printed equally, however they are written. Of a dataset all times are printed, of a model the
-    metadata and the tensors.
+    A table has one line for each row and one for each kernel, and equal tables are printed equally. A dataset is
+    printed with all times, a model with its metadata and tensors.
     """
     from diode_lut.dataset import is_dataset, read_dataset
 
@@ -45,7 +45,7 @@ def _table_or_model(contents: bytes, path: Path) -> str:
 
 @click.command("tables")
 def tables_command() -> None:
-    """List the tables and models that can be used, and the hardware that they are for."""
+    """List the tables and models, and the hardware that they are for."""
     from diode_lut.domain.errors import DiodeLutError
     from diode_lut.runtime import api
     from diode_lut.selection.catalog import is_model, try_model
@@ -64,9 +64,10 @@ def tables_command() -> None:
 @click.option("--upgrade", is_flag=True, help="Write version 2 of the format; by default files keep their version.")
 @click.pass_context
 def fmt_command(ctx: click.Context, files: tuple[Typed, ...], check: bool, upgrade: bool) -> None:
-    """Put tables in canonical form, after jq or any editor; what they say stays as it is.
+    """Put tables in canonical form, after jq or an editor.
 
-    Prints the name of each file that is not in that form. A file with an invalid row is an error, and left alone.
+    What a table says does not change. The names of the files that change are printed. A file with an invalid row is an
+    error and is not changed.
     """
     codes = [_format(file, check, upgrade) for file in files]
     ctx.exit(max(codes))
@@ -105,8 +106,8 @@ def _format(file: Typed, check: bool, upgrade: bool) -> int:
     "--compile",
     "compiling",
     is_flag=True,
-    help="Compile every config for the table's architecture as well, with Triton, without a GPU. What Triton has "
-    "compiled it remembers.",
+    help="Also compile every config with Triton, for the table's architecture, without a GPU. Triton keeps what it has "
+    "compiled.",
 )
 @click.option(
     "--contribution",
@@ -124,15 +125,15 @@ def _format(file: Typed, check: bool, upgrade: bool) -> int:
 )
 @click.pass_context
 def check_command(ctx: click.Context, files: tuple[Typed, ...], compiling: bool, contribution: bool, form: str) -> None:
-    """Find everything that is wrong with tables, and whether models can be used.
+    """Find everything that is wrong with tables.
 
-    That is what the schema says, rows that contradict each other or can never answer, configs that the architecture
-    cannot launch, and any form but that of fmt. Prints one line for each problem, as FILE:LINE:COLUMN: PATH: what was
-    found and what is allowed. Of a model the first problem is found. A note says what was not looked for, because it
-    would take too long; it does not change the exit code.
+    It finds what the schema forbids, rows that contradict each other or can never answer, configs that the architecture
+    cannot launch, and files that fmt would change. Each problem is one line: FILE:LINE:COLUMN: PATH: what was found and
+    what is allowed. Of a model it says only whether it can be used, and if not, why. A note does not change the exit
+    code: it says what would take too long to check.
 
-    With --contribution notes also have the figures: gain over aten with its interval, and regret, on measured problems
-    and on problems that were kept out.
+    With --contribution, notes also give the figures: gain over aten with its interval, and regret, on the measured
+    problems and on held-out ones.
     """
     if contribution:
         files = tuple(table for file in files for table in _contributed(file))

@@ -38,7 +38,8 @@ _NAMED = 3
 
 class Order(NamedTuple):
     """What to tune: the program, its environment, the table to build (None for the user's own, one for each kind of
-    device), for how many seconds to measure, and after how many to interrupt the program.
+    device), for how many seconds to measure, and after how many to interrupt the program; ``compare`` is the command that
+    measures what the table brings.
     """
 
     command: Sequence[str]
@@ -46,6 +47,7 @@ class Order(NamedTuple):
     table: Path | None
     budget_s: float
     limit_s: float | None
+    compare: str
 
 
 def tune(order: Order, tell: Callable[[str], None]) -> int:
@@ -177,9 +179,10 @@ def _brought(order: Order, receipt: Receipt, before: Run | None, after: Run, tab
         yield from _measured(table, missed)
     if before is not None and order.limit_s is None:
         yield (
-            f"the program took {before.ended.seconds:.1f} s before and {after.ended.seconds:.1f} s now, once each and "
-            "with cold caches; `diode-lut compare` finds out whether that is a difference"
+            f"one run took {before.ended.seconds:.1f} s before and {after.ended.seconds:.1f} s now, compiling included; "
+            "one run of each says little"
         )
+    yield f"to measure what the program gains or loses: {order.compare}"
 
 
 def _answered(receipt: Receipt) -> str:
@@ -211,8 +214,9 @@ def _measured(table: Path, missed: set[Problem]) -> Iterator[str]:
         return
     whole, saved = (sum(times) for times in zip(*((gain.aten_ns, gain.saved_ns) for gain in gains), strict=True))
     yield (
-        f"{shown(table)}: faster than aten for {len(faster)} of {counted(len(gains), 'missed GEMM')}; measured alone, "
-        f"each once, they take {_us(whole - saved)} instead of {_us(whole)}"
+        f"{shown(table)}: for {len(faster)} of {counted(len(gains), 'missed GEMM')} a kernel is faster than aten. Run "
+        f"once each, alone, all take {_us(whole - saved)} instead of {_us(whole)}; in the program they may gain less, "
+        "or lose"
     )
     for gain in faster[:_NAMED]:
         yield f"  {gain.problem}: {_us(gain.ns)} with {gain.choice}, {_us(gain.aten_ns)} with aten"
