@@ -6,10 +6,10 @@ import sys
 
 from diode_lut.domain.errors import install_command
 
-try:
-    from diode_lut.cli import main
-except ModuleNotFoundError as error:
-    sys.exit(f"error: {error.name} is not installed: {install_command()}")
-
 if __name__ == "__main__":
-    main()
+    try:
+        from diode_lut.cli import main
+
+        main()
+    except ModuleNotFoundError as error:
+        sys.exit(f"error: {error.name} is not installed: {install_command()}")

@@ -75,6 +75,20 @@ def test_query_says_how_to_quote(expression: str, hint: str) -> None:
     assert (result.exit_code, hint in result.stderr) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("expression", "note"),
+    [
+        ("entries | length", "note: the file has no field length; a function is written length(@)\n"),
+        ("entries[?configs[0].tempate=='aten']", "note: the file has no field tempate (did you mean template?)\n"),
+        ("entries[].{shape: m} | [?shape==`null`]", ""),
+    ],
+)
+def test_query_says_why_it_finds_nothing(expression: str, note: str) -> None:
+    """A field that is not in the file is named where nothing is found, and that is no error."""
+    result = call("query", "nvidia-h200", expression)
+    assert (result.exit_code, result.stderr) == (0, note)
+
+
 def test_query_compares_with_fields_that_tables_may_have(table_file: Write) -> None:
     """A field that this table leaves out is no mistake."""
     path = table_file("x.json", {"op": "mm", "configs": [{"template": "aten"}]})

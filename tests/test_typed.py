@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from diode_lut.cli import main
-from diode_lut.cli.typed import hardware_of
+from diode_lut.cli.values import hardware_of
 from diode_lut.collect.problems import read_problems
 from diode_lut.dataset import read_dataset
 from diode_lut.domain.errors import HardwareError

@@ -64,7 +64,7 @@ CASES = [
     ("build d.msgpack -o x.json --epsilom 1", 2, "Did you mean "),
     ("check inverted.json", 1, "entries[0].m: [512, 1] ends before it begins (allowed: [lowest, highest])"),
     ("check misspelt.json", 1, "entries[0].config: unknown field (known: op, dtype,"),
-    ("check d.msgpack", 1, "is not UTF-8 (expected a table, which is JSON)"),
+    ("check d.msgpack", 1, "is not UTF-8 (expected a table, which is JSON; `build` makes one of"),
     ("check cut.safetensors", 1, "cut.safetensors: damaged: "),
     ("check cut.safetensors --compile --format github", 1, "::error file=cut.safetensors::damaged: "),
     ("check nosuch.safetensors", 2, "nosuch.safetensors: cannot be read: No such file or directory"),
@@ -95,7 +95,6 @@ CASES = [
     ("evaluate other.json d.msgpack", 1, "measured on NVIDIA H200 (sm_90, 132 SMs), but other.json is for"),
     ("evaluate mine.json d.msgpack --json nodir/x.json", 2, "nodir: no such directory to write the figures to"),
     ("evaluate mine.json d.msgpack --picture nodir/x.png", 2, "nodir: no such directory to write the picture to"),
-    ("evaluate --model mine.json d.msgpack", 1, "error: mine.json: not a safetensors file"),
     ("explain mm 8 8 8 --batch 4 --hardware h200", 2, "error: b: mm has no batch, so b is 1, not 4"),
     (
         "explain mm 8 8 8 --hardware h200 --table model.bin",
@@ -116,10 +115,10 @@ CASES = [
     ("pack mine.json -o x.msgpack.zst", 1, "error: mine.json: the first object has no 'diode_lut_dataset': not a d"),
     ("query mine.json 'entries[?'", 2, "Invalid value for JMESPATH: Invalid jmespath expression: Incomplete"),
     ("query cut.safetensors entries", 1, "error: cut.safetensors: a model, not a table"),
-    ("receipt mine.json", 1, "error: mine.json"),
     ("report cut.safetensors d.msgpack -o x.html", 1, "error: cut.safetensors: a model, not a table"),
     ("report mine.json d.msgpack -o nodir/x.html", 2, "nodir: no such directory to write the page to"),
     ("resolve mine.json", 2, "give --ours, --theirs or --best"),
+    ("resolve mine.json --ours --best", 2, "give --ours, --theirs or --best, and only one of them"),
     ("resolve --ours mine.json", 2, "error: mine.json: is not in conflict: in git, no merge of it is waiting"),
     ("set mine.json mm --m 1024-513 --config aten --note x", 2, "error: m: [1024, 513] ends before it begins"),
     ("run --tabel mine.json -- python train.py", 2, "--table"),
@@ -131,9 +130,77 @@ CASES = [
     ),
     ("show text.json", 1, "error: text.json: neither a table nor a safetensors file"),
     ("tables mine.json", 2, "Got unexpected extra argument (mine.json)"),
-    ("tune --budget 0 -- python train.py", 2, "0.0 is not in the range x>0"),
+    ("tune --budget 0 -- python train.py", 2, "'0' is not a time above zero"),
     ("unset mine.json bmm", 1, "error: mine.json: no row has the key bmm"),
     ("verify mine.json -o nodir/x.json", 2, "nodir: no such directory to write the problems to"),
+    ("adopt --budget soon", 2, "'soon' is not a time above zero, such as 10, 90s, 10m or 1.5h"),
+    ("build d.msgpack -o x.msgpack", 2, "x.msgpack: a table is JSON, so the name ends with .json"),
+    ("build 'd*.msgpak' -o x.json", 2, "d*.msgpak: no such file: a shell replaces * and ? only without quotes"),
+    ("build . -o x.json", 2, "error: .: Is a directory (name files in it, such as *)"),
+    ("collect --problems https://example.com/p.json -o t.msgpack", 2, "p.json: an address, not a file: download it"),
+    ('collect --problems \'[{"op": "mm"}]\' -o t.msgpack', 2, "a file is expected, not its contents: save them, or"),
+    (
+        "collect --problems one.json -o t.msgpack",
+        1,
+        "one.json: expected a list of problems, found one object: put it in",
+    ),
+    (
+        "collect --problems small.json -o t.msgpack",
+        1,
+        "small.json: [0].M: missing (needed: op, dtype, M, N, K; sizes are",
+    ),
+    (
+        "collect --problems lines.json -o t.msgpack",
+        1,
+        "lines.json:2: not JSON: unexpected content after document (expe",
+    ),
+    ("collect --problems problems.json -o t.json", 2, "t.json: a dataset is msgpack, so the name ends with .msgpack"),
+    ("evaluate nosuch.mlp.safetensors d.msgpack", 2, "nosuch.mlp.safetensors: a model is evaluated by --model nosuch"),
+    (
+        "evaluate --model mine.json d.msgpack",
+        1,
+        "error: mine.json: JSON, such as a table, not a model (names of models",
+    ),
+    (
+        "evaluate mine.json d.msgpack --against cublas",
+        2,
+        "--against cublas: no such file, and no config: template: 'cubl",
+    ),
+    ("explain linear 8 8 8", 2, "'linear' is no op of Inductor's: it is addmm, or mm without a bias"),
+    ("explain mm 8x16x32 8 8", 2, "'8x16x32' are several sizes: write 8 16 32"),
+    ("explain mm 8 8 8 --dynamic m=64:8", 2, "'m=64:8' ends before it begins"),
+    ("explain mm 8 8 8 --hardware 'A100 40GB'", 2, "and no GPU is known by it (did you mean A100"),
+    (
+        "explain mm 8 8 8 --hardware sm_90",
+        2,
+        "; sm_90 is an architecture, of H100, H100 PCIe, H100 NVL, H200, H20, GH200",
+    ),
+    ("explain mm 8 8 8 --hardware h200 --chooser rules.py:f", 2, "rules.py:f: a module is named without .py: rules:f"),
+    (
+        "explain mm 8 8 8 --hardware h200 --chooser rules:f",
+        2,
+        "rules:f: cannot be imported: ModuleNotFoundError: No mod",
+    ),
+    ("receipt mine.json", 1, "error: mine.json: a table, not a receipt"),
+    ("receipt d.msgpack", 1, "d.msgpack:1:1: neither JSON nor text (expected a receipt)"),
+    ("report mine.json -o x.pdf", 2, "x.pdf: the page is HTML, so the name ends with .html"),
+    ("run --table mine.json,other.json -- python train.py", 2, "(several tables are separated by ':')"),
+    (
+        "run --table '~/mine.json' -- python train.py",
+        2,
+        "(~ is your home directory only in a shell, and without quotes)",
+    ),
+    (
+        "set mine.json mm --m 512- --config aten --note x",
+        2,
+        "'512-' is neither a size nor a range like 513-1024; for an",
+    ),
+    (
+        "set mine.json matmul --config aten --note x",
+        2,
+        "'matmul' is no op of Inductor's: it is mm, or bmm with a batch",
+    ),
+    ("tune --stop-after 0 -- python train.py", 2, "'0' is not a time above zero, such as 10, 90s, 10m or 1.5h"),
 ]
 """What is typed, the exit code, and a part of what is said."""
 
@@ -155,6 +222,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "cut.safetensors").write_bytes((here / "model.bin").read_bytes()[:-4])
     problem = '{"op": "mm", "B": 1, "M": 8, "N": 8, "K": 8, "dtype": "fp8", "layout": "nn"}'
     (here / "problems.json").write_text(f"[{problem}]")
+    (here / "one.json").write_text(problem)
+    (here / "lines.json").write_text(f"[{problem}]\n[{problem}]\n")
+    (here / "small.json").write_text(f"[{problem.replace('M', 'm')}]")
     return here
 
 

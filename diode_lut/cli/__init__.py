@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import click
@@ -176,7 +177,9 @@ def _printable_usage_errors() -> Iterator[None]:
 def _text(error: DiodeLutError | OSError) -> str:
     """The message. System errors about a file begin with the file, as all others do, and have no number."""
     if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str | PathLike):
-        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+        name = os.fsdecode(error.filename)
+        remedy = f" (name files in it, such as {Path(name, '*')})" if isinstance(error, IsADirectoryError) else ""
+        return f"{name}: {error.strerror}{remedy}"
     return str(error)
 
 

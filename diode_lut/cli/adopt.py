@@ -10,6 +10,7 @@ import click
 from diode_lut.cli.inputs import Optional, require_inductor, require_packages
 from diode_lut.cli.output import say
 from diode_lut.cli.typed import FILE, TABLE, Typed, git_user
+from diode_lut.cli.values import MINUTES
 from diode_lut.collect.setup import SETS
 from diode_lut.domain.errors import HardwareError
 from diode_lut.domain.hardware import Hardware, detect_hardware
@@ -34,7 +35,7 @@ _SHOWN = 10
 @click.command("adopt")
 @click.option(
     "--budget",
-    type=click.FloatRange(min=0, min_open=True),
+    type=MINUTES,
     metavar="MINUTES",
     required=True,
     help="Time to spend: 10 gives a first table, 60 most of the models, a night all problems.",
@@ -132,7 +133,7 @@ def _readiness(folder: Path, table: Path) -> list[str]:
 )
 @click.option(
     "--budget",
-    type=click.FloatRange(min=0, min_open=True),
+    type=MINUTES,
     metavar="MINUTES",
     default=0.7,
     show_default=True,

@@ -9,7 +9,8 @@ import click
 
 from diode_lut.cli.inputs import end_with_losses, read_whole_table, require_same_device
 from diode_lut.cli.output import is_standard, progress_bars, say, write
-from diode_lut.cli.typed import FILE, LAYOUT, OUTPUT, TABLE, Typed, hardware_of
+from diode_lut.cli.typed import FILE, TABLE, TABLE_OUTPUT, Output, Typed
+from diode_lut.cli.values import LAYOUT, hardware_of
 from diode_lut.domain.printable import as_lines, printable
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.command("build")
 @click.argument("inputs", metavar="IN...", nargs=-1, required=True, type=FILE)
-@click.option("-o", "--output", metavar="OUT", required=True, type=OUTPUT, help="The table to write.")
+@click.option("-o", "--output", metavar="OUT", required=True, type=TABLE_OUTPUT, help="The table to write.")
 @click.option(
     "--previous",
     metavar="FILE",
@@ -159,7 +160,7 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
     "--output",
     metavar="OUT",
     required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=Output("a dataset is msgpack", ".msgpack.zst", ".zst", ".msgpack", allow_dash=False),
     help="The file to write: NAME.msgpack.zst.",
 )
 @click.option(

@@ -15,7 +15,8 @@ from click.core import ParameterSource
 
 from diode_lut.cli.inputs import end_with_losses, require_inductor
 from diode_lut.cli.output import Minutes, say
-from diode_lut.cli.typed import DTYPE, FILE, LAYOUT, OP, TABLE, Typed
+from diode_lut.cli.typed import FILE, TABLE, Output, Typed
+from diode_lut.cli.values import DTYPE, LAYOUT, MINUTES, OP
 from diode_lut.collect.setup import METHODS, SETS
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import Hardware, detect_hardware
@@ -71,8 +72,11 @@ STOPPED = 130
 )
 @click.option(
     "--out",
+    "--output",
+    "-o",
     "path",
-    type=click.Path(path_type=Path),
+    metavar="OUT",
+    type=Output("a dataset is msgpack", ".msgpack", ".zst", dir_okay=True),
     required=True,
     help="The dataset; if it exists, problems that it holds are skipped and the others appended. In a directory, it is "
     "the file named after the hardware and the software.",
@@ -103,9 +107,7 @@ STOPPED = 130
     help="Measure on the workers of this Dask scheduler, on any number of machines with the same hardware. Start one "
     "worker for each GPU: CUDA_VISIBLE_DEVICES=0 dask worker ADDRESS --nthreads 1 --memory-limit 0",
 )
-@click.option(
-    "--budget", type=click.FloatRange(min=0, min_open=True), metavar="MINUTES", help="Begin no problem after this time."
-)
+@click.option("--budget", type=MINUTES, metavar="MINUTES", help="Begin no problem after this time.")
 @click.option(
     "--table",
     "table_file",

@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from diode_lut.cli.output import CHANGES, is_standard, say, write
-from diode_lut.cli.typed import DTYPE, LAYOUT, SIZES, TABLE, Typed
+from diode_lut.cli.typed import TABLE, Typed
+from diode_lut.cli.values import ANY, ANY_OP, DTYPE, LAYOUT, SIZES
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.printable import as_json, as_lines, printable
-from diode_lut.domain.problem import ALIGNS, BATCHED, EPILOGUES, NAMED_VARIANTS, OPS, SIZE_FIELDS, contiguous_align
+from diode_lut.domain.problem import ALIGNS, BATCHED, EPILOGUES, NAMED_VARIANTS, SIZE_FIELDS, contiguous_align
 from diode_lut.kernels.config import Config
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from diode_lut.table.edit import Edit
 
 _REMEDY = "correct it first"
-_ANY = "any"
 
 
 def _key_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -30,7 +31,7 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
     sizes: dict[str, Any] = {"type": SIZES, "metavar": "SIZES"}
     decorators = (
         click.argument("table_file", metavar="TABLE", type=TABLE),
-        click.argument("op", type=click.Choice((*OPS, _ANY), case_sensitive=False)),
+        click.argument("op", type=ANY_OP, metavar="OP"),
         click.option("--b", **sizes, help="The batch of a bmm or baddbmm, as for --m."),
         click.option("--m", **sizes, help="Rows of A: 1024, or a range like 513-1024.  [default: any]"),
         click.option("--n", **sizes, help="Columns of B, as for --m."),
@@ -40,7 +41,8 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--epilogue",
             type=click.Choice(tuple(EPILOGUES)),
-            help="Class of the pointwise work that is fused behind the GEMM.  [default: any]",
+            help="Class of the pointwise work that is fused behind the GEMM: light such as relu, medium such as silu "
+            "or a residual, heavy such as gelu with tanh.  [default: any]",
         ),
         click.option(
             "--variant",
@@ -50,7 +52,7 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--align",
-            type=click.Choice((*map(str, ALIGNS), _ANY)),
+            type=click.Choice((*map(str, ALIGNS), ANY)),
             help="16 if every row of A and B starts on a 16-byte boundary, else 2.  "
             "[default: as packed matrices have it, if all else is exact; otherwise any]",
         ),
@@ -74,6 +76,8 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
 def set_command(table_file: Typed, configs: tuple[str, ...], note: str, **key: Any) -> None:
     """Add a row to a table, or replace the row with the same key.
 
+    OP is mm, addmm, bmm, baddbmm or scaled_mm, or any for a row that covers all of them.
+
     The row is refused, and the file stays as it is, if the row could never answer or contradicts another one.
     """
     from diode_lut.cli.inputs import read_whole_table
@@ -88,7 +92,10 @@ def set_command(table_file: Typed, configs: tuple[str, ...], note: str, **key: A
 @click.command("unset")
 @_key_options
 def unset_command(table_file: Typed, **key: Any) -> None:
-    """Remove the row with this key from a table."""
+    """Remove the row with this key from a table.
+
+    OP is mm, addmm, bmm, baddbmm or scaled_mm, or any for a row that covers all of them.
+    """
     from diode_lut.cli.inputs import read_whole_table
     from diode_lut.table.edit import unset_row
 
@@ -108,11 +115,11 @@ def _save(edit: Edit, target: Path) -> None:
 
 def _key(op: str, align: str | None, **fields: Any) -> dict[str, Any]:
     """The key as a table file has it."""
-    key = {name: value for name, value in {"op": op, **fields}.items() if value not in (None, _ANY)}
+    key = {name: value for name, value in {"op": op, **fields}.items() if value not in (None, ANY)}
     if align is None:
         batch = {} if op in BATCHED else {"b": [1, 1]}
-        return {**key, **_packed_align(**{"op": _ANY, **batch, **key})}
-    return key if align == _ANY else {**key, "align": int(align)}
+        return {**key, **_packed_align(**{"op": ANY, **batch, **key})}
+    return key if align == ANY else {**key, "align": int(align)}
 
 
 def _packed_align(
@@ -121,7 +128,7 @@ def _packed_align(
     """The field ``align`` of packed matrices, if the rest of the key is for one problem."""
     del epilogue, variant  # they do not change A and B
     exact = {name: low for name, (low, high) in sizes.items() if low == high}
-    if op == _ANY or not dtype or not layout or exact.keys() != set(SIZE_FIELDS):
+    if op == ANY or not dtype or not layout or exact.keys() != set(SIZE_FIELDS):
         return {}
     return {"align": contiguous_align(dtype, layout, **exact)}
 
@@ -222,6 +229,19 @@ def _require_quotes(expression: dict[str, Any], document: Any) -> None:
             raise click.BadParameter(reason, param_hint="JMESPATH")
 
 
+def _unknown_fields(expression: dict[str, Any], document: Any) -> Iterator[str]:
+    """A remark on each field of the expression that is neither in the document nor made by the expression."""
+    from jmespath.functions import Functions
+
+    nodes = list(_nodes(expression))
+    known = _fields_of(document) | {node["value"] for node in nodes if node["type"] == "key_val_pair"}
+    for word in dict.fromkeys(node["value"] for node in nodes if node["type"] == "field"):
+        if word not in known:
+            close = get_close_matches(word, known, 1)
+            remedy = f"; a function is written {word}(@)" if word in Functions.FUNCTION_TABLE else ""
+            yield f"note: the file has no field {word}{f' (did you mean {close[0]}?)' if close else remedy}"
+
+
 def _fields_of_tables() -> set[str]:
     from diode_lut.kernels.registry import TEMPLATES
     from diode_lut.table.entry import Candidate, Entry
@@ -286,4 +306,7 @@ def query_command(file: Typed, expression: str, form: str) -> None:
         if _BARE_NUMBER.search(expression):
             reason += " (numbers are written in backquotes: `64`)"
         raise click.BadParameter(reason, param_hint="JMESPATH") from error
+    if found in (None, []):
+        for remark in _unknown_fields(compiled.parsed, document):
+            say(printable(remark), err=True)
     _FORMATS[form](found)

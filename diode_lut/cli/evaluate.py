@@ -11,8 +11,9 @@ import click
 
 from diode_lut.cli.output import is_standard, progress_bars, say, write
 from diode_lut.cli.typed import OUTPUT, TABLE, Typed
-from diode_lut.domain.errors import SettingError, install_command
+from diode_lut.domain.errors import ProblemError, SettingError, install_command
 from diode_lut.io.files import require_writable
+from diode_lut.kernels.config import Config
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset, Record
@@ -87,7 +88,7 @@ def evaluate_command(
     if model_file is not None and function is not None:
         raise click.UsageError("--model and --chooser exclude each other.")
     subject, datasets = _subject(files, model_file, function)
-    baseline = read_solution(Path(against)) if Path(against).is_file() else against
+    baseline = read_solution(Path(against)) if Path(against).is_file() else _config(against)
     if picture is not None:
         check_picture(picture)
     if json_file is not None and not json_file.parent.is_dir():
@@ -108,6 +109,15 @@ def evaluate_command(
     end_with_losses(datasets)
 
 
+def _config(against: str) -> str:
+    """The config, as it was typed; ProblemError if it is none."""
+    try:
+        Config.parse(against)
+    except ProblemError as error:
+        raise ProblemError(f"--against {against}: no such file, and no config: {error}") from error
+    return against
+
+
 class _Subject(NamedTuple):
     """What is evaluated, which is a ``kind`` of source, and for which hardware."""
 
@@ -122,7 +132,7 @@ def _subject(
 ) -> tuple[_Subject, Sequence[Dataset]]:
     """What to evaluate, and on which datasets."""
     from diode_lut.cli.inputs import read_datasets_alike, read_datasets_answered_by
-    from diode_lut.selection.catalog import open_model, open_table
+    from diode_lut.selection.catalog import is_model, open_model, open_table
     from diode_lut.selection.chooser import Chooser, ChooserSource, load_function
 
     if function is not None:
@@ -134,6 +144,8 @@ def _subject(
         datasets = read_datasets_answered_by(model, files)
         return _Subject("model", model_file.path.name, source_of(model), model.hardware), datasets
     table_file, *inputs = files
+    if is_model(table_file.path):
+        raise click.UsageError(f"{table_file.path}: a model is evaluated by --model {table_file.path.stem}")
     if not inputs:
         raise click.UsageError("Missing argument 'DATASET...'.")
     table = open_table(table_file.path, table_file.contents)

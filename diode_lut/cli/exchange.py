@@ -11,7 +11,8 @@ import click
 
 from diode_lut.cli.inputs import end_with_losses, read_whole_table
 from diode_lut.cli.output import is_standard, say, write
-from diode_lut.cli.typed import DTYPE, FILE, LAYOUT, OP, OUTPUT, TABLE, Typed, hardware_of
+from diode_lut.cli.typed import FILE, OUTPUT, TABLE, Typed
+from diode_lut.cli.values import DTYPE, LAYOUT, OP, hardware_of
 from diode_lut.domain.errors import ExchangeError
 from diode_lut.domain.printable import printable
 from diode_lut.exchange import FORMATS

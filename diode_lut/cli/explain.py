@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from diode_lut.cli.output import say
-from diode_lut.cli.typed import DTYPE, LAYOUT, OP, SIZE, TABLE, Typed
+from diode_lut.cli.typed import TABLE, Typed
+from diode_lut.cli.values import DTYPE, LAYOUT, OP, SIZE, hardware_of
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import (
     ALIGNS,
@@ -38,13 +39,15 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
 
         found = re.fullmatch(r"([bmnk])=(\d{1,10}):(\d{1,10})?", value)
         low, high = (int(found[2]), int(found[3]) if found[3] else None) if found else (0, None)
+        if high and high < low:
+            self.fail(f"{value!r} ends before it begins", param, ctx)
         if found is None or not 1 <= low <= (high or low) <= MAX_SIZE:
             self.fail(f"{value!r} is not a size and its range, such as m=1:8192, or m=1: without an end", param, ctx)
         return Axis((found[1],), low, high)
 
 
 @click.command("explain")
-@click.argument("op", type=OP)
+@click.argument("op", type=OP, metavar="OP")
 @click.argument("m", type=SIZE)
 @click.argument("n", type=SIZE)
 @click.argument("k", type=SIZE)
@@ -65,7 +68,8 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
     type=click.Choice(tuple(EPILOGUES)),
     default=NO_EPILOGUE,
     show_default=True,
-    help="Class of the pointwise work that is fused behind the GEMM. The hook asks for none.",
+    help="Class of the pointwise work that is fused behind the GEMM: light such as relu, medium such as silu or a "
+    "residual, heavy such as gelu with tanh.",
 )
 @click.option(
     "--variant",
@@ -80,7 +84,9 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
     help="A size that may change, such as m=1:8192: show which kernel each part of its range gets.",
 )
 @click.option(
-    "--hardware", metavar="NAME", help="Name of a table or of its GPU.  [default: the device of this machine]"
+    "--hardware",
+    metavar="NAME",
+    help="A GPU such as H100, a table by name or path, cpu, cuda, or NAME,ARCH,SMS.  [default: this machine's device]",
 )
 @click.option(
     "--table",
@@ -109,11 +115,13 @@ def explain_command(
 ) -> None:
     """Show which kernel a GEMM gets, from which row, and why.
 
-    The GEMM multiplies an M x K and a K x N matrix. The output names the configs, the row of the table that answers,
-    the rows that would answer next, and what the model expects. It exits with 1 if neither a table nor a model answers.
+    OP is mm, addmm, bmm, baddbmm or scaled_mm, which multiplies an M x K and a K x N matrix. The output names the
+    configs, the row of the table that answers, the rows that would answer next, and what the model expects. It exits
+    with 1 if neither a table nor a model answers.
     """
     from diode_lut.runtime import api
 
+    device = hardware if hardware is None or table is not None else hardware_of(hardware)
     alignment = int(align) if align else None
     dtypes = DOMAINS[op].dtypes
     dtype = dtype or ("bfloat16" if "bfloat16" in dtypes else dtypes[0])
@@ -135,11 +143,11 @@ def explain_command(
         if dynamic.fields[0] not in OP_SIZES[op]:
             raise click.BadParameter(f"{op} has no size {dynamic.fields[0]}", param_hint="--dynamic")
         with _registered(chooser):
-            over = api.explanation_over(problem, dynamic, hardware=hardware, file=file)
+            over = api.explanation_over(problem, dynamic, hardware=device, file=file)
         say(str(over))
         ctx.exit(0 if over.parts or over.whole.configs else 1)
     with _registered(chooser):
-        explanation = api.explanation(problem, hardware=hardware, file=file)
+        explanation = api.explanation(problem, hardware=device, file=file)
     say(str(explanation))
     ctx.exit(0 if explanation.decision.configs else 1)
 

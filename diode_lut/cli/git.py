@@ -15,7 +15,7 @@ import click
 
 from diode_lut.cli.inputs import read_whole_table
 from diode_lut.cli.output import CHANGES, ERROR, progress_bars, say, write
-from diode_lut.cli.typed import FILE, OUTPUT, STANDARD, TABLE, Typed, git_output
+from diode_lut.cli.typed import FILE, STANDARD, TABLE, TABLE_OUTPUT, Typed, git_output
 from diode_lut.domain.errors import SettingError, TableError
 from diode_lut.domain.printable import printable
 from diode_lut.io.files import read_at_most, write_atomically
@@ -91,7 +91,7 @@ _REMEDY = "correct it first"
     "-o",
     "--output",
     metavar="OUT",
-    type=OUTPUT,
+    type=TABLE_OUTPUT,
     default=STANDARD,
     help="The table to write.  [default: standard output]",
 )
@@ -120,11 +120,11 @@ def merge_command(ctx: click.Context, files: tuple[Typed, ...], output: Path) ->
 
 @click.command("resolve")
 @click.argument("file", metavar="TABLE", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--ours", "prefer", flag_value="ours", help="Take the row of the branch that is merged into.")
-@click.option("--theirs", "prefer", flag_value="theirs", help="Take the row of the branch that is merged.")
-@click.option("--best", "prefer", flag_value="best", help="Take the row with the larger gain, if one has it.")
+@click.option("--ours", is_flag=True, help="Take the row of the branch that is merged into.")
+@click.option("--theirs", is_flag=True, help="Take the row of the branch that is merged.")
+@click.option("--best", is_flag=True, help="Take the row with the larger gain, if one has it.")
 @click.pass_context
-def resolve_command(ctx: click.Context, file: Path, prefer: str | None) -> None:
+def resolve_command(ctx: click.Context, file: Path, **sides: bool) -> None:
     """Decide the conflicts that a git merge or rebase left in a table.
 
     The three versions that git keeps during a merge are merged again, row by row. Rows in conflict are taken from the
@@ -135,8 +135,10 @@ def resolve_command(ctx: click.Context, file: Path, prefer: str | None) -> None:
     from diode_lut.table import to_bytes, write_table
     from diode_lut.table.read import read_bytes
 
-    if prefer is None:
-        raise click.UsageError("give --ours, --theirs or --best")
+    chosen = [side for side, is_given in sides.items() if is_given]
+    if len(chosen) != 1:
+        raise click.UsageError("give --ours, --theirs or --best, and only one of them")
+    (prefer,) = chosen
     base, ours, theirs = (_version_in_conflict(file, stage) for stage in (1, 2, 3))
     if ours is None or theirs is None:
         remedy = "is not in conflict: in git, no merge of it is waiting for a decision"

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from diode_lut.cli.output import say
+from diode_lut.cli.values import MINUTES, SECONDS
 
 _AS_TYPED = {"ignore_unknown_options": False, "allow_interspersed_args": False}
 """Options end where the program begins, with or without ``--``."""
@@ -28,7 +29,7 @@ _TABLES = click.option(
 )
 _STOP_AFTER = click.option(
     "--stop-after",
-    type=click.FloatRange(min=0, min_open=True),
+    type=SECONDS,
     metavar="SECONDS",
     help="Interrupt the program after this time in each run, as by Ctrl-C.",
 )
@@ -69,7 +70,7 @@ def run_command(ctx: click.Context, command: tuple[str, ...], tables: tuple[str,
 )
 @click.option(
     "--budget",
-    type=click.FloatRange(min=0, min_open=True),
+    type=MINUTES,
     metavar="MINUTES",
     default=10.0,
     show_default=True,

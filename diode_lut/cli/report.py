@@ -11,7 +11,7 @@ from urllib.parse import quote
 import click
 
 from diode_lut.cli.output import is_standard, progress_bars, say, write
-from diode_lut.cli.typed import FILE, OUTPUT, TABLE, Typed
+from diode_lut.cli.typed import FILE, OUTPUT, PAGE_OUTPUT, TABLE, Typed
 from diode_lut.domain.errors import SettingError, install_command
 from diode_lut.domain.printable import printable
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.command("report")
 @click.argument("table_file", metavar="TABLE", type=TABLE)
 @click.argument("inputs", metavar="[DATASET]...", nargs=-1, type=FILE)
-@click.option("-o", "--output", metavar="OUT", required=True, type=OUTPUT, help="The page to write: NAME.html.")
+@click.option("-o", "--output", metavar="OUT", required=True, type=PAGE_OUTPUT, help="The page to write: NAME.html.")
 @click.option(
     "--beside",
     metavar="FILE",

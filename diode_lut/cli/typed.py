@@ -1,4 +1,4 @@
-"""What people type: files, types, layouts, sizes and hardware.
+"""The files that people type.
 
 A file is a path, the name of a shipped table, ``-``, or ``REVISION:PATH`` as git has it.
 """
@@ -8,17 +8,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from diode_lut.domain.errors import HardwareError, ProblemError, SettingError, TableError
-from diode_lut.domain.hardware import Hardware, detect_hardware
-from diode_lut.domain.problem import DTYPES, LAYOUTS, MAX_SIZE, OPS
-from diode_lut.domain.spelling import dtype_of, layout_of, size_of
+from diode_lut.domain.errors import SettingError, TableError
 from diode_lut.io.files import read_at_most
 from diode_lut.io.resources import tables_directory
 
@@ -29,9 +26,14 @@ STANDARD = "-"
 """What stands for standard input or standard output."""
 
 _MAX_BYTES = 1 << 30
-_NEW_HARDWARE = "NAME,ARCH,SMS, for example 'NVIDIA H200,sm_90,132'"
 _IN_GIT = re.compile(r"[^:\s]+:.+")
 _NAME = re.compile(r"[\w .-]+")
+_NO_FILES = (
+    (re.compile(r"\w+://"), "an address, not a file: download it first"),
+    (re.compile(r"\s*[\[{]"), "a file is expected, not its contents: save them, or pipe them in and give -"),
+    (re.compile(r".*[*?]"), "no such file: a shell replaces * and ? only without quotes, and only if a file matches"),
+)
+"""What people give instead of a file, and what to do."""
 _LIKE_FILES = re.compile(r".*\.(json|msgpack|zst|safetensors|html|csv)")
 
 
@@ -96,6 +98,9 @@ class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
         path = Path(value)
         if path.exists() or path.is_symlink():
             return Typed(path)
+        for pattern, reason in _NO_FILES:
+            if pattern.match(value):
+                self.fail(f"{value}: {reason}", param, ctx)
         if _IN_GIT.fullmatch(value):
             return Typed(path, _in_git(value))
         if self._names and _NAME.fullmatch(value) and not _LIKE_FILES.fullmatch(value):
@@ -190,76 +195,24 @@ def git_user() -> str:
     return f"{name} <{address}>"
 
 
-class _Spelled(click.Choice[str]):
-    """A choice that may be spelled in other ways as well; ``spell`` gives the name that is meant."""
+class Output(click.Path):
+    """A file to write, whose name has no ending of another kind of file."""
 
-    def __init__(self, choices: Sequence[str], spell: Callable[[str], str]) -> None:
-        super().__init__(choices)
-        self._spell = spell
+    def __init__(self, kind: str, *endings: str, dir_okay: bool = False, allow_dash: bool = True) -> None:
+        super().__init__(dir_okay=dir_okay, allow_dash=allow_dash, path_type=Path)
+        self._kind, self._endings = kind, endings
 
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return super().convert(self._spell(value), param, ctx)
-
-
-OP = _Spelled(OPS, str.casefold)
-DTYPE = _Spelled(DTYPES, dtype_of)
-LAYOUT = _Spelled(LAYOUTS, layout_of)
-
-
-class _Size(click.IntRange):
-    """A size, for which ``1k`` is 1024."""
-
-    name = "size"
-
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, str):
-            try:
-                value = size_of(value)
-            except ProblemError as error:
-                self.fail(str(error), param, ctx)
-        return int(super().convert(value, param, ctx))
+    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # type: ignore[override]
+        """The path."""
+        path = super().convert(value, param, ctx)
+        assert isinstance(path, Path)
+        if path.suffix in _ENDINGS and path.suffix not in self._endings:
+            self.fail(f"{path}: {self._kind}, so the name ends with {self._endings[0]}", param, ctx)
+        return path
 
 
-SIZE = _Size(1, MAX_SIZE)
+_ENDINGS = {".csv", ".html", ".json", ".msgpack", ".pdf", ".png", ".safetensors", ".svg", ".txt", ".zst"}
+"""Endings of names that say what is in a file."""
 
-
-class _Sizes(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases
-    """A size, or a range like ``513-1k``."""
-
-    name = "sizes"
-
-    def convert(self, value: str | list[int], param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
-        if isinstance(value, list):
-            return value
-        low, _, high = value.partition("-")
-        try:
-            return [size_of(low), size_of(high or low)]
-        except ProblemError:
-            self.fail(f"{value!r} is neither a size nor a range like 513-1024", param, ctx)
-
-
-SIZES = _Sizes()
-
-
-def hardware_of(text: str) -> Hardware:
-    """The hardware that somebody named; HardwareError if it is none.
-
-    The name is a table's, that of a table's GPU or of another well-known one, ``cpu`` or ``cuda`` for what this machine
-    has, or NAME,ARCH,SMS[,ALIAS...].
-    """
-    name, *rest = (part.strip() for part in text.split(","))
-    if name in ("cpu", "cuda") and not rest:
-        return detect_hardware(name)
-    if not rest:
-        from diode_lut.selection.catalog import find_hardware
-        from diode_lut.settings import config
-
-        try:
-            return find_hardware(name, config.tables)
-        except HardwareError as error:
-            raise HardwareError(f"{error}; describe new hardware as {_NEW_HARDWARE}") from None
-    arch, sm_count, *aliases = (*rest, "")
-    if not sm_count.isdecimal():
-        raise HardwareError(f"{text}: is neither a name nor {_NEW_HARDWARE}")
-    fields = {"name": name, "arch": arch, "sm_count": int(sm_count)}
-    return Hardware.from_json({**fields, "aliases": list(filter(None, aliases))})
+TABLE_OUTPUT = Output("a table is JSON", ".json")
+PAGE_OUTPUT = Output("the page is HTML", ".html")

@@ -106,7 +106,7 @@ def read_problems(
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise CollectError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+        raise CollectError(f"{path}:{error.lineno}: not JSON: {error.msg} (expected one list of problems)") from error
     if isinstance(document, dict) and "entries" in document:
         return _of_table(table_of(path, data))
     if isinstance(document, dict) and "schema_version" in document:
@@ -195,7 +195,8 @@ def _problem(fields: Any, where: str) -> Problem:
         raise CollectError(f"{where}: expected an object with {', '.join(REQUIRED)}, found {_kind(fields)}")
     missing = [key for key in REQUIRED if key not in fields]
     if missing:
-        raise CollectError(f"{where}.{missing[0]}: missing (needed: {', '.join(REQUIRED)})")
+        small = "; sizes are in capitals" if missing[0].lower() in fields else ""
+        raise CollectError(f"{where}.{missing[0]}: missing (needed: {', '.join(REQUIRED)}{small})")
     try:
         return Problem.of(
             fields["op"],
@@ -218,7 +219,13 @@ def _spelled(value: Any, spell: Callable[[str], str]) -> Any:
 
 
 def _kind(value: Any) -> str:
-    return "an empty list" if value == [] else type(value).__name__
+    return (
+        "an empty list"
+        if value == []
+        else "one object: put it in []"
+        if isinstance(value, dict)
+        else type(value).__name__
+    )
 
 
 LOG_NORMAL = {"m": (6.5725, 2.5562), "n": (5.9139, 1.6697), "k": (6.2049, 2.1647)}

@@ -63,6 +63,8 @@ def metadata_of(data: bytes, path: Path) -> dict[str, Any]:
     import orjson
 
     end = _LENGTH + int.from_bytes(data[:_LENGTH], "little")
+    if data.startswith(b"{"):
+        raise ModelError(f"{path}: JSON, such as a table, not a model (names of models end with {SUFFIX})")
     if not data.startswith(b"{", _LENGTH):
         raise ModelError(f"{path}: not a safetensors file: it begins with {data[: 2 * _LENGTH]!r}")
     if end > len(data):

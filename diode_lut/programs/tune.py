@@ -38,8 +38,9 @@ _NAMED = 3
 
 class Order(NamedTuple):
     """What to tune: the program, its environment, the table to build (None for the user's own, one for each kind of
-    device), for how many seconds to measure, and after how many to interrupt the program; ``compare`` is the command that
-    measures what the table brings.
+    device), for how many seconds to measure, and after how many to interrupt the program.
+
+    ``compare`` is the command that measures what the table brings to the program.
     """
 
     command: Sequence[str]
@@ -179,8 +180,8 @@ def _brought(order: Order, receipt: Receipt, before: Run | None, after: Run, tab
         yield from _measured(table, missed)
     if before is not None and order.limit_s is None:
         yield (
-            f"one run took {before.ended.seconds:.1f} s before and {after.ended.seconds:.1f} s now, compiling included; "
-            "one run of each says little"
+            f"the program took {before.ended.seconds:.1f} s before and {after.ended.seconds:.1f} s now, with cold "
+            "caches; one run of each proves nothing"
         )
     yield f"to measure what the program gains or loses: {order.compare}"
 

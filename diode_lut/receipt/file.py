@@ -128,7 +128,9 @@ def read_receipt(path: Path, contents: bytes | None = None) -> Receipt:
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise ReceiptError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
+        text = data.isascii() or "�" not in data.decode(errors="replace")
+        reason = f"not JSON: {error.msg}" if text else "neither JSON nor text (expected a receipt)"
+        raise ReceiptError(f"{path}:{error.lineno}:{error.colno}: {reason}") from None
     return decode_receipt(document, str(path))
 
 
@@ -160,6 +162,8 @@ def _inside(*place: str | int) -> Iterator[None]:
 
 
 def _receipt(document: Any) -> Receipt:
+    if isinstance(document, dict) and "entries" in document:
+        raise _Wrong("a table, not a receipt")
     if isinstance(document, dict) and document.get("schema_version", VERSION) != VERSION:
         found = document["schema_version"]
         remedy = " (written by a newer diode_lut: upgrade)" if type(found) is int and found > VERSION else ""

@@ -5,6 +5,7 @@ Only the heads of the files are read until a table is wanted.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -96,7 +97,15 @@ def find_path(name_or_path: str) -> Path:
             return file.path
     known = ", ".join(file.name for file in shipped) or "none"
     more = f", and no shipped table of that name (shipped: {known})" if fault == _MISSING else ""
-    raise TableError(f"{fault}{more}", path=path) from OSError(name_or_path)
+    raise TableError(f"{fault}{more}{_meant(name_or_path)}", path=path) from OSError(name_or_path)
+
+
+def _meant(name: str) -> str:
+    """What a setting with names of tables lacks, as text; empty if nothing is known."""
+    if name.startswith("~"):
+        return " (~ is your home directory only in a shell, and without quotes)"
+    several = [each for each in (",", ";", " ") if each in name.strip()]
+    return f" (several tables are separated by '{os.pathsep}')" if several else ""
 
 
 def _no_file(path: Path) -> str:

@@ -247,6 +247,8 @@ def load_function(place: str) -> Function:
     module, colon, name = place.partition(":")
     if not (module and colon and name):
         raise SettingError(f"{place!r} is not MODULE:FUNCTION, for example my_rules:choose")
+    if module.endswith(".py"):
+        raise SettingError(f"{place}: a module is named without .py: {module.removesuffix('.py')}:{name}")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:

@@ -134,7 +134,8 @@ def parse(path: Path, data: bytes, most: int) -> Any:
             data.decode()
         except UnicodeDecodeError as wrong:
             place = place_at(data, wrong.start)
-            reason = f"byte 0x{data[wrong.start]:02x} is not UTF-8 (expected a table, which is JSON)"
+            remedy = "expected a table, which is JSON; `build` makes one of a dataset"
+            reason = f"byte 0x{data[wrong.start]:02x} is not UTF-8 ({remedy})"
             raise TableError(reason, path=path, **place._asdict()) from None
         raise TableError(f"not JSON: {error.msg}", path=path, line=error.lineno, column=error.colno) from None
 
