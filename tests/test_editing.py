@@ -95,7 +95,7 @@ class TestQuery:
         path = table_file("mine.json", {**EXACT, "configs": [ATEN]}, ROW)
         expression = 'entries[?op==`"bmm"` && m[1] < `64`].{op: op, m: m}'
         found = {"op": "bmm", "m": [1, 32]}
-        assert json.loads(call("query", path, expression).output) == [found]
+        assert json.loads(call("query", path, expression).stdout) == [found]
         assert call("query", path, expression, "--format", "lines").output == '{"op":"bmm","m":[1,32]}\n'
         lines = call("query", path, expression, "--format", "table").output.splitlines()
         assert [line.split() for line in lines] == [["op", "m"], ["bmm", "[1,32]"]]
@@ -108,9 +108,9 @@ class TestQuery:
         """Values, lists and nothing are shown in every format."""
         path = table_file("mine.json", {**EXACT, "configs": [ATEN]}, ROW)
         if lines is not None:
-            assert call("query", path, expression, "--format", "lines").output.splitlines() == lines
+            assert call("query", path, expression, "--format", "lines").stdout.splitlines() == lines
         assert call("query", path, expression, "--format", "table").exit_code == 0
-        json.loads(call("query", path, expression).output)
+        json.loads(call("query", path, expression).stdout)
 
     @pytest.mark.parametrize("expression", ["entries[?", "unknown(entries)", "length(`1`)", ""])
     def test_wrong_expressions(self, table_file: Write, expression: str) -> None:

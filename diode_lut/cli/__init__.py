@@ -43,7 +43,7 @@ COMMANDS = {
     "import": "diode_lut.cli.exchange:import_command",
     "merge": "diode_lut.cli.git:merge_command",
     "pack": "diode_lut.cli.build:pack_command",
-    "query": "diode_lut.cli.edit:query_command",
+    "query": "diode_lut.cli.query:query_command",
     "receipt": "diode_lut.cli.report:receipt_command",
     "report": "diode_lut.cli.report:report_command",
     "resolve": "diode_lut.cli.git:resolve_command",

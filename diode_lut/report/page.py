@@ -138,6 +138,7 @@ def as_data(
         "tables": [each.name for each in sides],
         "links": [each.link for each in sides],
         "hardware": str(table.hardware),
+        "device": printable(table.hardware.name),
         "provenance": {
             name: printable(_listed(value)) for name, value in table.provenance.items() if name != "datasets"
         },

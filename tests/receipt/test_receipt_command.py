@@ -170,7 +170,8 @@ def test_loss_without_known_peaks(tmp_path: Path) -> None:
         (lambda text: text[:100], "not JSON: "),
         (lambda text: "", "not JSON: "),
         (lambda text: '["a"]', ": is not an object"),
-        (lambda text: '{"schema_version": 1, "hardware": {}, "entries": []}', "processes: is missing (required: "),
+        (lambda text: '{"schema_version": 1, "hardware": {}, "entries": []}', "a table, not a receipt"),
+        (lambda text: '{"schema_version": 1}', "processes: is missing (required: "),
         (
             lambda text: text.replace('n": 1', 'n": 2', 1),
             "schema_version: expected 1, found 2 (written by a newer diode_lut",

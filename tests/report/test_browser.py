@@ -368,6 +368,10 @@ def test_a_typed_gemm_is_answered(open_page: Open, directory: Path) -> None:
     assert "mm nn" in page.ask(m="4k")
     assert "aten" in page.one("#answer").text
     assert "no row: a model, or Inductor, decides" in page.ask(op="bmm", b="7")
+    said = page.one("#answer").text
+    assert "diode-lut explain bmm 4096 256 512 --batch 7 --dtype float16 --layout nn --hardware" in said
+    ops = [option.text for option in page.all("[name=ask-op] option")]
+    assert "scaled_mm" not in ops
     assert "sizes such as 4096 or 4k" in page.ask(m="x")
     page.ask(op="addmm", dtype="bfloat16", layout="nt", m="1k", n="4K", k="1_024")
     page.one("#answer button").click()
@@ -439,6 +443,7 @@ def test_a_model_beside_the_table(open_page: Open) -> None:
     """A model has its choices on the measured problems; for another GEMM the page names the command that asks it."""
     page = open_page("model.html")
     assert page.figures()["rows"] == "3 of 3 | 0 of 0"
+    assert "this page has its answers only for the measured GEMMs" in page.one("#answer").text
     assert re.search(r"mlp.safetensors\nkernel\n(.+)\nexpected", page.ask(dtype="float16", m="64", n="64", k="64"))
     assert "diode-lut explain mm 65 64 64 --dtype float16 --layout nn --table" in page.ask(m="65")
     page.choose("[name=of][value='1']")

@@ -1,5 +1,6 @@
 // What a GEMM gets that somebody types: the row that answers, its kernel, and about how long that takes.
 
+// Types of the GEMMs that can be typed; of scaled_mm a variant would be needed as well.
 const BYTES = { float16: 2, bfloat16: 2, float32: 4, tf32: 4 };
 const UNITS = { "": 1, k: 2 ** 10, m: 2 ** 20 };
 const FAR = 4; // Powers of two, over all sizes together, beyond which a measured GEMM says nothing
@@ -61,12 +62,21 @@ function expectation(data, problem, table) {
 
 function answerInWords(data, problem, table) {
   const row = data.rows.findLast((each) => each.table === table && covers(each, problem));
-  const facts = row ? [fact("answered by", row.key), fact("kernel", row.configs[0].config)] : [fact("answered by", "no row: a model, or Inductor, decides")];
-  if (row) facts.push(fact("gain", row.gain === null ? "unknown" : factor(row.gain)), fact("expected", expectation(data, problem, table)));
+  if (!row) return [element("dl", {}, ...fact("answered by", "no row: a model, or Inductor, decides")), ...askElsewhere(data, problem)];
+  const facts = [fact("answered by", row.key), fact("kernel", row.configs[0].config)];
+  facts.push(fact("gain", row.gain === null ? "unknown" : factor(row.gain)), fact("expected", expectation(data, problem, table)));
   const choose = () => showDetails(data, idsOf(row), true);
-  const more = row ? [element("button", { type: "button", onclick: choose }, "Show the row")] : [];
-  return [element("dl", {}, ...facts.flat()), ...more];
+  return [element("dl", {}, ...facts.flat()), element("button", { type: "button", onclick: choose }, "Show the row")];
 }
+
+// The command that asks all tables and models, for the device of this page or for one table or model of it.
+function askElsewhere(data, { op, b, m, n, k, dtype, layout }, table) {
+  const batch = hasBatch(op) ? ` --batch ${b}` : "";
+  const where = table === undefined ? ` --hardware ${quoted(data.device)}` : ` --table ${quoted(data.tables[table])}`;
+  return [element("p", {}, "To ask on a command line: ", element("code", {}, `diode-lut explain ${op} ${m} ${n} ${k}${batch} --dtype ${dtype} --layout ${layout}${where}`))];
+}
+
+const ONLY_MEASURED = "A model does not run in a browser, so this page has its answers only for the measured GEMMs and those of receipts.";
 
 // A model answers here only for what was measured or asked for, because it does not run in a browser.
 function modelInWords(data, problem, table) {
@@ -75,15 +85,15 @@ function modelInWords(data, problem, table) {
   if (measured) return [element("dl", {}, ...fact("kernel", measured.missed ? "abstains" : measured.choice), ...fact("expected", `${microseconds(measured.ns)}, as measured`))];
   const asked = data.asked.find(same);
   if (asked) return [element("dl", {}, ...fact("kernel", asked.now[table] ?? "abstains"))];
-  const { op, b, m, n, k, dtype, layout } = problem;
-  const batch = hasBatch(op) ? ` --batch ${b}` : "";
-  return [element("p", {}, "Its answer is not on this page: "), element("code", {}, `diode-lut explain ${op} ${m} ${n} ${k}${batch} --dtype ${dtype} --layout ${layout} --table ${quoted(data.tables[table])}`)];
+  return [element("p", {}, ONLY_MEASURED), ...askElsewhere(data, problem, table)];
 }
+
+const isModel = (data, table) => !data.rows.some((row) => row.table === table);
 
 function answersInWords(data, problem) {
   return data.tables.map((name, table) => {
     const title = data.tables.length === 1 ? [] : [element("h3", {}, name)];
-    const inWords = data.rows.some((row) => row.table === table) ? answerInWords : modelInWords;
+    const inWords = isModel(data, table) ? modelInWords : answerInWords;
     return element("div", {}, ...title, ...inWords(data, problem, table));
   });
 }
@@ -92,14 +102,16 @@ function fillAsked(data, form, place) {
   const typed = ["m", "n", "k"].some((name) => form.elements[`ask-${name}`].value);
   const problem = readAsked(form);
   form.elements["ask-b"].parentElement.hidden = !hasBatch(form.elements["ask-op"].value);
-  const hint = typed ? "M, N and K are sizes such as 4096 or 4k." : "Type M, N and K to see which row answers.";
+  const models = data.tables.some((_, table) => isModel(data, table)) ? ` ${ONLY_MEASURED}` : "";
+  const hint = typed ? "M, N and K are sizes such as 4096 or 4k." : `Type M, N and K to see which row answers.${models}`;
   place.replaceChildren(...(problem ? answersInWords(data, problem) : [element("p", { className: "hint" }, hint)]));
 }
 
 function fillAskForm(form, names, kinds) {
   for (const field of KIND_FIELDS) {
     const select = form.elements[`ask-${field}`];
-    select.append(...names[field].map((value) => element("option", { value }, value)));
-    select.value = kinds.find((kind) => kind[field] !== null)?.[field] ?? names[field][0];
+    const known = names[field].filter((value) => field !== "dtype" || value in BYTES).filter((value) => value !== "scaled_mm");
+    select.append(...known.map((value) => element("option", { value }, value)));
+    select.value = kinds.find((kind) => known.includes(kind[field]))?.[field] ?? known[0];
   }
 }
