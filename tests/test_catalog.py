@@ -117,7 +117,7 @@ def test_empty_tiers_say_why(shipped: Path) -> None:
     assert [tier.left_out for tier in tiers_for(H200, ())] == [
         ("no table of the user's own",),
         ("no shipped table is for NVIDIA H200 (sm_90, 132 SMs)",),
-        ("no shipped table is for another device with sm_90 and 132 SMs",),
+        ("no shipped table is for another device like NVIDIA H200 (sm_90, 132 SMs)",),
         ("no model is for NVIDIA H200 (sm_90, 132 SMs)",),
     ]
 

@@ -73,6 +73,12 @@ def test_a_program_is_compared(tmp_path: Path) -> None:
             1,
             "error: nothing to compare: no table and no model answered any of 1 question; `diode-lut tu",
         ),
+        (
+            ("ask",),
+            ("--table", "nvidia-h200"),
+            1,
+            "hardware: it is for NVIDIA H200 (sm_90, 132 SMs), not for A GPU (sm_10, 1 SMs)",
+        ),
         (("ask",), ("-o", "nosuch/x.html"), 2, "error: nosuch/x.html: No such file or directory"),
         (
             ("ask",),

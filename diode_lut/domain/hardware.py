@@ -95,7 +95,8 @@ class Hardware(NamedTuple):
         return {slug(name) for name in (self.name, *self.aliases)}
 
     def __str__(self) -> str:
-        return printable(f"{self.name} ({self.arch}, {self.sm_count} SMs)")
+        unit = f"thread{'' if self.sm_count == 1 else 's'}" if self.is_cpu else "SMs"
+        return printable(f"{self.name} ({self.arch}, {self.sm_count} {unit})")
 
 
 def _counted(found: Hardware, wanted: Hardware, environment: Mapping[str, str]) -> str:

@@ -29,6 +29,9 @@ _VARIABLES = {WITHOUT: {"DIODE_LUT_POLICY": "off"}, WITH: dict[str, str]()}
 
 KINDS = (WITHOUT, WITH)
 
+_OWN = "user: left out: "
+"""How a receipt's reason begins why one of the user's own tables could not answer."""
+
 _LEAST_PAIRS = 2
 """Fewer pairs have no spread."""
 
@@ -94,14 +97,16 @@ def _in_turn(pairs: int) -> Iterator[str]:
 
 
 def _require_answers(receipt: Receipt) -> None:
-    if not any(device.hits for device in receipt.devices.values()):
-        asked = sum(device.calls for device in receipt.devices.values())
-        raise ProgramError(
-            f"nothing to compare: no table and no model answered any of {counted(asked, 'question')}; "
-            "`diode-lut tune` measures what was missed"
-            if asked
-            else "nothing to compare: Inductor asked for no GEMM"
-        )
+    devices = receipt.devices.values()
+    if any(device.hits for device in devices):
+        return
+    asked = sum(device.calls for device in devices)
+    if not asked:
+        raise ProgramError("nothing to compare: Inductor asked for no GEMM")
+    own = dict.fromkeys(reason for device in devices for reason in device.left_out if reason.startswith(_OWN))
+    reasons = ["`diode-lut tune` measures what was missed", *(reason.removeprefix("user: ") for reason in own)]
+    text = f"no table and no model answered any of {counted(asked, 'question')}; {'; '.join(reasons)}"
+    raise ProgramError(f"nothing to compare: {text}")
 
 
 def _told(sample: Sample) -> str:

@@ -53,7 +53,7 @@ def test_report_for_people(file: Path) -> None:
 1 process, 2.5 ms spent on selecting
 diode_lut 0.1.0, python 3.11.7, torch 2.13.0
 
-A CPU (cpu-avx2, 8 SMs)
+A CPU (cpu-avx2, 8 threads)
   1 call, 0.0% answered, 1 left to Inductor
   missed, by the time lost if each ran once, as a model expects, or with a gain of 1.10 (~):
   ~      0.71 us     1 call  bmm 4x64x96x128 float32 nn align 16
