@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 
 H200, CPU = Hardware("NVIDIA H200", "sm_90", 132), Hardware("A CPU", "cpu-avx512", 4)
 ONE_THREAD = (
-    "PyTorch has 1 thread, not 4 (OMP_NUM_THREADS=1 says so, as torchrun does unless you set it); "
-    "OMP_NUM_THREADS=4 gives it as many as the table is for"
+    "PyTorch has 1 thread, not 4 (set by OMP_NUM_THREADS=1, which torchrun sets unless you do); "
+    "the table is for OMP_NUM_THREADS=4"
 )
 TORCHRUN = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"}
 
@@ -29,7 +29,7 @@ TORCHRUN = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"}
             CPU,
             CPU._replace(arch="cpu-avx2"),
             {"ATEN_CPU_CAPABILITY": "avx2"},
-            "the vector instructions are avx2, not avx512 (ATEN_CPU_CAPABILITY=avx2 says so)",
+            "the vector instructions are avx2, not avx512 (set by ATEN_CPU_CAPABILITY=avx2)",
         ),
         (
             CPU,

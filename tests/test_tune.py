@@ -49,7 +49,7 @@ def test_an_interrupted_tune_goes_on(tmp_path: Path) -> None:
     done = run("tune", *command, cwd=tmp_path, **config(tmp_path))
     assert done.returncode == 3, done.stderr
     assert done.stdout == ""
-    assert "diode-lut: goes on with what the interrupted run missed" in done.stderr
+    assert "diode-lut: continues with the misses of the interrupted run" in done.stderr
     assert "diode-lut: answered: 0 of 1 question before, 1 of 1 question now\n" in done.stderr
     compare = shlex.join(("python", "-m", "diode_lut", "compare", *command))
     assert done.stderr.endswith(f"diode-lut: to measure what the program gains or loses: {compare}\n")

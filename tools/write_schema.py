@@ -47,7 +47,7 @@ OF_PROVENANCE = {
     "triton": ("Triton", "Version of Triton that compiled the kernels."),
     "cuda": ("CUDA", "Version of CUDA that PyTorch was built with."),
     "driver": ("Driver", "Version of the device's driver."),
-    "benchmarker": ("Benchmarker", "What took the times."),
+    "benchmarker": ("Benchmarker", "The tool that measured the times."),
     "measured_on": ("Date", "When the latest timing was taken: YYYY-MM-DD."),
     "measured_by": ("Measured by", "Who took the timings, as the datasets say."),
     "datasets": ("Datasets", "Digests of the datasets that the table was built from: sha256:..."),
@@ -300,7 +300,7 @@ def config() -> Schema:
     ]
     about = "What generates the kernel; aten calls the vendor's library (cuBLAS, rocBLAS, oneDNN)."
     return {
-        **described("Config", "A template and its tunables; what follows from the GEMM is not stored."),
+        **described("Config", "A template and its tunables. What follows from the GEMM is derived and not stored."),
         "type": "object",
         "required": ["template"],
         "properties": {"template": {**described("Template", about), **choice("string", TEMPLATES)}},

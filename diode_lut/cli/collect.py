@@ -236,7 +236,7 @@ def _count(outcome: Outcome, tally: Counter[str]) -> None:
 
 def _summary(path: Path, stage: str, tally: Counter[str]) -> str:
     return printable(
-        f"{path}: {stage}: {tally['measured']} problems measured, {tally['present']} there before, "
+        f"{path}: {stage}: {tally['measured']} problems measured, {tally['present']} already there, "
         f"{tally['skipped']} skipped; {tally['tried']} configs tried, {tally['failed']} of them failed; "
-        f"{tally['ignored']} candidates ignored that no config can express"
+        f"{tally['ignored']} candidates ignored, because no config can express them"
     )

@@ -101,16 +101,16 @@ class Hardware(NamedTuple):
 
 def _counted(found: Hardware, wanted: Hardware, environment: Mapping[str, str]) -> str:
     """That PyTorch has another number of threads, which variable says so, and the remedy."""
-    torchrun = ", as torchrun does unless you set it" if "TORCHELASTIC_RUN_ID" in environment else ""
+    torchrun = ", which torchrun sets unless you do" if "TORCHELASTIC_RUN_ID" in environment else ""
     count = f"PyTorch has {found.sm_count} thread{'' if found.sm_count == 1 else 's'}, not {wanted.sm_count}"
-    remedy = f"OMP_NUM_THREADS={wanted.sm_count} gives it as many as the table is for"
+    remedy = f"the table is for OMP_NUM_THREADS={wanted.sm_count}"
     return f"{count}{_set_by(_THREADS, environment, torchrun)}; {remedy}"
 
 
 def _set_by(names: Iterable[str], environment: Mapping[str, str], more: str = "") -> str:
     """Which of the variables is set, as text; empty if none is."""
     found = next((name for name in names if environment.get(name)), None)
-    return "" if found is None else printable(f" ({found}={environment[found]} says so{more})")
+    return "" if found is None else printable(f" (set by {found}={environment[found]}{more})")
 
 
 def slug(name: str) -> str:

@@ -18,5 +18,5 @@ class CppGemm(Template):
 
 
 CPP_GEMM = CppGemm(
-    "cpp_gemm", ("mm", "addmm", "bmm", "baddbmm"), about="Inductor's C++ template, on CPUs. It has nothing to choose."
+    "cpp_gemm", ("mm", "addmm", "bmm", "baddbmm"), about="Inductor's C++ template, on CPUs. It has no tunables."
 )

@@ -47,7 +47,7 @@ PAD = Parameter(
     " pad",
     (1, 2, 4, 8, 16, 32, 64, 128),
     "Padding",
-    "Number of elements of which M, N and K are made multiples, by copies of the operands, before the kernel runs. "
+    "M, N and K are padded to multiples of this number of elements, by copies of the operands, before the kernel runs. "
     "Left out, 1: nothing is padded.",
     default=1,
 )

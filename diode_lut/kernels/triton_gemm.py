@@ -46,7 +46,7 @@ ROCM = (
         " waves",
         range(9),
         "Waves per execution unit",
-        "AMD GPUs only. Number of waves on an execution unit for which Triton saves registers; 0 is no demand. "
+        "AMD GPUs only. Number of waves on an execution unit for which Triton saves registers; 0 leaves it to Triton. "
         "Left out, 0.",
         default=0,
         architectures="gfx",

@@ -78,7 +78,7 @@ def compare(plan: Plan, tell: Callable[[str], None]) -> Comparison:
     """
     receipt = _run(plan, WITH, tell).receipt
     _require_answers(receipt)
-    tell("it runs, and GEMMs are answered; this first run, which finds cold disks, does not count")
+    tell("the program runs, and GEMMs are answered; this first run warms up the disk and does not count")
     samples: dict[str, list[Sample]] = {WITHOUT: [], WITH: []}
     for kind in _in_turn(plan.pairs):
         samples[kind].append(_run(plan, kind, tell).sample)

@@ -60,7 +60,7 @@ def tune(order: Order, tell: Callable[[str], None]) -> int:
     before = None
     receipt = _interrupted(kept)
     if receipt is not None:
-        tell(f"goes on with what the interrupted run missed ({shown(kept)}; without that file, the program runs first)")
+        tell(f"continues with the misses of the interrupted run, from {shown(kept)}; remove this file to start again")
     else:
         kept.parent.mkdir(parents=True, exist_ok=True)
         before = _run(order, kept, DIODE_LUT_STRICT="0")

@@ -116,7 +116,7 @@ def _source(source: Source) -> str:
 def _misses(lost: list[Loss]) -> Iterator[str]:
     if lost:
         typical = TYPICAL_PERMILLE / 1000
-        yield f"  missed, by the time lost if each ran once, as a model expects, or with a gain of {typical:.2f} (~):"
+        yield f"  missed, with the time lost if each call ran once (by a model; ~: for a gain of {typical:.2f}):"
     for loss in lost[:_SHOWN]:
         sign = " " if loss.by_model else "~"
         microseconds = "not known" if loss.nanoseconds is None else f"{loss.nanoseconds / 1e3:.2f} us"

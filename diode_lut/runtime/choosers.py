@@ -54,6 +54,6 @@ def register_chooser(
     chooser = Chooser(function, name, digest, before_tables, limit_s, after_models)
     if digest is None:
         remedy = "give register_chooser a digest, any text that changes when the answers do"
-        warn_once(f"chooser {name} has no digest, so nothing compiled is found in Inductor's caches ({remedy})")
+        warn_once(f"chooser {name} has no digest, so Inductor's caches never hit ({remedy})")
     _registered[name] = chooser
     return Registration(chooser)

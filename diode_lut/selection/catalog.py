@@ -47,9 +47,7 @@ class _Tables(NamedTuple):
 _USER = _Tables(Hardware.same_arch, "no table of the user's own")
 _SHIPPED_TABLES = {
     "device": _Tables(Hardware.same_device, "no shipped table is for {0}"),
-    "same_arch": _Tables(
-        Hardware.same_arch, "no shipped table is for another device like {0}"
-    ),
+    "same_arch": _Tables(Hardware.same_arch, "no shipped table is for another device like {0}"),
 }
 """The tiers of shipped tables, by name. A table is in the first tier that it fits."""
 

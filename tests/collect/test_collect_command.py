@@ -90,7 +90,7 @@ def test_nothing_measured_exits_1(tmp_path: Path) -> None:
     result = collect("--problems", problem_file(tmp_path, [TOO_LARGE]), "--out", tmp_path / "timings.msgpack")
     assert result.exit_code == 1
     assert "skipped mm 2147483644x4x2147483644 float32 nn align 16: no operands of this size: " in result.stderr
-    assert "0 problems measured, 0 there before, 1 skipped" in result.stdout
+    assert "0 problems measured, 0 already there, 1 skipped" in result.stdout
     assert "error: none of the problems could be measured" in result.stderr
 
 
@@ -104,8 +104,8 @@ def test_random_problems_are_collected_and_resumed(tmp_path: Path) -> None:
     first, second = collect(*options, "--out", path), collect(*options, "--out", path)
     assert (first.exit_code, second.exit_code) == (0, 0)
     assert [record.problem for record in read_dataset(path)] == random_problems(1, seed=seed, **drawing)
-    assert "1 problems measured, 0 there before, 0 skipped; 1 configs tried, 0 of them failed" in first.stdout
-    assert "0 problems measured, 1 there before, 0 skipped" in second.stdout
+    assert "1 problems measured, 0 already there, 0 skipped; 1 configs tried, 0 of them failed" in first.stdout
+    assert "0 problems measured, 1 already there, 0 skipped" in second.stdout
 
 
 def test_what_was_lost_is_measured_again(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_what_was_lost_is_measured_again(tmp_path: Path) -> None:
     document = [problem.to_json() for problem in problems]
     result = collect("--problems", problem_file(tmp_path, document), "--out", path)
     assert result.exit_code == 1
-    assert "1 problems measured, 1 there before, 0 skipped" in result.stdout
+    assert "1 problems measured, 1 already there, 0 skipped" in result.stdout
     assert f"{path}: damaged places, whose records are lost: 1" in result.stderr
     assert path.read_bytes().startswith(data[:-1])
     found = list(read_dataset(path))

@@ -117,7 +117,7 @@ def test_against_another_config(tmp_path: Path, table: Path) -> None:
     """--against takes a config as explain writes it; one that was not measured is an error."""
     result = evaluate(table, dataset(tmp_path / "d"), "--against", str(B))
     assert lines(result.stdout)["range"][2] == "1.100"
-    assert evaluate(table, tmp_path / "d", "--against", "cublas").exit_code == 1
+    assert evaluate(table, tmp_path / "d", "--against", "triton_mm 16x16x16 g1 s1 w1").exit_code == 1
 
 
 def test_a_choice_of_a_model_that_failed_is_counted(tmp_path: Path) -> None:

@@ -55,14 +55,14 @@ diode_lut 0.1.0, python 3.11.7, torch 2.13.0
 
 A CPU (cpu-avx2, 8 threads)
   1 call, 0.0% answered, 1 left to Inductor
-  missed, by the time lost if each ran once, as a model expects, or with a gain of 1.10 (~):
+  missed, with the time lost if each call ran once (by a model; ~: for a gain of 1.10):
   ~      0.71 us     1 call  bmm 4x64x96x128 float32 nn align 16
 
 NVIDIA H200 (sm_90, 132 SMs)
   device: /tables/nvidia-h200.json, 813 rows, sha256 abababababab
   user: no table of the user's own
   8 calls, 50.0% answered (device 3, model 1), 4 left to Inductor
-  missed, by the time lost if each ran once, as a model expects, or with a gain of 1.10 (~):
+  missed, with the time lost if each call ran once (by a model; ~: for a gain of 1.10):
   ~    302.90 us    3 calls  mm 8192x8192x8192 bfloat16 nt align 16
          0.11 us     1 call  mm 512x512x512 bfloat16 nt align 16
   configs that could not run:

@@ -44,7 +44,7 @@ def test_a_good_file_becomes_a_table(good: str, save: Save) -> None:
         ("[1]", ":1:1: [1] is not a table (a table is an object)"),
         ("[1, 2, 3]", ":1:1: a list of 3 is not a table (a table is an object)"),
         ("{}", ":1:1: schema_version: is missing, so this is not a table (expected 1 or 2)"),
-        (b"{\n\xff}", ":2:1: byte 0xff is not UTF-8 (expected a table, which is JSON)"),
+        (b"{\n\xff}", ":2:1: byte 0xff is not UTF-8 (expected a table, which is JSON; `build` makes one of a dataset)"),
         ("[" * 100_000, "not JSON: "),
         ('{"schema_version": true}', "schema_version: expected 1 or 2, found true"),
         ('{"schema_version": "1"}', 'schema_version: expected 1 or 2, found "1"'),
