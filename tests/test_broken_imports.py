@@ -112,3 +112,10 @@ def test_a_bare_clone_says_what_to_install(tmp_path: Path) -> None:
     hide(tmp_path, "click")
     result = run(tmp_path, "-m", "diode_lut", "tables")
     assert (result.returncode, result.stderr) == (1, f"error: click is not installed: pip install {ROOT}\n")
+
+
+def test_a_command_says_what_to_install(tmp_path: Path) -> None:
+    """A package that is only needed once a command runs is named in the same way."""
+    hide(tmp_path, "msgspec")
+    result = run(tmp_path, "-m", "diode_lut", "run", "--", sys.executable, "-c", "")
+    assert (result.returncode, result.stderr) == (1, f"error: msgspec is not installed: pip install {ROOT}\n")

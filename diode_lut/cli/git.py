@@ -124,7 +124,7 @@ def merge_command(ctx: click.Context, files: tuple[Typed, ...], output: Path) ->
 @click.option("--theirs", is_flag=True, help="Take the row of the branch that is merged.")
 @click.option("--best", is_flag=True, help="Take the row with the larger gain, if one has it.")
 @click.pass_context
-def resolve_command(ctx: click.Context, file: Path, **sides: bool) -> None:
+def resolve_command(ctx: click.Context, /, file: Path, **sides: bool) -> None:
     """Decide the conflicts that a git merge or rebase left in a table.
 
     The three versions that git keeps during a merge are merged again, row by row. Rows in conflict are taken from the
