@@ -133,7 +133,7 @@ def test_the_first_problems_are_measured_first(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ([], "Missing option '--budget'"),
-        (["--budget", "0"], "0.0 is not in the range x>0"),
+        (["--budget", "0"], "'0' is not a time above zero"),
         (
             ["--budget", "1", "--problems", "modles"],
             "modles: no such file, and no shipped set (models, llm, quick, fp8)",

@@ -45,7 +45,7 @@ def problem_file(directory: Path, document: Any) -> Path:
         (["--out", "x", "--random", "1", "--op", "conv"], "'conv' is not one of"),
         (["--out", "x", "--random", "1", "--search-space", "all"], "'all' is not one of"),
         (["--out", "x", "--random", "1", "--method", "guess"], "'guess' is not one of"),
-        (["--out", "x", "--random", "1", "--budget", "0"], "0.0 is not in the range x>0"),
+        (["--out", "x", "--random", "1", "--budget", "0"], "'0' is not a time above zero"),
     ],
 )
 def test_wrong_usage_exits_2(arguments: list[str], message: str) -> None:
