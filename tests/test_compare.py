@@ -146,6 +146,7 @@ def test_noise_is_no_difference() -> None:
     noise = change_of([1.0, 1.2, 0.9], [1.1, 0.9, 1.0])
     assert (noise.is_clear, noise.verdict) == (False, "no difference beyond noise")
     assert change_of([1.0, 1.0], [1.5, 1.5]).verdict == "50.0% more time"
+    assert change_of([1.0, 1.0], [1.5, 7.0]).interval.startswith("over 10 times the time to ")
     assert spread_text([0.0015, 0.001, 0.002]) == "1.5 ms (1 to 2)"
 
 

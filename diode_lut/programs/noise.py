@@ -59,7 +59,13 @@ def spread_text(times: Sequence[float]) -> str:
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
+_MOST = 9
+"""A larger increase, as a fraction, is not given in percent: of two pairs, an interval may end at a million."""
+
+
 def _percent(gain: float) -> str:
     """A gain as text, by which part of the time "without" the time is less or more."""
     change = 1 / gain - 1
+    if change > _MOST:
+        return f"over {_MOST + 1} times the time"
     return f"{abs(change):.1%} {'less' if change <= 0 else 'more'} time"
