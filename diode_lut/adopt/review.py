@@ -16,6 +16,7 @@ from diode_lut.build import build
 from diode_lut.dataset import Dataset, Record, read_dataset
 from diode_lut.dataset.pack import combined
 from diode_lut.domain.errors import DatasetError, ModelError, TableError
+from diode_lut.domain.gpus import known_gpu
 from diode_lut.domain.hardware import slug
 from diode_lut.evaluate import evaluate
 from diode_lut.model.header import SUFFIX
@@ -85,8 +86,9 @@ def _of_header(table: Table, path: Path) -> Iterator[Fault]:
             yield Fault(f"{name} is missing ({how})", "provenance")
     if "pruned_with" in table.provenance:
         yield Fault("rows were left to a model (build the table without --prune-with)", "provenance", "pruned_with")
-    expected = f"{slug(table.hardware.name)}.json"
-    if path.name != expected:
+    called = [each for each in (table.hardware, known_gpu(table.hardware.name)) if each is not None]
+    if path.name != f"{slug(path.stem)}.json" or not any(each.called(path.stem) for each in called):
+        expected = f"{slug(table.hardware.name)}.json"
         yield Fault(f"the file is called {path.name} (a table is named after its hardware: {expected})", "hardware")
 
 
