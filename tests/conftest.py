@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
@@ -68,6 +70,12 @@ os.environ["XDG_CONFIG_HOME"] = os.devnull
 
 STARTUP = [str(Path(sitecustomize.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
 os.environ["PYTHONPATH"] = os.pathsep.join(STARTUP)
+
+# Inductor's compiler is one that remembers, for this run of pytest and all processes that it starts
+if "CXX" not in os.environ and shutil.which("g++") and shutil.which("bash"):
+    os.environ["CXX"] = str(Path(__file__).parent / "compiler" / "g++")
+    KEPT_LIBRARIES = tempfile.TemporaryDirectory(prefix="diode-lut-compiled-")
+    os.environ["KEPT_LIBRARIES"] = KEPT_LIBRARIES.name
 
 # What a shell starts in the background ignores Ctrl-C, and so would the commands that tests interrupt
 signal.signal(signal.SIGINT, signal.default_int_handler)
