@@ -28,6 +28,11 @@ class Forks:
     def __init__(self, parent: subprocess.Popen[str], directory: Path) -> None:
         self._parent, self._directory = parent, directory
 
+    @property
+    def pid(self) -> int:
+        """The number of the process that is forked."""
+        return self._parent.pid
+
     @contextmanager
     def started(self, *arguments: str, cwd: Path = ROOT, **variables: str) -> Iterator[Forked]:
         """What ``python ARGUMENTS`` would be, in this environment but for the given variables; it is killed at the end.

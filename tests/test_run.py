@@ -134,7 +134,7 @@ def test_a_signal_ends_the_program(name: str, number: signal.Signals, tmp_path: 
     with running(name, "--", sys.executable, "-c", STAYING, cwd=tmp_path, XDG_CONFIG_HOME=config) as process:
         numbers = pids(tmp_path)
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
     assert process.returncode == 128 + number, err
     assert not any(map(alive, numbers)), err
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["pids"]
@@ -155,7 +155,7 @@ def test_ctrl_c_on_a_terminal_ends_the_program(tmp_path: Path) -> None:
     ) as process:
         numbers = pids(tmp_path)
         os.write(ours, b"\x03")
-        assert process.wait(60) == 128 + signal.SIGINT
+        assert process.wait(300) == 128 + signal.SIGINT
     os.close(ours)
     os.close(theirs)
     assert not any(map(alive, numbers))
@@ -169,7 +169,7 @@ def test_a_second_signal_kills(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert line(process.stdout) == "no\n"
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGKILL
     assert not any(map(alive, numbers))
 

@@ -243,7 +243,7 @@ def test_ctrl_c_ends_it(dataset_file: Path, tmp_path: Path) -> None:
             assert process.stderr is not None
             assert any(line.startswith("training the teacher") for line in process.stderr)
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=300)
         finally:
             process.kill()
     assert (process.returncode, "Traceback" in errors) == (1, False)

@@ -24,7 +24,7 @@ class Meeting(Network):
     threads = 0
 
     def forward(self, examples: Examples) -> Tensor:
-        self.meeting.wait(60)
+        self.meeting.wait(300)
         self.threads = torch.get_num_threads()
         return super().forward(examples)
 

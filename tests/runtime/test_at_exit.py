@@ -37,7 +37,7 @@ def ask(tmp_path: Path) -> Ask:
 
 def end(process: subprocess.Popen[str], code: int = 0) -> list[str]:
     """The words that the program printed."""
-    out, err = process.communicate("\n", timeout=100)
+    out, err = process.communicate("\n", timeout=300)
     assert (process.returncode, err) == (code, "")
     return out.split()
 
@@ -141,7 +141,7 @@ def test_the_setting_counts_from_where_it_was_made(ask: Ask, tmp_path: Path) -> 
 def test_unwritable_path_is_one_warning(ask: Ask, path: str) -> None:
     """The program's exit code stays what it is."""
     process = ask("ask", "exit=5", DIODE_LUT_RECEIPT=path)
-    _, err = process.communicate(timeout=100)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 5
     (line,) = err.splitlines()
     assert ": the receipt cannot be written: " in line
@@ -152,7 +152,7 @@ def test_unwritable_path_is_one_warning(ask: Ask, path: str) -> None:
 def test_what_names_no_file_is_one_warning(ask: Ask, tmp_path: Path, name: str, ranks: dict[str, str]) -> None:
     """A setting that no file can have as its name is one line at exit, and the program ends as it would without it."""
     process = ask("ask", **ranks, DIODE_LUT_RECEIPT=name)
-    _, errors = process.communicate("\n", timeout=100)
+    _, errors = process.communicate("\n", timeout=300)
     assert (process.returncode, len(errors.splitlines())) == (0, 1)
     assert "the receipt cannot be written: " in errors
     assert list(tmp_path.rglob("*")) == []

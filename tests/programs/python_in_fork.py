@@ -1,0 +1,49 @@
+"""What ``python`` is in scripts of documents: their programs run in forks of a process that has imported Inductor.
+
+``python_in_fork.py PID ARGUMENT...``: PID is that of run_in_forks.py, whose next request this makes. Where PyTorch would
+read other variables at import than it has read there, and for commands of diode_lut that do without torch, this process
+becomes Python itself. So it does in ``diode-lut run``, which arms Python when it starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+READ_WHEN_NEEDED = "TORCHINDUCTOR_CACHE_DIR"
+"""The one variable of PyTorch's that is read later."""
+
+
+def torch_variables(lines: Iterable[str]) -> set[str]:
+    """Those that PyTorch reads at import, with their values, of the lines of an environment."""
+    return {line for line in lines if line.startswith("TORCH") and not line.startswith(READ_WHEN_NEEDED)}
+
+
+def runs_in_fork(server: Path, arguments: list[str]) -> bool:
+    """Whether these are a program's, and it can run there."""
+    ours = torch_variables(f"{name}={value}" for name, value in os.environ.items())
+    theirs = torch_variables((server / "environ").read_text().split("\0"))
+    is_program = arguments[0] == "-" or arguments[0].endswith(".py") or arguments[2:3] == ["collect"]
+    return ours == theirs and is_program and "DIODE_LUT" not in os.environ
+
+
+def run_in_fork(server: Path, arguments: list[str]) -> int:
+    """The exit code of the program, which prints where this process does."""
+    if arguments[0] == "-":
+        arguments = ["-c", sys.stdin.read(), *arguments[1:]]
+    outputs = {name: f"/proc/{os.getpid()}/fd/{number}" for number, name in enumerate(("stdout", "stderr"), start=1)}
+    request = {"arguments": arguments, "environment": dict(os.environ), "cwd": os.getcwd(), **outputs}
+    with (server / "fd" / "1").open() as answers, (server / "fd" / "0").open("w") as requests:
+        print(json.dumps(request), file=requests, flush=True)
+        answers.readline()  # its number
+        return int(answers.readline())
+
+
+if __name__ == "__main__":
+    server, arguments = Path("/proc", sys.argv[1]), sys.argv[2:]
+    if runs_in_fork(server, arguments):
+        sys.exit(run_in_fork(server, arguments))
+    os.execv(sys.executable, [sys.executable, *arguments])
