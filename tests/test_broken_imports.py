@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forks import Forks
+
 ROOT = Path(__file__).parent.parent
 FAULTS = ['OSError("no libcudart")', 'ImportError("undefined\\nsymbol")', 'RuntimeError("numpy does not fit")']
 
@@ -18,6 +20,12 @@ def run(broken: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(broken), str(ROOT), os.environ["PYTHONPATH"]])}
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=broken, env=environment, capture_output=True, text=True, check=False)
+
+
+def run_after_torch(forks: Forks, broken: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same for what imports torch, which is not broken."""
+    path = os.pathsep.join([str(broken), str(ROOT), os.environ["PYTHONPATH"]])
+    return forks.run("-m", "diode_lut", *arguments, cwd=broken, PYTHONPATH=path)
 
 
 def break_module(name: str, fault: str, directory: Path) -> None:
@@ -41,17 +49,17 @@ def test_a_broken_torch_is_one_line(fault: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_doctor_finds_a_broken_triton(fault: str, tmp_path: Path) -> None:
+def test_doctor_finds_a_broken_triton(fault: str, after_torch: Forks, tmp_path: Path) -> None:
     """It is one finding among the others."""
     break_module("triton", fault, tmp_path)
-    doctor = run(tmp_path, "-m", "diode_lut", "doctor")
+    doctor = run_after_torch(after_torch, tmp_path, "doctor")
     assert (doctor.returncode, "Traceback" in doctor.stderr) == (1, False)
     assert "wrong  triton: cannot be imported" in doctor.stdout
     assert "answers" in doctor.stdout
 
 
 @pytest.mark.parametrize("fault", [*FAULTS[1:], 'AttributeError("no language")'])
-def test_what_needs_triton_says_so_in_one_line(fault: str, tmp_path: Path) -> None:
+def test_what_needs_triton_says_so_in_one_line(fault: str, after_torch: Forks, tmp_path: Path) -> None:
     """``collect`` and ``check --compile`` blame Triton, not themselves and not a table; so does ``doctor``."""
     (tmp_path / "triton.py").write_text(f"raise {fault}\n")
     problem = {"op": "bmm", "B": 2, "M": 8, "N": 8, "K": 8, "dtype": "float32", "layout": "nn"}
@@ -61,11 +69,11 @@ def test_what_needs_triton_says_so_in_one_line(fault: str, tmp_path: Path) -> No
     if "ImportError" not in fault:  # with that, Inductor does without Triton
         lines.append(["collect", "--problems", "p.json", "--out", "x.msgpack"])
     for line in lines:
-        result = run(tmp_path, "-m", "diode_lut", *line)
+        result = run_after_torch(after_torch, tmp_path, *line)
         assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.stderr
         assert "cannot be imported" in result.stderr
         assert "install" in result.stderr
-    doctor = run(tmp_path, "-m", "diode_lut", "doctor")
+    doctor = run_after_torch(after_torch, tmp_path, "doctor")
     assert (doctor.returncode, doctor.stderr) == (1, "")
     assert "wrong  triton: cannot be imported" in doctor.stdout
 
