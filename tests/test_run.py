@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import pytest
 
@@ -122,22 +123,52 @@ def pids(directory: Path) -> list[int]:
     return [int(word) for word in (directory / "pids").read_text().split()]
 
 
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [("run", signal.SIGINT), ("run", signal.SIGTERM), ("tune", signal.SIGTERM), ("compare", signal.SIGTERM)],
-)
-def test_a_signal_ends_the_program(name: str, number: signal.Signals, tmp_path: Path) -> None:
+SIGNALS = [("run", signal.SIGINT), ("run", signal.SIGTERM), ("tune", signal.SIGTERM), ("compare", signal.SIGTERM)]
+
+
+class Ended(NamedTuple):
+    """What is left of a command that has got a signal."""
+
+    code: int
+    error: str
+    running: list[int]
+    """The numbers of the program's processes that have not ended."""
+    files: list[str]
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, signal.Signals], Ended]:
+    """By command and signal; at the same time, because each waits for five seconds before it kills anything."""
+    processes, found = {}, {}
+    with ExitStack() as stack:
+        for name, number in SIGNALS:
+            if name != "tune" or find_spec("torch"):
+                directory = tmp_path_factory.mktemp(name)
+                config = str(directory / "config")
+                command = (name, "--", sys.executable, "-c", STAYING)
+                process = stack.enter_context(running(*command, cwd=directory, XDG_CONFIG_HOME=config))
+                processes[name, number] = process, directory
+        numbers = {key: pids(directory) for key, (_, directory) in processes.items()}
+        for (_, number), (process, _) in processes.items():
+            process.send_signal(number)
+        for key, (process, directory) in processes.items():
+            _, error = process.communicate(timeout=300)
+            files = [path.name for path in directory.rglob("*") if path.is_file()]
+            found[key] = Ended(process.returncode, error, [*filter(alive, numbers[key])], files)
+    return found
+
+
+@pytest.mark.parametrize(("name", "number"), SIGNALS)
+def test_a_signal_ends_the_program(
+    name: str, number: signal.Signals, ended: dict[tuple[str, signal.Signals], Ended]
+) -> None:
     """All processes of the program are gone when its starter has got a signal and ends, those in other sessions too."""
-    if name == "tune" and find_spec("torch") is None:
+    if (name, number) not in ended:
         pytest.skip("measures")
-    config = str(tmp_path / "config")
-    with running(name, "--", sys.executable, "-c", STAYING, cwd=tmp_path, XDG_CONFIG_HOME=config) as process:
-        numbers = pids(tmp_path)
-        process.send_signal(number)
-        _, err = process.communicate(timeout=300)
-    assert process.returncode == 128 + number, err
-    assert not any(map(alive, numbers)), err
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["pids"]
+    found = ended[name, number]
+    assert found.code == 128 + number, found.error
+    assert found.running == [], found.error
+    assert found.files == ["pids"]
 
 
 def test_ctrl_c_on_a_terminal_ends_the_program(tmp_path: Path) -> None:

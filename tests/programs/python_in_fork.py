@@ -1,8 +1,8 @@
 """What ``python`` is in scripts of documents: their programs run in forks of a process that has imported Inductor.
 
-``python_in_fork.py PID ARGUMENT...``: PID is that of run_in_forks.py, whose next request this makes. Where PyTorch would
-read other variables at import than it has read there, and for commands of diode_lut that do without torch, this process
-becomes Python itself. So it does in ``diode-lut run``, which arms Python when it starts.
+``python_in_fork.py PID ARGUMENT...``: PID is that of run_in_forks.py, whose next request this makes. Where PyTorch
+would read other variables at import than it has read there, and for commands of diode_lut that do without torch, this
+process becomes Python itself. So it does in ``diode-lut run``, which arms Python when it starts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def run_in_fork(server: Path, arguments: list[str]) -> int:
     if arguments[0] == "-":
         arguments = ["-c", sys.stdin.read(), *arguments[1:]]
     outputs = {name: f"/proc/{os.getpid()}/fd/{number}" for number, name in enumerate(("stdout", "stderr"), start=1)}
-    request = {"arguments": arguments, "environment": dict(os.environ), "cwd": os.getcwd(), **outputs}
+    request = {"arguments": arguments, "environment": dict(os.environ), "cwd": str(Path.cwd()), **outputs}
     with (server / "fd" / "1").open() as answers, (server / "fd" / "0").open("w") as requests:
         print(json.dumps(request), file=requests, flush=True)
         answers.readline()  # its number
