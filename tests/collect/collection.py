@@ -30,11 +30,15 @@ class Collection:
         """The outcomes of all passes."""
         return outcomes(problems, self.path, search_space=str(self.marks), **options)
 
-    def command(self, problems: list[Problem], *arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
-        """The ``collect`` command with the measurers for tests, in a process group of its own."""
+    def module(self, problems: list[Problem], *arguments: str | Path) -> list[str]:
+        """The ``collect`` command with the measurers for tests: a module, and its arguments."""
         file = problem_file(self.path.with_name("problems.json"), problems)
         files = ("--problems", file, "--out", self.path, "--search-space", self.marks)
-        return started("tests.programs.collect_for_tests", *files, *arguments, **options)
+        return ["tests.programs.collect_for_tests", *map(str, (*files, *arguments))]
+
+    def command(self, problems: list[Problem], *arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
+        """The same in a process group of its own."""
+        return started(*self.module(problems, *arguments), **options)
 
     def timings(self, stage: str = "autotune") -> dict[Problem, tuple[Timing, ...]]:
         """What the file holds at a stage, every problem once."""

@@ -15,6 +15,7 @@ from diode_lut.domain.errors import DeviceLostError, install_command
 from diode_lut.kernels.config import ATEN
 from tests.collect.collection import Collection
 from tests.collect.measurers import FAULTS, HANGS, SLOW, SPLIT, problem
+from tests.forks import Forks
 
 
 def test_fault_names_the_config(collection: Collection) -> None:
@@ -26,12 +27,11 @@ def test_fault_names_the_config(collection: Collection) -> None:
     assert collection.timings().keys() == {problem(110)}
 
 
-def test_hang_ends_the_process_and_names_the_config(collection: Collection) -> None:
+def test_hang_ends_the_process_and_names_the_config(collection: Collection, after_inductor: Forks) -> None:
     """A kernel that never returns is named, the exit code is 1, and what was measured before is on disk."""
-    with collection.command([problem(110), problem(HANGS)], "--device", "cpu") as process:
-        _, errors = process.communicate()
-    assert process.returncode == 1
-    assert f"error: {problem(HANGS)}, {SPLIT}: hung, and took this process with it" in errors
+    done = after_inductor.run("-m", *collection.module([problem(110), problem(HANGS)], "--device", "cpu"))
+    assert done.returncode == 1
+    assert f"error: {problem(HANGS)}, {SPLIT}: hung, and took this process with it" in done.stderr
     assert collection.timings().keys() == {problem(110)}
 
 
@@ -54,13 +54,13 @@ def test_configs_that_failed_are_in_the_record(collection: Collection) -> None:
     assert outcome.record.timings[1] == failure
 
 
-def test_no_time_left_is_no_error(collection: Collection) -> None:
+def test_no_time_left_is_no_error(collection: Collection, after_inductor: Forks) -> None:
     """A budget that ends before anything is measured exits 0 and says what is left."""
-    with collection.command([problem(1), problem(2)], "--device", "cpu", "--budget", "1e-9") as process:
-        output, errors = process.communicate()
-    assert process.returncode == 0
-    assert "0 problems measured" in output
-    assert "2 problems left: run the same command again" in errors
+    module = collection.module([problem(1), problem(2)], "--device", "cpu", "--budget", "1e-9")
+    done = after_inductor.run("-m", *module)
+    assert done.returncode == 0
+    assert "0 problems measured" in done.stdout
+    assert "2 problems left: run the same command again" in done.stderr
 
 
 def test_full_disk_costs_the_current_record_only(collection: Collection) -> None:

@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -121,6 +122,12 @@ def batch_and_rows(m: int) -> dict[Any, int]:
     return {"b": batch, "m": 2 * m // batch}
 
 
+@cache
+def blocks_of(kernel: Callable[..., Any]) -> list[int]:
+    """BLOCK_M of a kernel's source; nothing if it is no template's."""
+    return [*map(int, re.findall(r"BLOCK_M : tl.constexpr = (\d+)", inspect.getsource(kernel)))]
+
+
 def run(
     function: Callable[..., Any],
     shapes: Sequence[Sequence[Any]],
@@ -141,7 +148,7 @@ def run(
     launch = CachingAutotuner.run
 
     def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        ran.extend(map(int, re.findall(r"BLOCK_M : tl.constexpr = (\d+)", inspect.getsource(self.fn.fn))))
+        ran.extend(blocks_of(self.fn.fn))
         return launch(self, *args, **kwargs)
 
     compiled = torch.compile(function, backend=counter)
