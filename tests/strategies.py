@@ -11,6 +11,7 @@ from hypothesis.strategies import SearchStrategy
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import (
     ALIGNS,
+    ATTENTION,
     BATCHED,
     DOMAINS,
     DTYPES,
@@ -20,6 +21,7 @@ from diode_lut.domain.problem import (
     MAX_SIZE,
     NO_VARIANT,
     OPS,
+    VARIANTS,
     Problem,
 )
 from diode_lut.kernels.config import Config
@@ -75,13 +77,15 @@ def _with_baseline(entry: Entry, corner: int, ns: int | None) -> Entry:
     """The row with the time of the problem at its low or its high corner, where it may have one."""
     if ns is None or None in (entry.op, entry.dtype, entry.layout, entry.align):
         return entry
-    b, m, n, k = (1 if size is None else size[corner] for size in entry.sizes)
-    return entry._replace(aten_ns=Baseline(ns, b if entry.op in BATCHED else 1, m, n, k))
+    if entry.op in VARIANTS and entry.variant is None:
+        return entry
+    b, *sizes = (1 if size is None else size[corner] for size in entry.sizes)
+    return entry._replace(aten_ns=Baseline(ns, b if entry.op in BATCHED else 1, *sizes))
 
 
 def _entries(highest: int) -> SearchStrategy[Entry]:
     times = st.none() | st.integers(1, MAX_ATEN_NS)
-    return st.builds(_with_baseline, _plain_entries(highest), st.integers(0, 1), times)
+    return st.builds(_with_baseline, _plain_entries(highest) | _attention(highest), st.integers(0, 1), times)
 
 
 def _plain_entries(highest: int) -> SearchStrategy[Entry]:
@@ -94,7 +98,23 @@ def _plain_entries(highest: int) -> SearchStrategy[Entry]:
     kinds = [st.none() | st.sampled_from(domain) for domain in (GEMMS, DTYPES[:2], LAYOUTS[:2], ALIGNS)]
     sizes = [_ranges(highest)] * 4
     problems, epilogues = st.none() | st.integers(1, MAX_SIZE), st.none() | st.sampled_from(list(EPILOGUES)[:2])
-    return st.builds(Entry, *kinds, *sizes, candidates, problems, st.none() | _texts(), epilogues, st.none(), st.none())
+    rest = (problems, st.none() | _texts(), epilogues, *[st.none()] * 5)
+    return st.builds(Entry, *kinds, *sizes, candidates, *rest)
+
+
+def _attention(highest: int) -> SearchStrategy[Entry]:
+    """Rows for attention, whose op is always named."""
+
+    def of(entry: Entry, op: str, variant: str | None, sizes: tuple[Range | None, ...]) -> Entry:
+        layout = None if entry.layout is None else "nt"
+        return entry._replace(
+            op=op, layout=layout, epilogue=None, variant=variant, **dict(zip("hgv", sizes, strict=True))
+        )
+
+    variants = st.none() | st.sampled_from(VARIANTS[ATTENTION[0]][:2])
+    return st.builds(
+        of, _plain_entries(highest), st.sampled_from(ATTENTION[:2]), variants, st.tuples(*[_ranges(highest)] * 3)
+    )
 
 
 def _texts() -> SearchStrategy[str]:

@@ -22,6 +22,7 @@ from tests.commands import call
 ROOT = Path(diode_lut.__file__).parent.parent
 ATEN = {"template": "aten"}
 ROW = {"op": "mm", "configs": [ATEN]}
+FLEX = {"template": "triton_flex_attention", "block_m": 64, "block_n": 32, "num_stages": 2, "num_warps": 4}
 TRITON = {
     "template": "triton_mm",
     "block_m": 128,
@@ -262,6 +263,32 @@ class TestExplain:
         assert result.stdout.startswith("bmm 4x8x8x8 bfloat16 nn align 16 on NVIDIA H200")
         assert f"user: {path}: no entry for op=bmm" in result.stdout
         assert "abstain: Inductor decides" in result.stdout
+
+    def test_attention(self, table_file: Write) -> None:
+        """Attention has heads, and gains over the default; its sizes cannot change."""
+        configs = [{**FLEX, "gain_permille": 1100}, {"template": "default"}]
+        path = table_file("mine.json", {"op": "flex_attention", "h": [16, 16], "configs": configs})
+        explain = (
+            "explain",
+            "flex_attention",
+            512,
+            "1k",
+            64,
+            "--variant",
+            "causal",
+            "--hardware",
+            "mine",
+            "--table",
+            path,
+        )
+        result = call(*explain, "--heads", 16, "--group", 4)
+        assert result.exit_code == 0
+        name = "flex_attention causal 1x16x512x1024x64 g 4 bfloat16 nt align 16"
+        assert result.stdout.startswith(f"{name} on NVIDIA H200")
+        assert "triton_flex_attention 64x32 s2 w4 (1.100 times as fast as default)" in result.stdout
+        other = call(*explain, "--heads", 8, "--value-dim", 128)
+        assert "no entry covers b=1 m=512 n=1024 k=64 h=8 g=1 v=128, out of 1 for op=flex_attention" in other.stdout
+        assert call(*explain, "--dynamic", "m=1:8").exit_code == 2
 
     def test_shipped_table_by_hardware_name(self, table_file: Write) -> None:
         """A shipped table answers for its hardware by name."""

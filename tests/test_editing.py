@@ -142,6 +142,27 @@ class TestSet:
         assert call("unset", path, *KEY).exit_code == 0
         assert path.read_bytes() == before
 
+    def test_a_row_for_attention(self, table_file: Write) -> None:
+        """Its sizes have options, and the alignment of an exact row is that of packed tensors."""
+        path = table_file("mine.json", ROW)
+        sizes = ("--b", 1, "--m", 512, "--n", "512-1k", "--k", 64, "--h", 8, "--g", 4, "--v", 64)
+        key = ("flex_attention", *sizes, "--dtype", "bfloat16", "--layout", "nt", "--variant", "causal")
+        result = call("set", path, *key, "--config", "triton_flex_attention 64x32 s2 w4", "--note", "x")
+        assert result.exit_code == 0, result.output
+        assert check_file(path) == []
+        (row,) = json.loads(call("query", path, "entries[?note]").output)
+        assert (row["n"], row["h"], row["g"], row["v"], row.get("align")) == (
+            [512, 1024],
+            [8, 8],
+            [4, 4],
+            [64, 64],
+            None,
+        )
+        assert call("set", path, *key[:5], *("--n", 512), *key[7:], "--config", "default", "--note", "y").exit_code == 0
+        (row,) = json.loads(call("query", path, "entries[?note=='y']").output)
+        assert (row["align"], row["configs"]) == (16, [{"template": "default"}])
+        assert call("set", path, "mm", "--h", 8, "--config", "aten", "--note", "z").exit_code == 2
+
     def test_a_row_is_replaced(self, table_file: Write) -> None:
         """The row with the same key goes; what it said is shown."""
         path = table_file("mine.json", {**EXACT, "configs": [{**ATEN, "gain_permille": 1000}]})

@@ -10,7 +10,7 @@ import diode_lut
 from diode_lut.domain.errors import SettingError
 from diode_lut.domain.gpus import known_gpu
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import OPS, Problem
+from diode_lut.domain.problem import MATMULS, Problem
 from diode_lut.kernels.config import Config
 from diode_lut.selection import heuristics
 
@@ -45,7 +45,7 @@ def test_all_names_are_nvidias() -> None:
     assert set(heuristics._GPUS.values()) <= set(library.NvMatmulHeuristicsNvidiaGpu.__members__)
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", MATMULS)
 def test_configs_of_the_search_space(op: str) -> None:
     """It answers with some configs that a sweep would try, the same each time."""
     pytest.importorskip("nvMatmulHeuristics")

@@ -300,8 +300,8 @@ def test_schema_allows_what_the_code_allows() -> None:
     assert set(TEMPLATES) <= templates
     assert MAX_SIZE in found(schema, "maximum")
     assert {MAX_ENTRIES, MAX_CONFIGS} <= set(found(schema, "maxItems"))
-    for parameter in {parameter for template in TEMPLATES.values() for parameter in template.parameters}:
-        for rule in found(schema, parameter.name):
+    for template, parameter in ((name, each) for name, known in TEMPLATES.items() for each in known.parameters):
+        for rule in found(schema["$defs"][template], parameter.name):
             assert isinstance(rule, dict)
             if isinstance(parameter.values, range):
                 assert (rule["minimum"], rule["maximum"]) == (parameter.values[0], parameter.values[-1])

@@ -21,7 +21,7 @@ from unittest import mock
 
 import diode_lut
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import BATCHED, DTYPES, LAYOUTS, NO_EPILOGUE, NO_VARIANT, OPS, Problem
+from diode_lut.domain.problem import BATCHED, DTYPES, GEMMS, LAYOUTS, NO_EPILOGUE, NO_VARIANT, Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.table import Candidate, Entry, Range, Table, read_table, write_table
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from diode_lut.model.ranking import Model
 
 HARDWARE = Hardware("NVIDIA H200", "sm_90", 132)
-KINDS = [(op, dtype, layout, 16) for op in OPS for dtype in DTYPES[:2] for layout in LAYOUTS[:2]]
+KINDS = [(op, dtype, layout, 16) for op in GEMMS for dtype in DTYPES[:2] for layout in LAYOUTS[:2]]
 RUNS = 5
 LOOKUPS = 20_000
 DECISIONS = 2_000
@@ -230,10 +230,10 @@ def bench_decision(path: Path) -> None:
         assert problem is not None
         Snapshot().decide(problem, inputs.device(), padding=False)
 
-    def measure(inputs: Any, op: str) -> Problem | None:
+    def measure(inputs: Any, op: str, **options: Any) -> Problem | None:
         decide(inputs)  # the first has to load what answers
         measured.append(microseconds(decide, [inputs] * DECISIONS))
-        return problem_of(inputs, op)
+        return problem_of(inputs, op, **options)
 
     wanted = (*KINDS[0], NO_EPILOGUE, NO_VARIANT)
     of_kind = (problem for problem in covered(read_table(path).entries) if problem.kind == wanted)

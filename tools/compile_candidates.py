@@ -66,7 +66,10 @@ class Row(NamedTuple):
     op: str | None
     dtype: str | None
     align: int | None
-    k: tuple[int, int] | None
+    m: None = None
+    k: None = None
+    g: None = None
+    v: None = None
 
 
 def candidates(arch: str, dtype: str) -> list[Config]:
@@ -88,7 +91,7 @@ def predicted(trial: Trial) -> int:
 
 def passes(trial: Trial) -> bool:
     """Whether our rules find nothing wrong with the config."""
-    covered = Row("mm", trial.dtype, trial.align, None)
+    covered = Row("mm", trial.dtype, trial.align)
     return not any(trial.config.kernel.complaints(trial.config.params, covered, architecture(trial.arch)))
 
 

@@ -14,6 +14,8 @@ from typing import Any
 
 from diode_lut.domain.problem import (
     ALIGNS,
+    ATTENTION,
+    ATTENTION_ONLY,
     BATCHED,
     DOMAINS,
     DTYPES,
@@ -62,10 +64,13 @@ OF_TIERS = {
     "model": "a model",
 }
 OF_SIZES = {
-    "b": ("B", "Number of matrices in a batch; 1 for ops without a batch."),
-    "m": ("M", "Rows of A and C."),
-    "n": ("N", "Columns of B and C."),
-    "k": ("K", "Columns of A and rows of B."),
+    "b": ("B", "Number of matrices in a batch, or of batches of attention; 1 for ops without a batch."),
+    "m": ("M", "Rows of A and C; of attention, queries."),
+    "n": ("N", "Columns of B and C; of attention, keys."),
+    "k": ("K", "Columns of A and rows of B; of attention, the head dimension of queries and keys."),
+    "h": ("Heads", "Of attention: heads of queries."),
+    "g": ("Group", "Of attention: heads of queries that share a head of keys and values."),
+    "v": ("Head dimension of values", "Of attention."),
 }
 
 
@@ -94,6 +99,12 @@ def receipt() -> Schema:
         for name, allowed in values.items():
             schema["$defs"][of_problem]["properties"][name]["enum"] = list(allowed)
         schema["$defs"][of_problem]["if"]["properties"]["op"]["enum"] = [op for op in OPS if op not in BATCHED]
+        properties = schema["$defs"][of_problem]["properties"]
+        more = {name.upper(): {**described(*OF_SIZES[name]), **ref("size")} for name in ATTENTION_ONLY}
+        names = dict.fromkeys(("op", "dtype", "layout", "align", *map(str.upper, SIZE_FIELDS)))
+        schema["$defs"][of_problem]["properties"] = {
+            name: {**properties, **more}[name] for name in {**names, **properties}
+        }
         schema["$defs"][of_problem]["anyOf"] = [of_domain(domain) for domain in dict.fromkeys(DOMAINS.values())]
     return schema
 
@@ -105,6 +116,8 @@ def of_domain(domain: Domain) -> Schema:
     rules: Schema = {name: {"enum": list(allowed)} for name, allowed in values.items()}
     if not with_variants:
         rules["variant"] = False
+    if not {*values["op"]}.issubset(ATTENTION):
+        rules |= dict.fromkeys(map(str.upper, ATTENTION_ONLY), False)
     if domain.epilogues == (NO_EPILOGUE,):
         rules["epilogue"] = False
     return {"properties": rules, **({"required": ["variant"]} if with_variants else {})}
@@ -174,8 +187,9 @@ def definitions() -> Schema:
         "gain_permille": {
             **described(
                 "Gain",
-                "1000 times the time of aten, divided by the time of this config: 1063 is 6.3 % faster than aten. Left "
-                "out if it was not measured. With an epilogue, the time of aten includes that of a separate kernel for "
+                "1000 times the time of aten, divided by the time of this config: 1063 is 6.3 % faster than aten. Of "
+                "attention, the time of default counts instead. Left out if it was not measured. With an epilogue, the "
+                "time of aten includes that of a separate kernel for "
                 "the pointwise work.",
             ),
             **integers(range(MAX_GAIN_PERMILLE + 1)),
@@ -218,7 +232,8 @@ def entry() -> Schema:
     """A row, its fields in canonical order."""
     ops = (
         "The GEMM: C = A B (mm), C = bias + A B (addmm), both in batches (bmm, baddbmm), and with scales for A and B, "
-        "whose types are float8 (scaled_mm)."
+        "whose types are float8 (scaled_mm); or the attention: forward (flex_attention), its gradients "
+        "(flex_attention_backward), and forward with few queries (flex_decoding). Left out, any GEMM."
     )
     classes = "; ".join(f"{name}: {meaning}" for name, meaning in EPILOGUES.items())
     fields = {
@@ -247,7 +262,9 @@ def entry() -> Schema:
             **described(
                 "Variant",
                 "Of scaled_mm: whether A and B have a scale each (tensor), or each row of A and column of B (row); "
-                "the type of the result; whether there is a bias; whether accumulation is fast, and less precise.",
+                "the type of the result; whether there is a bias; whether accumulation is fast, and less precise. Of "
+                "attention: its mask (full: none; causal; computed from indices; captured: reads tensors), and what "
+                "modifies scores, if anything does (computed; captured: reads tensors).",
             ),
             **choice("string", NAMED_VARIANTS),
         },
@@ -298,7 +315,10 @@ def config() -> Schema:
         }
         for name in TEMPLATES
     ]
-    about = "What generates the kernel; aten calls the vendor's library (cuBLAS, rocBLAS, oneDNN)."
+    about = (
+        "What generates the kernel; aten calls the vendor's library (cuBLAS, rocBLAS, oneDNN), default is Inductor's "
+        "own config for attention."
+    )
     return {
         **described("Config", "A template and its tunables. What follows from the GEMM is derived and not stored."),
         "type": "object",

@@ -20,7 +20,7 @@ from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import Hardware, slug
 from diode_lut.domain.problem import NO_EPILOGUE, Problem
 from diode_lut.evaluate import evaluate
-from diode_lut.kernels.config import ATEN
+from diode_lut.kernels.config import BASELINES
 from diode_lut.selection.sources import TableSource
 from diode_lut.table import Table, write_table
 
@@ -174,7 +174,7 @@ def _gains(table: Table, records: Iterable[Record]) -> Sample:
     found = {
         case.problem: case.gain
         for case in evaluate(TableSource(table), records).cases
-        if case.choice != ATEN and case.gain is not None and case.problem.epilogue == NO_EPILOGUE
+        if case.choice not in BASELINES and case.gain is not None and case.problem.epilogue == NO_EPILOGUE
     }
     ranked = sorted(found, key=lambda problem: (-found[problem], problem))
     step = max(1, len(ranked) // SAMPLE)

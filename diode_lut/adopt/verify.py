@@ -22,7 +22,7 @@ from diode_lut.collect.tasks import Outcome
 from diode_lut.dataset import Dataset
 from diode_lut.domain.problem import Problem
 from diode_lut.evaluate.evaluation import geometric_mean
-from diode_lut.kernels.config import ATEN
+from diode_lut.kernels.config import BASELINES, baseline
 from diode_lut.table import Entry, Table
 from diode_lut.table.entry import is_point
 
@@ -65,7 +65,7 @@ def comparable(table: Table, datasets: Iterable[Dataset] = ()) -> Sample:
     measured = _problems_of_rows(table, datasets)
     found = {}
     for entry in table.entries:
-        if entry.best.config != ATEN and entry.best.gain_permille:
+        if entry.best.config not in BASELINES and entry.best.gain_permille:
             problems = measured.get(entry) or _told(entry)
             known = len(problems) == (entry.problems or 1) <= MAX_PROBLEMS
             if known and all(table.lookup(each) == entry for each in problems):
@@ -85,7 +85,7 @@ def _problems_of_rows(table: Table, datasets: Iterable[Dataset]) -> Mapping[Entr
 
 def _told(entry: Entry) -> Problems:
     """The problems that a row was built from, as far as its ranges alone tell."""
-    ranges = [size for size in (entry.b, entry.m, entry.n, entry.k) if size is not None and not is_point(size)]
+    ranges = [size for size in entry.sizes if size is not None and not is_point(size)]
     return ends(entry) if len(ranges) < 2 else ()
 
 
@@ -181,7 +181,7 @@ def again(
     found = {}
     for outcome in outcomes:
         times = {timing.config: timing.ns for timing in outcome.record.timings} if outcome.record else {}
-        entry, aten = table.lookup(outcome.problem), times.get(ATEN)
+        entry, aten = table.lookup(outcome.problem), times.get(baseline(outcome.problem.op))
         if entry is not None and aten is not None:
             ns = times.get(entry.best.config)
             found[outcome.problem] = aten / ns if ns else 0.0

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from diode_lut.build.measurements import Measurements
 from diode_lut.build.rows import Group, Row, few_rows
-from diode_lut.domain.problem import BATCHED, NO_EPILOGUE, Problem
-from diode_lut.kernels.config import ATEN
+from diode_lut.domain.problem import NO_EPILOGUE, OP_SIZES, SIZE_FIELDS, Problem
+from diode_lut.kernels.config import BASELINES
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.table.wire import MAX_GAIN_PERMILLE
 
@@ -52,7 +52,7 @@ def _plain_kind(problem: Problem) -> tuple[object, ...]:
 def _costs(measurements: Measurements, allowed: _Times, previous: Table | None, noise: float) -> _Times:
     """The times, less the noise for what the previous table has first, less half of it for aten."""
     names = measurements.configs
-    bonuses = {number: noise / 2 for number, config in enumerate(names) if config == ATEN}
+    bonuses = {number: noise / 2 for number, config in enumerate(names) if config in BASELINES}
     costs = []
     for problem, times in zip(measurements.problems, allowed, strict=True):
         entry = previous.lookup(problem) if previous else None
@@ -72,13 +72,13 @@ def _entry(row: Row, measurements: Measurements, near: _Times, padded: _Times) -
     That tells the hook that padding has been compared, so that Inductor need not.
     """
     problem = measurements.problems[row.problems[0]]
-    b, m, n, k = row.box
-    batch = b if problem.op in BATCHED else None
+    ranges = dict(zip(SIZE_FIELDS, row.box, strict=False))
+    b, m, n, k, h, g, v = (ranges.get(name) if name in OP_SIZES[problem.op] else None for name in SIZE_FIELDS)
     candidates = []
     for number in _ranking(row, near):
         config = measurements.configs[number]
         candidates.append(Candidate(config, _gain(row, number, measurements, near)))
-        if config == ATEN:
+        if config in BASELINES:
             break  # it always works, so that nothing after it would ever be used
     if all(candidate.config.pad == 1 for candidate in candidates):
         candidates += [
@@ -90,13 +90,16 @@ def _entry(row: Row, measurements: Measurements, near: _Times, padded: _Times) -
         problem.dtype,
         problem.layout,
         problem.align,
-        batch,
+        b,
         m,
         n,
         k,
         tuple(candidates),
         epilogue=problem.epilogue,
         variant=problem.variant or None,
+        h=h,
+        g=g,
+        v=v,
     )
 
 
@@ -110,7 +113,7 @@ def _ranking(row: Row, near: _Times) -> list[int]:
 def _gain(row: Row, number: int, measurements: Measurements, near: _Times) -> int | None:
     """Geometric mean of aten's time over the config's, as tables say it; None if aten was not measured, or meant."""
     aten = measurements.aten[row.problems]
-    if np.isnan(aten).any() or measurements.configs[number] == ATEN:
+    if np.isnan(aten).any() or measurements.configs[number] in BASELINES:
         return None
     times = np.array([near[problem][number] for problem in row.problems])
     return min(round(1000 * float(np.exp(np.mean(np.log(aten / times))))), MAX_GAIN_PERMILLE)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from diode_lut.dataset import Record
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.config import BASELINES, Config
 from diode_lut.kernels.registry import TEMPLATES
 
 _Array = npt.NDArray[Any]
@@ -56,7 +56,7 @@ class Columns:
         self._final.extend([final] * len(times))
         self._config_numbers.extend(map(self._configs.__getitem__, configs))
         self._times.extend([inf if ns is None else ns for ns in times])
-        atens = [ns for config, ns in zip(configs, times, strict=True) if config == ATEN and ns is not None]
+        atens = [ns for config, ns in zip(configs, times, strict=True) if config in BASELINES and ns is not None]
         self._atens.extend([median(atens) if atens else nan] * len(times))
         self.failures.update(filter(None, reasons))
 
@@ -74,7 +74,7 @@ class Columns:
         config_numbers = config_ranks[np.frombuffer(self._config_numbers, np.int32)[counting]]
         pairs = problem_numbers * max(len(configs), 1) + config_numbers
         times = np.frombuffer(self._times, np.float64)[counting]
-        are_aten = config_numbers == (configs.index(ATEN) if ATEN in configs else -1)
+        are_aten = _are_baselines(config_numbers, configs)
         aten_of = np.full(len(problems), np.nan)
         solved, medians = _medians(problem_numbers[are_aten], times[are_aten])
         aten_of[solved] = medians
@@ -92,14 +92,19 @@ class Columns:
         return counting
 
 
+def _are_baselines(config_numbers: _Array, configs: list[Config]) -> _Array:
+    """Which of the numbers are those of baselines; a problem has one."""
+    return np.isin(config_numbers, [number for number, config in enumerate(configs) if config in BASELINES])
+
+
 class Measurements:
     """``times[i]`` nanoseconds is what ``configs[config_numbers[i]]`` takes on ``problems[problem_numbers[i]]``.
 
     Each pair occurs at most once; pairs are sorted, problems by their fields, configs in the fixed order. Problems on
     which nothing succeeded are not among ``problems`` but in ``unsolved``. ``relative`` are times over the best time
-    on the same problem, ``aten`` (one a problem) those of aten, NaN where it was not measured. ``timings`` counts
-    all that there were, ``counting`` those that this was combined from. It is made of pairs, as numbers ``problem *
-    len(configs) + config``, and their times, infinite for failures.
+    on the same problem, ``aten`` (one a problem) those of the baseline, NaN where it was not measured. ``timings``
+    counts all that there were, ``counting`` those that this was combined from. It is made of pairs, as numbers
+    ``problem * len(configs) + config``, and their times, infinite for failures.
     """
 
     def __init__(
@@ -125,7 +130,7 @@ class Measurements:
         self.starts = np.concatenate(([0], np.cumsum(counts)))
         best = np.minimum.reduceat(times, self.starts[:-1]) if len(times) else times
         self.relative = times / best[self.problem_numbers]
-        self._are_aten = self.config_numbers == (configs.index(ATEN) if ATEN in configs else -1)
+        self._are_aten = _are_baselines(self.config_numbers, configs)
         self.aten = np.full(len(self.problems), np.nan)
         self.aten[self.problem_numbers[self._are_aten]] = self.relative[self._are_aten]
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.config import BASELINES, Config, baseline
 
 MAX_GAIN = 30.0
 """A larger gain over aten is a mistake of the measurement: aten was interrupted, or the kernel did nothing."""
@@ -68,7 +68,7 @@ def judged(records: Iterable[Record], noise: float) -> Judged:
     implausible: list[str] = []
     for problem, own in by_problem.items():
         times = _times(own)
-        aten = times.pop(ATEN, None)
+        aten = times.pop(baseline(problem.op), None)
         best = min(times.values(), key=lambda each: each.middle, default=None)
         if aten is None or best is None or not _is_doubtful(best, aten, noise):
             kept += own
@@ -103,7 +103,7 @@ def _is_doubtful(best: _Times, aten: _Times, noise: float) -> bool:
 
 
 def _of_aten(record: Record) -> Iterator[Timing]:
-    return (timing for timing in record.timings if timing.config == ATEN)
+    return (timing for timing in record.timings if timing.config in BASELINES)
 
 
 def _refusal(too_noisy: dict[Problem, float], problems: int) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from heapq import heapify, heappop, heappush
 from math import prod
-from operator import and_
+from operator import and_, mul
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,11 +23,11 @@ from diode_lut.table import Range
 
 _Array = npt.NDArray[Any]
 
-Sizes = tuple[int, int, int, int]
-"""b, m, n and k."""
+Sizes = tuple[int, ...]
+"""``Problem.sizes``: those that the op has."""
 
 Box = tuple[Range, ...]
-"""The ranges of b, m, n and k."""
+"""The range of each size."""
 
 REACH = 8
 """How many times as large as the smallest the largest sizes of a box may be, all axes together: M, N and K may double.
@@ -55,7 +55,7 @@ class Group(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A config, the problems that it answers for, both as numbers, and the ranges of b, m, n and k."""
+    """A config, the problems that it answers for, both as numbers, and the range of each size."""
 
     config: int
     problems: list[int]
@@ -124,7 +124,7 @@ class _Merger:
         self._allowed = _allowed(self._problems, group)
         self._count = count = len(self._problems)
         room = 2 * count
-        self._low, self._high = np.zeros((2, 4, room), np.int64)
+        self._low, self._high = np.zeros((2, len(self._points), room), np.int64)
         self._low[:, :count] = self._high[:, :count] = self._points
         self._volume = np.ones(room)
         self._serving = np.zeros((room, self._allowed.shape[1]), np.bool_)
@@ -245,6 +245,5 @@ def _volume(low: _Array, high: _Array) -> float:
 
 def _extent(low: _Array, high: _Array) -> _Array:
     """How many times as large as the smallest the largest sizes are, over all axes; the same on every machine."""
-    b, m, n, k = high / low
-    extent: _Array = b * m * n * k
+    extent: _Array = reduce(mul, high / low)
     return extent

@@ -13,7 +13,17 @@ from diode_lut.cli.typed import TABLE, Typed
 from diode_lut.cli.values import ANY, ANY_OP, DTYPE, LAYOUT, SIZES
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.printable import as_lines
-from diode_lut.domain.problem import ALIGNS, BATCHED, EPILOGUES, NAMED_VARIANTS, SIZE_FIELDS, contiguous_align
+from diode_lut.domain.problem import (
+    ALIGNS,
+    ATTENTION,
+    BATCHED,
+    EPILOGUES,
+    MATMUL_SIZES,
+    NAMED_VARIANTS,
+    OP_SIZES,
+    attention_align,
+    contiguous_align,
+)
 from diode_lut.kernels.config import Config
 
 if TYPE_CHECKING:
@@ -33,6 +43,9 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--m", **sizes, help="Rows of A: 1024, or a range like 513-1024.  [default: any]"),
         click.option("--n", **sizes, help="Columns of B, as for --m."),
         click.option("--k", **sizes, help="Columns of A, as for --m."),
+        click.option("--h", **sizes, help="Query heads of attention, as for --m."),
+        click.option("--g", **sizes, help="Query heads of attention that share keys and values, as for --m."),
+        click.option("--v", **sizes, help="Head dimension of attention's values, as for --m."),
         click.option("--dtype", type=DTYPE, help="Type of the inputs.  [default: any]"),
         click.option("--layout", type=LAYOUT, help="Of A and B.  [default: any]"),
         click.option(
@@ -45,7 +58,7 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
             "--variant",
             type=click.Choice(NAMED_VARIANTS),
             metavar="VARIANT",
-            help="Of scaled_mm, such as row-bfloat16 or tensor-float16-bias-fast.  [default: any]",
+            help="Of scaled_mm, such as row-bfloat16, or of attention, such as causal.  [default: any]",
         ),
         click.option(
             "--align",
@@ -125,8 +138,10 @@ def _packed_align(
     """The field ``align`` of packed matrices, if the rest of the key is for one problem."""
     del epilogue, variant  # they do not change A and B
     exact = {name: low for name, (low, high) in sizes.items() if low == high}
-    if op == ANY or not dtype or not layout or exact.keys() != set(SIZE_FIELDS):
+    if op == ANY or not dtype or not layout or exact.keys() != {*MATMUL_SIZES, *OP_SIZES[op]}:
         return {}
+    if op in ATTENTION:
+        return {"align": attention_align(dtype, exact["k"], exact["v"])}
     return {"align": contiguous_align(dtype, layout, **exact)}
 
 

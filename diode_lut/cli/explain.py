@@ -15,6 +15,7 @@ from diode_lut.cli.values import DTYPE, LAYOUT, OP, SIZE, hardware_of
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import (
     ALIGNS,
+    ATTENTION,
     DOMAINS,
     EPILOGUES,
     MAX_SIZE,
@@ -51,7 +52,7 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
 @click.argument("m", type=SIZE)
 @click.argument("n", type=SIZE)
 @click.argument("k", type=SIZE)
-@click.option("--batch", type=SIZE, default=1, show_default=True, help="GEMMs in a bmm or baddbmm.")
+@click.option("--batch", type=SIZE, default=1, show_default=True, help="Of a bmm, a baddbmm or attention.")
 @click.option("--dtype", type=DTYPE, help="Type of A and B.  [default: bfloat16, for scaled_mm float8_e4m3fn]")
 @click.option(
     "--layout",
@@ -76,8 +77,12 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
     type=click.Choice(NAMED_VARIANTS),
     metavar="VARIANT",
     help="Of scaled_mm: what has a scale, the type of the result, and whether there is a bias and fast accumulation, "
-    "such as row-bfloat16 or tensor-float16-bias-fast.",
+    "such as row-bfloat16 or tensor-float16-bias-fast. Of attention: its mask and its modification of scores, such as "
+    "causal or computed-score-captured.",
 )
+@click.option("--heads", "h", type=SIZE, default=1, show_default=True, help="Query heads of attention.")
+@click.option("--group", "g", type=SIZE, default=1, show_default=True, help="Those that share keys and values.")
+@click.option("--value-dim", "v", type=SIZE, help="Head dimension of attention's values.  [default: K]")
 @click.option(
     "--dynamic",
     type=_Dynamic(),
@@ -108,6 +113,9 @@ def explain_command(
     align: str | None,
     epilogue: str,
     variant: str | None,
+    h: int,
+    g: int,
+    v: int | None,
     dynamic: Axis | None,
     hardware: str | None,
     table: Typed | None,
@@ -115,8 +123,9 @@ def explain_command(
 ) -> None:
     """Show which kernel a GEMM gets, from which row, and why.
 
-    OP is mm, addmm, bmm, baddbmm or scaled_mm, which multiplies an M x K and a K x N matrix. The output names the
-    configs, the row of the table that answers, the rows that would answer next, and what the model expects. It exits
+    OP is mm, addmm, bmm, baddbmm or scaled_mm, which multiplies an M x K and a K x N matrix; or flex_attention,
+    flex_attention_backward or flex_decoding, with M queries and N keys of K elements. The output names the configs, the
+    row of the table that answers, the rows that would answer next, and what the model expects. It exits
     with 1 if neither a table nor a model answers.
     """
     from diode_lut.runtime import api
@@ -137,9 +146,15 @@ def explain_command(
         align=alignment,
         epilogue=epilogue,
         variant=variant or NO_VARIANT,
+        h=h,
+        g=g,
+        v=v,
     )
     file = None if table is None else table.file
     if dynamic is not None:
+        if op in ATTENTION:
+            reason = f"where sizes of {op} may change, Inductor decides alone"
+            raise click.BadParameter(reason, param_hint="--dynamic")
         if dynamic.fields[0] not in OP_SIZES[op]:
             raise click.BadParameter(f"{op} has no size {dynamic.fields[0]}", param_hint="--dynamic")
         with _registered(chooser):

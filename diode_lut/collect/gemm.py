@@ -12,17 +12,8 @@ import numpy.typing as npt
 import torch
 
 from diode_lut.domain.errors import CollectError
-from diode_lut.domain.problem import (
-    BATCHED,
-    FLOAT8,
-    ITEMSIZES,
-    NO_EPILOGUE,
-    SCALED,
-    Problem,
-    Scaling,
-    contiguous_align,
-    letters,
-)
+from diode_lut.domain.problem import BATCHED, FLOAT8, ITEMSIZES, NO_EPILOGUE, SCALED, Problem, contiguous_align, letters
+from diode_lut.domain.variants import Scaling
 from diode_lut.inductor.problems import TORCH_DTYPES, operand_dtypes
 
 

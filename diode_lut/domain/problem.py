@@ -1,4 +1,4 @@
-"""One GEMM as a table knows it, and how it follows from the sizes and strides of its operands.
+"""One GEMM, or one attention, as a table knows it.
 
 Problem is a named tuple, because a lookup hashes it in a microsecond. Making one directly checks nothing;
 ``Problem.checked`` and ``problem_of`` check everything.
@@ -10,6 +10,9 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from diode_lut.domain.errors import ProblemError
+from diode_lut.domain.variants import MASKS, RESULT_DTYPES, SCALINGS, SCORES, Modifications, Scaling
+
+ATTENTION_SIZES = ("b", "m", "n", "k", "h", "g", "v")
 
 OP_SIZES = {
     "mm": ("m", "n", "k"),
@@ -17,12 +20,27 @@ OP_SIZES = {
     "bmm": ("b", "m", "n", "k"),
     "baddbmm": ("b", "m", "n", "k"),
     "scaled_mm": ("m", "n", "k"),
+    "flex_attention": ATTENTION_SIZES,
+    "flex_attention_backward": ATTENTION_SIZES,
+    "flex_decoding": ATTENTION_SIZES,
 }
 """The sizes that each op has, in canonical order."""
 
 OPS = tuple(OP_SIZES)
 SIZE_FIELDS = tuple(dict.fromkeys(name for sizes in sorted(OP_SIZES.values()) for name in sizes))
 """The sizes that any op has, in canonical order."""
+
+ATTENTION = ("flex_attention", "flex_attention_backward", "flex_decoding")
+"""Inductor's kernels for ``torch.nn.attention.flex_attention``: forward, backward, and forward for few queries."""
+
+MATMULS = tuple(op for op in OPS if op not in ATTENTION)
+"""The ops that multiply two matrices, or two batches. A row that names no op is for these."""
+
+MATMUL_SIZES = ("b", "m", "n", "k")
+"""The sizes that some of MATMULS has. A size that an op does not have is 1."""
+
+ATTENTION_ONLY = tuple(name for name in SIZE_FIELDS if name not in MATMUL_SIZES)
+"""The sizes that only ATTENTION has."""
 
 BATCHED = tuple(op for op, sizes in OP_SIZES.items() if "b" in sizes)
 """The ops with a batch; b is 1 for the others."""
@@ -49,35 +67,7 @@ FLOAT8_UNIT = 16
 SCALED = ("scaled_mm",)
 """The ops whose A and B have scales. Their variants are Scalings as text."""
 
-SCALINGS = ("tensor", "row")
-"""What has a scale: each of A and B, or each row of A and each column of B."""
-
-RESULT_DTYPES = ("bfloat16", "float16", "float32")
-"""The dtypes of scaled_mm's result."""
-
 NO_VARIANT = ""
-
-
-class Scaling(NamedTuple):
-    """What a variant of scaled_mm says: one of SCALINGS, one of RESULT_DTYPES, a bias, and fast accumulation.
-
-    A bias has the result's dtype, which is not float32 then.
-    """
-
-    per: str
-    result: str
-    bias: bool = False
-    fast: bool = False
-
-    @classmethod
-    def of(cls, variant: str) -> Scaling:
-        """The meaning of one of VARIANTS["scaled_mm"]."""
-        per, result, *flags = variant.split("-")
-        return cls(per, result, "bias" in flags, "fast" in flags)
-
-    def __str__(self) -> str:
-        flags = ("bias",) * self.bias + ("fast",) * self.fast
-        return "-".join((self.per, self.result, *flags))
 
 
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -85,14 +75,15 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         str(Scaling(per, result, bias, fast))
         for per, result, bias, fast in product(SCALINGS, RESULT_DTYPES, (False, True), (False, True))
         if not (bias and result == "float32")
-    )
+    ),
+    **dict.fromkeys(ATTENTION, tuple(str(Modifications(mask, score)) for mask in MASKS for score in SCORES)),
 }
 """The variants of the ops that have some. Others have the variant NO_VARIANT, which is not written."""
 
 GEMMS = tuple(op for op in OPS if op not in VARIANTS)
 """The ops that have no variants."""
 
-NAMED_VARIANTS = tuple(variant for variants in VARIANTS.values() for variant in variants)
+NAMED_VARIANTS = tuple(dict.fromkeys(variant for variants in VARIANTS.values() for variant in variants))
 """The variants of all ops, in canonical order."""
 
 
@@ -105,18 +96,21 @@ class Domain(NamedTuple):
     variants: tuple[str, ...]
 
 
-_GEMM = Domain(tuple(dtype for dtype in DTYPES if dtype not in FLOAT8), LAYOUTS, tuple(EPILOGUES), (NO_VARIANT,))
+_NOT_FLOAT8 = tuple(dtype for dtype in DTYPES if dtype not in FLOAT8)
+_GEMM = Domain(_NOT_FLOAT8, LAYOUTS, tuple(EPILOGUES), (NO_VARIANT,))
 
 DOMAINS = dict.fromkeys(OPS, _GEMM) | {
     "scaled_mm": Domain(FLOAT8, ("nt",), (NO_EPILOGUE,), VARIANTS["scaled_mm"]),
+    **{op: Domain(_NOT_FLOAT8, ("nt",), (NO_EPILOGUE,), VARIANTS[op]) for op in ATTENTION},
 }
-"""By op. Library and hardware multiply float8 only where A is row-major and B column-major."""
+"""By op. Library and hardware multiply float8 only where A is row-major and B column-major. Attention multiplies Q by
+K transposed: in its layout, rows of Q, K and V are without gaps."""
 MAX_SIZE = 2**31 - 1
 """Largest b, m, n or k that a table can speak of: Inductor's kernels index with 32 bits."""
 
 
 class Problem(NamedTuple):
-    """One GEMM: everything a choice may depend on, as plain values.
+    """One GEMM, or one attention: everything a choice may depend on, as plain values.
 
     ``C[b, m, n] = A[b, m, k] @ B[b, k, n]``, plus a bias for addmm and baddbmm. ``dtype`` is torch's name of the
     inputs' type, or ``tf32`` for float32 with TF32 allowed; ``float8_e5m2`` if one of A and B has that type, and the
@@ -124,6 +118,10 @@ class Problem(NamedTuple):
     ``align`` is 16 if every row of A and B starts on a 16-byte boundary, else 2. ``b`` is 1 for mm, addmm and
     scaled_mm. ``epilogue`` is the class of the pointwise work that is fused behind the GEMM. ``variant`` is one of the
     op's in VARIANTS: for scaled_mm, a Scaling as text.
+
+    Attention has ``b`` batches of ``h`` query heads, of which each ``g`` share a head of keys and values. There are
+    ``m`` queries and ``n`` keys of ``k`` elements, and values of ``v`` elements. ``align`` is 16 if every row of Q, K
+    and V starts on a 16-byte boundary. ``variant`` is Modifications as text. For GEMMs h, g and v are 1.
     """
 
     op: str
@@ -136,6 +134,9 @@ class Problem(NamedTuple):
     k: int
     epilogue: str = NO_EPILOGUE
     variant: str = NO_VARIANT
+    h: int = 1
+    g: int = 1
+    v: int = 1
 
     @classmethod
     def checked(
@@ -150,6 +151,9 @@ class Problem(NamedTuple):
         k: int,
         epilogue: str = NO_EPILOGUE,
         variant: str = NO_VARIANT,
+        h: int = 1,
+        g: int = 1,
+        v: int = 1,
     ) -> Problem:
         """The problem, or ProblemError naming the first value that is not allowed."""
         for name, value, allowed in (
@@ -161,16 +165,19 @@ class Problem(NamedTuple):
         ):
             if value not in allowed:
                 raise ProblemError(f"{name}: {value!r} is not one of {_one_of(allowed)}")
-        for name, size in (("b", b), ("m", m), ("n", n), ("k", k)):
+        for name, size in zip(SIZE_FIELDS, (b, m, n, k, h, g, v), strict=True):
             if type(size) is not int or not 1 <= size <= MAX_SIZE:
                 raise ProblemError(f"{name}: {size!r} is not an integer from 1 to {MAX_SIZE}")
-        if b != 1 and op not in BATCHED:
-            raise ProblemError(f"b: {op} has no batch, so b is 1, not {b}")
+            if size != 1 and name not in OP_SIZES[op]:
+                lacking = "batch" if name == "b" else f"size {name}"
+                raise ProblemError(f"{name}: {op} has no {lacking}, so {name} is 1, not {size}")
+        if h % g:
+            raise ProblemError(f"g: {g} does not divide h, which is {h}")
         values = dtype, layout, epilogue, variant
         for name, value, allowed in zip(Domain._fields, values, DOMAINS[op], strict=True):
             if value not in allowed:
                 raise ProblemError(f"{name.removesuffix('s')}: {_not_for(op, value, allowed)}")
-        return cls(op, dtype, layout, align, b, m, n, k, epilogue, variant)
+        return cls(op, dtype, layout, align, b, m, n, k, epilogue, variant, h, g, v)
 
     @classmethod
     def of(
@@ -186,10 +193,18 @@ class Problem(NamedTuple):
         align: int | None = None,
         epilogue: str = NO_EPILOGUE,
         variant: str = NO_VARIANT,
+        h: int = 1,
+        g: int = 1,
+        v: int | None = None,
     ) -> Problem:
-        """The problem, or ProblemError; ``align`` is by default that of packed matrices."""
-        problem = cls.checked(op, dtype, layout, 16 if align is None else align, b, m, n, k, epilogue, variant)
-        return problem._replace(align=contiguous_align(dtype, layout, m, n, k, b)) if align is None else problem
+        """The problem, or ProblemError; ``align`` is by default that of packed matrices, ``v`` attention's ``k``."""
+        attention = op in ATTENTION
+        v = (k if attention else 1) if v is None else v
+        problem = cls.checked(op, dtype, layout, 16 if align is None else align, b, m, n, k, epilogue, variant, h, g, v)
+        if align is not None:
+            return problem
+        packed = attention_align(dtype, k, v) if attention else contiguous_align(dtype, layout, m, n, k, b)
+        return problem._replace(align=packed)
 
     @property
     def kind(self) -> tuple[str, str, str, int, str, str]:
@@ -202,13 +217,18 @@ class Problem(NamedTuple):
         return self if self.epilogue == NO_EPILOGUE else self._replace(epilogue=NO_EPILOGUE)
 
     @property
-    def sizes(self) -> tuple[int, int, int, int]:
-        """b, m, n and k."""
+    def sizes(self) -> tuple[int, ...]:
+        """b, m, n and k; of attention h, g and v as well."""
+        if self.op in ATTENTION:
+            return self.b, self.m, self.n, self.k, self.h, self.g, self.v
         return self.b, self.m, self.n, self.k
 
     @property
     def operations(self) -> int:
-        """The number of multiplications and additions."""
+        """The number of multiplications and additions; of attention, without its mask."""
+        if self.op in ATTENTION:
+            products = 2 * (self.k + self.v) if self.op != "flex_attention_backward" else 2 * (3 * self.k + 2 * self.v)
+            return self.b * self.h * self.m * self.n * products
         return 2 * self.b * self.m * self.n * self.k
 
     @property
@@ -220,14 +240,18 @@ class Problem(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The size of A, B and the result, in bytes."""
+        """The size of A, B and the result, in bytes; of attention that of Q, K, V, and the result or all gradients."""
+        if self.op in ATTENTION:
+            rows = self.h * self.m * (self.k + self.v) + self.h // self.g * self.n * (self.k + self.v)
+            return ITEMSIZES[self.dtype] * self.b * rows * (2 if self.op == "flex_attention_backward" else 1)
         operands = ITEMSIZES[self.dtype] * (self.m * self.k + self.k * self.n)
         return self.b * (operands + ITEMSIZES[self.result_dtype] * self.m * self.n)
 
     def to_json(self) -> dict[str, Any]:
         """The fields that a problem file has, which ``collect`` takes."""
-        op, dtype, layout, align, b, m, n, k, epilogue, variant = self
-        fields = {"op": op, "dtype": dtype, "layout": layout, "align": align, "B": b, "M": m, "N": n, "K": k}
+        op, dtype, layout, align, _, _, _, _, epilogue, variant, *_ = self
+        fields: dict[str, Any] = {"op": op, "dtype": dtype, "layout": layout, "align": align}
+        fields |= dict(zip(map(str.upper, SIZE_FIELDS), self.sizes, strict=False))
         if epilogue != NO_EPILOGUE:
             fields["epilogue"] = epilogue
         return fields if variant == NO_VARIANT else {**fields, "variant": variant}
@@ -235,7 +259,7 @@ class Problem(NamedTuple):
     def stored(self) -> dict[str, Any]:
         """The fields by name, for files; without what is at the end and has its default."""
         fields = self._asdict()
-        for name in ("variant", "epilogue"):
+        for name in reversed(self._field_defaults):
             if fields[name] != self._field_defaults[name]:
                 break
             del fields[name]
@@ -243,9 +267,13 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         batch = f"{self.b}x" if self.op in BATCHED else ""
+        if self.op in ATTENTION:
+            batch += f"{self.h}x"
+        more = f" v {self.v}" if self.op in ATTENTION and self.v != self.k else ""
+        more += f" g {self.g}" if self.g != 1 else ""
         tail = "" if self.epilogue == NO_EPILOGUE else f" epilogue {self.epilogue}"
         head = self.op if self.variant == NO_VARIANT else f"{self.op} {self.variant}"
-        return f"{head} {batch}{self.m}x{self.n}x{self.k} {self.dtype} {self.layout} align {self.align}{tail}"
+        return f"{head} {batch}{self.m}x{self.n}x{self.k}{more} {self.dtype} {self.layout} align {self.align}{tail}"
 
 
 ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4, **dict.fromkeys(FLOAT8, 1)}
@@ -277,6 +305,12 @@ def contiguous_align(dtype: str, layout: str, m: int, n: int, k: int, b: int = 1
         (rows == 1 or cols == 1 or cols % unit == 0) and (b == 1 or rows * cols % unit == 0) for rows, cols in (a, c)
     )
     return 16 if packed else 2
+
+
+def attention_align(dtype: str, k: int, v: int) -> int:
+    """``align`` of an attention whose Q, K and V are packed."""
+    unit = ROW_BYTES // ITEMSIZES[dtype]
+    return 2 if k % unit or v % unit else 16
 
 
 def _not_for(op: str, value: str, allowed: tuple[str, ...]) -> str:

@@ -12,7 +12,7 @@ from diode_lut.build.measurements import Measurements, measurements_of
 from diode_lut.dataset import Record
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.config import ATEN, Config, baseline
 from diode_lut.selection.sources import THRESHOLD, Source, Threshold
 
 MISS = "miss"
@@ -188,22 +188,25 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate the source's first config on every problem of the records.
 
-    Timings are combined as ``build`` combines them. A miss counts as ``aten``, which Inductor uses then. ``against`` is
-    the baseline of gains: a config, written like ``str(config)``, or a Baseline. DatasetError is raised if no timing
+    Timings are combined as ``build`` combines them. A miss counts as ``aten``, which Inductor uses then, or
+    ``default``, that of attention. ``against`` is the baseline of gains: a config, written like ``str(config)``, where
+    ``aten`` stands for ``default`` too, or a Baseline. DatasetError is raised if no timing
     was successful, or if the baseline was measured on no problem.
     """
     measurements = measurements_of(records)
-    baseline = _baseline(against, measurements) if isinstance(against, str) else against
+    compared = _compared(against, measurements) if isinstance(against, str) else against
     cases = [
-        _case(source, threshold, problem, number, measurements, baseline)
+        _case(source, threshold, problem, number, measurements, compared)
         for number, problem in enumerate(measurements.problems)
     ]
     if all(case.baseline_ns is None for case in cases):
-        raise _nothing_to_compare(baseline.name)
-    return Evaluation(cases, len(measurements.unsolved), baseline.name)
+        raise _nothing_to_compare(compared.name)
+    return Evaluation(cases, len(measurements.unsolved), compared.name)
 
 
-def _baseline(against: str, measurements: Measurements) -> Baseline:
+def _compared(against: str, measurements: Measurements) -> Baseline:
+    if against == str(ATEN):
+        return Baseline(against, lambda problem: (baseline(problem.op),))
     config = next((config for config in measurements.configs if str(config) == against), None)
     if config is None:
         raise _nothing_to_compare(against)
@@ -215,12 +218,12 @@ def _nothing_to_compare(name: str) -> DatasetError:
 
 
 def _case(
-    source: Source, threshold: Threshold, problem: Problem, number: int, measurements: Measurements, baseline: Baseline
+    source: Source, threshold: Threshold, problem: Problem, number: int, measurements: Measurements, compared: Baseline
 ) -> Case:
     times = measurements.times_on(number)
     answer = source.ask(problem, threshold, padding=any(config.pad > 1 for config in times))
     origin = source.origin(answer) if answer is not None and answer.configs else MISS
-    choice = answer.configs[0] if answer is not None and answer.configs else ATEN
+    choice = answer.configs[0] if answer is not None and answer.configs else baseline(problem.op)
     ns = times.get(choice)
     best = min(times, key=times.__getitem__)
     return Case(
@@ -231,7 +234,7 @@ def _case(
         ns=ns,
         best=best,
         best_ns=times[best],
-        baseline_ns=min((times[config] for config in baseline.configs(problem) if config in times), default=None),
+        baseline_ns=min((times[config] for config in compared.configs(problem) if config in times), default=None),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from diode_lut.domain.errors import ExchangeError, ProblemError
-from diode_lut.domain.problem import OPS, Problem
+from diode_lut.domain.problem import MATMULS, Problem
 from diode_lut.evaluate.evaluation import Baseline
 from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.kernels.config import Config
@@ -65,7 +65,7 @@ def read_solution(path: Path, contents: bytes | None = None) -> Baseline:
 def _rows(document: Any, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each config with its op; with each op, if the file does not say one."""
     parts = document if isinstance(document, dict) else {}
-    by_op = {op: parts[op] for op in OPS if op in parts} or dict.fromkeys(OPS, parts)
+    by_op = {op: parts[op] for op in MATMULS if op in parts} or dict.fromkeys(MATMULS, parts)
     for op, part in by_op.items():
         rows = part.get("configs", part.get("config")) if isinstance(part, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):

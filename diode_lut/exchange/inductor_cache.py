@@ -20,7 +20,7 @@ from diode_lut.dataset import Header, Record, Timing
 from diode_lut.domain.errors import ExchangeError, ProblemError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.operands import Operand, problem_of
-from diode_lut.domain.problem import OPS, Problem
+from diode_lut.domain.problem import MATMULS, Problem
 from diode_lut.exchange.content import Facts, Skipped, Timings, counting, known_hardware, literal, read_json
 from diode_lut.inductor.names import KWARGS, TEMPLATE_OF_UID, UIDS
 from diode_lut.io.files import read_at_most
@@ -91,7 +91,7 @@ class _Reader:
     def records(self, document: Any) -> Iterator[Record]:
         """One record for each GEMM; other things that Inductor caches in the same file are not timings."""
         for op, gemms in document.get("cache", {}).items():
-            for operands, precisions in gemms.items() if op in OPS else ():
+            for operands, precisions in gemms.items() if op in MATMULS else ():
                 for precision, choices in precisions.items():
                     with counting(self._skipped, len(choices)):
                         problem = _problem(op, operands, precision, self._device)

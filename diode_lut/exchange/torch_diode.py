@@ -20,7 +20,7 @@ import orjson
 from diode_lut.dataset import read_dataset
 from diode_lut.dataset.torch_diode import hardware_by_name, problem_of_key
 from diode_lut.domain.errors import ExchangeError, ProblemError
-from diode_lut.domain.problem import Problem, contiguous_align
+from diode_lut.domain.problem import MATMULS, Problem, contiguous_align
 from diode_lut.exchange.content import (
     Facts,
     Skipped,
@@ -104,6 +104,8 @@ def _config(op: str, row: dict[str, Any]) -> Config:
 
 
 def _key(problem: Problem, layout: str) -> str:
+    if problem.op not in MATMULS:
+        raise ProblemError(f"{problem.op} (the file is of GEMMs)")
     if problem.layout != layout:
         raise ProblemError(f"layout {problem.layout} (the file cannot say it; --layout says which to export)")
     if problem.align != contiguous_align(problem.dtype, layout, problem.m, problem.n, problem.k, problem.b):

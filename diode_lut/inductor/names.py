@@ -7,6 +7,7 @@ all supported releases for everything named here.
 from __future__ import annotations
 
 from diode_lut.domain.errors import let_pass
+from diode_lut.kernels.registry import TEMPLATES
 
 _TRITON_KWARGS = {
     "block_m": "BLOCK_M",
@@ -20,6 +21,9 @@ _TRITON_KWARGS = {
     "kpack": "kpack",
 }
 
+FLEX = ("triton_flex_attention", "triton_flex_attention_backward", "triton_flex_decoding")
+"""The templates of attention: Inductor's configs for them have fields with our names of the tunables."""
+
 KWARGS: dict[str, dict[str, str]] = {
     "aten": {},
     "triton_mm": _TRITON_KWARGS,
@@ -27,6 +31,8 @@ KWARGS: dict[str, dict[str, str]] = {
     "triton_mm_persistent_tma": _TRITON_KWARGS,
     "decompose_k": {"k_split": "k_split"},
     "cpp_gemm": {},
+    "default": {},
+    **{template: {name: name for name in TEMPLATES[template].names} for template in FLEX},
 }
 """The keyword arguments that Inductor gives a template, by our names of the tunables."""
 
@@ -47,10 +53,12 @@ UIDS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "decompose_k": {"mm": ("decompose_k",)},
     "cpp_gemm": {},
+    **{template: {} for template in ("default", *FLEX)},
 }
 """The uids of a template for each op that it can compute; the first is the usual one.
 
 ``cpp_gemm`` has none: Inductor adds its C++ choices outside the choices handler, so they are known by their class.
+Neither has attention: there the handler is asked for configs.
 """
 
 TEMPLATE_OF_UID: dict[str, str] = {

@@ -154,6 +154,9 @@ class _Covered(NamedTuple):
     dtype: str
     align: int
     k: tuple[int, int]
+    m: None = None
+    g: None = None
+    v: None = None
 
 
 def _stay_aligned(a: Any, b: Any) -> bool:

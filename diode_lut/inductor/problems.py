@@ -15,17 +15,8 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.operands import Operand
 from diode_lut.domain.operands import problem_of as problem_from
-from diode_lut.domain.problem import (
-    FLOAT8,
-    NO_VARIANT,
-    OPS,
-    RESULT_DTYPES,
-    ROW_BYTES,
-    SCALED,
-    VARIANTS,
-    Problem,
-    Scaling,
-)
+from diode_lut.domain.problem import FLOAT8, NO_VARIANT, OPS, ROW_BYTES, SCALED, VARIANTS, Problem
+from diode_lut.domain.variants import RESULT_DTYPES, Scaling
 from diode_lut.inductor.dynamic import axes_of
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.selection.dynamic import Axis

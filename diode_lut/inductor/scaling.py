@@ -7,7 +7,7 @@ from typing import Any
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.virtualized import V
 
-from diode_lut.domain.problem import Scaling
+from diode_lut.domain.variants import Scaling
 from diode_lut.inductor.answer import CannotRun
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.triton_gemm import is_precise

@@ -29,7 +29,8 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from diode_lut.domain.errors import let_pass
-from diode_lut.domain.problem import BATCHED, ITEMSIZES, NO_VARIANT, SCALED, Problem, Scaling, contiguous_align
+from diode_lut.domain.problem import BATCHED, ITEMSIZES, NO_VARIANT, SCALED, Problem, contiguous_align
+from diode_lut.domain.variants import Scaling
 from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.problems import TORCH_DTYPES, operand_dtypes

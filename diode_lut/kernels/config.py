@@ -123,3 +123,14 @@ def _pattern(parameter: Parameter) -> str:
 
 ATEN = Config("aten")
 """The kernel that PyTorch calls without Inductor's help: cuBLAS, rocBLAS, oneDNN, ..."""
+
+DEFAULT = Config("default")
+"""Inductor's own config for attention."""
+
+BASELINES = (ATEN, DEFAULT)
+"""What others are compared with."""
+
+
+def baseline(op: str) -> Config:
+    """What configs for an op are compared with, and what the op gets without a table."""
+    return ATEN if op in ATEN.kernel.ops else DEFAULT

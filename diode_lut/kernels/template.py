@@ -73,6 +73,18 @@ class Covered(Protocol):
     def k(self) -> tuple[int, int] | None:
         """The smallest and the largest K."""
 
+    @property
+    def m(self) -> tuple[int, int] | None:
+        """The smallest and the largest M."""
+
+    @property
+    def g(self) -> tuple[int, int] | None:
+        """The smallest and the largest number of query heads that share keys."""
+
+    @property
+    def v(self) -> tuple[int, int] | None:
+        """The smallest and the largest head dimension of values."""
+
 
 class Complaint(NamedTuple):
     """Why a config cannot be launched, and the field of the config that is wrong; empty if no single one is."""

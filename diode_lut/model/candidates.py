@@ -24,7 +24,10 @@ class _AnySizes(NamedTuple):
     op: str
     dtype: str
     align: None = None
+    m: None = None
     k: None = None
+    g: None = None
+    v: None = None
 
 
 class Candidates:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from diode_lut.domain.errors import DiodeLutError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import NO_EPILOGUE, Problem
-from diode_lut.kernels.config import ATEN
+from diode_lut.domain.problem import NO_EPILOGUE, OP_SIZES, Problem
+from diode_lut.kernels.config import baseline
 from diode_lut.receipt.receipt import Device, Hit, Receipt
 from diode_lut.receipt.summary import losses, roofline_ns
 from diode_lut.selection.catalog import is_model, open_model, open_table
@@ -76,7 +76,7 @@ def _sources(hardware: Hardware, device: Device) -> Iterator[tuple[str, Source]]
 
 def _saved_ns(hit: Hit, source: Source | None, hardware: Hardware) -> tuple[float, str]:
     """The time of one execution that the first config saves, and how well it is known."""
-    if hit.configs[0] == str(ATEN):
+    if hit.configs[0] == str(baseline(hit.problem.op)):
         return 0.0, MEASURED
     answer = None if source is None else source.ask(hit.problem, THRESHOLD, padding=True)
     if answer is None:
@@ -105,9 +105,9 @@ def _aten_ns(entry: Entry, problem: Problem, hardware: Hardware) -> tuple[float 
     least = roofline_ns(problem, hardware)
     if entry.aten_ns is None:
         return least, False
-    ns, *sizes = entry.aten_ns
-    if tuple(sizes) == problem.sizes:
+    measured = problem._replace(**{name: getattr(entry.aten_ns, name) for name in OP_SIZES[problem.op]})
+    ns = entry.aten_ns.ns
+    if measured == problem:
         return float(ns), True
-    b, m, n, k = sizes
-    there = roofline_ns(problem._replace(b=b, m=m, n=n, k=k), hardware)
+    there = roofline_ns(measured, hardware)
     return (ns * least / there if least and there else None), False

@@ -14,7 +14,7 @@ import orjson
 
 from diode_lut.domain.errors import ProblemError, ReceiptError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import MAX_SIZE, NO_EPILOGUE, NO_VARIANT, Problem
+from diode_lut.domain.problem import ATTENTION_ONLY, MAX_SIZE, NO_EPILOGUE, NO_VARIANT, Problem
 from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.receipt.receipt import (
     MAX_PERMILLE,
@@ -108,7 +108,8 @@ MAX_COUNT = 2**53 - 1
 _KIND = ("op", "dtype", "layout")
 _NUMBERS = ("align", "B", "M", "N", "K")
 _PROBLEM = (*_KIND, *_NUMBERS)
-_OPTIONAL = ("epilogue", "variant")
+_MORE_SIZES = tuple(name.upper() for name in ATTENTION_ONLY)
+_OPTIONAL = ("epilogue", "variant", *_MORE_SIZES)
 _WHO = ("tier", "digest", "row")
 
 EARLIER_NAMES = {"kin": "same_arch"}
@@ -248,8 +249,9 @@ def _problem(fields: dict[str, Any]) -> Problem:
     variant = fields.get("variant", NO_VARIANT)
     if "variant" in fields and variant == NO_VARIANT:
         raise _Wrong("is left out where there is none, not empty", "variant")
+    more = {name.lower(): _integer(fields, name, 1, MAX_SIZE) for name in _MORE_SIZES if name in fields}
     with _inside():
-        return Problem.checked(op, dtype, layout, align, b, m, n, k, epilogue, variant)
+        return Problem.checked(op, dtype, layout, align, b, m, n, k, epilogue, variant, **more)
 
 
 def _who(fields: dict[str, Any]) -> tuple[str, str, str]:

@@ -18,7 +18,7 @@ from diode_lut.domain.printable import as_json as printable_as_json
 from diode_lut.domain.printable import as_lines
 from diode_lut.domain.problem import EPILOGUES, NO_EPILOGUE, Problem
 from diode_lut.kernels.architecture import architecture
-from diode_lut.kernels.config import ATEN
+from diode_lut.kernels.config import baseline
 from diode_lut.receipt.file import hardware_to_json, versions_to_json
 from diode_lut.receipt.receipt import Device, Receipt, Source, Versions
 from diode_lut.settings import TIERS
@@ -185,7 +185,7 @@ def _epilogues(device: Device) -> dict[str, tuple[int, int]]:
     found = dict.fromkeys(EPILOGUES, (0, 0))
     for hit, calls in device.hits.items():
         fused, apart = found[hit.problem.epilogue]
-        is_apart = hit.configs[0] == str(ATEN)
+        is_apart = hit.configs[0] == str(baseline(hit.problem.op))
         found[hit.problem.epilogue] = (fused + calls * (not is_apart), apart + calls * is_apart)
     return {name: counts for name, counts in found.items() if name != NO_EPILOGUE and any(counts)}
 

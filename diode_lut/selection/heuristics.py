@@ -17,7 +17,7 @@ from typing import Any
 from diode_lut.domain.errors import BROKEN_IMPORT, SettingError, install_command
 from diode_lut.domain.gpus import known_gpu
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
+from diode_lut.domain.problem import MATMULS, Problem
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES, pointer_gemm
 from diode_lut.kernels.triton_gemm import GROUP_M, Tiles
@@ -59,12 +59,12 @@ _lock = Lock()
 
 
 def nvidia(problem: Problem, hardware: Hardware) -> list[Config]:
-    """NVIDIA's configs for a GEMM, best first; none for float32 and for GPUs that it has no name for.
+    """NVIDIA's configs for a GEMM, best first; none for float32, attention, and GPUs that it has no name for.
 
     SettingError if the package is missing.
     """
     gpu, precision = _gpu(hardware), _PRECISIONS.get(problem.dtype)
-    if gpu is None or precision is None:
+    if gpu is None or precision is None or problem.op not in MATMULS:
         return []
     template = TEMPLATES[pointer_gemm(problem.op)]
     with _lock:

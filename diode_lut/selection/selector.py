@@ -9,7 +9,7 @@ from typing import NamedTuple
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import as_lines
 from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.config import Config, baseline
 from diode_lut.selection.sources import THRESHOLD, Answer, Source, Threshold
 from diode_lut.table import Entry
 
@@ -172,7 +172,7 @@ class Selector:
             source, answer = asked, found
             if found.configs:
                 tried = self._tried(number, abstained)
-                configs = _worthwhile(found, threshold.min_gain)
+                configs = _worthwhile(found, threshold.min_gain, baseline(problem.op))
                 return Decision(problem, self.hardware, tier, configs, source, answer, tried)
             abstained[number] = Step(tier, asked, found.reason)
         return Decision(
@@ -197,10 +197,11 @@ class Selector:
             if averaged and source is decision.source:
                 known = {config: max(time, min(times.get(config, time), 1.0)) for config, time in known.items()}
             times.update(known)
-        times[ATEN] = 1.0
-        named = {config: times[config] for config in decision.configs if config in times} or {ATEN: 1.0}
+        usual = {baseline(problem.op): 1.0}
+        times.update(usual)
+        named = {config: times[config] for config in decision.configs if config in times} or usual
         least = max(named.values()) * (1 if decision.entry is None else UNNAMED_TIME)
-        return decision, {config: max(time, least) for config, time in times.items()} | {ATEN: 1.0} | named
+        return decision, {config: max(time, least) for config, time in times.items()} | usual | named
 
     def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
         """The sizes in ``fields`` at which rows begin or end that cover the problem, but for these fields."""
@@ -212,9 +213,9 @@ class Selector:
         return tuple(abstained.get(each, step) for each, step in enumerate(before)) if abstained else before
 
 
-def _worthwhile(answer: Answer, min_gain: float) -> tuple[Config, ...]:
-    """The configs of the answer; if the first is known to gain less than ``min_gain``, only that of the library."""
+def _worthwhile(answer: Answer, min_gain: float, usual: Config) -> tuple[Config, ...]:
+    """The configs of the answer; if the first is known to gain less than ``min_gain``, only the baseline, ``usual``."""
     gain = answer.gain
-    if gain is None or gain >= min_gain or answer.configs[0].template == ATEN.template:
+    if gain is None or gain >= min_gain or answer.configs[0].template == usual.template:
         return answer.configs
-    return next(((config,) for config in answer.configs if config.template == ATEN.template), (ATEN,))
+    return next(((config,) for config in answer.configs if config.template == usual.template), (usual,))

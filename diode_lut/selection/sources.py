@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import Config
+from diode_lut.domain.problem import MATMUL_SIZES, OP_SIZES, Problem
+from diode_lut.kernels.config import Config, baseline
 from diode_lut.settings import CONFIDENCE, GAIN, Settings
 from diode_lut.table import Candidate, Entry, Table, of_kind
 
@@ -190,7 +190,7 @@ class TableSource:
         entries, kind = of_kind(self.table.entries, problem)
         if not entries:
             return f"no entry for {kind}"
-        sizes = f"b={problem.b} m={problem.m} n={problem.n} k={problem.k}"
+        sizes = " ".join(f"{name}={getattr(problem, name)}" for name in _shown_sizes(problem.op))
         return f"no entry covers {sizes}, out of {len(entries)} for {kind}"
 
     def covering(self, problem: Problem) -> Sequence[Entry]:
@@ -329,6 +329,11 @@ class ModelSource:
         return "" if trained.same_device(self.hardware) else f", trained for {trained}"
 
 
+def _shown_sizes(op: str) -> tuple[str, ...]:
+    """The sizes that messages name: those of GEMMs, and all that the op has."""
+    return tuple(dict.fromkeys((*MATMUL_SIZES, *OP_SIZES[op])))
+
+
 def shown(path: Path) -> str:
     """The path as messages show it: relative to the working directory where it lies below that."""
     with suppress(FileNotFoundError):  # the working directory may have been removed
@@ -351,4 +356,5 @@ def _time(candidate: Candidate, place: int) -> float:
 def _candidate_text(candidate: Candidate) -> str:
     if candidate.gain_permille is None:
         return str(candidate.config)
-    return f"{candidate.config} ({candidate.gain_permille / 1000:.3f} times as fast as aten)"
+    usual = baseline(candidate.config.kernel.ops[0])
+    return f"{candidate.config} ({candidate.gain_permille / 1000:.3f} times as fast as {usual})"

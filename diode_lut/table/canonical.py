@@ -9,10 +9,10 @@ from typing import Any
 
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import printable_json
-from diode_lut.domain.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NAMED_VARIANTS, OPS
+from diode_lut.domain.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NAMED_VARIANTS, OPS, SIZE_FIELDS
 from diode_lut.table.entry import KEY_FIELDS, Baseline, Candidate, Entry, Range
 
-_NAMED = {"align": "align ", "epilogue": "epilogue ", "variant": "variant ", "b": "b ", "m": "m ", "n": "n ", "k": "k "}
+_NAMED = {name: f"{name} " for name in ("align", "epilogue", "variant", *SIZE_FIELDS)}
 """Fields whose values do not say what they are."""
 
 
@@ -80,7 +80,7 @@ def canonical_order(entry: Entry) -> tuple[Any, ...]:
 
     Entries with the same key, which a good table does not have, go by the rest of their contents.
     """
-    op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, aten_ns, variant = entry
+    op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, aten_ns, variant, h, g, v = entry
     return (
         _OPS[op],
         _DTYPES[dtype],
@@ -92,6 +92,9 @@ def canonical_order(entry: Entry) -> tuple[Any, ...]:
         m or _AFTER_ALL,
         n or _AFTER_ALL,
         k or _AFTER_ALL,
+        h or _AFTER_ALL,
+        g or _AFTER_ALL,
+        v or _AFTER_ALL,
         tuple([(config, -1 if gain is None else gain) for config, gain in candidates]),
         problems or 0,
         note is not None,

@@ -253,5 +253,5 @@ def _refusals(config: Config, entry: Entry, known: Architecture) -> Iterator[Com
     if config.kernel.runs_on(known):
         yield from config.kernel.complaints(config.params, entry, known)
     else:
-        others = ", ".join(templates_for(known))
+        others = ", ".join(templates_for(known, entry.op))
         yield Complaint(f"{config.template} does not run on {known.name} (what does: {others})", "template")

@@ -8,11 +8,14 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from diode_lut.domain.problem import (
     ALIGNS,
+    ATTENTION,
     BATCHED,
     DOMAINS,
+    MATMULS,
     MAX_SIZE,
     NO_EPILOGUE,
     NO_VARIANT,
+    OP_SIZES,
     SIZE_FIELDS,
     Problem,
 )
@@ -35,11 +38,11 @@ DTYPES_OF_VERSION_1 = ("float16", "bfloat16", "float32", "tf32")
 
 KIND_FIELDS = ("op", "dtype", "layout", "align", "epilogue", "variant")
 KEY_FIELDS = (*KIND_FIELDS, *SIZE_FIELDS)
-"""What selects problems, in the order in which rows are sorted. Left out, a field matches anything."""
+"""What selects problems, in the order in which rows are sorted. Left out, a field matches anything, ``op`` MATMULS."""
 
 
 class Candidate(NamedTuple):
-    """A config, and what it gains: 1000 * time of aten / time of the config, or None if that was not measured."""
+    """A config, and what it gains: 1000 * time of the baseline / time of the config, or None if not measured."""
 
     config: Config
     gain_permille: int | None = None
@@ -55,8 +58,8 @@ class Candidate(NamedTuple):
 class Baseline(NamedTuple):
     """The measured time of a row's baseline in nanoseconds, and the sizes at which it was measured.
 
-    The baseline is ``aten``, followed by a kernel of its own for the pointwise work if the row is for an epilogue.
-    ``b`` is 1 for mm and addmm.
+    The baseline is ``aten``, followed by a kernel of its own for the pointwise work if the row is for an epilogue;
+    of attention, ``default``. A size that the op does not have is 1.
     """
 
     ns: int
@@ -64,13 +67,14 @@ class Baseline(NamedTuple):
     m: int
     n: int
     k: int
+    h: int = 1
+    g: int = 1
+    v: int = 1
 
     def to_json(self, op: str | None) -> dict[str, int]:
-        """The fields in canonical order, without b if the op has no batch."""
-        fields = self._asdict()
-        if op not in BATCHED:
-            del fields["b"]
-        return fields
+        """The fields in canonical order, without the sizes that the op does not have."""
+        sizes = OP_SIZES[op or MATMULS[0]]
+        return {name: value for name, value in self._asdict().items() if name == "ns" or name in sizes}
 
 
 class Entry(NamedTuple):
@@ -94,6 +98,9 @@ class Entry(NamedTuple):
     epilogue: str | None = None
     aten_ns: Baseline | None = None
     variant: str | None = None
+    h: Range | None = None
+    g: Range | None = None
+    v: Range | None = None
 
     @property
     def configs(self) -> tuple[Config, ...]:
@@ -111,19 +118,21 @@ class Entry(NamedTuple):
         return self.op, self.dtype, self.layout, self.align, self.epilogue, self.variant
 
     @property
-    def sizes(self) -> tuple[Range | None, Range | None, Range | None, Range | None]:
-        """The ranges of b, m, n and k; None matches anything."""
+    def sizes(self) -> tuple[Range | None, ...]:
+        """The ranges of b, m, n and k, of attention of h, g and v as well; None matches anything."""
+        if self.op in ATTENTION:
+            return self.b, self.m, self.n, self.k, self.h, self.g, self.v
         return self.b, self.m, self.n, self.k
 
     @property
     def key(self) -> tuple[str | int | Range | None, ...]:
         """The values of KEY_FIELDS."""
-        return (*self.kind, *self.sizes)
+        return (*self.kind, self.b, self.m, self.n, self.k, self.h, self.g, self.v)
 
     def covers(self, problem: Problem) -> bool:
         """Whether this entry may answer for the problem."""
         return (
-            self.op in (None, problem.op)
+            (self.op == problem.op or (self.op is None and problem.op in MATMULS))
             and self.dtype in (None, problem.dtype)
             and self.layout in (None, problem.layout)
             and self.align in (None, problem.align)
@@ -133,6 +142,9 @@ class Entry(NamedTuple):
             and (self.m is None or self.m[0] <= problem.m <= self.m[1])
             and (self.n is None or self.n[0] <= problem.n <= self.n[1])
             and (self.k is None or self.k[0] <= problem.k <= self.k[1])
+            and (self.h is None or self.h[0] <= problem.h <= self.h[1])
+            and (self.g is None or self.g[0] <= problem.g <= self.g[1])
+            and (self.v is None or self.v[0] <= problem.v <= self.v[1])
         )
 
     @property
@@ -148,11 +160,13 @@ class Entry(NamedTuple):
         """
         batched, unbatched = _width(self.b), int(self.covers_unbatched)
         if self.op is None:
-            count = sum(_kinds(self, op) * (batched if op in BATCHED else unbatched) for op in DOMAINS)
+            count = sum(_kinds(self, op) * (batched if op in BATCHED else unbatched) for op in MATMULS)
         else:
             count = _kinds(self, self.op) * (batched if self.op in BATCHED else unbatched)
         if self.align is None:
             count *= len(ALIGNS)
+        if self.op in ATTENTION:
+            count *= _width(self.h) * _width(self.g) * _width(self.v)
         return count * _width(self.m) * _width(self.n) * _width(self.k)
 
     @property
@@ -243,7 +257,7 @@ _Values = tuple[str | None, str | None, str | None, str | None]
 
 @cache
 def _ops_of(op: str | None, values: _Values) -> tuple[str, ...]:
-    return tuple(each for each in (DOMAINS if op is None else (op,)) if _count(each, values))
+    return tuple(each for each in (MATMULS if op is None else (op,)) if _count(each, values))
 
 
 @cache

@@ -2,7 +2,7 @@
 
 The rows that can match one (op, dtype, layout, align, epilogue, variant) make a group, indexed when it is first asked
 for. Rows for a single size that are more specific than all other rows are in a dictionary. The others are boxes in
-(b, m, n, k), ordered by volume, in a tree of three kinds of nodes that all answer ``find``:
+the sizes of the op, ordered by volume, in a tree of three kinds of nodes that all answer ``find``:
 
 - ``Leaf``: few boxes. Along each axis the boxes' borders cut the line into intervals, each with a bit mask of the
   boxes over it; the masks of a point's intervals, and-ed, have a bit for each box around it, and the lowest set bit
@@ -25,7 +25,7 @@ from math import prod
 from operator import xor
 from typing import NamedTuple
 
-from diode_lut.domain.problem import BATCHED, SIZE_FIELDS, Problem
+from diode_lut.domain.problem import BATCHED, MATMULS, Problem
 from diode_lut.table.canonical import canonical_order
 from diode_lut.table.entry import Entry, Range, is_point
 
@@ -33,10 +33,10 @@ Kind = tuple[str | int | None, ...]
 """op, dtype, layout, align, epilogue and variant: of a problem, or of an entry, where None matches anything."""
 
 Sizes = tuple[int, ...]
-"""b, m, n and k of a problem."""
+"""The sizes of a problem: b, m, n and k, of attention h, g and v as well."""
 
 Box = tuple[Range | None, ...]
-"""The sizes that an entry covers along b, m, n and k; None covers all."""
+"""The ranges of these that an entry covers; None covers all."""
 
 Axis = tuple[int, list[int]]
 """The number of an axis, and where it is cut."""
@@ -74,8 +74,10 @@ class Index:
 
     def of_kind(self, kind: Kind) -> Iterator[Entry]:
         """The rows that can match a problem of a kind, whatever its sizes."""
-        for pattern, entries in self._rows.items():
-            if all(part in (None, wanted) for part, wanted in zip(pattern, kind, strict=True)):
+        op, *rest = kind
+        ops = (None, op) if op in MATMULS else (op,)
+        for (own, *pattern), entries in self._rows.items():
+            if own in ops and all(part in (None, wanted) for part, wanted in zip(pattern, rest, strict=True)):
                 yield from entries
 
     def _group(self, kind: Kind) -> Group:
@@ -153,8 +155,7 @@ class Group(NamedTuple):
 
 def _is_point(entry: Entry, batched: bool) -> bool:
     """Whether the entry covers a single size."""
-    sizes = (entry.b, entry.m, entry.n, entry.k) if batched else (entry.m, entry.n, entry.k)
-    return all(map(is_point, sizes))
+    return all(map(is_point, entry.sizes if batched else (entry.m, entry.n, entry.k)))
 
 
 def _exact(rows: Sequence[Row]) -> dict[Sizes, Entry]:
@@ -172,7 +173,7 @@ def _node(rows: Sequence[Row]) -> Node:
     if len(rows) <= LEAF_ROWS:
         return _leaf(rows)
     for parts in PARTS:
-        axes = tuple((axis, cuts) for axis in range(len(SIZE_FIELDS)) if (cuts := _cuts(rows, axis, parts)))
+        axes = tuple((axis, cuts) for axis in range(_axes(rows)) if (cuts := _cuts(rows, axis, parts)))
         cells = _cells(rows, axes)
         if cells and max(map(len, cells)) <= len(rows) / 4:
             return Grid(axes, [_node(cell) for cell in cells])
@@ -180,10 +181,15 @@ def _node(rows: Sequence[Row]) -> Node:
     return Layers(_node(rows[:half]), _node(rows[half:]))
 
 
+def _axes(rows: Sequence[Row]) -> int:
+    """The number of sizes that problems of the group have."""
+    return len(rows[0].box) if rows else 0
+
+
 def _leaf(rows: Sequence[Row]) -> Leaf:
     axes = []
     everything = (1 << len(rows)) - 1
-    for axis in range(len(SIZE_FIELDS)):
+    for axis in range(_axes(rows)):
         flips: dict[int, int] = defaultdict(int)
         inside = everything
         for number, row in enumerate(rows):

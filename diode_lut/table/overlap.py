@@ -10,7 +10,7 @@ from itertools import accumulate
 from operator import or_
 from typing import Any, NamedTuple
 
-from diode_lut.domain.problem import ALIGNS, BATCHED, DOMAINS, MAX_SIZE, SIZE_FIELDS, Problem
+from diode_lut.domain.problem import ALIGNS, ATTENTION_ONLY, BATCHED, DOMAINS, MAX_SIZE, OP_SIZES, SIZE_FIELDS, Problem
 from diode_lut.table.entry import KIND_FIELDS, Entry, Range, ops_of
 
 STEPS = 4_000_000
@@ -49,15 +49,18 @@ class Effort:
 BLOCK_ROWS = 2048
 """How many rows a mask speaks of: it bounds the memory."""
 
-_AXES = [SIZE_FIELDS.index(name) for name in ("m", "n", "k", "b")]
+_AXES = [SIZE_FIELDS.index(name) for name in ("m", "n", "k", "b", *ATTENTION_ONLY)]
 """The axes of a box, those first in which rows differ most."""
 
+_MORE_AXES = [SIZE_FIELDS.index(name) for name in ATTENTION_ONLY]
+
 _ANY: Range = (1, MAX_SIZE)
-_NO_BATCH: Range = (1, 1)
+_ABSENT: Range = (1, 1)
+"""A size that an op does not have."""
 
 
 class Coverage(NamedTuple):
-    """What a row covers: its kind, in which None matches anything, and the ranges of b, m, n and k."""
+    """What a row covers: its kind, in which None matches anything, and the ranges of SIZE_FIELDS."""
 
     kind: tuple[Any, ...]
     box: tuple[Range, ...]
@@ -143,7 +146,7 @@ def overlaps(entries: Mapping[int, Entry], effort: Effort | None = None) -> Iter
 def shared_problem(one: Entry, other: Entry) -> Problem:
     """A problem that both entries cover, of which there must be one."""
     pairs = ((x or _ANY, y or _ANY) for x, y in zip(one.sizes, other.sizes, strict=True))
-    b, m, n, k = (max(low, other_low) for (low, _), (other_low, _) in pairs)
+    b, m, n, k, *more = (max(low, other_low) for (low, _), (other_low, _) in pairs)
     align = one.align or other.align or ALIGNS[0]
     named = [getattr(one, name) or getattr(other, name) for name in ("dtype", "layout", "epilogue", "variant")]
     ops = set(ops_of(one.kind)).intersection(ops_of(other.kind))
@@ -152,16 +155,19 @@ def shared_problem(one: Entry, other: Entry) -> Problem:
         dtype, layout, epilogue, variant = (
             value or first for value, (first, *_) in zip(named, DOMAINS[op], strict=True)
         )
-        return Problem(op, dtype, layout, align, b if op in BATCHED else 1, m, n, k, epilogue, variant)
+        return Problem(op, dtype, layout, align, b if op in BATCHED else 1, m, n, k, epilogue, variant, *more)
 
     problems = (problem_of(op) for op in DOMAINS if op in ops)
     return next(problem for problem in problems if one.covers(problem) and other.covers(problem))
 
 
 def box(entry: Entry) -> tuple[Range, ...]:
-    """The sizes that the entry covers along b, m, n and k."""
+    """The sizes that the entry covers along SIZE_FIELDS."""
     unbatched = entry.op is not None and entry.op not in BATCHED
-    return (_NO_BATCH if unbatched else entry.b or _ANY, entry.m or _ANY, entry.n or _ANY, entry.k or _ANY)
+    sizes = (_ABSENT if unbatched else entry.b or _ANY, entry.m or _ANY, entry.n or _ANY, entry.k or _ANY)
+    if entry.op is None or len(OP_SIZES[entry.op]) < len(SIZE_FIELDS):
+        return (*sizes, _ABSENT, _ABSENT, _ABSENT)
+    return (*sizes, entry.h or _ANY, entry.g or _ANY, entry.v or _ANY)
 
 
 def _pairs(entries: Mapping[int, Entry], effort: Effort) -> Iterator[tuple[int, int]]:
@@ -180,7 +186,8 @@ def _pairs(entries: Mapping[int, Entry], effort: Effort) -> Iterator[tuple[int, 
 
 def _sharings(block: Sequence[Coverage]) -> list[Sharing]:
     """Sizes first: they differ most, so that the other masks are seldom needed."""
-    axes = [_same_size([key.box[axis] for key in block], axis) for axis in _AXES]
+    boxes = [(axis, [key.box[axis] for key in block]) for axis in _AXES]
+    axes = [_same_size(ranges, axis) for axis, ranges in boxes if axis not in _MORE_AXES or {*ranges} != {_ABSENT}]
     kinds = (_same_kind([key.kind[field] for key in block], field) for field in range(1, len(KIND_FIELDS)))
     return [*axes, _same_op([key.kind for key in block]), *kinds]
 

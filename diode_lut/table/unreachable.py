@@ -23,7 +23,7 @@ Kind = tuple[Any, ...]
 """op, dtype, layout, align, epilogue and variant of a problem."""
 
 Box = tuple[Range, ...]
-"""Sizes along b, m, n and k."""
+"""Sizes along SIZE_FIELDS."""
 
 
 def unreachable(

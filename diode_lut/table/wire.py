@@ -12,11 +12,13 @@ from msgspec import Meta, Struct, ValidationError, defstruct
 
 from diode_lut.domain.problem import (
     ALIGNS,
-    BATCHED,
+    ATTENTION_ONLY,
     DOMAINS,
     DTYPES,
     EPILOGUES,
     LAYOUTS,
+    MATMUL_SIZES,
+    MATMULS,
     MAX_SIZE,
     NAMED_VARIANTS,
     OP_SIZES,
@@ -50,6 +52,7 @@ MAX_ATEN_NS = 10**12
 """Longest time of a baseline in nanoseconds: 1,000 s."""
 
 _SIZE = Annotated[int, Meta(ge=1, le=MAX_SIZE)]
+_RANGE = tuple[_SIZE, _SIZE]
 _GAIN = Annotated[int, Meta(ge=0, le=MAX_GAIN_PERMILLE)]
 
 
@@ -102,7 +105,7 @@ class Format(NamedTuple):
             "dtype": Literal[DTYPES],
             "layout": Literal[LAYOUTS],
             "align": Literal[ALIGNS],
-            **dict.fromkeys(SIZE_FIELDS, tuple[_SIZE, _SIZE]),
+            **dict.fromkeys(MATMUL_SIZES, _RANGE),
             "configs": Annotated[tuple[union, ...], Meta(min_length=1, max_length=MAX_CONFIGS)],
             "problems": _SIZE,
             "note": str,
@@ -119,7 +122,12 @@ FORMATS = {
     ),
     2: Format.of(
         {name: _config(template, template.parameters) for name, template in TEMPLATES.items()},
-        {"epilogue": Literal[tuple(EPILOGUES)], "aten_ns": _BASELINE, "variant": Literal[NAMED_VARIANTS]},
+        {
+            "epilogue": Literal[tuple(EPILOGUES)],
+            "aten_ns": _BASELINE,
+            "variant": Literal[NAMED_VARIANTS],
+            **dict.fromkeys(ATTENTION_ONLY, _RANGE),
+        },
     ),
 }
 """By version. Fields are in the order of ``Entry``'s."""
@@ -128,7 +136,7 @@ _astuple = msgspec.structs.astuple
 _new = tuple.__new__
 _FIELDS = len(Entry._fields)
 _COMMON_DTYPES = (None, *DTYPES_OF_VERSION_1)
-_NOT_IN_VERSION_1 = (None, None, None)
+_NOT_IN_VERSION_1 = (None,) * len(FORMATS[2].fields.keys() - FORMATS[1].fields.keys())
 """The last fields of an entry, which rows of version 1 do not have."""
 
 
@@ -170,7 +178,7 @@ class Meaning:
         fields = _astuple(row)
         if len(fields) < _FIELDS:
             fields += _NOT_IN_VERSION_1
-        op, dtype, layout, align, b, m, n, k, wires, problems, note, epilogue, baseline, variant = fields
+        op, dtype, layout, align, b, m, n, k, wires, problems, note, epilogue, baseline, variant, h, g, v = fields
         candidates = self.candidates(wires)
         if (
             (m is not None and m[0] > m[1])
@@ -179,14 +187,32 @@ class Meaning:
             or (b is not None and b[0] > b[1])
         ):
             raise next(reversed_ranges(row))
-        if op not in OPS_OF_VERSION_1 or dtype not in _COMMON_DTYPES or variant is not None:
-            for fault in of_no_problem(row):
+        if op not in OPS_OF_VERSION_1 or dtype not in _COMMON_DTYPES or not (variant is h is g is v is None):
+            for fault in (*reversed_ranges(row), *of_no_problem(row)):
                 raise fault
         if baseline is not None:
             for fault in misplaced(row):
                 raise fault
             baseline = Baseline(*_astuple(baseline))
-        values = (op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, baseline, variant)
+        values = (
+            op,
+            dtype,
+            layout,
+            align,
+            b,
+            m,
+            n,
+            k,
+            candidates,
+            problems,
+            note,
+            epilogue,
+            baseline,
+            variant,
+            h,
+            g,
+            v,
+        )
         return _new(Entry, values)
 
     def candidates(self, wires: Sequence[Any]) -> tuple[Candidate, ...]:
@@ -206,7 +232,7 @@ class Meaning:
 def reversed_ranges(row: Any) -> Iterator[Fault]:
     """The ranges of a row, or of an entry, that end before they begin."""
     for name in SIZE_FIELDS:
-        size = getattr(row, name)
+        size = getattr(row, name, None)
         low, high = size or (0, 0)
         if low > high:
             yield Fault(f"[{low}, {high}] ends before it begins (allowed: [lowest, highest])", name)
@@ -214,7 +240,11 @@ def reversed_ranges(row: Any) -> Iterator[Fault]:
 
 def of_no_problem(row: Any) -> Iterator[Fault]:
     """The first field in which a row, or an entry, asks for what problems of its op, or of any op, do not have."""
-    ops = OPS if row.op is None else (row.op,)
+    ops = MATMULS if row.op is None else (row.op,)
+    for name in ATTENTION_ONLY:
+        if getattr(row, name, None) is not None and name not in OP_SIZES[ops[0]]:
+            yield Fault(f"is no size of {row.op or 'GEMMs'} (allowed: {', '.join(OP_SIZES[ops[0]])})", name)
+            return
     for place, name in enumerate(Domain._fields):
         field = name.removesuffix("s")
         value = getattr(row, field, None)
@@ -238,8 +268,10 @@ def misplaced(row: Any) -> Iterator[Fault]:
             reason = f"is the time of one problem, so that the row needs {', '.join(needed)} ({name} is missing)"
             yield Fault(reason, "aten_ns")
             return
-    if row.op not in BATCHED and baseline.b != 1:
-        yield Fault(f"{baseline.b} is not 1, and {row.op} has no batch", "aten_ns", "b")
+    for name in SIZE_FIELDS:
+        size = getattr(baseline, name)
+        if size != 1 and name not in OP_SIZES[row.op]:
+            yield Fault(f"{size} is not 1, and {row.op} has no {'batch' if name == 'b' else name}", "aten_ns", name)
     for name in OP_SIZES[row.op]:
         size = getattr(baseline, name)
         low, high = getattr(row, name) or (size, size)

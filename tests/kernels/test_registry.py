@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.problem import OPS
+from diode_lut.domain.problem import MATMULS
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.registry import TEMPLATES, pointer_gemm, templates_for
 from tests.fake_cuda import H200
@@ -22,7 +22,10 @@ def test_the_h200_is_as_its_driver_says() -> None:
 def test_each_architecture_has_its_templates() -> None:
     """TMA comes with sm_90, the C++ template is for CPUs only, and these have nothing else but aten."""
     sm_90 = templates_for(architecture("sm_90"))
-    assert set(sm_90) == set(TEMPLATES) - {"cpp_gemm"}
+    attention = templates_for(architecture("sm_90"), "flex_decoding")
+    assert set(sm_90) | set(attention) == set(TEMPLATES) - {"cpp_gemm"}
+    assert set(sm_90).isdisjoint(attention)
+    assert templates_for(architecture("cpu-avx512"), "flex_attention") == []
     assert set(templates_for(architecture("sm_89"))) == set(sm_90) - {"triton_mm_persistent_tma"}
     assert templates_for(architecture("cpu-avx512")) == ["aten", "cpp_gemm"]
     assert "triton_mm" in templates_for(architecture("gfx942"))
@@ -37,7 +40,7 @@ def test_unknown_capabilities_are_those_of_cuda() -> None:
 
 def test_each_op_has_a_plain_triton_template() -> None:
     """That is the one which other tools mean when they name none; another op is an error."""
-    assert {pointer_gemm(op) for op in OPS} == {"triton_mm", "triton_bmm"}
-    assert all(op in TEMPLATES[pointer_gemm(op)].ops for op in OPS)
+    assert {pointer_gemm(op) for op in MATMULS} == {"triton_mm", "triton_bmm"}
+    assert all(op in TEMPLATES[pointer_gemm(op)].ops for op in MATMULS)
     with pytest.raises(ProblemError, match="conv, for which there is no plain Triton template"):
         pointer_gemm("conv")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.domain.problem import ALIGNS, BATCHED, DOMAINS, EPILOGUES, MAX_SIZE, Problem
+from diode_lut.domain.problem import ALIGNS, ATTENTION, BATCHED, DOMAINS, EPILOGUES, MAX_SIZE, Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.table import Candidate, Entry
 
@@ -37,15 +38,17 @@ def test_volume_counts_the_problems_that_are_covered(data: st.DataObject, draw_f
     """The volume is the number of possible problems that the entry covers, wherever these can be counted."""
     entry = data.draw(draw_from.entries.filter(lambda entry: None not in (entry.m, entry.n, entry.k)))
     entry = entry._replace(b=entry.b or (1, 1))
-    sizes = [range(size[0], size[1] + 1) for size in (entry.m, entry.n, entry.k)]
-    m, n, k = (size[0] for size in sizes)
+    if entry.op in ATTENTION:
+        entry = entry._replace(h=entry.h or (1, 1), g=entry.g or (1, 1), v=entry.v or (1, 1))
+    _, *ranges = entry.sizes
+    m, n, k, *more = (low for low, _ in ranges)
     count = sum(
-        entry.covers(Problem(op, dtype, layout, align, b, m, n, k, epilogue, variant))
+        entry.covers(Problem(op, dtype, layout, align, b, m, n, k, epilogue, variant, *more))
         for op, domain in DOMAINS.items()
         for align, dtype, layout, epilogue, variant in product(ALIGNS, *domain)
         for b in (range(1, 9) if op in BATCHED else (1,))
     )
-    assert entry.volume == count * len(sizes[0]) * len(sizes[1]) * len(sizes[2])
+    assert entry.volume == count * prod(high - low + 1 for low, high in ranges)
 
 
 def test_a_size_that_is_left_out_counts_all_sizes() -> None:
