@@ -160,6 +160,7 @@ def lower(function: Callable[..., Any], *inputs: Input, joint: bool = False) -> 
     tensors = [_tensor(mode, index, spec) for index, spec in enumerate(inputs)]
     with mode:
         graph_module = make_fx(function, decomposition_table=select_decomp_table(), tracing_mode="real")(*tensors)
+    graph_module.graph.eliminate_dead_code()
     if joint:
         with V.set_fake_mode(mode):
             joint_graph_passes(graph_module, torch.device("cpu"))  # which its patterns are traced on

@@ -3,8 +3,9 @@
 Run with ``python tools/fuzz_hook.py --device interpreter --seed 1 --cases 500``. ``fake`` is a CUDA device that is
 not there: kernels are made for it and compiled by Triton for sm_90. On ``interpreter``, which needs no GPU either, on
 ``cpu`` and on ``cuda`` they run, and results are compared with float64. A case of kind ``gemms`` is a GEMM and what is
-fused with it. One of kind ``graphs`` has several GEMMs, views, reductions, gradients, and options of Inductor. Ends
-with 1 if anything failed; each failure comes with the command that repeats it.
+fused with it. One of kind ``graphs`` has several GEMMs, views, reductions, gradients, and options of Inductor. One of
+kind ``attention`` is a flex attention or its gradients. Ends with 1 if anything failed; each failure comes with the
+command that repeats it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def main() -> int:
     """Run the cases, and say how to exit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["fake", "cpu", "interpreter", "cuda"], default="fake")
-    parser.add_argument("--kind", choices=["gemms", "graphs"], help="of cases; graphs where Triton's interpreter runs")
+    parser.add_argument(
+        "--kind", choices=["gemms", "graphs", "attention"], help="of cases; graphs where Triton's interpreter runs"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, metavar="N", help="the number of the first case")
@@ -56,6 +59,8 @@ def main() -> int:
     options.kind = options.kind or ("graphs" if options.device == "interpreter" else "gemms")
     if options.device == "fake" and options.kind == "graphs":
         parser.error("--kind graphs: graphs are run, and nothing runs on --device fake (use interpreter)")
+    if options.device != "fake" and options.kind == "attention":
+        parser.error("--kind attention: it is only lowered and compiled (use --device fake)")
     if options.step is not None:
         work(options)
         return 0
@@ -202,6 +207,7 @@ def work(options: argparse.Namespace) -> None:
 
 def _tried(options: argparse.Namespace, number: int, directory: Path) -> tuple[TableCase, Outcome]:
     """A case, and what becomes of it."""
+    from tests.fuzzing.attention import draw_attention_case, lowered_attention
     from tests.fuzzing.cases import draw_case, draw_graph_case
     from tests.fuzzing.check import executed, lowered
     from tests.fuzzing.graph_check import executed_graph
@@ -210,9 +216,13 @@ def _tried(options: argparse.Namespace, number: int, directory: Path) -> tuple[T
     if options.kind == "graphs":
         graph = draw_graph_case(options.seed, number)
         return graph, executed_graph(graph, device, directory)
+    compiling = number % options.compile_every == 0
+    if options.kind == "attention":
+        attention = draw_attention_case(options.seed, number)
+        return attention, lowered_attention(attention, directory, compiling=compiling)
     case = draw_case(options.seed, number)
     if device == "fake":
-        return case, lowered(case, directory, compiling=number % options.compile_every == 0)
+        return case, lowered(case, directory, compiling=compiling)
     return case, executed(case, device, directory)
 
 

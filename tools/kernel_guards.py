@@ -11,6 +11,7 @@ ON_CPU, CPU = "tests/inductor/test_guards_on_cpu.py::", "tests/inductor/test_cpu
 INSTALL, CACHE = "tests/inductor/test_install.py::", "tests/inductor/test_cache.py::"
 SMALL_GPUS = "tests/inductor/test_small_gpus.py::"
 PADDING = "tests/inductor/test_padding.py::"
+ATTENTION = "tests/inductor/test_attention.py::"
 SCALED = "tests/inductor/test_scaled_mm.py::"
 CHANGES, TRANSIENT = "tests/inductor/test_snapshot.py::", "tests/inductor/test_transient.py::"
 SETTINGS = "tests/test_settings.py::"
@@ -134,6 +135,20 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             HOOK + "test_what_no_row_can_serve_is_left_alone",
         ),
         "unaligned-rows": ("Operand.is_aligned", TRUE, KERNELS + "test_rows_for_what_is_aligned"),
+    },
+    "diode_lut.inductor.attention": {
+        "attention-blocks": ("_require_divisors", NONE, ATTENTION + "test_refused"),
+        "attention-options": ("_leaves_choice", TRUE, ATTENTION + "test_kernel_options_win"),
+        "attention-types": ("dtype_of", Instead('lambda *_: "bfloat16"'), ATTENTION + "test_left_to_inductor"),
+    },
+    "diode_lut.kernels.flex_attention": {
+        "attention-memory": ("Forward.shared_memory", Instead("lambda *_: 0"), ATTENTION + "test_refused"),
+        "attention-registers": ("Flex.registers", Instead("lambda *_: (0, None)"), ATTENTION + "test_refused"),
+        "attention-gradients": (
+            "Backward.faults",
+            Instead("lambda *_: iter(())"),
+            ATTENTION + "test_blocks_of_gradients_must_divide_each_other",
+        ),
     },
     "diode_lut.inductor.scaling": {
         "float8-options": ("scaling_options", Instead("lambda *_: {}"), SCALED + "test_row_makes_the_plain_kernel"),

@@ -70,6 +70,35 @@ class DiodeChoices(InductorChoices):
             choices = None
         return ask_base(templates) if choices is None else choices
 
+    def get_flex_attention_fwd_configs(self, head_dim: int, dtype: Any, *more: Any, **named: Any) -> list[Any]:
+        """The configs for the flex attention that is being lowered."""
+        ask_base = super().get_flex_attention_fwd_configs
+        return _flex("flex_attention", lambda: ask_base(head_dim, dtype, *more, **named))
+
+    def get_flex_attention_bwd_configs(self, head_dim: int, dtype: Any, *more: Any, **named: Any) -> list[Any]:
+        """Those for its gradients."""
+        ask_base = super().get_flex_attention_bwd_configs
+        return _flex("flex_attention_backward", lambda: ask_base(head_dim, dtype, *more, **named))
+
+    def get_flex_decode_configs(self, head_dim: int, dtype: Any, *more: Any, **named: Any) -> list[Any]:
+        """Those for one with few queries."""
+        ask_base = super().get_flex_decode_configs
+        return _flex("flex_decoding", lambda: ask_base(head_dim, dtype, *more, **named))
+
+
+def _flex(op: str, ask_base: Callable[[], list[Any]]) -> list[Any]:
+    """The configs of a table or model that answers, else those of the base class."""
+    try:
+        from diode_lut.inductor.attention import answer_attention
+
+        configs = answer_attention(op, ask_base)
+    except MissError:
+        raise  # as the setting strict has it
+    except Exception as error:
+        leave(op, error)
+        configs = None
+    return ask_base() if configs is None else configs
+
 
 require_same_parameters(DiodeChoices.get_template_configs, InductorChoices.get_template_configs)
 

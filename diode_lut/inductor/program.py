@@ -25,6 +25,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from diode_lut.domain.errors import let_pass
 from diode_lut.domain.problem import Problem
+from diode_lut.inductor.attention import forced
 from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.choices import library_choice
 from diode_lut.inductor.names import failure_reason
@@ -65,9 +66,14 @@ class Program:
     def bind(self, problem: Problem, operands: Sequence[torch.Tensor], out: torch.Tensor) -> Callable[[], object]:
         """A function that runs the loaded program on these tensors and returns its result, a new tensor."""
         del problem, out
+        run = self.run(operands)
+        return lambda: run()[0]
+
+    def run(self, operands: Sequence[torch.Tensor]) -> Callable[[], Sequence[torch.Tensor]]:
+        """A function that runs the loaded program on these tensors and returns its results, which are new tensors."""
         assert self._loading is not None
         call = self._loading.result().call
-        return lambda: call(list(operands))[0]
+        return lambda: call(list(operands))
 
 
 def _done(function: Callable[[], str]) -> Future[str]:
@@ -92,9 +98,9 @@ def _loaders() -> ThreadPoolExecutor:
 
 
 def generate(
-    function: Callable[..., torch.Tensor], operands: Sequence[torch.Tensor], device: torch.device, config: Config
+    function: Callable[..., Any], operands: Sequence[torch.Tensor], device: torch.device, config: Config
 ) -> str:
-    """Inductor's code for ``function`` of tensors like ``operands`` on a device, with ``config`` for its matmul.
+    """Inductor's code for ``function`` of tensors like ``operands``, with ``config`` for its matmul or attention.
 
     CannotRun if the config cannot run it.
     """
@@ -118,6 +124,7 @@ def trace(
     with FakeTensorMode(shape_env=env) as mode:
         inputs = [torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=device) for each in operands]
         traced = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
+    traced.graph.eliminate_dead_code()  # a kernel for attention may lack results that nothing reads
     return GraphLowering(traced, example_inputs=inputs, shape_env=env), mode, inputs
 
 
@@ -128,7 +135,7 @@ def code_of(graph: GraphLowering) -> str:
 
 
 class _Forced(InductorChoices):
-    """The choices handler that answers each matmul with one config."""
+    """The choices handler that answers each matmul, or each attention, with one config."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -146,3 +153,15 @@ class _Forced(InductorChoices):
         return [
             library_choice(templates, op_name, lambda offered: ask(kernel_inputs, offered, op_name, kwarg_overrides))
         ]
+
+    def get_flex_attention_fwd_configs(self, *arguments: Any, **named: Any) -> list[Any]:
+        ask = super().get_flex_attention_fwd_configs
+        return [forced("flex_attention", self._config, lambda: ask(*arguments, **named))]
+
+    def get_flex_attention_bwd_configs(self, *arguments: Any, **named: Any) -> list[Any]:
+        ask = super().get_flex_attention_bwd_configs
+        return [forced("flex_attention_backward", self._config, lambda: ask(*arguments, **named))]
+
+    def get_flex_decode_configs(self, *arguments: Any, **named: Any) -> list[Any]:
+        ask = super().get_flex_decode_configs
+        return [forced("flex_decoding", self._config, lambda: ask(*arguments, **named))]

@@ -10,6 +10,8 @@ Importing this module imports nothing of PyTorch. What the releases differ in, a
   when the library is offered, which is right for both.
 - Before torch 2.13, the scheduler sees no data that a template shares with what reads it behind a view. Where the
   scheduler finds none, ``fusion`` looks itself.
+- Since torch 2.15, handlers are also told the length when they are asked for configs of flex attention. ``hook`` passes
+  on whatever they are asked with, and ``attention`` reads the problem off the graph.
 - Since torch 2.15, template heuristics are in another package. The earlier name, which is used here, still works.
 """
 

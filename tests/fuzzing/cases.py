@@ -29,6 +29,17 @@ class TableCase:
     rows: list[Row]
     mode: str
     settings: dict[str, Any]
+    schema_version = 1
+
+    @property
+    def tunables(self) -> tuple[str, ...]:
+        """What a kernel has from its row as it is; Inductor lets small blocks have fewer warps."""
+        return ("block_m", "block_n", "block_k", "group_m", "num_stages")
+
+    @property
+    def names_kernels(self) -> bool:
+        """Whether each Triton template that is used after an answer must be one of the rows'."""
+        return self.mode != "max-autotune-no-cudagraphs"
 
     @property
     def times_candidates(self) -> bool:
@@ -43,7 +54,7 @@ class TableCase:
     def write_table(self, path: Path, hardware: Hardware) -> None:
         """Make a file of the rows, as a person might have written it, for some hardware."""
         document = {
-            "schema_version": 1,
+            "schema_version": self.schema_version,
             "hardware": {"name": hardware.name, "arch": hardware.arch, "sm_count": hardware.sm_count},
             "entries": self.rows,
         }

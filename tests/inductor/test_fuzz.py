@@ -10,6 +10,7 @@ import torch
 from torch._inductor.utils import fresh_cache
 
 from tests.fake_cuda import fake_cuda
+from tests.fuzzing.attention import draw_attention_case, lowered_attention
 from tests.fuzzing.cases import Case, draw_case
 from tests.fuzzing.check import Outcome, executed, lowered
 
@@ -34,6 +35,15 @@ def test_generated_cases_become_kernels_that_triton_compiles(tmp_path: Path) -> 
         found = statuses("fake", range(32), lambda case: lowered(case, tmp_path, compiling=case.number % 8 == 0))
     assert found.count("kernel") >= len(found) / 3
     assert found.count("miss") <= len(found) / 2
+
+
+def test_generated_attention_becomes_kernels_that_triton_compiles(tmp_path: Path) -> None:
+    """No generated table breaks the way to a kernel that fits an H200; a third of the attentions get a row's kernel."""
+    with fake_cuda():
+        cases = [draw_attention_case(SEED, number) for number in range(16)]
+        found = [(case, lowered_attention(case, tmp_path, compiling=case.number % 8 == 0)) for case in cases]
+    assert [f"{case}: {outcome.detail}" for case, outcome in found if outcome.status == "failed"] == []
+    assert [outcome.status for _, outcome in found].count("kernel") >= len(found) / 3
 
 
 def test_generated_cases_run_right_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,147 @@
+"""Generated attention with rows for its kernels, and what becomes of it on the device of ``fake_cuda``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from torch._inductor import config as inductor_config
+
+from diode_lut.domain.problem import ATTENTION, VARIANTS
+from diode_lut.kernels.config import Config
+from diode_lut.kernels.registry import TEMPLATES
+from tests.attention import Attention, causal, soft_cap, window
+from tests.attention import plain as plain_score
+from tests.fake_cuda import H200, compile_triton
+from tests.fuzzing.cases import TableCase
+from tests.fuzzing.outcome import GuaranteeError, Outcome, outcome_of
+from tests.fuzzing.rows import Row
+
+_TEMPLATES = {op: template.name for op in ATTENTION for template in TEMPLATES.values() if template.ops == (op,)}
+_BACKWARD = "flex_attention_backward"
+_WRONG = (None, -1, 0, 48, 256, "64", [64], 2**31)
+_OPTIONS: tuple[dict[str, Any], ...] = (
+    {"BLOCK_M": 32, "BLOCK_N": 32},
+    {"num_warps": 8},
+    {"bwd_num_stages": 1},
+    {"fwd_BLOCK_N": 16},
+    {"PRESCALE_QK": True},
+    {"FORCE_USE_FLEX_ATTENTION": True},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionCase(TableCase):
+    """Attention, or its gradients, with kernel options of the user."""
+
+    attention: Attention
+    backward: bool
+    options: dict[str, Any]
+    schema_version = 2
+
+    @property
+    def tf32(self) -> bool:
+        return False
+
+    @property
+    def op(self) -> str:
+        """The op that it is likely to be."""
+        short = self.attention.m < 128 and not self.options.get("FORCE_USE_FLEX_ATTENTION")
+        return _BACKWARD if self.backward else "flex_decoding" if short else "flex_attention"
+
+    @property
+    def tunables(self) -> tuple[str, ...]:
+        return tuple(name for name in TEMPLATES[_TEMPLATES[self.op]].names if name != "num_warps")
+
+    @property
+    def names_kernels(self) -> bool:
+        """Inductor's own kernels are templates as well."""
+        return False
+
+    def __str__(self) -> str:
+        how = f"{'gradients ' if self.backward else ''}{self.mode} {self.settings} {self.options}"
+        return f"seed {self.seed} attention {self.number}: {self.attention} {how} {json.dumps(self.rows)}"
+
+
+def draw_attention_case(seed: int, number: int) -> AttentionCase:
+    """Attention ``number`` of a seed."""
+    random = Random(f"attention {seed}/{number}")
+    backward = random.random() < 0.25
+    attention = _draw_attention(random, backward=backward)
+    return AttentionCase(
+        seed=seed,
+        number=number,
+        attention=attention,
+        backward=backward,
+        options=random.choice(_OPTIONS) if random.random() < 0.2 else {},
+        rows=[_draw_row(random, attention) for _ in range(random.choice([2, 3, 5]))],
+        mode="default",
+        settings={},
+    )
+
+
+def _draw_attention(random: Random, *, backward: bool) -> Attention:
+    k = random.choice([16, 24, 64, 64, 80, 128, 192, 256])
+    m, n = (random.choice([1, 16, 100, 127, 128, 129, 256, 512, 1000]) for _ in "mn")
+    g = random.choice([1, 1, 2, 3, 4])
+    plain = backward or random.random() < 0.7
+    return Attention(
+        b=random.choice([1, 2]),
+        h=g * random.choice([1, 2]),
+        g=g,
+        m=m,
+        n=n,
+        k=k,
+        v=k if backward or random.random() < 0.7 else random.choice([16, 64, 128]),
+        dtype=random.choice([torch.bfloat16, torch.float16, torch.float32]),
+        mask=random.choice([None, causal, window]),
+        score=plain_score if plain else soft_cap,
+        documents=random.random() < 0.2,
+        bias=not plain and random.random() < 0.5,
+        block=random.choice([32, 64, 128, 128, 192, 256]),
+        dynamic=not backward and random.random() < 0.1,
+    )
+
+
+def _draw_row(random: Random, attention: Attention) -> Row:
+    op = random.choice(ATTENTION)
+    row: Row = {"op": op}
+    if random.random() < 0.3:
+        row["variant"] = random.choice(VARIANTS[op])
+    for name in "bmnkhgv":
+        if random.random() < 0.15:
+            size = getattr(attention, name)
+            row[name] = [max(1, size // random.choice([1, 2])), size * random.choice([1, 2])]
+    row["configs"] = [_draw_config(random, op) for _ in range(random.choice([1, 2, 4]))]
+    if random.random() < 0.1:
+        config = random.choice(row["configs"])
+        config[random.choice(list(config))] = random.choice(_WRONG)
+    return row
+
+
+def _draw_config(random: Random, op: str) -> dict[str, Any]:
+    if random.random() < 0.05:
+        return {"template": "default"}
+    template = TEMPLATES[_TEMPLATES[op] if random.random() < 0.97 else random.choice(list(_TEMPLATES.values()))]
+    values = {each.name: random.choice(list(each.values)) for each in template.parameters}
+    values["num_stages"] = random.choice([1, 2, 3, 4])
+    return Config.make(template.name, values).to_json()
+
+
+def lowered_attention(case: AttentionCase, directory: Path, *, compiling: bool) -> Outcome:
+    """The outcome down to code or, if ``compiling``, to what Triton makes of it."""
+
+    def attempt() -> str:
+        code = case.attention.lowered(backward=case.backward, **case.options)
+        for source in code.triton_templates if compiling else ():
+            shared = compile_triton(source, directory).metadata.shared
+            if shared > H200.shared_memory_per_block_optin:
+                raise GuaranteeError(f"a kernel needs {shared} bytes of shared memory")
+        return code.code
+
+    with inductor_config.patch(max_autotune=False):
+        return outcome_of(case, "cuda", directory, attempt)
