@@ -25,7 +25,7 @@ from diode_lut.domain.hardware import slug
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
 from diode_lut.io.signals import signals_held
-from diode_lut.kernels.config import ATEN
+from diode_lut.kernels.config import baseline
 from diode_lut.table import Table
 
 
@@ -129,8 +129,9 @@ def collect(
     ``device`` is ``cpu``, ``cuda`` or ``all`` (see open_executor); by default CUDA where there is any. ``method`` is
     one of METHODS; by default ``sweep`` on CUDA. ``scheduler`` is the address of a Dask scheduler whose workers
     measure. After ``budget_s`` seconds no problem is begun. Problems that cannot be measured are skipped. With a
-    ``table``, only its answers and ``aten`` are timed, at the last stage; problems that it misses are left out. Method
-    ``autotune`` times Inductor's other choices as well. ``executor`` is one that is open already, which stays open.
+    ``table``, only its answers and the baseline are timed, at the last stage; problems that it misses are left out.
+    Method ``autotune`` times Inductor's other choices as well. ``executor`` is one that is open already, which stays
+    open.
 
     HardwareError without such a device, DatasetError if the file holds timings of other hardware or other software,
     CollectError if measuring cannot start or go on, or the disk is full, DeviceLostError if a kernel made the device
@@ -169,9 +170,10 @@ def _require_fit(table: Table, setup: Setup) -> None:
 
 
 def _answers(table: Table, problems: Sequence[Problem]) -> list[Task]:
-    """For each problem that the table covers, the first config of its row, and aten."""
+    """For each problem that the table covers, the first config of its row, and the baseline."""
     entries = ((problem, table.lookup(problem)) for problem in problems)
-    return [Task(problem, tuple(dict.fromkeys((ATEN, entry.best.config)))) for problem, entry in entries if entry]
+    configs = ((problem, (baseline(problem.op), entry.best.config)) for problem, entry in entries if entry)
+    return [Task(problem, tuple(dict.fromkeys(both))) for problem, both in configs]
 
 
 def _outcomes(

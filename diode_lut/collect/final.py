@@ -9,13 +9,12 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
+from diode_lut.collect import attention
 from diode_lut.collect.gemm import (
     EPILOGUES,
     Bench,
-    Times,
     exact_result,
     make_operands,
     make_result,
@@ -23,6 +22,7 @@ from diode_lut.collect.gemm import (
     matmul_precision,
     with_epilogue,
 )
+from diode_lut.collect.rounds import medians
 from diode_lut.collect.search_space import other_compiler_options, other_groups
 from diode_lut.collect.sweep import Launch, aten_launch
 from diode_lut.collect.tasks import Outcome, Task
@@ -30,12 +30,12 @@ from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import FLOAT8, NO_EPILOGUE, Problem
+from diode_lut.domain.problem import ATTENTION, FLOAT8, NO_EPILOGUE, Problem
 from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.padded import PaddedKernel, PaddedLibrary, Padding
 from diode_lut.inductor.program import Program, generate
 from diode_lut.inductor.standalone import Kernel, Lowering, Subgraph, lowering
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.config import ATEN, Config, baseline
 
 _CLOSE_FACTOR = {16: 1.12, 2: 1.3}
 """By align: the largest time of a finalist over the best time in the sweep. Kernels with constant sizes are up to 10 %
@@ -52,14 +52,6 @@ _SERVING_FACTOR = 1.04
 
 _COMPILING_PROBLEMS = 12
 """Problems that are compiled in the background while one is timed."""
-
-_ROUNDS = 10
-_MAX_ROUNDS = 60
-_MAX_STANDARD_ERROR = 0.004
-"""Rounds go on until the standard error of each contender's median is at most this fraction of the median."""
-
-_CONTENDER_FACTOR = 1.06
-"""Configs within this factor of the best are contenders; so is aten."""
 
 _TOLERANCE = {"float16": 0.02, "bfloat16": 0.12, "tf32": 0.02, "float32": 1e-4, **dict.fromkeys(FLOAT8, 0.25)}
 """By dtype: largest error of an element over the square root of K, for normally distributed matrices.
@@ -81,9 +73,9 @@ _MAX_FUSED = 6
 def finalists(records: Iterable[Record], problems: Iterable[Problem], hardware: Hardware) -> list[Task]:
     """The tasks of this stage, one for each of ``problems`` that the sweep's ``records`` have, without its epilogue.
 
-    Its configs are ``aten``, the problem's best, and those of the configs that serve it which serve most problems of
-    the same op, dtype and layout, so that few rows can serve many problems. With an epilogue, its configs are ``aten``
-    and the best of each size of tiles and number of warps, by which the cost of an epilogue differs.
+    Its configs are the baseline, the problem's best, and those of the configs that serve it which serve most problems
+    of the same op, dtype and layout, so that few rows can serve many problems. With an epilogue, its configs are
+    ``aten`` and the best of each size of tiles and number of warps, by which the cost of an epilogue differs.
     """
     wanted: dict[Problem, list[Problem]] = defaultdict(list)
     for problem in problems:
@@ -101,7 +93,7 @@ def _finalists(records: list[Record], wanted: Mapping[Problem, list[Problem]], h
     for problem, ranking in ranked.items():
         for each in wanted[problem]:
             chosen = _alone(problem, ranking, served, hardware) if each == problem else _fused(each, ranking)
-            yield Task(each, tuple(dict.fromkeys([ATEN, *chosen])))
+            yield Task(each, tuple(dict.fromkeys([baseline(problem.op), *chosen])))
 
 
 def _alone(problem: Problem, ranking: _Ranking, served: Mapping[Config, int], hardware: Hardware) -> list[Config]:
@@ -140,7 +132,9 @@ def _ranked(record: Record) -> _Ranking:
 
 def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:
     """A Measurer. Every task must have its configs; ``search_space`` has no effect."""
-    del search_space
+    if tasks[0].problem.op in ATTENTION:
+        yield from attention.measure(tasks, device, watch, search_space, "final")
+        return
     bench = Bench()
     with (
         lowering(torch.device(device, torch.cuda.current_device())) as lowered,
@@ -233,8 +227,8 @@ def _timings(
         if reason is not None:
             failures.append(Timing(config, None, reason))
     with watch(problem):
-        medians = _medians(list(launches.values()), bench)
-    return (*(Timing.of(config, round(ns)) for config, ns in zip(launches, medians, strict=True)), *failures)
+        middle = medians(list(launches.values()), bench)
+    return (*(Timing.of(config, round(ns)) for config, ns in zip(launches, middle, strict=True)), *failures)
 
 
 def _failure(problem: Problem, config: Config, launch: Launch, check: Check, watch: Watch) -> str | None:
@@ -274,27 +268,3 @@ class Check:
 
 
 _REFERENCE = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
-
-
-def _medians(launches: Sequence[Launch], bench: Bench) -> list[float]:
-    """Median nanoseconds of each launch, the first of which is aten; contenders get as many rounds as theirs needs."""
-    for launch in launches:
-        launch()
-    times = [bench.rounds(launches, _ROUNDS)]
-    running = list(range(len(launches)))
-    columns: list[Times] = list(times[0].T)
-    for _ in range(_ROUNDS, _MAX_ROUNDS, _ROUNDS):
-        medians = np.array([np.median(column) for column in columns])
-        running = [number for number in running if medians[number] <= _CONTENDER_FACTOR * medians.min() or number == 0]
-        if all(_standard_error(columns[number]) <= _MAX_STANDARD_ERROR * medians[number] for number in running):
-            break
-        more = bench.rounds([launches[number] for number in running], _ROUNDS)
-        for number, column in zip(running, more.T, strict=True):
-            columns[number] = np.concatenate([columns[number], column])
-    return [float(np.median(column)) for column in columns]
-
-
-def _standard_error(times: Times) -> float:
-    """The standard error of the median, from the median deviation, as for a normal distribution."""
-    deviation = 1.4826 * float(np.median(np.abs(times - np.median(times))))
-    return 1.2533 * deviation / math.sqrt(len(times))

@@ -12,12 +12,27 @@ from typing import Any
 
 import orjson
 
+from diode_lut.collect.attention_set import attention_problems
 from diode_lut.dataset import is_dataset, read_dataset
 from diode_lut.dataset.torch_diode import problem_of_shape
 from diode_lut.domain.errors import CollectError, ProblemError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import BATCHED, FLOAT8, FLOAT8_UNIT, ITEMSIZES, NO_EPILOGUE, NO_VARIANT, VARIANTS, Problem
+from diode_lut.domain.problem import (
+    ATTENTION_ONLY,
+    BATCHED,
+    DOMAINS,
+    FLOAT8,
+    FLOAT8_UNIT,
+    ITEMSIZES,
+    LAYOUTS,
+    NO_EPILOGUE,
+    NO_VARIANT,
+    OP_SIZES,
+    OPS,
+    VARIANTS,
+    Problem,
+)
 from diode_lut.domain.spelling import dtype_of, layout_of
 from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.receipt.file import decode_receipt
@@ -43,6 +58,8 @@ _QUICK = 128
 
 def problem_set(name: str) -> list[Problem]:
     """The problems of one of SETS, the most useful first."""
+    if name == "attention":
+        return list(attention_problems())
     problems = read_problems(_SHIPPED)
     if name == "fp8":
         return list(dict.fromkeys(_in_float8(problems)))
@@ -85,10 +102,10 @@ def read_problems(
 ) -> list[Problem]:
     """The problems of a JSON list of ``{"op", "M", "N", "K", "dtype"}``, each once, in file order.
 
-    ``B`` is 1 and ``layout`` is ``nn``, or ``nt`` for scaled_mm, unless given. ``align`` and ``epilogue`` may be given
-    too; without them the operands are packed and nothing follows the GEMM. scaled_mm needs a ``variant``. Other keys
-    are ignored. CollectError, with file, index and key, if the file is not such a list or one of its problems cannot
-    exist.
+    ``B`` is 1 and ``layout`` is ``nn``, or ``nt`` for scaled_mm and attention, unless given. ``align`` and ``epilogue``
+    may be given too; without them the operands are packed and nothing follows the GEMM. scaled_mm and attention need a
+    ``variant``; attention's ``H`` and ``G`` are 1 unless given, and ``V`` is K. Other keys are ignored. CollectError,
+    with file, index and key, if the file is not such a list or one of its problems cannot exist.
 
     torch-diode's shape sets are read as well.
 
@@ -170,16 +187,16 @@ def ends(row: Entry) -> tuple[Problem, ...]:
     A row for any epilogue stands for the GEMM without one.
     """
     op, dtype, layout, align = row.op, row.dtype, row.layout, row.align
-    batch = row.b if op in BATCHED else (1, 1)
     if op is None or dtype is None or layout is None or align is None:
         return ()
-    if batch is None or row.m is None or row.n is None or row.k is None:
+    ranges = {name: getattr(row, name) for name in OP_SIZES[op]}
+    variant = row.variant or NO_VARIANT
+    if None in ranges.values() or (variant == NO_VARIANT and op in VARIANTS):
         return ()
-    small, large = zip(batch, row.m, row.n, row.k, strict=True)
-    kind, epilogue, variant = (op, dtype, layout, align), row.epilogue or NO_EPILOGUE, row.variant or NO_VARIANT
-    if variant == NO_VARIANT and op in VARIANTS:
-        return ()
-    return tuple(dict.fromkeys(Problem(*kind, *sizes, epilogue, variant) for sizes in (small, large)))
+    smallest = Problem(op, dtype, layout, align, 1, 1, 1, 1, row.epilogue or NO_EPILOGUE, variant)
+    corners = ({name: sizes[end] for name, sizes in ranges.items()} for end in (0, 1))
+    found = (smallest._replace(**corner) for corner in corners)
+    return tuple(dict.fromkeys(problem for problem in found if problem.h % problem.g == 0))
 
 
 def _misses(receipt: Receipt, path: Path, hardware: Hardware | None) -> list[Problem]:
@@ -204,14 +221,19 @@ def _problem(fields: Any, where: str) -> Problem:
             fields["N"],
             fields["K"],
             dtype=_spelled(fields["dtype"], dtype_of),
-            layout=_spelled(fields.get("layout", "nt" if fields["op"] == "scaled_mm" else "nn"), layout_of),
+            layout=_spelled(fields.get("layout", _usual_layout(fields["op"])), layout_of),
             b=fields.get("B", 1),
             align=fields.get("align"),
             epilogue=fields.get("epilogue", NO_EPILOGUE),
             variant=fields.get("variant", NO_VARIANT),
+            **{name: fields[name.upper()] for name in ATTENTION_ONLY if name.upper() in fields},
         )
     except ProblemError as error:
         raise CollectError(f"{where}.{error}") from error
+
+
+def _usual_layout(op: Any) -> str:
+    return DOMAINS[op].layouts[0] if op in OPS else LAYOUTS[0]
 
 
 def _spelled(value: Any, spell: Callable[[str], str]) -> Any:

@@ -12,7 +12,7 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import ITEMSIZES, ROW_BYTES, Problem
 from diode_lut.io.files import write_atomically
 from diode_lut.kernels.architecture import architecture
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.config import Config, baseline
 from diode_lut.kernels.padding import PADDED_OPS, is_copied, pad_multiple, padded
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.triton_gemm import OTHER_COMPILER_OPTIONS, OTHER_GROUPS
@@ -50,7 +50,7 @@ _SWEPT_BYTES = 2
 
 
 def candidates(problem: Problem, hardware: Hardware, search_space: str = "default") -> list[Config]:
-    """``aten`` and all configs of the search space that may be the fastest on the problem.
+    """The baseline and all configs of the search space that may be the fastest on the problem.
 
     ``exhaustive`` holds all that the templates' ``search`` gives. ``default`` holds of these the configs that earlier
     sweeps on the same architecture found to matter, or all of them where none would be left or there was no sweep. Of
@@ -60,7 +60,8 @@ def candidates(problem: Problem, hardware: Hardware, search_space: str = "defaul
     kernels = [config for config in found if config.kernel.tiled]
     if search_space == "default" and hardware.arch in _default_search_space():
         kernels = in_default_search_space(problem, kernels, _default_search_space()[hardware.arch]) or kernels
-    return [ATEN, *kernels, *(config for config in found if not config.kernel.tiled and config != ATEN)]
+    usual = baseline(problem.op)
+    return [usual, *kernels, *(config for config in found if not config.kernel.tiled and config != usual)]
 
 
 def in_default_search_space(problem: Problem, kernels: Iterable[Config], known: frozenset[Config]) -> list[Config]:

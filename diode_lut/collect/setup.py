@@ -110,8 +110,9 @@ SETS = {
     "llm": "those in bfloat16, of language models",
     "quick": "the first 128 of models",
     "fp8": "linear layers of language models in float8: scaled_mm, forward and backward, up to 8,192 rows",
+    "attention": "flex attention, forward, backward and decoding: head dimensions from 64 to 256, lengths to 32,768",
 }
-"""The shipped sets of problems by name. All but fp8 begin with the GEMMs that gained most over aten on an H200."""
+"""The sets of problems by name. The first three begin with the GEMMs that gained most over aten on an H200."""
 
 MEASURERS = {
     "autotune": "diode_lut.collect.autotune:measure",

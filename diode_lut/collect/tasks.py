@@ -109,7 +109,7 @@ def make_shards(stage: str, tasks: Iterable[Task], workers: int) -> list[Shard]:
 
 def _relative_duration(task: Task) -> float:
     """Estimated time of measuring, over that of the smallest GEMM."""
-    return 1 + 2 * math.prod(task.problem.sizes) / OVERHEAD_FLOPS
+    return 1 + task.problem.operations / OVERHEAD_FLOPS
 
 
 class Backlog:

@@ -15,7 +15,8 @@ from diode_lut.collect.tasks import Family
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, pack, read_dataset
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import ALIGNS, BATCHED, Problem
+from diode_lut.domain.problem import ALIGNS, ATTENTION, BATCHED, Problem
+from diode_lut.domain.variants import MASKS, Modifications
 from diode_lut.kernels.config import ATEN
 from diode_lut.table import Candidate, Entry, Table, write_table
 from tests.strategies import kinds
@@ -143,7 +144,7 @@ def test_shipped_sets_are_problems_in_blocks(name: str) -> None:
     """Each set has valid problems, each once; in the largest, neighbours share kernels except where a block ends."""
     problems = problem_set(name)
     assert problems == list(dict.fromkeys(problems))
-    assert name == "fp8" or set(problems) <= set(problem_set("models"))
+    assert name in ("fp8", "attention") or set(problems) <= set(problem_set("models"))
     changes = sum(Family.of(one) != Family.of(other) for one, other in pairwise(problems))
     assert changes < 3 * len(problems) / BLOCK
 
@@ -159,6 +160,30 @@ def test_set_in_float8_is_of_linear_layers() -> None:
         ("float8_e4m3fn", "row-bfloat16-fast"),
         ("float8_e5m2", "tensor-bfloat16"),
     }
+
+
+def test_set_of_attention() -> None:
+    """It has all ops, head dimensions and masks, and lengths from 128 to 32,768."""
+    problems = problem_set("attention")
+    assert all(Problem.checked(*each) == each for each in problems)
+    assert {each.op for each in problems} == set(ATTENTION)
+    assert {each.k for each in problems} == {64, 96, 128, 192, 256}
+    assert (min(each.n for each in problems), max(each.n for each in problems)) == (128, 32768)
+    assert {Modifications.of(each.variant).mask for each in problems} == set(MASKS)
+
+
+def test_attention_in_a_problem_file(tmp_path: Path) -> None:
+    """Heads and the head dimension of values have defaults; the variant has none."""
+    fields = {"op": "flex_attention", "M": 256, "N": 512, "K": 64, "dtype": "bf16", "variant": "causal"}
+    path = tmp_path / "problems.json"
+    path.write_text(json.dumps([fields, {**fields, "B": 2, "H": 8, "G": 4, "V": 128}]), encoding="utf-8")
+    plain, full = read_problems(path)
+    assert plain == Problem.of("flex_attention", 256, 512, 64, dtype="bfloat16", layout="nt", variant="causal")
+    assert (full.b, full.h, full.g, full.v) == (2, 8, 4, 128)
+    assert read_problems(path, contents=json.dumps([full.to_json()]).encode()) == [full]
+    path.write_text(json.dumps([{**fields, "variant": ""}]), encoding="utf-8")
+    with pytest.raises(CollectError, match="variant: '' is not for flex_attention"):
+        read_problems(path)
 
 
 def test_dataset_is_a_problem_file(tmp_path: Path) -> None:

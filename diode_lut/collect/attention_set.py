@@ -1,0 +1,55 @@
+"""The named set of attention problems: forward, backward and decoding, for the head dimensions and masks of models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from diode_lut.domain.problem import Problem
+
+HEAD_DIMS = (64, 128, 96, 256, 192)
+"""Elements of a head, those of most models first."""
+
+_LENGTHS = (4096, 1024, 8192, 2048, 512, 128, 32768)
+_TOKENS = 16384
+"""Queries of all batches together, where one sequence has fewer."""
+
+_HEADS = 16
+_LARGEST_BATCH = 16
+
+
+def attention_problems() -> Iterator[Problem]:
+    """About 200 problems in bfloat16, the most common first."""
+    yield from _forward(("causal",), _LENGTHS)
+    yield from _forward(("computed", "captured"), _LENGTHS)
+    for k, n in product(HEAD_DIMS, (8192, 1024, 32768)):
+        yield _problem("flex_decoding", 1, n, k, "full", b=8, h=32, g=8)
+        yield _problem("flex_decoding", 16, n, k, "full", b=1, h=32, g=4)
+    yield from _backward(("causal", "captured"), (4096, 1024))
+    yield from _forward(("full",), (2048, 512, 8192))
+    yield from _forward(("causal-score-computed", "full-score-captured"), (2048,))
+    yield from _backward(("computed",), (2048,))
+    for length in (1024, 4096, 16384):  # heads of multi-head latent attention
+        yield _problem("flex_attention", length, length, 192, "causal", h=32, v=128)
+
+
+def _forward(variants: tuple[str, ...], lengths: tuple[int, ...]) -> Iterator[Problem]:
+    for length, k, variant in product(lengths, HEAD_DIMS, variants):
+        yield _of_model("flex_attention", length, k, variant)
+
+
+def _backward(variants: tuple[str, ...], lengths: tuple[int, ...]) -> Iterator[Problem]:
+    for length, k, variant in product(lengths, HEAD_DIMS, variants):
+        yield _of_model("flex_attention_backward", length, k, variant)
+
+
+def _of_model(op: str, length: int, k: int, variant: str) -> Problem:
+    """As many batches as make _TOKENS; heads of 128 elements and more share keys, as in language models."""
+    batch = min(max(1, _TOKENS // length), _LARGEST_BATCH)
+    return _problem(op, length, length, k, variant, b=batch, h=_HEADS, g=4 if k >= 128 else 1)
+
+
+def _problem(
+    op: str, m: int, n: int, k: int, variant: str, *, b: int = 1, h: int = 1, g: int = 1, v: int | None = None
+) -> Problem:
+    return Problem.of(op, m, n, k, dtype="bfloat16", layout="nt", variant=variant, b=b, h=h, g=g, v=v)
