@@ -52,7 +52,7 @@ def test_alignment_is_that_of_packed_operands_unless_given(tmp_path: Path, field
     [
         ("", ":1: not JSON: "),
         ("[1,\n 2", ":2: not JSON: "),
-        ({"op": "mm"}, ": expected a list of problems, found dict"),
+        ({"op": "mm"}, ": expected a list of problems, found one object: put it in []"),
         ([], ": expected a list of problems, found an empty list"),
         ([MM, 7], ": [1]: expected an object with op, dtype, M, N, K, found int"),
         ([MM, {"op": "mm"}], ": [1].dtype: missing (needed: op, dtype, M, N, K)"),
