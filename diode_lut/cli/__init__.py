@@ -136,7 +136,10 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        return _command(cmd_name)
+        command, epilog = _command(cmd_name)
+        link = f"\b\nDocumentation: {documents_directory()}/{SECTIONS_OF_DOCUMENTS[cmd_name]}"
+        command.epilog = "\n\n".join(filter(None, (epilog, link)))
+        return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with _printable_usage_errors():
@@ -154,14 +157,12 @@ class _Group(click.Group):
 
 
 @cache
-def _command(name: str) -> click.Command:
-    """The command, whose help ends with where the documentation describes it."""
+def _command(name: str) -> tuple[click.Command, str | None]:
+    """The command, and what its help ends with before where the documentation describes it."""
     module, _, attribute = COMMANDS[name].partition(":")
     command = getattr(import_module(module), attribute)
     assert isinstance(command, click.Command)
-    link = f"\b\nDocumentation: {documents_directory()}/{SECTIONS_OF_DOCUMENTS[name]}"
-    command.epilog = "\n\n".join(filter(None, (command.epilog, link)))
-    return command
+    return command, command.epilog
 
 
 @contextmanager

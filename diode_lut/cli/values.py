@@ -117,7 +117,7 @@ class _Time(click.ParamType):  # type: ignore[type-arg]  # generic only in newer
         return seconds / _SECONDS[self._unit]
 
 
-_TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?([smh]?)")
+_TIME = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?) ?([smh]?)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 MINUTES = _Time("m")
