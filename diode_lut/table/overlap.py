@@ -10,7 +10,17 @@ from itertools import accumulate
 from operator import or_
 from typing import Any, NamedTuple
 
-from diode_lut.domain.problem import ALIGNS, ATTENTION_ONLY, BATCHED, DOMAINS, MAX_SIZE, OP_SIZES, SIZE_FIELDS, Problem
+from diode_lut.domain.problem import (
+    ALIGNS,
+    ATTENTION,
+    ATTENTION_ONLY,
+    BATCHED,
+    DOMAINS,
+    MAX_SIZE,
+    OP_SIZES,
+    SIZE_FIELDS,
+    Problem,
+)
 from diode_lut.table.entry import KIND_FIELDS, Entry, Range, ops_of
 
 STEPS = 4_000_000
@@ -144,9 +154,15 @@ def overlaps(entries: Mapping[int, Entry], effort: Effort | None = None) -> Iter
 
 
 def shared_problem(one: Entry, other: Entry) -> Problem:
-    """A problem that both entries cover, of which there must be one."""
+    """A problem that both entries cover, of which there must be one.
+
+    Its number of heads is a multiple of those that share keys, unless the entries cover no such number.
+    """
     pairs = ((x or _ANY, y or _ANY) for x, y in zip(one.sizes, other.sizes, strict=True))
     b, m, n, k, *more = (max(low, other_low) for (low, _), (other_low, _) in pairs)
+    h, g, v = more or (1, 1, 1)
+    multiple = -(-h // g) * g
+    h = multiple if all(each.h is None or multiple <= each.h[1] for each in (one, other)) else h
     align = one.align or other.align or ALIGNS[0]
     named = [getattr(one, name) or getattr(other, name) for name in ("dtype", "layout", "epilogue", "variant")]
     ops = set(ops_of(one.kind)).intersection(ops_of(other.kind))
@@ -155,7 +171,7 @@ def shared_problem(one: Entry, other: Entry) -> Problem:
         dtype, layout, epilogue, variant = (
             value or first for value, (first, *_) in zip(named, DOMAINS[op], strict=True)
         )
-        return Problem(op, dtype, layout, align, b if op in BATCHED else 1, m, n, k, epilogue, variant, *more)
+        return Problem(op, dtype, layout, align, b if op in BATCHED else 1, m, n, k, epilogue, variant, h, g, v)
 
     problems = (problem_of(op) for op in DOMAINS if op in ops)
     return next(problem for problem in problems if one.covers(problem) and other.covers(problem))
@@ -185,9 +201,10 @@ def _pairs(entries: Mapping[int, Entry], effort: Effort) -> Iterator[tuple[int, 
 
 
 def _sharings(block: Sequence[Coverage]) -> list[Sharing]:
-    """Sizes first: they differ most, so that the other masks are seldom needed."""
+    """Sizes first: they differ most, so that the other masks are seldom needed. Only attention has all of them."""
     boxes = [(axis, [key.box[axis] for key in block]) for axis in _AXES]
-    axes = [_same_size(ranges, axis) for axis, ranges in boxes if axis not in _MORE_AXES or {*ranges} != {_ABSENT}]
+    attends = any(key.kind[0] in ATTENTION for key in block)
+    axes = [_same_size(ranges, axis) for axis, ranges in boxes if attends or axis not in _MORE_AXES]
     kinds = (_same_kind([key.kind[field] for key in block], field) for field in range(1, len(KIND_FIELDS)))
     return [*axes, _same_op([key.kind for key in block]), *kinds]
 
