@@ -203,7 +203,7 @@ def _pairs(entries: Mapping[int, Entry], effort: Effort) -> Iterator[tuple[int, 
 def _sharings(block: Sequence[Coverage]) -> list[Sharing]:
     """Sizes first: they differ most, so that the other masks are seldom needed. Only attention has all of them."""
     boxes = [(axis, [key.box[axis] for key in block]) for axis in _AXES]
-    attends = any(key.kind[0] in ATTENTION for key in block)
+    attends = any(op in ATTENTION for key in block for op in ops_of(key.kind))
     axes = [_same_size(ranges, axis) for axis, ranges in boxes if attends or axis not in _MORE_AXES]
     kinds = (_same_kind([key.kind[field] for key in block], field) for field in range(1, len(KIND_FIELDS)))
     return [*axes, _same_op([key.kind for key in block]), *kinds]
