@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -252,12 +253,13 @@ def test_messages(typed: str, code: int, words: str, directory: Path, monkeypatc
     ],
 )
 def test_commands_that_need_torch_say_so(typed: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is not installed, the message has the remedy."""
+    """Where it is not installed, the message has the remedy; adopt names all that is missing, also Triton."""
     monkeypatch.chdir(directory)
     monkeypatch.setitem(sys.modules, "torch", None)
     result = call(*shlex.split(typed))
     command = typed.split()[0]
-    assert (result.exit_code, result.stderr) == (2, f"error: {command} needs torch: {install_command('torch')}\n")
+    missing = "torch and triton" if command == "adopt" and find_spec("triton") is None else "torch"
+    assert (result.exit_code, result.stderr) == (2, f"error: {command} needs {missing}: {install_command('torch')}\n")
 
 
 def test_every_command_is_tried() -> None:
