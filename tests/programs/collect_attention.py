@@ -6,26 +6,9 @@ Times are those of a device that takes a millisecond for everything; results are
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
-from tests.interpreter.device import interpreter_cuda
-
-
-class Event:
-    """An event of a device on which all is done when a call returns, but which is never ahead of the program."""
-
-    def __init__(self, **_: Any) -> None:
-        self.record = self.synchronize = lambda: None
-        self.query = lambda: False
-
-    def elapsed_time(self, other: Event) -> float:
-        """Milliseconds."""
-        del other
-        return 1.0
-
+from tests.programs.collect_padded import timing_device
 
 CONFIGS = {
     "flex_attention": ("default", "triton_flex_attention 16x32 s2 w4", "triton_flex_attention 64x16 s1 w2"),
@@ -65,14 +48,5 @@ def main() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    with interpreter_cuda(), ExitStack() as stack:
-        from tests.fake_cuda import H200
-
-        H200.L2_cache_size = 1024  # all of which is written before each launch
-        for target, value in {
-            "torch.cuda.Event": Event,
-            "torch.cuda._sleep": lambda _: None,
-            "torch.cuda.current_stream": lambda *_: SimpleNamespace(cuda_stream=0),
-        }.items():
-            stack.enter_context(mock.patch(target, value))
+    with timing_device():
         print(json.dumps(main()))

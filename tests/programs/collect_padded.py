@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -101,7 +102,9 @@ def rounds_with(late: int) -> list[list[float]]:
     return Bench().rounds([lambda: None], 2).tolist()
 
 
-if __name__ == "__main__":
+@contextmanager
+def timing_device() -> Iterator[None]:
+    """The interpreter's device, with Event and all else that timing asks a GPU for."""
     with interpreter_cuda(), ExitStack() as stack:
         from tests.fake_cuda import H200
 
@@ -112,4 +115,9 @@ if __name__ == "__main__":
             "torch.cuda.current_stream": lambda *_: SimpleNamespace(cuda_stream=0),
         }.items():
             stack.enter_context(mock.patch(target, value))
+        yield
+
+
+if __name__ == "__main__":
+    with timing_device():
         print(json.dumps(main(Path(sys.argv[1]))))
