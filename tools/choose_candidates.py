@@ -1,9 +1,10 @@
 """Chooses the default search space of sweeps: few configs, with good ones for every problem that was swept before.
 
-Run with ``python tools/choose_candidates.py tables/datasets/nvidia-h200-*.msgpack.zst``, on exhaustive sweeps. For the
-architecture of these datasets it chooses Triton configs greedily, until each problem has NEEDED of them (or all that it
-has) within NEAR of its best. It writes them to PATH, and prints what is lost on problems that had no part in the
-choice: half of the problems, with a choice made from the other half.
+Run with ``python tools/choose_candidates.py tables/datasets/nvidia-h200-models.msgpack.zst
+tables/datasets/attention/nvidia-h200-exhaustive.msgpack.zst``, on exhaustive sweeps. For the architecture of these
+datasets it chooses Triton configs greedily, until each problem has NEEDED of them (or all that it has) within NEAR of
+its best. It writes them to PATH, and prints what is lost on problems that had no part in the choice: half of the
+problems, with a choice made from the other half.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from diode_lut.collect.search_space import PATH, read_default_search_space, write_default_search_space
 from diode_lut.dataset import Record, read_dataset
-from diode_lut.domain.problem import BATCHED
+from diode_lut.domain.problem import ATTENTION, BATCHED
 from diode_lut.kernels.config import Config
 
 NEAR = 1.02
@@ -36,20 +37,25 @@ def main(paths: list[Path]) -> None:
     chosen = frozenset(config for kind in kinds for config in choose(kind))
     write_default_search_space({**read_default_search_space(), arch: chosen})
     print(f"{PATH}: {arch}: {len(chosen)} of {len({config for kind in kinds for each in kind for config in each})}")
-    losses = np.log([loss for kind in kinds for loss in unseen_losses(kind)])
-    tail = ", ".join(f"{share:.0%}: {math.exp(np.quantile(losses, share)) - 1:.1%}" for share in (0.95, 0.99, 1))
-    print(f"loss on unseen problems: {math.exp(losses.mean()) - 1:.2%} in geometric mean; {tail}")
+    for kind in kinds:
+        losses = np.log([*unseen_losses(kind)])
+        tail = ", ".join(f"{share:.0%}: {math.exp(np.quantile(losses, share)) - 1:.1%}" for share in (0.95, 0.99, 1))
+        mean = math.exp(losses.mean()) - 1
+        print(
+            f"{len(choose(kind))} for {len(kind)} problems; loss on unseen ones: {mean:.2%} in geometric mean; {tail}"
+        )
 
 
 def swept(records: Iterable[Record]) -> Iterator[list[Factors]]:
-    """The factors of the swept problems without a batch, and of those with one."""
-    kinds: tuple[list[Factors], list[Factors]] = [], []
+    """The factors of the swept problems: of GEMMs without a batch, of those with one, and of each op of attention."""
+    kinds: dict[str | bool, list[Factors]] = {}
     for record in records:
         times = {timing.config: timing.ns for timing in record.timings if timing.ns is not None}
         if record.stage == "sweep" and times:
-            best = min(times.values())
-            kinds[record.problem.op in BATCHED].append({config: ns / best for config, ns in times.items()})
-    return filter(None, kinds)
+            best, op = min(times.values()), record.problem.op
+            kind = kinds.setdefault(op if op in ATTENTION else op in BATCHED, [])
+            kind.append({config: ns / best for config, ns in times.items()})
+    return iter(kinds.values())
 
 
 def choose(problems: Sequence[Factors]) -> list[Config]:

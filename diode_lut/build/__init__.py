@@ -91,9 +91,10 @@ def build(
     Times of the same config on the same problem are combined by their median, after those of each record are scaled so
     that aten takes the same in all records of the problem; one failure among them rules the config out there. A row
     holds for a range of sizes in which it is good enough wherever something was measured that no narrower row answers
-    for, and its range ends where the measurements end. Equally good configs (within ``noise``) are told apart by what
-    ``previous`` says, then aten wins, then a fixed order decides. Rows of ``previous`` with a note are a person's own,
-    and stay. The order of files, records and timings has no influence.
+    for, and its range ends where the measurements end. Attention gets wide rows behind these, for any batch and heads,
+    with a config that was not slower than Inductor's own on any length, batch and heads measured. Equally good configs
+    (within ``noise``) are told apart by what ``previous`` says, then aten wins, then a fixed order decides. Rows of
+    ``previous`` with a note are a person's own, and stay. The order of files, records and timings has no influence.
 
     On a CPU, a config must be faster than aten in three quarters of its times, where there are three or more.
 
@@ -117,14 +118,14 @@ def build(
     if not measurements.problems:
         raise DatasetError(_nothing_usable(datasets, columns.failures))
     kept = [entry for entry in previous.entries if entry.note is not None] if previous else []
-    built = entries_of(measurements, previous, epsilon, noise)
+    built, wide = entries_of(measurements, previous, epsilon, noise)
     answered = _answering(built, kept, measurements, device)
     pruned = needless(answered, kept, measurements, prune_with.choose, epsilon, noise) if prune_with else []
     gone = set(pruned)
     left = {row: numbers for row, numbers in answered.items() if row not in gone}
     entries = [row._replace(problems=len(numbers)) for row, numbers in left.items()]
     return BuildResult(
-        table=Table(device, [*entries, *kept], _provenance(datasets, prune_with)),
+        table=Table(device, [*entries, *_without(wide, kept), *kept], _provenance(datasets, prune_with)),
         timings=measurements.timings,
         outdone=measurements.timings - measurements.counting,
         failures=columns.failures,
@@ -173,8 +174,7 @@ def _answering(
 
     A row to which the kept ones leave no problem is left out.
     """
-    taken = set(map(coverage, kept))
-    table = Table(hardware, [*kept, *(entry for entry in built if coverage(entry) not in taken)])
+    table = Table(hardware, [*kept, *_without(built, kept)])
     answered: defaultdict[Entry, list[int]] = defaultdict(list)
     for number, problem in enumerate(measurements.problems):
         entry = table.lookup(problem)
@@ -182,6 +182,12 @@ def _answering(
         if entry.note is None:
             answered[entry].append(number)
     return dict(answered)
+
+
+def _without(built: Iterable[Entry], kept: Iterable[Entry]) -> list[Entry]:
+    """The built rows for which no row of the same problems is kept."""
+    taken = set(map(coverage, kept))
+    return [entry for entry in built if coverage(entry) not in taken]
 
 
 def _provenance(datasets: Sequence[Dataset], pruning: Pruning | None) -> dict[str, str | list[str]]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from diode_lut.build.measurements import Measurements
 from diode_lut.build.rows import Group, Row, few_rows
-from diode_lut.domain.problem import NO_EPILOGUE, OP_SIZES, SIZE_FIELDS, Problem
-from diode_lut.kernels.config import BASELINES
+from diode_lut.build.wide import wide_rows
+from diode_lut.domain.problem import ATTENTION, MAX_SIZE, NO_EPILOGUE, OP_SIZES, SIZE_FIELDS, Problem
+from diode_lut.kernels.config import BASELINES, baseline
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.table.wire import MAX_GAIN_PERMILLE
 
@@ -24,8 +25,10 @@ _Times = Sequence[Mapping[int, float]]
 """For each problem, by its number, some configs, by theirs, with their times over the best time."""
 
 
-def entries_of(measurements: Measurements, previous: Table | None, epsilon: float, noise: float) -> Iterator[Entry]:
-    """Few rows that keep the promise of ``build``, in no particular order."""
+def entries_of(
+    measurements: Measurements, previous: Table | None, epsilon: float, noise: float
+) -> tuple[list[Entry], list[Entry]]:
+    """Few rows that keep the promise of ``build``, and wide ones for what was not measured, in no particular order."""
     problems = measurements.problems
     allowed = measurements.within(epsilon, noise)
     pads = np.array([config.pad > 1 for config in measurements.configs])[measurements.config_numbers]
@@ -38,10 +41,19 @@ def entries_of(measurements: Measurements, previous: Table | None, epsilon: floa
     numbers_of: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for number, problem in enumerate(problems):
         numbers_of[problem.kind].append(number)
+    everything = _times(measurements, np.ones_like(allowed))
+    narrow, wide = [], []
     for kind, numbers in numbers_of.items():
-        for row in few_rows(Group(numbers, sizes, times), costs):
+        group = Group(numbers, sizes, times)
+        for row in few_rows(group, costs):
             entry = _entry(row, measurements, near, padded)
-            yield entry if entry.epilogue != NO_EPILOGUE or kind in fused else entry._replace(epilogue=None)
+            narrow.append(entry if entry.epilogue != NO_EPILOGUE or kind in fused else entry._replace(epilogue=None))
+        op = problems[numbers[0]].op
+        if op in ATTENTION and baseline(op) in measurements.configs:
+            found = wide_rows(group, everything, measurements.configs.index(baseline(op)))
+            entries = ((_entry(row, measurements, near, padded), len(row.problems)) for row in found)
+            wide += [entry._replace(problems=count, epilogue=None) for entry, count in entries]
+    return narrow, wide
 
 
 def _plain_kind(problem: Problem) -> tuple[object, ...]:
@@ -72,7 +84,7 @@ def _entry(row: Row, measurements: Measurements, near: _Times, padded: _Times) -
     That tells the hook that padding has been compared, so that Inductor need not.
     """
     problem = measurements.problems[row.problems[0]]
-    ranges = dict(zip(SIZE_FIELDS, row.box, strict=False))
+    ranges = {name: span for name, span in zip(SIZE_FIELDS, row.box, strict=False) if span != (1, MAX_SIZE)}
     b, m, n, k, h, g, v = (ranges.get(name) if name in OP_SIZES[problem.op] else None for name in SIZE_FIELDS)
     candidates = []
     for number in _ranking(row, near):

@@ -19,7 +19,7 @@ _LARGEST_BATCH = 16
 
 
 def attention_problems() -> Iterator[Problem]:
-    """About 200 problems in bfloat16, the most common first."""
+    """Over 200 problems in bfloat16, the most common first."""
     yield from _forward(("causal",), _LENGTHS)
     yield from _forward(("computed", "captured"), _LENGTHS)
     for k, n in product(HEAD_DIMS, (8192, 1024, 32768)):
@@ -27,10 +27,14 @@ def attention_problems() -> Iterator[Problem]:
         yield _problem("flex_decoding", 16, n, k, "full", b=1, h=32, g=4)
     yield from _backward(("causal", "captured"), (4096, 1024))
     yield from _forward(("full",), (2048, 512, 8192))
-    yield from _forward(("causal-score-computed", "full-score-captured"), (2048,))
+    yield from _forward(("causal-score-computed", "full-score-captured"), (2048, 512, 8192))
     yield from _backward(("computed",), (2048,))
     for length in (1024, 4096, 16384):  # heads of multi-head latent attention
         yield _problem("flex_attention", length, length, 192, "causal", h=32, v=128)
+    for k in HEAD_DIMS:  # so few heads that a GPU has multiprocessors left
+        yield _problem("flex_decoding", 1, 4096, k, "full", b=1, h=32, g=8)
+        for length, variant in product((512, 2048), ("causal", "computed")):
+            yield _problem("flex_attention", length, length, k, variant, h=8, g=_group(k))
 
 
 def _forward(variants: tuple[str, ...], lengths: tuple[int, ...]) -> Iterator[Problem]:
@@ -46,7 +50,11 @@ def _backward(variants: tuple[str, ...], lengths: tuple[int, ...]) -> Iterator[P
 def _of_model(op: str, length: int, k: int, variant: str) -> Problem:
     """As many batches as make _TOKENS; heads of 128 elements and more share keys, as in language models."""
     batch = min(max(1, _TOKENS // length), _LARGEST_BATCH)
-    return _problem(op, length, length, k, variant, b=batch, h=_HEADS, g=4 if k >= 128 else 1)
+    return _problem(op, length, length, k, variant, b=batch, h=_HEADS, g=_group(k))
+
+
+def _group(k: int) -> int:
+    return 4 if k >= 128 else 1
 
 
 def _problem(

@@ -21,7 +21,7 @@ PATH = Path(__file__).with_name("default_search_space.json")
 """A map from architectures to lists of configs, written as in tables, one config a line."""
 
 DefaultSearchSpace = Mapping[str, frozenset[Config]]
-"""The Triton configs of the default search space, by architecture. An architecture that is missing has all configs."""
+"""The configs of the default search space, by architecture. An architecture that is missing has all configs."""
 
 
 def read_default_search_space() -> DefaultSearchSpace:
@@ -56,12 +56,11 @@ def candidates(problem: Problem, hardware: Hardware, search_space: str = "defaul
     sweeps on the same architecture found to matter, or all of them where none would be left or there was no sweep. Of
     a template that came after these sweeps it holds all configs. Configs that the device cannot launch are included.
     """
-    found = list(_exhaustive(problem, hardware))
-    kernels = [config for config in found if config.kernel.tiled]
+    usual = baseline(problem.op)
+    kernels = [config for config in _exhaustive(problem, hardware) if config != usual]
     if search_space == "default" and hardware.arch in _default_search_space():
         kernels = in_default_search_space(problem, kernels, _default_search_space()[hardware.arch]) or kernels
-    usual = baseline(problem.op)
-    return [usual, *kernels, *(config for config in found if not config.kernel.tiled and config != usual)]
+    return [usual, *sorted(kernels, key=lambda config: not config.kernel.tiled)]
 
 
 def in_default_search_space(problem: Problem, kernels: Iterable[Config], known: frozenset[Config]) -> list[Config]:
@@ -107,10 +106,11 @@ def _equivalents(problem: Problem, config: Config) -> Iterator[Config]:
     In exhaustive sweeps of ten scaled_mm on an H200 the best of those with as many bytes was within 0.2 % of the best
     of all 304 kernels each time; the configs with the same numbers lost up to 14 %.
     """
-    itemsize, tiles = ITEMSIZES[problem.dtype], config.tiles
+    itemsize = ITEMSIZES[problem.dtype]
     if itemsize >= _SWEPT_BYTES:
         yield config
-    if itemsize != _SWEPT_BYTES:
+    if itemsize != _SWEPT_BYTES and config.kernel.tiled:
+        tiles = config.tiles
         yield config.with_tiles(tiles._replace(block_k=tiles.block_k * itemsize // _SWEPT_BYTES))
 
 

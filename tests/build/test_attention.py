@@ -39,7 +39,7 @@ def record(problem: Problem, fast: float, default: float = 1000.0) -> Record:
 
 
 def test_rows_gain_over_the_default(tmp_path: Path) -> None:
-    """Rows cover measured problems in all sizes, beside those of GEMMs, and say what they gain over the default."""
+    """Rows cover measured problems in all sizes, and say what they gain over the default; GEMMs may be beside them."""
     gemm = Problem.of("mm", 64, 64, 64, dtype="bfloat16", layout="nt")
     records = [
         *(record(attention(length), 900.0) for length in (1024, 1500)),
@@ -55,7 +55,44 @@ def test_rows_gain_over_the_default(tmp_path: Path) -> None:
     assert other is not None
     assert [candidate.config for candidate in other.candidates] == [SLOW, DEFAULT]
     assert table.lookup(gemm) is not None
-    assert table.lookup(attention(1024, heads=32)) is None
+
+
+def test_other_heads_get_what_was_not_slower(tmp_path: Path) -> None:
+    """Between measured lengths, any heads get the best of the configs that were not slower than the default at both."""
+    lengths = record(attention(1024), 900.0), record(attention(4096), 800.0)
+    (wide,) = (row for row in build([dataset(tmp_path, *lengths)]).table.entries if row.h is None)
+    assert (wide.best.config, wide.n, wide.b, wide.g, wide.problems) == (FAST, (1024, 4096), None, None, 2)
+    few = record(attention(4096, heads=4), 1001.0)
+    table = build([dataset(tmp_path, *lengths, few, record(attention(8192), 900.0))]).table
+    rows = [table.lookup(attention(*each)) for each in ((2000, 8), (4096, 16), (6000, 8), (9000, 8))]
+    assert [row and row.best.config for row in rows] == [SLOW, FAST, SLOW, None]
+
+
+def test_nothing_for_other_heads_where_something_was_slower(tmp_path: Path) -> None:
+    """A config that was slower than the default at a length, or was not timed there, answers for no others."""
+    default_only = Record(attention(4096), (Timing(DEFAULT, 1000.0), Timing(FAST, None, "compile")), "final")
+    table = build([dataset(tmp_path, record(attention(1024), 900.0), default_only)]).table
+    assert table.lookup(attention(2000)) is None
+
+
+def test_decoding_with_other_numbers_of_queries(tmp_path: Path) -> None:
+    """Of decoding, a row holds for the measured numbers of queries, whatever the number of keys."""
+    few, more = Config.parse("triton_flex_decoding 64 s3 w4"), DEFAULT
+    problems = [
+        Problem.of("flex_decoding", m, n, 64, dtype="bfloat16", layout="nt", variant="full", b=b, h=32, g=4)
+        for m, n, b in ((1, 1024, 8), (16, 1024, 1), (1, 8192, 8), (16, 8192, 1))
+    ]
+    records = [Record(each, (Timing(more, 1000.0), Timing(few, 500.0)), "final") for each in problems]
+    (wide,) = (row for row in build([dataset(tmp_path, *records)]).table.entries if row.h is None)
+    assert (wide.m, wide.n, wide.best.config) == ((1, 16), (1024, 8192), few)
+
+
+def test_first_stage_counts_for_attention(tmp_path: Path) -> None:
+    """What the final stage left out counts with its time in the first stage, which times the same kernel."""
+    swept = [record(attention(length), 900.0)._replace(stage="sweep") for length in (1024, 4096)]
+    final = [Record(each.problem, (Timing(DEFAULT, 2000.0), Timing(SLOW, 1990.0)), "final") for each in swept]
+    rows = build([dataset(tmp_path, *swept, *final)]).table.entries
+    assert {(row.best.config, row.best.gain_permille) for row in rows} == {(FAST, 1111)}
 
 
 def test_answers_are_evaluated(tmp_path: Path) -> None:

@@ -150,8 +150,9 @@ def test_default_search_space_has_all_of_a_template_that_was_not_swept() -> None
 
 def test_default_search_space_comes_from_the_shipped_sweep() -> None:
     """The list is what the tool chooses from the shipped timings."""
-    (path,) = DATASETS.glob("nvidia-h200-models*")
-    chosen = (config for kind in swept(read_dataset(path)) for config in choose(kind))
+    paths = *DATASETS.glob("nvidia-h200-models*"), *DATASETS.glob("attention/nvidia-h200-exhaustive*")
+    kinds = swept(record for path in paths for record in read_dataset(path))
+    chosen = (config for kind in kinds for config in choose(kind))
     assert read_default_search_space() == {"sm_90": frozenset(chosen)}
 
 
