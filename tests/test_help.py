@@ -80,6 +80,7 @@ def test_query_says_how_to_quote(expression: str, hint: str) -> None:
     [
         ("entries | length", "note: the file has no field length; a function is written length(@)\n"),
         ("entries[?configs[0].tempate=='aten']", "note: the file has no field tempate (did you mean template?)\n"),
+        ("entries[?template=='aten']", "note: template is a field of configs: write configs[0].template\n"),
         ("entries[].{shape: m} | [?shape==`null`]", ""),
     ],
 )

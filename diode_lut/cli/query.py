@@ -94,6 +94,22 @@ def _unknown_fields(expression: dict[str, Any], document: Any) -> Iterator[str]:
             yield f"note: the file has no field {word}{f' (did you mean {close[0]}?)' if close else remedy}"
 
 
+def _misplaced_fields(expression: dict[str, Any], document: Any) -> Iterator[str]:
+    """A remark on each field that a filter compares and its objects lack, where something in them has it."""
+    from jmespath.visitor import TreeInterpreter
+
+    for node in _nodes(expression):
+        if node["type"] != "filter_projection":
+            continue
+        filtered, _, condition = node["children"]
+        rows = [row for row in _items(TreeInterpreter().visit(filtered, document)) if isinstance(row, dict)]
+        own = {name for row in rows for name in row}
+        for word in dict.fromkeys(child["value"] for each in _nodes(condition) for child in _compared(each)):
+            parents = sorted({name for row in rows for name in row if word in _fields_of(row[name])})
+            if word not in own and parents:
+                yield f"note: {word} is a field of {parents[0]}: write {parents[0]}[0].{word}"
+
+
 def _known_fields(expression: dict[str, Any], document: Any) -> set[str]:
     """The fields of the document, and those of objects that the expression itself makes."""
     return _fields_of(document) | {node["value"] for node in _nodes(expression) if node["type"] == "key_val_pair"}
@@ -164,6 +180,6 @@ def query_command(file: Typed, expression: str, form: str) -> None:
             reason += " (numbers are written in backquotes: `64`)"
         raise click.BadParameter(reason, param_hint="JMESPATH") from error
     if found in (None, []):
-        for remark in _unknown_fields(compiled.parsed, document):
+        for remark in (*_unknown_fields(compiled.parsed, document), *_misplaced_fields(compiled.parsed, document)):
             say(printable(remark), err=True)
     _FORMATS[form](found)
