@@ -6,8 +6,10 @@ import pytest
 
 from diode_lut.kernels.config import ATEN
 from diode_lut.selection.dynamic import MAX_SAMPLES, Axis, pieces_over, samples_over
+from diode_lut.selection.models import ModelSource
 from diode_lut.selection.selector import Selector, Tier
-from diode_lut.selection.sources import THRESHOLD, ModelSource, TableSource
+from diode_lut.selection.sources import THRESHOLD
+from diode_lut.selection.tables import TableSource
 from diode_lut.table import Candidate, Entry, Table
 from tests.model.small import H200, MM, SMALL, model
 

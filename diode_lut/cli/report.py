@@ -95,9 +95,9 @@ def report_command(
 
 def _evaluation(chooser: Table | Model, datasets: list[Dataset]) -> Evaluation | None:
     """The evaluation on all problems of the datasets; None without any."""
-    from diode_lut.cli.evaluate import source_of
     from diode_lut.evaluate import evaluate
     from diode_lut.selection.sources import Threshold
+    from diode_lut.selection.tiers import source_of
     from diode_lut.settings import config
 
     if not datasets:

@@ -26,7 +26,8 @@ from diode_lut.programs.launch import Streams, armed, cold, run_program
 from diode_lut.receipt.file import read_receipt
 from diode_lut.receipt.receipt import Receipt
 from diode_lut.receipt.summary import losses
-from diode_lut.selection.sources import TableSource, shown
+from diode_lut.selection.sources import shown
+from diode_lut.selection.tables import TableSource
 from diode_lut.table import read_hardware, read_table
 
 INTERRUPTED = 130
