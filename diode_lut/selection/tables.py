@@ -115,9 +115,9 @@ def _shown_sizes(op: str) -> tuple[str, ...]:
 
 
 def _time(candidate: Candidate, place: int) -> float:
-    """Time of a row's config over that of aten, given its place in the row."""
+    """Time of a row's config over that of aten, given its place in the row; a gain of 0 is less than a permille."""
     gain = candidate.gain_permille
-    return unmeasured_time(place) if gain is None else 1000 / gain
+    return unmeasured_time(place) if gain is None else 1000 / max(gain, 1)
 
 
 def _candidate_text(candidate: Candidate) -> str:
