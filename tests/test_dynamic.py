@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from diode_lut.kernels.config import ATEN
-from diode_lut.selection.dynamic import MAX_SAMPLES, Axis, decide_over, pieces_over, samples_over
+from diode_lut.selection.dynamic import decide_over, pieces_over
 from diode_lut.selection.models import ModelSource
+from diode_lut.selection.samples import MAX_SAMPLES, Axis, samples_over
 from diode_lut.selection.selector import Selector, Tier
 from diode_lut.selection.sources import THRESHOLD
 from diode_lut.selection.tables import TableSource

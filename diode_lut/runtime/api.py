@@ -21,9 +21,9 @@ from diode_lut.selection.catalog import (
     find_tables,
     open_file,
 )
-from diode_lut.selection.dynamic import Axis
 from diode_lut.selection.explanation import Explanation, OverSizes, explain_over
 from diode_lut.selection.explanation import explain as explanation_of
+from diode_lut.selection.samples import Axis
 from diode_lut.selection.selector import Decision, Selector
 from diode_lut.selection.sources import Threshold
 from diode_lut.settings import Settings, config

@@ -23,7 +23,8 @@ from diode_lut.runtime import recorder
 from diode_lut.runtime.choosers import registered
 from diode_lut.selection.catalog import warn_of_useless
 from diode_lut.selection.chooser import CHOOSER, Chooser
-from diode_lut.selection.dynamic import Axis, Piece, decide_over, pieces_over
+from diode_lut.selection.dynamic import Piece, decide_over, pieces_over
+from diode_lut.selection.samples import Axis
 from diode_lut.selection.selector import Decision, Selector
 from diode_lut.selection.sources import Threshold
 from diode_lut.selection.tiers import tiers_for
