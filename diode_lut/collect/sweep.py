@@ -10,7 +10,7 @@ from statistics import median_low
 import torch
 
 from diode_lut.collect import attention
-from diode_lut.collect.gemm import Bench, Times, function_of, make_operands, make_result, matmul_precision
+from diode_lut.collect.gemm import function_of, make_operands, make_result, matmul_precision
 from diode_lut.collect.rounds import Bench
 from diode_lut.collect.search_space import candidates, padded_candidates
 from diode_lut.collect.tasks import Outcome, Task
