@@ -26,12 +26,12 @@ def torch_variables(lines: Iterable[str]) -> set[str]:
 
 
 def runs_in_fork(server: Path, arguments: list[str]) -> bool:
-    """Whether these are a program's, and it can run there."""
+    """Whether these are of a program that needs torch, and it can run there."""
     ours = torch_variables(f"{name}={value}" for name, value in os.environ.items())
     theirs = torch_variables((server / "environ").read_text().split("\0"))
-    is_program = arguments[0] == "-" or arguments[0].endswith(".py") or arguments[2:3] == ["collect"]
+    needs_torch = arguments[2:3] == ["collect"] if arguments[:2] == ["-m", "diode_lut"] else arguments[0] != "-c"
     is_armed_by_path = str(STARTUP) in os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return ours == theirs and is_program and (is_armed_by_path or "DIODE_LUT" not in os.environ)
+    return ours == theirs and needs_torch and (is_armed_by_path or "DIODE_LUT" not in os.environ)
 
 
 def run_in_fork(server: Path, arguments: list[str]) -> int:
