@@ -28,10 +28,9 @@ from diode_lut.selection.catalog import (
     open_table,
     own_paths,
     shipped_paths,
-    tiers_for,
 )
-from diode_lut.selection.chooser import with_choosers
 from diode_lut.selection.sources import shown
+from diode_lut.selection.tiers import tiers_for
 from diode_lut.settings import Settings, autoregister, config, faults_in_environment
 
 
@@ -170,7 +169,7 @@ def devices() -> Iterator[Finding]:
 
 
 def _answering(hardware: Hardware, main: Hardware) -> Iterator[Finding]:
-    tiers = with_choosers(tiers_for(hardware, config.tables, config.tiers), hardware, registered(), config.tiers)
+    tiers = tiers_for(hardware, config.tables, config.tiers, registered())
     yield from _faulty(hardware)
     sources = [(tier.name, source) for tier in tiers for source in tier.sources]
     for tier_name, source in sources:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,6 +24,8 @@ from diode_lut.runtime import snapshot
 from diode_lut.table import read_table, write_table
 from tests.forks import Forks, forks_after
 from tests.startup import sitecustomize
+
+PYTHON_IN_FORK = Path(__file__).parent / "programs" / "python_in_fork.py"
 
 NEEDING_TORCH = (
     "adopt/test_adopt_command.py",
@@ -153,6 +156,18 @@ def after_inductor() -> Iterator[Forks]:
     """Programs in processes of their own, in which Inductor has been imported, and diode_lut has not."""
     with forks_after(INDUCTOR + FOUND_OUT_ONCE) as forks:
         yield forks
+
+
+@pytest.fixture(scope="session")
+def python(after_inductor: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python whose programs need not import Inductor again, where they see no GPU anyway."""
+    import torch
+
+    path = tmp_path_factory.mktemp("bin") / "python"
+    fork = "" if torch.cuda.is_available() else f"-IS {PYTHON_IN_FORK} {after_inductor.pid} "
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} {fork}"$@"\n')
+    path.chmod(0o755)
+    return path
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench_padding import summary
+import pytest
+from bench_padding import main, summary
 from modelbench.records import read
 
 ROOT = Path(__file__).parent.parent
 
 
-def run(out: Path, *options: str) -> str:
-    command = [sys.executable, str(ROOT / "tools" / "bench_padding.py"), "addmm", "--device=cpu", "--tiny"]
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [*command, "--compiles=1", "--alone=1", f"--out={out}", *options],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def run(python: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What the benchmark prints that writes to this file."""
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
+
+    def run(out: Path, *options: str) -> str:
+        arguments = ["addmm", "--device=cpu", "--tiny", "--compiles=1", "--alone=1", f"--out={out}", *options]
+        monkeypatch.setattr(sys, "argv", ["bench_padding.py", *arguments])
+        main()
+        return capsys.readouterr().out
+
+    return run
 
 
-def test_each_compile_is_a_line(tmp_path: Path) -> None:
+def test_each_compile_is_a_line(run: Callable[..., str], tmp_path: Path) -> None:
     """Both compiles are in the results, with a decision, a time and a small error; a second run finds all done."""
     printed = run(out := tmp_path / "padding.jsonl")
     lines = list(read([out]))
@@ -38,7 +41,7 @@ def test_each_compile_is_a_line(tmp_path: Path) -> None:
     assert list(read([out])) == lines
 
 
-def test_no_time_is_no_compile(tmp_path: Path) -> None:
+def test_no_time_is_no_compile(run: Callable[..., str], tmp_path: Path) -> None:
     """Without time left no compile is started."""
     run(out := tmp_path / "padding.jsonl", "--seconds=0")
     assert not out.exists()

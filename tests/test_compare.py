@@ -35,7 +35,7 @@ for _ in range(9):
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="compiles")
-def test_a_program_is_compared(tmp_path: Path) -> None:
+def test_a_program_is_compared(tmp_path: Path, python: Path) -> None:
     """A page and figures tell the times of the runs, of the steps that were printed, and of each GEMM."""
     from diode_lut.domain.hardware import detect_hardware
 
@@ -45,7 +45,7 @@ def test_a_program_is_compared(tmp_path: Path) -> None:
     (tmp_path / "own.json").write_text(json.dumps(table))
     (tmp_path / "program.py").write_text(PROGRAM)
     options = ("--table", "own.json", "--repetitions", "2", "--output", "page.html")
-    done = run("compare", *options, "--", sys.executable, "program.py", cwd=tmp_path)
+    done = run("compare", *options, "--", str(python), "program.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     assert "step time: no difference beyond noise" in done.stderr

@@ -16,7 +16,6 @@ from typing import Any
 
 import click
 import pytest
-import torch
 
 import diode_lut
 from diode_lut.cli import COMMANDS
@@ -28,7 +27,6 @@ from diode_lut.settings import _SETTINGS
 from tests.adopt.contributions import contribute
 from tests.distill import synthetic
 from tests.documents import PAGES, README, ROOT, blocks, sections
-from tests.forks import Forks
 
 NOT_RUN = {
     "README.md": 2,
@@ -48,20 +46,6 @@ ENVIRONMENT = {
     "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]]),
     "USER": "nobody",
 }
-
-
-PYTHON = ROOT / "tests" / "programs" / "python_in_fork.py"
-
-
-@pytest.fixture
-def python_in_forks(after_inductor: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs of documents need not import torch again, where they see no GPU anyway."""
-    if not torch.cuda.is_available():
-        (tmp_path / "bin").mkdir()
-        python = tmp_path / "bin" / "python"
-        python.write_text(f'#!/bin/sh\nexec {sys.executable} -IS {PYTHON} {after_inductor.pid} "$@"\n')
-        python.chmod(0o755)
-        monkeypatch.setitem(ENVIRONMENT, "PATH", os.pathsep.join([str(python.parent), ENVIRONMENT["PATH"]]))
 
 
 def run(script: str, directory: Path) -> str:
@@ -155,14 +139,14 @@ PREPARATIONS: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="no jq")
-@pytest.mark.usefixtures("python_in_forks")
 @pytest.mark.parametrize("document", [README, *PAGES], ids=lambda path: path.name)
-def test_blocks_run_as_written(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_run_as_written(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: Path) -> None:
     """A document's commands and programs run one after the other, and what is shown as output is in theirs."""
     found = blocks(document)
     directory = tmp_path / "work"
     directory.mkdir()
     shutil.copytree(ROOT / "tables", directory / "tables")
+    monkeypatch.setitem(ENVIRONMENT, "PATH", os.pathsep.join([str(python.parent), ENVIRONMENT["PATH"]]))
     monkeypatch.setitem(ENVIRONMENT, "XDG_CONFIG_HOME", str(directory / "config"))
     if document.name == "exchange.md":
         monkeypatch.setitem(ENVIRONMENT, "TORCHINDUCTOR_CACHE_DIR", str(directory / "torchinductor"))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from diode_lut.kernels.config import ATEN
-from diode_lut.selection.dynamic import MAX_SAMPLES, Axis, pieces_over, samples_over
+from diode_lut.selection.dynamic import decide_over, pieces_over
+from diode_lut.selection.models import ModelSource
+from diode_lut.selection.samples import MAX_SAMPLES, Axis, samples_over
 from diode_lut.selection.selector import Selector, Tier
-from diode_lut.selection.sources import THRESHOLD, ModelSource, TableSource
+from diode_lut.selection.sources import THRESHOLD
+from diode_lut.selection.tables import TableSource
 from diode_lut.table import Candidate, Entry, Table
 from tests.model.small import H200, MM, SMALL, model
 
@@ -33,3 +36,11 @@ def test_sizes_for_which_a_row_names_the_library() -> None:
     tiers = [Tier("user", (TableSource(Table(H200, rows)),)), Tier("model", (ModelSource(model(), H200),))]
     pieces = pieces_over(Selector(H200, tiers), MM, Axis(("m",), 1, 8192), THRESHOLD, 3, library=True)
     assert [(piece.high, piece.config) for piece in pieces] == [(63, SMALL), (None, ATEN)]
+
+
+def test_a_row_whose_config_gains_nothing() -> None:
+    """A gain of 0, which a row may have, is a config that is never taken where another one serves."""
+    row = Entry("mm", None, None, None, None, (1, 8192), None, None, (Candidate(SMALL, 0), Candidate(ATEN, 1000)))
+    selector = Selector(H200, [Tier("user", (TableSource(Table(H200, [row])),))])
+    decision = decide_over(selector, MM, [Axis(("m",), 1, 8192)], THRESHOLD, padding=False)
+    assert decision.configs == (ATEN,)

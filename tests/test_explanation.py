@@ -9,8 +9,10 @@ import pytest
 
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.selection.explanation import explain
+from diode_lut.selection.models import ModelSource
 from diode_lut.selection.selector import Selector, Tier
-from diode_lut.selection.sources import ModelSource, TableSource, Threshold
+from diode_lut.selection.sources import Threshold
+from diode_lut.selection.tables import TableSource
 from diode_lut.table import Candidate, Entry, Table, read_table
 from tests.model.small import H200, MM, model
 

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from diode_lut.selection.catalog import find_hardware, tiers_for
+from diode_lut.selection.catalog import find_hardware
+from diode_lut.selection.tiers import tiers_for
 from tests.documents import ROOT
 
 WHOSE = {"its own": ["{gpu}"], "the H100's": ["h100"], "the H200's": ["h200"], "none": []}

@@ -15,7 +15,7 @@ from typing import IO, NamedTuple
 import pytest
 
 from diode_lut.programs.launch import STARTUP
-from diode_lut.receipt.file import read_receipt
+from diode_lut.receipt.read import read_receipt
 from tests.commands import run, running, started
 from tests.forks import ROOT, environment
 

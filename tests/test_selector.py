@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
+from diode_lut.selection.models import ModelSource
 from diode_lut.selection.selector import ABSTAIN, Selector, Tier
-from diode_lut.selection.sources import ModelSource, TableSource
+from diode_lut.selection.tables import TableSource
 from diode_lut.settings import TIERS
 from diode_lut.table import Candidate, Entry, Table, read_table
 from tests.model import small

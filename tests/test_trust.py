@@ -11,7 +11,8 @@ import pytest
 from diode_lut.domain.hardware import Hardware
 from diode_lut.io.log import warn_once
 from diode_lut.io.permissions import distrust
-from diode_lut.selection.catalog import distrusted, find_tables, tiers_for
+from diode_lut.selection.catalog import distrusted, find_tables
+from diode_lut.selection.tiers import tiers_for
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 ATEN = {"configs": [{"template": "aten"}]}

@@ -35,7 +35,8 @@ from score_dynamic import families_in
 from torch._dynamo.utils import counters
 
 import diode_lut
-from diode_lut.collect.gemm import Bench, make_operands
+from diode_lut.collect.gemm import make_operands
+from diode_lut.collect.rounds import Bench
 from diode_lut.domain.problem import Problem
 
 DATASET = Path(__file__).parents[1] / "tables" / "datasets" / "nvidia-h200-models.msgpack.zst"

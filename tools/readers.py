@@ -27,10 +27,11 @@ from diode_lut.exchange.content import Facts
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.header import KEY, header_text, metadata_of, read_model_hardware
 from diode_lut.model.weights import read_model, write_model
-from diode_lut.receipt.file import decode_receipt, read_receipt, receipt_bytes
+from diode_lut.receipt.read import decode_receipt, read_receipt
 from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Unfused, Versions
 from diode_lut.receipt.summary import as_json as receipt_as_json
 from diode_lut.receipt.summary import as_text as receipt_as_text
+from diode_lut.receipt.write import receipt_bytes
 from diode_lut.table import Candidate, Entry, Table, read_hardware, read_table, to_bytes
 from diode_lut.table.check import check_file
 from diode_lut.table.table import as_text

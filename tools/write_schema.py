@@ -32,8 +32,8 @@ from diode_lut.domain.problem import (
 )
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.template import Parameter, Template
-from diode_lut.receipt.file import EARLIER_NAMES
-from diode_lut.receipt.file import VERSION as RECEIPT_VERSION
+from diode_lut.receipt.read import EARLIER_NAMES
+from diode_lut.receipt.write import VERSION as RECEIPT_VERSION
 from diode_lut.settings import TIERS
 from diode_lut.table.canonical import PROVENANCE, SCHEMA_NAMES, SCHEMA_VERSION
 from diode_lut.table.wire import FORMATS, MAX_ATEN_NS, MAX_CONFIGS, MAX_ENTRIES, MAX_GAIN_PERMILLE

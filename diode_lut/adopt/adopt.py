@@ -21,7 +21,7 @@ from diode_lut.domain.hardware import Hardware, slug
 from diode_lut.domain.problem import NO_EPILOGUE, Problem
 from diode_lut.evaluate import evaluate
 from diode_lut.kernels.config import BASELINES
-from diode_lut.selection.sources import TableSource
+from diode_lut.selection.tables import TableSource
 from diode_lut.table import Table, write_table
 
 BATCH = 64

@@ -23,7 +23,7 @@ from diode_lut.model.header import SUFFIX
 from diode_lut.model.training_set import Split
 from diode_lut.model.weights import write_model
 from diode_lut.selection.catalog import open_table
-from diode_lut.selection.sources import TableSource
+from diode_lut.selection.tables import TableSource
 from diode_lut.table.read import read_bytes
 
 _WIDTH = 120

@@ -22,7 +22,9 @@ from diode_lut.evaluate import evaluate
 from diode_lut.model.header import SUFFIX
 from diode_lut.model.training_set import TEST, TRAIN, Split
 from diode_lut.selection.catalog import open_model
-from diode_lut.selection.sources import ModelSource, Source, TableSource
+from diode_lut.selection.models import ModelSource
+from diode_lut.selection.sources import Source
+from diode_lut.selection.tables import TableSource
 from diode_lut.table import Entry, Table
 from diode_lut.table.canonical import key_text, winner_text
 from diode_lut.table.position import Fault

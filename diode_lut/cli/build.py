@@ -106,7 +106,8 @@ def build_command(
 def _pruning(model: Model) -> Pruning:
     """Pruning with the model's answers, where they pass the thresholds of the settings."""
     from diode_lut.build import Pruning
-    from diode_lut.selection.sources import ModelSource, Threshold
+    from diode_lut.selection.models import ModelSource
+    from diode_lut.selection.sources import Threshold
     from diode_lut.settings import config
 
     threshold = Threshold.of(config)

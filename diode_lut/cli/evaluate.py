@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from diode_lut.evaluate import Evaluation
     from diode_lut.model.ranking import Model
     from diode_lut.selection.sources import Source
-    from diode_lut.table import Table
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _WIDTH = 120
@@ -134,6 +133,7 @@ def _subject(
     from diode_lut.cli.inputs import read_datasets_alike, read_datasets_answered_by
     from diode_lut.selection.catalog import is_model, open_model, open_table
     from diode_lut.selection.chooser import Chooser, ChooserSource, load_function
+    from diode_lut.selection.tiers import source_of
 
     if function is not None:
         chooser = Chooser(load_function(function), function)
@@ -153,14 +153,6 @@ def _subject(
     return _Subject("table", table_file.path.name, source_of(table), table.hardware), datasets
 
 
-def source_of(chooser: Table | Model) -> Source:
-    """What answers as the table or model does."""
-    from diode_lut.selection.sources import ModelSource, TableSource
-    from diode_lut.table import Table
-
-    return TableSource(chooser) if isinstance(chooser, Table) else ModelSource(chooser, chooser.hardware)
-
-
 def _measured(source: Source, everything: bool, records: Iterable[Record]) -> Iterable[Record]:
     """The records to evaluate on.
 
@@ -168,7 +160,8 @@ def _measured(source: Source, everything: bool, records: Iterable[Record]) -> It
     unseen problems.
     """
     from diode_lut.dataset.pack import combined
-    from diode_lut.selection.sources import ModelSource, TableSource
+    from diode_lut.selection.models import ModelSource
+    from diode_lut.selection.tables import TableSource
 
     if isinstance(source, TableSource):
         return records

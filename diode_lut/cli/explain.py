@@ -27,7 +27,7 @@ from diode_lut.domain.problem import (
 )
 
 if TYPE_CHECKING:
-    from diode_lut.selection.dynamic import Axis
+    from diode_lut.selection.samples import Axis
 
 
 class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic in some releases of click
@@ -36,7 +36,7 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
     name = "SIZE=LOW:HIGH"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Axis:
-        from diode_lut.selection.dynamic import Axis
+        from diode_lut.selection.samples import Axis
 
         found = re.fullmatch(r"([bmnk])=(\d{1,10}):(\d{1,10})?", value)
         low, high = (int(found[2]), int(found[3]) if found[3] else None) if found else (0, None)

@@ -95,9 +95,9 @@ def report_command(
 
 def _evaluation(chooser: Table | Model, datasets: list[Dataset]) -> Evaluation | None:
     """The evaluation on all problems of the datasets; None without any."""
-    from diode_lut.cli.evaluate import source_of
     from diode_lut.evaluate import evaluate
     from diode_lut.selection.sources import Threshold
+    from diode_lut.selection.tiers import source_of
     from diode_lut.settings import config
 
     if not datasets:
@@ -123,7 +123,7 @@ def _beside(typed: Typed, datasets: list[Dataset], link: str) -> Side:
 def _asked(receipts: tuple[Typed, ...], hardware: Hardware) -> list[Asked]:
     """What programs asked for on devices of this architecture, the most frequent first; ReceiptError if nothing."""
     from diode_lut.domain.errors import ReceiptError
-    from diode_lut.receipt.file import read_receipt
+    from diode_lut.receipt.read import read_receipt
     from diode_lut.receipt.receipt import merge_receipts
     from diode_lut.report import Asked
 
@@ -165,8 +165,9 @@ def receipt_command(files: tuple[Typed, ...], output: Path | None, form: str) ->
     how many calls each table and model answered, and the misses, by the time that they may have cost: an estimate from
     a roofline and from what the model expects to save. `collect --problems` takes receipts.
     """
-    from diode_lut.receipt.file import read_receipt, receipt_bytes
+    from diode_lut.receipt.read import read_receipt
     from diode_lut.receipt.receipt import merge_receipts
+    from diode_lut.receipt.write import receipt_bytes
 
     merged = merge_receipts(read_receipt(*each[:2]) for each in files)
     if output is not None:

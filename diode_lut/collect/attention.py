@@ -16,9 +16,9 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from diode_lut.collect.exact_attention import Check, Exact
-from diode_lut.collect.gemm import Bench, matmul_precision
+from diode_lut.collect.gemm import matmul_precision
 from diode_lut.collect.modifications import MASK_MODS, SCORE_MODS, Modification, captured_by, with_captured
-from diode_lut.collect.rounds import medians
+from diode_lut.collect.rounds import Bench, medians
 from diode_lut.collect.search_space import candidates
 from diode_lut.collect.tasks import Outcome, Task
 from diode_lut.collect.watch import Watch

@@ -14,7 +14,6 @@ import torch
 from diode_lut.collect import attention
 from diode_lut.collect.gemm import (
     EPILOGUES,
-    Bench,
     exact_result,
     make_operands,
     make_result,
@@ -22,7 +21,7 @@ from diode_lut.collect.gemm import (
     matmul_precision,
     with_epilogue,
 )
-from diode_lut.collect.rounds import medians
+from diode_lut.collect.rounds import Bench, medians
 from diode_lut.collect.search_space import other_compiler_options, other_groups
 from diode_lut.collect.sweep import Launch, aten_launch
 from diode_lut.collect.tasks import Outcome, Task

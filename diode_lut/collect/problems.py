@@ -35,7 +35,7 @@ from diode_lut.domain.problem import (
 )
 from diode_lut.domain.spelling import dtype_of, layout_of
 from diode_lut.io.files import has_more_values, read_at_most
-from diode_lut.receipt.file import decode_receipt
+from diode_lut.receipt.read import decode_receipt
 from diode_lut.receipt.receipt import Receipt
 from diode_lut.receipt.summary import losses
 from diode_lut.table import Entry, Table

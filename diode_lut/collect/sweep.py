@@ -10,7 +10,8 @@ from statistics import median_low
 import torch
 
 from diode_lut.collect import attention
-from diode_lut.collect.gemm import Bench, function_of, make_operands, make_result, matmul_precision
+from diode_lut.collect.gemm import function_of, make_operands, make_result, matmul_precision
+from diode_lut.collect.rounds import Bench
 from diode_lut.collect.search_space import candidates, padded_candidates
 from diode_lut.collect.tasks import Outcome, Task
 from diode_lut.collect.watch import Watch
@@ -20,7 +21,8 @@ from diode_lut.domain.hardware import Hardware, detect_hardware
 from diode_lut.domain.problem import ATTENTION, Problem
 from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.padded import PaddedKernel, Padding
-from diode_lut.inductor.standalone import Kernel, Lowering, Specialization, lowering, shares_kernels
+from diode_lut.inductor.specialization import Specialization, shares_kernels
+from diode_lut.inductor.standalone import Kernel, Lowering, lowering
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
 from diode_lut.kernels.padding import padded

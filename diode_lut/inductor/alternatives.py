@@ -19,7 +19,8 @@ from diode_lut.inductor.answer import Build, CannotRun, runnable
 from diode_lut.inductor.dispatch import Branches, branches
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.kernels.config import Config
-from diode_lut.selection.dynamic import Axis, Piece
+from diode_lut.selection.dynamic import Piece
+from diode_lut.selection.samples import Axis
 from diode_lut.selection.selector import Decision
 
 

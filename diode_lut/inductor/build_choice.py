@@ -26,7 +26,7 @@ from torch._inductor.select_algorithm import TritonTemplate, TritonTemplateCalle
 from torch._inductor.template_heuristics.params import DictKernelTemplateParams
 from torch._inductor.template_heuristics.registry import get_template_heuristic
 from torch._inductor.template_heuristics.triton import GemmConfig
-from torch._inductor.utils import _use_autotune_backend, is_gpu, sympy_product, use_triton_tma_template
+from torch._inductor.utils import _use_autotune_backend, is_gpu, sympy_product
 from torch._inductor.virtualized import V
 
 from diode_lut.domain.hardware import detect_hardware
@@ -35,12 +35,12 @@ from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.names import UIDS
 from diode_lut.inductor.problems import TORCH_DTYPES
 from diode_lut.inductor.scaling import scaling_options
+from diode_lut.inductor.tma import tma_legal
 from diode_lut.inductor.versions import (
     indexes_in_64_bits,
     is_batch_invariant,
     loads_epilogues_with_tma,
     splits_large_batches,
-    stores_with_tma,
 )
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import Config
@@ -49,9 +49,6 @@ from diode_lut.kernels.triton_gemm import accumulator_registers, registers
 
 _MAX_GRID_Y = 65535
 """The limit of CUDA and of ROCm on the second dimension of a launch."""
-
-_DESCRIPTOR_BYTES = 16
-"""The alignment of addresses in a tensor descriptor."""
 
 _SUBGRAPH_SETTINGS = {"max_autotune": False, "max_autotune_gemm": False, "max_autotune_gemm_backends": "ATEN"}
 """The settings with which Inductor lowers a choice that is a graph of its own."""
@@ -145,7 +142,7 @@ def _triton(
     inputs = _with_fixed_layouts(inputs, op)
     if not indexes_in_64_bits() and not _fits_32_bits(inputs):
         raise CannotRun("a matrix has more elements than this template can index")
-    if config.kernel.tma and not _tma_legal(inputs):
+    if config.kernel.tma and not tma_legal(inputs):
         raise CannotRun("tensor descriptors cannot describe these matrices")
     heuristic: Any = copy.copy(get_template_heuristic(template.uid, str(inputs.device_type), op))
     heuristic.should_scale_configs = False
@@ -238,42 +235,6 @@ def _fits_32_bits(inputs: MMKernelInputs) -> bool:
     """Whether 32 bits index every element of the operands and of the result; sizes that may change are guarded."""
     result = ir.Buffer(name="result", layout=inputs.output_layout(flexible=False))
     return bool(SIMDScheduling.can_use_32bit_indexing(sympy_product(result.get_size()), [*inputs.nodes(), result]))
-
-
-def _tma_legal(inputs: MMKernelInputs) -> bool:
-    """Whether tensor descriptors can describe A, B and C, and the template would read their order off rightly."""
-    a, b = inputs.mat1mat2()
-    if stores_with_tma():
-        return False  # an epilogue may then read a result that is never stored, and does not compile
-    with inductor_config.patch({"triton.enable_persistent_tma_matmul": True}):
-        if not use_triton_tma_template(a, b, output_layout=inputs.output_layout(flexible=False)):
-            return False
-    return all(_order_is_plain(node) and _stays_aligned(node) and _rows_are_apart(node) for node in (a, b))
-
-
-def _order_is_plain(node: Any) -> bool:
-    """Whether ``is_transposed``, by which the template goes, is right: with padding or a single row it may not be."""
-    return bool(node.get_stride()[0 if node.get_layout().is_transposed() else 1] == 1)
-
-
-def _rows_are_apart(node: Any) -> bool:
-    """Whether no two rows (columns, where column-major) share memory: expanded matrices are untested with TMA."""
-    size, stride = node.get_size(), node.get_stride()
-    inner = 0 if node.get_layout().is_transposed() else 1
-    return bool(V.graph.sizevars.statically_known_true(stride[1 - inner] >= size[inner]))
-
-
-def _stays_aligned(node: Any) -> bool:
-    """Whether all rows (columns, where column-major) start on 16-byte boundaries whatever value a dynamic size takes.
-
-    Inductor looks at the hints of sizes, and at where an input begins, but not at where a view of one does.
-    """
-    itemsize = node.get_dtype().itemsize
-    steps = [step for step in node.get_stride() if step != 1]
-    return all(
-        V.graph.sizevars.statically_known_multiple_of(number * itemsize, _DESCRIPTOR_BYTES)
-        for number in (node.get_layout().offset, *steps)
-    )
 
 
 def _decompose_k(config: Config, inputs: MMKernelInputs) -> ir.ChoiceCaller:

@@ -22,7 +22,7 @@ from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.names import KWARGS, TEMPLATE_OF_UID, UIDS
 from diode_lut.inductor.problems import axes, problem_of
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.selection.dynamic import Axis
+from diode_lut.selection.samples import Axis
 
 MKL_LINEAR, ONEDNN_LINEAR = "_mkl_linear", "_linear_pointwise"
 """Inductor's names of the library calls for a matmul with a frozen weight."""

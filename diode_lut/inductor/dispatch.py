@@ -21,7 +21,8 @@ from torch._inductor.virtualized import V
 
 from diode_lut.inductor.answer import Build, CannotRun, runnable
 from diode_lut.inductor.switch import leave
-from diode_lut.selection.dynamic import Axis, Piece
+from diode_lut.selection.dynamic import Piece
+from diode_lut.selection.samples import Axis
 
 
 class Branches(NamedTuple):

@@ -14,7 +14,7 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from diode_lut.domain.problem import MAX_SIZE, OP_SIZES
-from diode_lut.selection.dynamic import Axis
+from diode_lut.selection.samples import Axis
 
 
 def axes_of(op: str, a: tuple[Any, ...], b: tuple[Any, ...], env: ShapeEnv) -> tuple[Axis, ...]:

@@ -30,7 +30,7 @@ from diode_lut.inductor.versions import hint_of
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.padding import PADDED_OPS, needed_pad, pad_multiple, padded
-from diode_lut.selection.dynamic import Axis
+from diode_lut.selection.samples import Axis
 from diode_lut.selection.selector import Decision
 
 _OPS = {getattr(torch.ops.aten, op).default: op for op in PADDED_OPS}

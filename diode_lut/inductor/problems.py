@@ -19,7 +19,7 @@ from diode_lut.domain.problem import FLOAT8, NO_VARIANT, OPS, ROW_BYTES, SCALED,
 from diode_lut.domain.variants import RESULT_DTYPES, Scaling
 from diode_lut.inductor.dynamic import axes_of
 from diode_lut.inductor.snapshot import snapshot
-from diode_lut.selection.dynamic import Axis
+from diode_lut.selection.samples import Axis
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,9 @@ from diode_lut.domain.errors import let_pass
 from diode_lut.inductor.switch import Unanswered, is_off, lacks_answers_for_another
 from diode_lut.inductor.trace import trace_graph
 from diode_lut.io.log import warn_once
-from diode_lut.receipt.file import decode_receipt, receipt_bytes
+from diode_lut.receipt.read import decode_receipt
 from diode_lut.receipt.receipt import Receipt
+from diode_lut.receipt.write import receipt_bytes
 from diode_lut.runtime import recorder
 
 _KEPT = "_diode_lut"

@@ -1,13 +1,12 @@
 """Inductor's kernels outside a compile, as functions to call: the choices that the hook returns, for measuring.
 
-A kernel is made with the sizes of one problem as constants, as users will run it. Or it takes sizes as arguments, and
-only a Specialization is known about them, so that it is compiled once for many problems. All else is the same.
+A kernel is made with the sizes of one problem as constants, as users will run it, or for all problems of a
+Specialization, with sizes as arguments. All else is the same.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -29,18 +28,16 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from diode_lut.domain.errors import let_pass
-from diode_lut.domain.problem import BATCHED, ITEMSIZES, NO_VARIANT, SCALED, Problem, contiguous_align
+from diode_lut.domain.problem import BATCHED, NO_VARIANT, Problem
 from diode_lut.domain.variants import Scaling
 from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.names import failure_reason
-from diode_lut.inductor.problems import TORCH_DTYPES, operand_dtypes
+from diode_lut.inductor.problems import TORCH_DTYPES
+from diode_lut.inductor.specialization import MAX_BATCH, Shape, Specialization, packed
 from diode_lut.kernels.config import Config
 from diode_lut.settings import config as settings
 
 log = logging.getLogger(__name__)
-
-MAX_BATCH = 65535
-"""The largest batch that a kernel for many problems serves: more takes another launch grid."""
 
 COMPILE_LIMIT_S = 120.0
 """Maximum time for compiling a kernel, in seconds."""
@@ -50,49 +47,6 @@ _HINTS = (7, 1009, 101, 13)
 
 _MAX_STEPS = 2**24 - 1
 """Maximum of M, N and K in steps, so that Inductor knows that they fit in 32 bits, as TMA requires."""
-
-_MAX_ELEMENTS = 2**31 - 1
-"""Maximum number of elements of a tensor, so that kernels made for small hints, with 32-bit indices, reach all."""
-
-
-class Specialization(NamedTuple):
-    """What a compiler must know of a problem whose operands are packed; problems that agree in it share kernels.
-
-    ``units`` are divisors of M, N and K that the compiler knows: powers of two, up to the number of elements in 16
-    bytes, which is what a thread reads at once. ``even_k`` is the block size along K if that divides K, else 0.
-    ``one_step`` is K if a block is at least as long, so that there is no loop to be pipelined, else 0.
-    """
-
-    op: str
-    dtype: str
-    layout: str
-    units: tuple[int, int, int]
-    even_k: int
-    one_step: int
-    variant: str = NO_VARIANT
-
-    @classmethod
-    def of(cls, problem: Problem, config: Config) -> Specialization:
-        """How ``config``, of a Triton template, is compiled for ``problem``, which must be able to share kernels."""
-        vector = 16 // ITEMSIZES[problem.dtype]
-        m, n, k = (math.gcd(size, vector) for size in (problem.m, problem.n, problem.k))
-        block_k = config.tiles.block_k
-        units = (m if problem.layout[0] == "t" else 1, n, k)  # a row-major A is not read along M
-        even_k, one_step = (problem.k % block_k == 0) * block_k, (problem.k <= block_k) * problem.k
-        return cls(problem.op, problem.dtype, problem.layout, units, even_k, one_step, problem.variant)
-
-    @property
-    def steps(self) -> tuple[int, int, int, int]:
-        """What B, M, N and K are multiples of."""
-        m, n, k = self.units
-        return 1, m, n, max(k, self.even_k)
-
-
-def shares_kernels(problem: Problem) -> bool:
-    """Whether kernels with sizes as arguments can compute it: its operands are packed, neither many nor large."""
-    b, m, n, k = problem.sizes
-    packed = problem.align == contiguous_align(problem.dtype, problem.layout, m, n, k, b)
-    return packed and b <= MAX_BATCH and b * max(m * k, k * n, m * n) <= _MAX_ELEMENTS
 
 
 class Kernel:
@@ -190,36 +144,6 @@ class Subgraph(NamedTuple):
         return lambda operands: self.caller._compiled_module.call(list(operands))[0]
 
 
-class Shape(NamedTuple):
-    """Type, size and stride of a tensor."""
-
-    dtype: torch.dtype
-    size: Sequence[Any]
-    stride: Sequence[Any]
-
-
-def _packed(specialization: Specialization, b: Any, m: Any, n: Any, k: Any) -> list[Shape]:
-    """The shapes of what ``make_operands`` makes: the bias, if the op has one, A and B; of scaled_mm also of scales."""
-    batched, letters = specialization.op in BATCHED, specialization.layout
-    type_a, type_b = operand_dtypes(specialization.dtype)
-
-    def matrix(dtype: torch.dtype, rows: Any, columns: Any, letter: str) -> Shape:
-        stride = (columns, 1) if letter == "n" else (1, rows)
-        if batched:
-            return Shape(dtype, (b, rows, columns), (rows * columns, *stride))
-        return Shape(dtype, (rows, columns), stride)
-
-    operands = [matrix(type_a, m, k, letters[0]), matrix(type_b, k, n, letters[1])]
-    if specialization.op in SCALED:
-        scaling = Scaling.of(specialization.variant)
-        rows, columns = (m, n) if scaling.per == "row" else (1, 1)
-        scales = [matrix(torch.float32, rows, 1, "n"), matrix(torch.float32, 1, columns, "n")]
-        bias = [Shape(TORCH_DTYPES[scaling.result], (n,), (1,))] if scaling.bias else []
-        return [*operands, *scales, *bias]
-    of_bias = {"addmm": [Shape(type_a, (n,), (1,))], "baddbmm": [matrix(type_a, m, n, "n")]}
-    return [*of_bias.get(specialization.op, []), *operands]
-
-
 @contextmanager
 def lowering(device: torch.device) -> Iterator[Lowering]:
     """The state in which Inductor makes kernels, inside the compile of an empty graph, with its compile workers ready.
@@ -270,7 +194,7 @@ class Lowering:
         if specialization not in self._inputs:
             sizes = [step * symbol for step, symbol in zip(specialization.steps, self._symbols, strict=True)]
             sizes[-1] = specialization.one_step or sizes[-1]
-            self._inputs[specialization] = self._make_inputs(specialization.variant, _packed(specialization, *sizes))
+            self._inputs[specialization] = self._make_inputs(specialization.variant, packed(specialization, *sizes))
         caller = _caller(config, self._inputs[specialization], specialization.op, specialization.variant)
         if not isinstance(caller, TritonTemplateCaller):
             return None

@@ -13,9 +13,10 @@ from diode_lut.domain.errors import ReceiptError
 from diode_lut.io.files import require_writable, write_atomically
 from diode_lut.programs.launch import INHERITED, Ended, Streams, armed, run_program
 from diode_lut.programs.savings import EXPECTED, MEASURED, UNKNOWN, savings
-from diode_lut.receipt.file import read_receipt, receipt_bytes
+from diode_lut.receipt.read import read_receipt
 from diode_lut.receipt.receipt import Receipt, merge_receipts
 from diode_lut.receipt.summary import Loss, losses
+from diode_lut.receipt.write import receipt_bytes
 from diode_lut.selection.sources import shown
 
 _NAMED = 3

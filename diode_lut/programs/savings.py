@@ -18,8 +18,9 @@ from diode_lut.domain.problem import NO_EPILOGUE, OP_SIZES, Problem
 from diode_lut.kernels.config import baseline
 from diode_lut.receipt.receipt import Device, Hit, Receipt
 from diode_lut.receipt.summary import losses, roofline_ns
-from diode_lut.selection.catalog import is_model, open_model, open_table
-from diode_lut.selection.sources import THRESHOLD, ModelSource, Source, TableSource
+from diode_lut.selection.catalog import open_file
+from diode_lut.selection.sources import THRESHOLD, Source
+from diode_lut.selection.tiers import source_of
 from diode_lut.table import Entry
 
 MEASURED, EXPECTED, UNKNOWN = "measured", "expected", "unknown"
@@ -67,7 +68,7 @@ def _sources(hardware: Hardware, device: Device) -> Iterator[tuple[str, Source]]
     for source in device.sources:
         path = Path(source.path)
         try:
-            opened = ModelSource(open_model(path), hardware) if is_model(path) else TableSource(open_table(path))
+            opened = source_of(open_file(path), hardware)
         except DiodeLutError:
             continue  # the receipt outlives its tables
         if opened.digest == source.digest:

@@ -23,10 +23,11 @@ from diode_lut.io.resources import own_directory, own_tables_directory
 from diode_lut.kernels.config import Config
 from diode_lut.programs.account import Run, counted, named_gemms, run_with_receipt
 from diode_lut.programs.launch import Streams, armed, cold, run_program
-from diode_lut.receipt.file import read_receipt
+from diode_lut.receipt.read import read_receipt
 from diode_lut.receipt.receipt import Receipt
 from diode_lut.receipt.summary import losses
-from diode_lut.selection.sources import TableSource, shown
+from diode_lut.selection.sources import shown
+from diode_lut.selection.tables import TableSource
 from diode_lut.table import read_hardware, read_table
 
 INTERRUPTED = 130

@@ -19,8 +19,8 @@ from diode_lut.domain.printable import as_lines
 from diode_lut.domain.problem import EPILOGUES, NO_EPILOGUE, Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import baseline
-from diode_lut.receipt.file import hardware_to_json, versions_to_json
 from diode_lut.receipt.receipt import Device, Receipt, Source, Versions
+from diode_lut.receipt.write import hardware_to_json, versions_to_json
 from diode_lut.settings import TIERS
 
 TYPICAL_PERMILLE = 1100

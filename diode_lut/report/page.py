@@ -26,7 +26,8 @@ from diode_lut.evaluate import MISS, REGRET_CLASSES, REGRET_LIMITS, Case, Evalua
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN
 from diode_lut.model.ranking import Model
-from diode_lut.selection.sources import ModelSource, TableSource, Threshold
+from diode_lut.selection.sources import Threshold
+from diode_lut.selection.tiers import source_of
 from diode_lut.settings import config
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.table.canonical import canonical_order, key_text
@@ -185,8 +186,7 @@ def _asked(asked: Asked, sides: Sequence[Side], kinds: Sequence[Kind]) -> Plain:
 
 def _answer(chooser: Table | Model, problem: Problem) -> str | None:
     """The first config of the answer; None if there is none."""
-    source = TableSource(chooser) if isinstance(chooser, Table) else ModelSource(chooser, chooser.hardware)
-    answer = source.ask(problem, Threshold.of(config), padding=config.pad)
+    answer = source_of(chooser).ask(problem, Threshold.of(config), padding=config.pad)
     return str(answer.configs[0]) if answer is not None and answer.configs else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diode_lut.domain.errors import SettingError
 from diode_lut.domain.hardware import Hardware, detect_hardware
@@ -19,20 +19,14 @@ from diode_lut.selection.catalog import (
     find_hardware,
     find_path,
     find_tables,
-    is_model,
-    open_model,
-    open_table,
+    open_file,
 )
-from diode_lut.selection.dynamic import Axis
 from diode_lut.selection.explanation import Explanation, OverSizes, explain_over
 from diode_lut.selection.explanation import explain as explanation_of
+from diode_lut.selection.samples import Axis
 from diode_lut.selection.selector import Decision, Selector
 from diode_lut.selection.sources import Threshold
 from diode_lut.settings import Settings, config
-
-if TYPE_CHECKING:
-    from diode_lut.model.ranking import Model
-    from diode_lut.table import Table
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -55,7 +49,7 @@ def register_table(name_or_path: str) -> None:
     same file wherever the process goes.
     """
     path = find_path(name_or_path).absolute()
-    _open(path)
+    open_file(path)
     config.add_table(name_or_path, str(path))
 
 
@@ -97,15 +91,11 @@ def explanation_over(
 def _selector(hardware: Hardware | str | None, file: Path | None, settings: Settings) -> Selector:
     if file is None:
         return selector_for(_hardware(hardware, settings), settings, registered())
-    opened = _open(file)
+    opened = open_file(file)
     mine = TableFile(file, opened.hardware, shipped=False)
     called = isinstance(hardware, str) and mine.called(hardware)
     device = mine.hardware if called else _hardware(hardware, settings)
     return selector_with(opened, device, settings, registered())
-
-
-def _open(path: Path) -> Table | Model:
-    return open_model(path) if is_model(path) else open_table(path)
 
 
 def _hardware(hardware: Hardware | str | None, settings: Settings) -> Hardware:

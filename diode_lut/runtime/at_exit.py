@@ -68,7 +68,7 @@ def _write_from_child(own_receipt: Callable[[], Receipt]) -> None:
 def _write(own_receipt: Callable[[], Receipt], *, child: bool) -> None:
     if config.receipt is None:
         return
-    from diode_lut.receipt.file import receipt_bytes
+    from diode_lut.receipt.write import receipt_bytes
 
     receipt = own_receipt()
     asked = any(device.calls or device.no_choice for device in receipt.devices.values())

@@ -21,11 +21,13 @@ from diode_lut.io.resources import code_digest, is_code_as_imported
 from diode_lut.kernels.config import Config
 from diode_lut.runtime import recorder
 from diode_lut.runtime.choosers import registered
-from diode_lut.selection.catalog import tiers_for, warn_of_useless
-from diode_lut.selection.chooser import CHOOSER, Chooser, with_choosers
-from diode_lut.selection.dynamic import Axis, Piece, decide_over, pieces_over
+from diode_lut.selection.catalog import warn_of_useless
+from diode_lut.selection.chooser import CHOOSER, Chooser
+from diode_lut.selection.dynamic import Piece, decide_over, pieces_over
+from diode_lut.selection.samples import Axis
 from diode_lut.selection.selector import Decision, Selector
 from diode_lut.selection.sources import Threshold
+from diode_lut.selection.tiers import tiers_for
 from diode_lut.settings import Settings, config
 
 if TYPE_CHECKING:
@@ -187,8 +189,7 @@ def selector_with(
     opened: Table | Model, hardware: Hardware, settings: Settings, choosers: tuple[Chooser, ...]
 ) -> Selector:
     """The same with a table or model that was read before, which is the first of the user's own."""
-    tiers = tiers_for(hardware, settings.tables, settings.tiers, opened)
-    return Selector(hardware, with_choosers(tiers, hardware, choosers, settings.tiers))
+    return Selector(hardware, tiers_for(hardware, settings.tables, settings.tiers, choosers, opened))
 
 
 def forget_tables() -> None:
@@ -201,7 +202,7 @@ def forget_tables() -> None:
 def _build_selector(
     hardware: Hardware, user_tables: tuple[str, ...], tiers: tuple[str, ...], choosers: tuple[Chooser, ...]
 ) -> Selector:
-    selector = Selector(hardware, with_choosers(tiers_for(hardware, user_tables, tiers), hardware, choosers, tiers))
+    selector = Selector(hardware, tiers_for(hardware, user_tables, tiers, choosers))
     sources = [
         f"{tier.name}: {source.path or source.name()} ({source.description()})"
         for tier in selector.tiers

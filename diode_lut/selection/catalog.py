@@ -1,4 +1,4 @@
-"""Which tables and models there are, and which of them speak for some hardware.
+"""Which tables and models there are, and how they are opened.
 
 Only the heads of the files are read until a table is wanted.
 """
@@ -6,21 +6,17 @@ Only the heads of the files are read until a table is wanted.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from diode_lut.domain.errors import DiodeLutError, HardwareError, ModelError, TableError, let_pass
+from diode_lut.domain.errors import HardwareError, ModelError, TableError, let_pass
 from diode_lut.domain.gpus import known_gpu
 from diode_lut.domain.hardware import Hardware, slug
 from diode_lut.io.log import warn_once
 from diode_lut.io.permissions import distrust
 from diode_lut.io.resources import own_tables_directory, tables_directory
 from diode_lut.model.header import SUFFIX, read_model_hardware
-from diode_lut.selection.selector import Tier, switched_off
-from diode_lut.selection.sources import ModelSource, TableSource
-from diode_lut.settings import TIERS
 from diode_lut.table import Table, read_hardware, read_table
 from diode_lut.table.read import table_of
 
@@ -32,24 +28,6 @@ _MISSING = "no such file"
 _DANGLING = "is a symbolic link that leads to no file"
 _ROWS_NAMED = 10
 """Number of bad rows of a file that are named one by one in the log."""
-
-
-class _Tables(NamedTuple):
-    """What tables are in a tier: those whose hardware fits the device's; and the reason if there are none.
-
-    ``fits`` gets the table's hardware and the device's, ``reason_if_none`` is formatted with the device's.
-    """
-
-    fits: Callable[[Hardware, Hardware], bool]
-    reason_if_none: str
-
-
-_USER = _Tables(Hardware.same_arch, "no table of the user's own")
-_SHIPPED_TABLES = {
-    "device": _Tables(Hardware.same_device, "no shipped table is for {0}"),
-    "same_arch": _Tables(Hardware.same_arch, "no shipped table is for another device like {0}"),
-}
-"""The tiers of shipped tables, by name. A table is in the first tier that it fits."""
 
 
 class TableFile(NamedTuple):
@@ -80,7 +58,7 @@ class TableFile(NamedTuple):
 
 def find_tables(user_tables: Iterable[str]) -> list[TableFile]:
     """The user's own tables, named ones first, then the shipped ones by name; bad files are left out with a warning."""
-    return [*_named_files(user_tables), *_files(own_paths(), shipped=False), *_shipped(*_SHIPPED)]
+    return [*_named_files(user_tables), *own_tables(), *_shipped(*_SHIPPED)]
 
 
 def find_path(name_or_path: str) -> Path:
@@ -167,58 +145,9 @@ def open_model(path: Path) -> Model:
     return read_model(path)
 
 
-def tiers_for(
-    hardware: Hardware, user_tables: Sequence[str], allowed: Collection[str] = TIERS, first: Table | Model | None = None
-) -> tuple[Tier, ...]:
-    """The tiers that answer for ``hardware``: the user's tables, those shipped for it, those shipped
-    for another device with the same architecture and SM count, models.
-
-    Of the user's tables, those that are named come first, whatever device they are for, as long as the architecture and
-    the SM count are right. Then come those for this device in the user's directory of tables.
-    Of models, the user's own come first, whatever they were trained for, then those shipped for this device, then
-    those for the same architecture. What cannot be used is left out with one warning, a table for other hardware
-    without. Of a tier that is not among the ``allowed`` nothing is opened. ``first`` is the first of the user's own.
-    """
-    tables: list[str | Table] = [name for name in user_tables if not _names_model(name)]
-    models: list[str | Model] = [name for name in user_tables if _names_model(name)]
-    if isinstance(first, Table):
-        tables.insert(0, first)
-    elif first is not None:
-        models.insert(0, first)
-    left = _shipped(_TABLES)
-    openers: dict[str, Callable[[], Tier]] = {
-        "user": partial(_user_tier, "user", hardware, tables),
-        "model": partial(_model_tier, "model", hardware, models),
-    }
-    for name, shipped in _SHIPPED_TABLES.items():
-        fitting = [file for file in left if shipped.fits(file.hardware, hardware)]
-        left = [file for file in left if file not in fitting]
-        openers[name] = partial(_tier, name, hardware, [str(file.path) for file in fitting], shipped)
-    return tuple(openers[name]() if name in allowed else switched_off(name) for name in TIERS if name in openers)
-
-
-def _names_model(name: str) -> bool:
-    """Whether a name is a model's; where there is no such file, whether it looks like a model's."""
-    try:
-        return is_model(find_path(name))
-    except TableError as error:
-        let_pass(error)
-        return is_model(Path(name))
-
-
-def _user_tier(name: str, hardware: Hardware, named: Iterable[str | Table]) -> Tier:
-    own = [file for file in _files(own_paths(), shipped=False) if file.hardware.same_device(hardware)]
-    return _tier(name, hardware, [*named, *(str(file.path) for file in own)], _USER)
-
-
-def _model_tier(name: str, hardware: Hardware, mine: Iterable[str | Model]) -> Tier:
-    shipped = [file for file in _shipped(_MODELS) if file.hardware.same_arch(hardware)]
-    shipped.sort(key=lambda file: not file.hardware.same_device(hardware))
-    files = [*mine, *(str(file.path) for file in shipped)]
-    opened = [try_model(file) if isinstance(file, str) else file for file in files]
-    left_out = tuple(f"left out: {found}" for found in opened if isinstance(found, DiodeLutError))
-    models = tuple(ModelSource(found, hardware) for found in opened if not isinstance(found, DiodeLutError))
-    return Tier(name, models, left_out if opened else (f"no model is for {hardware}",))
+def open_file(path: Path) -> Table | Model:
+    """The table or model in a file; TableError or ModelError."""
+    return open_model(path) if is_model(path) else open_table(path)
 
 
 def try_model(name_or_path: str) -> Model | TableError | ModelError:
@@ -239,35 +168,19 @@ def warn_of_useless(user_tables: Iterable[str], devices: Sequence[Hardware]) -> 
             warn_once(f"{useless}: {file.hardware.why_none_of(devices)}")
 
 
-def _tier(name: str, hardware: Hardware, files: Iterable[str | Table], tables: _Tables) -> Tier:
-    opened = [_open_for(hardware, file, tables.fits) for file in files]
-    left_out = [str(found) for found in opened if isinstance(found, TableError)]
-    return Tier(
-        name,
-        tuple(TableSource(found) for found in opened if isinstance(found, Table)),
-        tuple(f"left out: {reason}" for reason in left_out) if opened else (tables.reason_if_none.format(hardware),),
-    )
+def own_tables() -> list[TableFile]:
+    """The tables in the user's directory of tables, by name; bad files are left out with a warning."""
+    return _files(own_paths(), shipped=False)
 
 
-def _open_for(hardware: Hardware, file: str | Table, fits: Callable[[Hardware, Hardware], bool]) -> Table | TableError:
-    """The table, or why it cannot answer for ``hardware``."""
-    try:
-        path: Path | None
-        if isinstance(file, str):
-            path = find_path(file)
-            found = read_hardware(path)
-            table = open_table(path) if fits(found, hardware) else None
-        else:
-            path, found, table = file.path, file.hardware, file
-        # The second check: the file may have been replaced in between by a table for other hardware.
-        if table is not None and fits(table.hardware, hardware):
-            return table
-        reason = ": ".join(filter(None, (f"it is for {found}, not for {hardware}", found.difference_from(hardware))))
-        return TableError(reason, path=path, where="hardware")
-    except TableError as error:
-        let_pass(error)
-        warn_once(f"table left out: {error}")
-        return error
+def shipped_tables() -> list[TableFile]:
+    """The shipped tables, by name; bad files are left out with a warning."""
+    return _shipped(_TABLES)
+
+
+def shipped_models() -> list[TableFile]:
+    """The shipped models, by name; bad files are left out with a warning."""
+    return _shipped(_MODELS)
 
 
 def _named_files(user_tables: Iterable[str]) -> list[TableFile]:

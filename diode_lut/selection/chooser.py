@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
 from threading import Thread
 from typing import Any, ClassVar
@@ -18,8 +17,7 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
-from diode_lut.selection.selector import Tier, switched_off
-from diode_lut.selection.sources import Answer, Threshold, unmeasured_times
+from diode_lut.selection.sources import Answer, Threshold, unmeasured_time
 from diode_lut.table import Entry
 
 log = logging.getLogger("diode_lut")
@@ -190,7 +188,8 @@ class ChooserSource:
     def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
         """Its configs count as faster than aten, in their order."""
         configs = self.chooser.ask(problem, self.hardware).configs
-        return unmeasured_times([config for config in configs if padding or config.pad == 1])
+        usable = [config for config in configs if padding or config.pad == 1]
+        return {config: unmeasured_time(place) for place, config in reversed(list(enumerate(usable)))}
 
     def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
         """A chooser has no rows."""
@@ -219,27 +218,6 @@ class ChooserSource:
         """That it is a chooser, and its digest."""
         digest = self.chooser.digest
         return "a chooser without a digest" if digest is None else printable(f"a chooser, digest {digest}")
-
-
-def with_choosers(
-    tiers: Iterable[Tier], hardware: Hardware, choosers: Sequence[Chooser], allowed: Collection[str]
-) -> tuple[Tier, ...]:
-    """The tiers, the last of which has the models, and the choosers among and behind them, if there are any."""
-    *tables, models = tiers
-    before, after, last = (
-        _tiers(hardware, [each for each in choosers if (each.before_tables, each.after_models) == wanted], allowed)
-        for wanted in ((True, False), (False, False), (False, True))
-    )
-    return tuple(chain(before, tables, after, [models], last))
-
-
-def _tiers(hardware: Hardware, choosers: Sequence[Chooser], allowed: Collection[str]) -> list[Tier]:
-    """One tier, or none where there is no chooser."""
-    if not choosers:
-        return []
-    if CHOOSER not in allowed:
-        return [switched_off(CHOOSER)]
-    return [Tier(CHOOSER, tuple(ChooserSource(chooser, hardware) for chooser in choosers))]
 
 
 def load_function(place: str) -> Function:

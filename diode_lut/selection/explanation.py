@@ -11,7 +11,8 @@ from typing import NamedTuple
 from diode_lut.domain.printable import as_lines
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.selection.dynamic import Axis, Piece, decide_over, pieces_over
+from diode_lut.selection.dynamic import Piece, decide_over, pieces_over
+from diode_lut.selection.samples import Axis
 from diode_lut.selection.selector import ABSTAIN, Decision, Selector
 from diode_lut.selection.sources import THRESHOLD, Answer, Source, Threshold
 from diode_lut.settings import TIERS

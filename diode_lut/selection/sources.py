@@ -1,6 +1,6 @@
-"""What can answer a problem: a table or a model. Each is a Source to the selector, and describes itself.
+"""What can answer a problem: tables, models and choosers. Each is a Source to the selector, and describes itself.
 
-A new kind of source is a class here, or in a module of its own, and a tier in ``selection/catalog.py`` that opens it.
+A new kind of source is a class in a module of its own, and a tier in ``selection/tiers.py``.
 """
 
 from __future__ import annotations
@@ -8,29 +8,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import MATMUL_SIZES, OP_SIZES, Problem
-from diode_lut.kernels.config import Config, baseline
+from diode_lut.domain.problem import Problem
+from diode_lut.kernels.config import Config
 from diode_lut.settings import CONFIDENCE, GAIN, Settings
-from diode_lut.table import Candidate, Entry, Table, of_kind
+from diode_lut.table import Entry
 
 if TYPE_CHECKING:
-    from diode_lut.model.ranking import Model, Ranking
-
-EXACT, RANGE, MODEL = "exact", "range", "model"
-"""What an answer comes from: a row for one problem, a row for ranges of sizes, a model."""
-
-_RANKED = 5
-"""Number of configs of a model's ranking that are shown."""
+    from diode_lut.model.ranking import Ranking
 
 _UNMEASURED_TIME = 0.9
-"""What a row's config without a measurement is taken to need, over aten's time: whoever wrote the row prefers it."""
+"""What a config without a measurement is taken to need, over aten's time: whoever wrote it down prefers it."""
 
 
 class Threshold(NamedTuple):
@@ -147,193 +138,6 @@ class Source(Protocol):
         """What it is, in a few words."""
 
 
-@dataclass(frozen=True)
-class TableSource:
-    """A table's rows."""
-
-    table: Table
-    _answers: dict[int, Answer] = field(default_factory=dict, compare=False, repr=False)
-    """Per id of a row that has answered: the answer."""
-    only_first: ClassVar = False
-
-    @property
-    def path(self) -> Path | None:
-        """The table's file."""
-        return self.table.path
-
-    @property
-    def rows(self) -> int:
-        """Number of the table's rows."""
-        return len(self.table.entries)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the table's file, in hexadecimal."""
-        return self.table.digest
-
-    @property
-    def identity(self) -> str:
-        """A table of other hardware is never asked, so its content is all that its answers depend on."""
-        return self.table.digest
-
-    def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
-        """The most specific row that covers the problem."""
-        del threshold, padding
-        entry = self.table.lookup(problem)
-        if entry is None:
-            return None
-        known = self._answers.get(id(entry))
-        return known or self._answers.setdefault(id(entry), Answer(entry.configs, entry=entry))
-
-    def no_match(self, problem: Problem) -> str:
-        """The first fields of the problem that no row has; else that no row has its sizes."""
-        entries, kind = of_kind(self.table.entries, problem)
-        if not entries:
-            return f"no entry for {kind}"
-        sizes = " ".join(f"{name}={getattr(problem, name)}" for name in _shown_sizes(problem.op))
-        return f"no entry covers {sizes}, out of {len(entries)} for {kind}"
-
-    def covering(self, problem: Problem) -> Sequence[Entry]:
-        """The most specific row first."""
-        return self.table.covering(problem)
-
-    def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
-        """Those of the configs of the row that answers; without measurements, all count as faster, in their order."""
-        entry = self.table.lookup(problem)
-        if entry is None:
-            return {}
-        return {
-            each.config: _UNMEASURED_TIME * (1 + place / 100)
-            if each.gain_permille is None
-            else 1000 / each.gain_permille
-            for place, each in enumerate(entry.candidates)
-            if padding or each.config.pad == 1
-        }
-
-    def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
-        """Those of its rows."""
-        return self.table.borders(problem, fields)
-
-    def name(self, answer: Answer | None = None) -> str:
-        """The file, and the line of the answer's row."""
-        table = shown(self.path) if self.path else printable(f"table for {self.table.hardware.name}")
-        line = self.table.line_of(answer.entry) if answer is not None and answer.entry is not None else None
-        return table if line is None else f"{table}:{line}"
-
-    def answers(self, answer: Answer) -> str:
-        """The row, with its note."""
-        assert answer.entry is not None
-        note = f" ({answer.entry.note})" if answer.entry.note else ""
-        return f"{self.name(answer)} answers{note}"
-
-    def details(self, answer: Answer) -> list[str]:
-        """The configs of the row, with their gains."""
-        assert answer.entry is not None
-        return [f"    {_candidate_text(candidate)}" for candidate in answer.entry.candidates]
-
-    def origin(self, answer: Answer) -> str:
-        """Whether the row is for one problem or for ranges."""
-        assert answer.entry is not None
-        return EXACT if answer.entry.is_exact else RANGE
-
-    def description(self) -> str:
-        """The number of rows."""
-        return f"{self.rows} rows"
-
-
-@dataclass(frozen=True)
-class ModelSource:
-    """A model that ranks for ``hardware``, which need not be what it was trained for."""
-
-    model: Model
-    hardware: Hardware
-    only_first: ClassVar = True
-    rows: ClassVar = 0
-
-    @property
-    def path(self) -> Path | None:
-        """The weights file."""
-        return self.model.path
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the weights file, in hexadecimal."""
-        return self.model.digest
-
-    @property
-    def identity(self) -> str:
-        """The weights, and the architecture and SM count for which they rank; on a CPU the number of threads.
-
-        Compiled code keeps the number of threads that it was made for, or takes the process's, and Inductor's keys
-        have neither under all of its settings.
-        """
-        return f"{self.model.digest} {self.hardware.arch} {self.hardware.sm_count}"
-
-    def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
-        """The ranking; without configs if it does not reach the threshold."""
-        ranking = self.model.rank(problem, self.hardware, threshold.gain, padding=padding)
-        if ranking is None:
-            return None
-        if threshold.reached(ranking.confidence, ranking.times[0]):
-            return Answer(ranking.configs, ranking=ranking)
-        return Answer((), threshold.missed_by(ranking), ranking=ranking)
-
-    def no_match(self, problem: Problem) -> str:
-        """Which of the problem's fields or sizes the model was not trained for."""
-        return self.model.unknown(problem)
-
-    def covering(self, problem: Problem) -> Sequence[Entry]:
-        """A model has no rows."""
-        del problem
-        return ()
-
-    def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
-        """Those that it expects of all configs that it chooses from."""
-        return self.model.times(problem, self.hardware, padding=padding)
-
-    def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
-        """A model has no rows."""
-        del problem, fields
-        return set()
-
-    def name(self, answer: Answer | None = None) -> str:
-        """The file, and which hardware it was trained for where that is another; an answer has no place in it."""
-        name = shown(self.path) if self.path else printable(f"model for {self.model.hardware.name}")
-        return name if answer is not None else f"{name}{self._trained_for()}"
-
-    def answers(self, answer: Answer) -> str:
-        """The file, and the confidence."""
-        assert answer.ranking is not None
-        name = self.name()
-        comma = "," if self._trained_for() else ""
-        return f"{name}{comma} answers, with confidence {answer.ranking.confidence:.3f}"
-
-    def details(self, answer: Answer) -> list[str]:
-        """The best configs of the ranking, with what is expected of them, and the confidence."""
-        assert answer.ranking is not None
-        best = islice(zip(answer.ranking.configs, answer.ranking.times, strict=True), _RANKED)
-        lines = [f"    {config} ({1 / time:.3f} times as fast as aten, expected)" for config, time in best]
-        return [*lines, f"    the first is within 5 % of the best with confidence {answer.ranking.confidence:.3f}"]
-
-    def origin(self, answer: Answer) -> str:
-        """A model."""
-        del answer
-        return MODEL
-
-    def description(self) -> str:
-        """That it is a model, and for which hardware it was trained where that is another."""
-        return f"a model{self._trained_for()}"
-
-    def _trained_for(self) -> str:
-        trained = self.model.hardware
-        return "" if trained.same_device(self.hardware) else f", trained for {trained}"
-
-
-def _shown_sizes(op: str) -> tuple[str, ...]:
-    """The sizes that messages name: those of GEMMs, and all that the op has."""
-    return tuple(dict.fromkeys((*MATMUL_SIZES, *OP_SIZES[op])))
-
-
 def shown(path: Path) -> str:
     """The path as messages show it: relative to the working directory where it lies below that."""
     with suppress(FileNotFoundError):  # the working directory may have been removed
@@ -342,19 +146,6 @@ def shown(path: Path) -> str:
     return printable(str(path))
 
 
-def unmeasured_times(configs: Sequence[Config]) -> dict[Config, float]:
-    """Times over that of aten for configs, best first, of which whoever names them says no times."""
-    return {config: _UNMEASURED_TIME * (1 + place / 100) for place, config in reversed(list(enumerate(configs)))}
-
-
-def _time(candidate: Candidate, place: int) -> float:
-    """Time of a row's config over that of aten, given its place in the row."""
-    gain = candidate.gain_permille
-    return _UNMEASURED_TIME * (1 + place / 100) if gain is None else 1000 / max(gain, 1)
-
-
-def _candidate_text(candidate: Candidate) -> str:
-    if candidate.gain_permille is None:
-        return str(candidate.config)
-    usual = baseline(candidate.config.kernel.ops[0])
-    return f"{candidate.config} ({candidate.gain_permille / 1000:.3f} times as fast as {usual})"
+def unmeasured_time(place: int) -> float:
+    """Time over that of aten of a config whose time nobody has said, given its place, from 0, among others like it."""
+    return _UNMEASURED_TIME * (1 + place / 100)

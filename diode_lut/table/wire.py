@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple, Union
@@ -13,19 +13,15 @@ from msgspec import Meta, Struct, ValidationError, defstruct
 from diode_lut.domain.problem import (
     ALIGNS,
     ATTENTION_ONLY,
-    DOMAINS,
     DTYPES,
     EPILOGUES,
     LAYOUTS,
     MATMUL_SIZES,
-    MATMULS,
     MAX_SIZE,
     NAMED_VARIANTS,
     OP_SIZES,
     OPS,
     SIZE_FIELDS,
-    VARIANTS,
-    Domain,
 )
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
@@ -33,7 +29,6 @@ from diode_lut.kernels.template import Parameter, Template
 from diode_lut.table.canonical import SCHEMA_VERSION
 from diode_lut.table.entry import (
     DTYPES_OF_VERSION_1,
-    KIND_FIELDS,
     OPS_OF_VERSION_1,
     TEMPLATES_OF_VERSION_1,
     Baseline,
@@ -42,6 +37,7 @@ from diode_lut.table.entry import (
 )
 from diode_lut.table.header import whole
 from diode_lut.table.position import Fault, shown
+from diode_lut.table.rules import misplaced, of_no_problem, repeated, reversed_ranges
 from diode_lut.table.schema import first_broken_rule
 
 MAX_ENTRIES = 200_000
@@ -225,65 +221,8 @@ class Meaning:
             seen.add(id(config))
             candidates.append(_new(Candidate, (config, wire.gain_permille)))
         if len(seen) < len(candidates):
-            raise _repeated(candidates)
+            raise repeated(candidates)
         return tuple(candidates)
-
-
-def reversed_ranges(row: Any) -> Iterator[Fault]:
-    """The ranges of a row, or of an entry, that end before they begin."""
-    for name in SIZE_FIELDS:
-        size = getattr(row, name, None)
-        low, high = size or (0, 0)
-        if low > high:
-            yield Fault(f"[{low}, {high}] ends before it begins (allowed: [lowest, highest])", name)
-
-
-def of_no_problem(row: Any) -> Iterator[Fault]:
-    """The first field in which a row, or an entry, asks for what problems of its op, or of any op, do not have."""
-    ops = MATMULS if row.op is None else (row.op,)
-    for name in ATTENTION_ONLY:
-        if getattr(row, name, None) is not None and name not in OP_SIZES[ops[0]]:
-            yield Fault(f"is no size of {row.op or 'GEMMs'} (allowed: {', '.join(OP_SIZES[ops[0]])})", name)
-            return
-    for place, name in enumerate(Domain._fields):
-        field = name.removesuffix("s")
-        value = getattr(row, field, None)
-        having = [op for op in ops if value is None or value in DOMAINS[op][place]]
-        if not having:
-            allowed = dict.fromkeys(each for op in ops for each in DOMAINS[op][place] if each)
-            said = f"allowed: {', '.join(allowed)}" if allowed else f"{row.op} has no variants"
-            yield Fault(f"{value!r} is not for {row.op or 'such problems'} ({said})", field)
-            return
-        ops = tuple(having)
-
-
-def misplaced(row: Any) -> Iterator[Fault]:
-    """What keeps the time of a row's baseline, or of an entry's, from being the time of one of its problems."""
-    baseline = row.aten_ns
-    if baseline is None:
-        return
-    needed = [name for name in KIND_FIELDS if name != "epilogue" and (name != "variant" or row.op in VARIANTS)]
-    for name in needed:
-        if getattr(row, name) is None:
-            reason = f"is the time of one problem, so that the row needs {', '.join(needed)} ({name} is missing)"
-            yield Fault(reason, "aten_ns")
-            return
-    for name in SIZE_FIELDS:
-        size = getattr(baseline, name)
-        if size != 1 and name not in OP_SIZES[row.op]:
-            yield Fault(f"{size} is not 1, and {row.op} has no {'batch' if name == 'b' else name}", "aten_ns", name)
-    for name in OP_SIZES[row.op]:
-        size = getattr(baseline, name)
-        low, high = getattr(row, name) or (size, size)
-        if not low <= size <= high:
-            yield Fault(f"{size} is not in the row's {name} (allowed: {low} to {high})", "aten_ns", name)
-
-
-def _repeated(candidates: Sequence[Candidate]) -> Fault:
-    """The first config that an earlier one equals; gains do not matter."""
-    configs = [candidate.config for candidate in candidates]
-    number = next(number for number, config in enumerate(configs) if config in configs[:number])
-    return Fault(f"{configs[number]} is listed twice", "configs", number)
 
 
 _DEPTH = 3

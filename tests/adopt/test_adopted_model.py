@@ -15,7 +15,8 @@ from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN
 from diode_lut.model.training_set import TRAIN
 from diode_lut.selection.catalog import open_model
-from diode_lut.selection.sources import THRESHOLD, ModelSource
+from diode_lut.selection.models import ModelSource
+from diode_lut.selection.sources import THRESHOLD
 from diode_lut.table import read_table
 from tests.adopt import recorded
 from tests.commands import call

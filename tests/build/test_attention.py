@@ -11,7 +11,7 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.evaluate import evaluate
 from diode_lut.kernels.config import ATEN, DEFAULT, Config
-from diode_lut.selection.sources import TableSource
+from diode_lut.selection.tables import TableSource
 from diode_lut.table import write_table
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)

@@ -18,7 +18,7 @@ from diode_lut.evaluate import MISS, Evaluation, evaluate
 from diode_lut.evaluate.evaluation import regret_class
 from diode_lut.evaluate.formats import as_json
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.selection.sources import EXACT, RANGE, TableSource
+from diode_lut.selection.tables import EXACT, RANGE, TableSource
 from diode_lut.table import Candidate, Entry, Table
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)

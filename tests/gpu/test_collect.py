@@ -15,7 +15,8 @@ import torch
 from diode_lut.collect import setup
 from diode_lut.collect.collector import collect
 from diode_lut.collect.final import Check
-from diode_lut.collect.gemm import Bench, make_operands
+from diode_lut.collect.gemm import make_operands
+from diode_lut.collect.rounds import Bench
 from diode_lut.collect.sweep import aten_launch, time_all
 from diode_lut.collect.tasks import Outcome
 from diode_lut.collect.watch import Watch

@@ -91,7 +91,7 @@ def test_caches_follow_the_digest(after_inductor: Forks, tmp_path: Path) -> None
     """A new process gets compiled code from the caches if name and digest are the same; without a digest, never."""
 
     def run(*arguments: str) -> str:
-        done = after_inductor.run(str(PROGRAM), *arguments, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
+        done = after_inductor.run(str(PROGRAM), "NORMAL", *arguments, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
@@ -103,14 +103,9 @@ def test_caches_follow_the_digest(after_inductor: Forks, tmp_path: Path) -> None
     assert [run("aten"), run("aten")] == ["compiled 1", "compiled 1"]
 
 
-def test_graphs_are_compiled_in_this_process(after_torch: Forks, tmp_path: Path) -> None:
+def test_graphs_are_compiled_in_this_process(after_inductor: Forks, tmp_path: Path) -> None:
     """Where Inductor would compile in another process, which has no chooser, it compiles in this one."""
-    done = after_torch.run(
-        str(PROGRAM),
-        "cpp_gemm",
-        "1",
-        TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"),
-        TORCHINDUCTOR_FX_COMPILE_MODE="SUBPROCESS",
-    )
+    arguments = (str(PROGRAM), "SUBPROCESS", "cpp_gemm", "1")
+    done = after_inductor.run(*arguments, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "compiled 1"

@@ -19,8 +19,8 @@ from torch._inductor.utils import clear_caches, fresh_cache, run_and_get_code
 import diode_lut
 from diode_lut.collect.problems import read_problems
 from diode_lut.domain.problem import Problem
-from diode_lut.receipt.file import receipt_bytes
 from diode_lut.receipt.summary import as_text
+from diode_lut.receipt.write import receipt_bytes
 from diode_lut.runtime.recorder import Counts, own_receipt
 
 Rows = Callable[..., None]

@@ -100,7 +100,7 @@ def test_forked_and_spawned_processes(method: str, after_inductor: Forks) -> Non
 
 
 def test_subprocess_compile_workers(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_torch: Forks, after_inductor: Forks
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_inductor: Forks
 ) -> None:
     """Where Inductor compiles whole graphs in another process, GEMMs are asked for there, with the settings of here.
 
@@ -112,8 +112,10 @@ def test_subprocess_compile_workers(
         """
 import diode_lut, sys, torch
 from torch._dynamo.utils import counters
+from torch._inductor import compile_fx
 if __name__ == "__main__":
-    diode_lut.config.tables, diode_lut.config.strict = sys.argv[1:], True
+    _, mode, *diode_lut.config.tables = sys.argv
+    compile_fx.fx_compile_mode, diode_lut.config.strict = compile_fx.FxCompileMode[mode], True
     try:
         torch.compile(torch.bmm)(torch.randn(4, 16, 32), torch.randn(4, 32, 24))
         print("cached" if counters["aot_autograd"]["autograd_cache_hit"] else "compiled")
@@ -128,9 +130,8 @@ if __name__ == "__main__":
     )
     cache = str(tmp_path / "cache")
     outputs = []
-    for forks, mode in ((after_torch, "SUBPROCESS"), (after_inductor, "NORMAL")):  # which Inductor reads at import
-        settings = {"TORCHINDUCTOR_FX_COMPILE_MODE": mode, "TORCHINDUCTOR_CACHE_DIR": cache}
-        done = forks.run(str(program), str(table), **settings)
+    for mode in ("SUBPROCESS", "NORMAL"):
+        done = after_inductor.run(str(program), mode, str(table), TORCHINDUCTOR_CACHE_DIR=cache)
         assert done.returncode == 0, done.stderr
         outputs.append(done.stdout.split())
     assert outputs == [["compiled", "0"], ["cached", "1"]]

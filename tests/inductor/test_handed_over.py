@@ -53,7 +53,8 @@ def turn_off():
 
 ELSEWHERE = """
 if __name__ == "__main__":
-    from torch._inductor import compile_fx  # arms the hook
+    from torch._inductor import compile_fx
+    compile_fx.fx_compile_mode = compile_fx.FxCompileMode.SUBPROCESS
     from diode_lut.inductor.switch import cache_identity
     diode_lut.config.tables = ("replaced.json",)
     cache_identity()
@@ -83,7 +84,7 @@ compile_for(5)
     reason="PyTorch's own compile worker ends at once, and its parent waits, also where diode_lut arms no hook",
 )
 def test_graphs_of_another_process_are_served_if_they_are_what_their_keys_stand_for(
-    table_file: Callable[..., Path], tmp_path: Path, after_torch: Forks, after_inductor: Forks
+    table_file: Callable[..., Path], tmp_path: Path, after_inductor: Forks
 ) -> None:
     """Not if that process read another table, or an answer failed there. Where the hook is off, it is off there."""
     hardware = {**detect_hardware("cpu")._asdict(), "aliases": []}
@@ -99,15 +100,15 @@ def test_graphs_of_another_process_are_served_if_they_are_what_their_keys_stand_
     }.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
 
-    def run(forks: Forks, mode: str, *arguments: str) -> list[str]:
+    def run(*arguments: str) -> list[str]:
         path = os.pathsep.join([str(ROOT), str(tmp_path), os.environ.get("PYTHONPATH", "")])
-        variables = {"TORCHINDUCTOR_FX_COMPILE_MODE": mode, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-        done = forks.run(*arguments, cwd=tmp_path, PYTHONPATH=path, **variables)
+        cache = str(tmp_path / "cache")
+        done = after_inductor.run(*arguments, cwd=tmp_path, PYTHONPATH=path, TORCHINDUCTOR_CACHE_DIR=cache)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 
-    assert run(after_torch, "SUBPROCESS", "elsewhere.py") == ["2", "3", "4", "5"]
+    assert run("elsewhere.py") == ["2", "3", "4", "5"]
     (tmp_path / "replaced.json").write_bytes(first)
-    assert run(after_inductor, "NORMAL", "here.py", "replaced.json", "2") == ["2 template", "5 hit"]
-    found = run(after_inductor, "NORMAL", "here.py", "kept.json", "3", "4")
+    assert run("here.py", "replaced.json", "2") == ["2 template", "5 hit"]
+    found = run("here.py", "kept.json", "3", "4")
     assert found == ["3 template", "4 hit template", "5 hit"]

@@ -47,16 +47,16 @@ def test_diode_lut_imported_first() -> None:
 
 
 @pytest.mark.parametrize(
-    "imports",
+    ("before", "imports"),
     [
-        "import torch, diode_lut",
-        "import torch._inductor.config; import diode_lut",
-        "from torch._inductor.virtualized import V; V.choices; import diode_lut",
+        ("after_torch", "import diode_lut"),
+        ("after_torch", "import torch._inductor.config; import diode_lut"),
+        ("after_inductor", "from torch._inductor.virtualized import V; V.choices; import diode_lut"),
     ],
 )
-def test_every_order_of_imports(imports: str, after_torch: Forks) -> None:
+def test_every_order_of_imports(before: str, imports: str, request: pytest.FixtureRequest) -> None:
     """The handler is ours in this thread and in new ones, whatever was imported or used first."""
-    done = after_torch.run("-c", f"{imports}\n{SERVED}")
+    done = request.getfixturevalue(before).run("-c", f"{imports}\n{SERVED}")
     assert done.returncode == 0, done.stderr
     assert "diode_lut" not in done.stderr
 

@@ -9,7 +9,7 @@ import torch
 from torch._inductor.utils import fresh_cache
 
 import diode_lut
-from diode_lut.receipt.file import receipt_bytes
+from diode_lut.receipt.write import receipt_bytes
 from diode_lut.runtime import recorder
 from tests.commands import call
 

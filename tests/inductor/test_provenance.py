@@ -16,7 +16,7 @@ from torch._logging._internal import trace_log
 
 import diode_lut
 from diode_lut.domain.hardware import detect_hardware
-from diode_lut.receipt.file import read_receipt
+from diode_lut.receipt.read import read_receipt
 from diode_lut.receipt.summary import as_text
 from tests.forks import Forks
 

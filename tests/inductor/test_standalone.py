@@ -12,7 +12,8 @@ import torch
 from diode_lut.collect.gemm import make_operands
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.padded import Padding
-from diode_lut.inductor.standalone import Kernel, Lowering, Specialization, lowering, shares_kernels
+from diode_lut.inductor.specialization import Specialization, shares_kernels
+from diode_lut.inductor.standalone import Kernel, Lowering, lowering
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.padding import pad_multiple
 from diode_lut.settings import config as settings

@@ -18,10 +18,12 @@ from diode_lut.kernels.config import ATEN
 from diode_lut.model.header import KEY, metadata_of
 from diode_lut.model.weights import read_model, write_model
 from diode_lut.runtime.snapshot import Snapshot
-from diode_lut.selection import catalog
-from diode_lut.selection.catalog import find_path, find_tables, tiers_for
+from diode_lut.selection import tiers
+from diode_lut.selection.catalog import find_path, find_tables, warn_of_useless
+from diode_lut.selection.models import ModelSource
 from diode_lut.selection.selector import Selector, Tier
-from diode_lut.selection.sources import ModelSource, Threshold
+from diode_lut.selection.sources import Threshold
+from diode_lut.selection.tiers import tiers_for
 from tests.commands import call
 from tests.model.small import H200, LARGE, MM, SMALL, model
 
@@ -163,7 +165,7 @@ def test_an_own_model_that_vanishes(
     """A model that is removed after its name was looked up is left out; other models are asked."""
     mine = shipped_model.parent.parent / "mine.safetensors"
     mine.touch()
-    find = catalog.find_path
+    find = tiers.find_path
 
     def find_and_remove(name: str) -> Path:
         path = find(name)
@@ -171,7 +173,7 @@ def test_an_own_model_that_vanishes(
             path.unlink()
         return path
 
-    monkeypatch.setattr(catalog, "find_path", find_and_remove)
+    monkeypatch.setattr(tiers, "find_path", find_and_remove)
     *_, tier = tiers_for(H200, (str(mine),))
     assert [each.path for each in tier.sources] == [shipped_model]
     assert caplog.messages[0].startswith(f"model left out: {mine}: no such file")
@@ -231,7 +233,7 @@ def test_threshold_is_a_setting(shipped_model: Path) -> None:
 
 def test_models_are_of_use_everywhere(shipped_model: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A user's model for other hardware causes no warning."""
-    catalog.warn_of_useless([str(shipped_model)], [A100])
+    warn_of_useless([str(shipped_model)], [A100])
     assert caplog.messages == []
 
 

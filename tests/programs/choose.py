@@ -1,7 +1,7 @@
 """Compiles and runs a GEMM on the CPU with a chooser, and prints whether a cache answered, and whose kernel ran.
 
-``python choose.py TEMPLATE [DIGEST]``: the chooser answers with this template. TORCHINDUCTOR_CACHE_DIR says where
-Inductor's caches are.
+``python choose.py MODE TEMPLATE [DIGEST]``: Inductor compiles in this mode, and the chooser answers with this template.
+TORCHINDUCTOR_CACHE_DIR says where Inductor's caches are.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import sys
 
 import torch
 from torch._dynamo.utils import counters
+from torch._inductor import compile_fx
 
 import diode_lut
 
 
-def main(template: str, digest: str | None = None) -> None:
+def main(mode: str, template: str, digest: str | None = None) -> None:
+    compile_fx.fx_compile_mode = compile_fx.FxCompileMode[mode]
     torch.manual_seed(0)
     a, b = torch.randn(4, 64, 128), torch.randn(4, 128, 96)
     config = diode_lut.Config(template)

@@ -96,7 +96,7 @@ def main(directory: Path) -> dict[str, Any]:
 
 def rounds_with(late: int) -> list[list[float]]:
     """Nanoseconds of one function in two rounds on a device that waits for the first ``late`` launches."""
-    from diode_lut.collect.gemm import Bench
+    from diode_lut.collect.rounds import Bench
 
     Event.late = late
     return Bench().rounds([lambda: None], 2).tolist()

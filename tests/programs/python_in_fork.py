@@ -1,8 +1,8 @@
-"""What ``python`` is in scripts of documents: their programs run in forks of a process that has imported Inductor.
+"""A ``python`` whose programs run in forks of a process that has imported Inductor.
 
 ``python_in_fork.py PID ARGUMENT...``: PID is that of run_in_forks.py, whose next request this makes. Where PyTorch
 would read other variables at import than it has read there, and for commands of diode_lut that do without torch, this
-process becomes Python itself. So it does in ``diode-lut run``, which arms Python when it starts.
+process becomes Python itself. So it does where Python imports diode_lut at the start although no directory says so.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+
+STARTUP = Path(__file__).parents[2] / "diode_lut" / "startup"
+"""Where ``diode-lut run`` and its like have Python look first."""
 
 READ_WHEN_NEEDED = "TORCHINDUCTOR_CACHE_DIR"
 """The one variable of PyTorch's that is read later."""
@@ -23,11 +26,12 @@ def torch_variables(lines: Iterable[str]) -> set[str]:
 
 
 def runs_in_fork(server: Path, arguments: list[str]) -> bool:
-    """Whether these are a program's, and it can run there."""
+    """Whether these are of a program that needs torch, and it can run there."""
     ours = torch_variables(f"{name}={value}" for name, value in os.environ.items())
     theirs = torch_variables((server / "environ").read_text().split("\0"))
-    is_program = arguments[0] == "-" or arguments[0].endswith(".py") or arguments[2:3] == ["collect"]
-    return ours == theirs and is_program and "DIODE_LUT" not in os.environ
+    needs_torch = arguments[2:3] == ["collect"] if arguments[:2] == ["-m", "diode_lut"] else arguments[0] != "-c"
+    is_armed_by_path = str(STARTUP) in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return ours == theirs and needs_torch and (is_armed_by_path or "DIODE_LUT" not in os.environ)
 
 
 def run_in_fork(server: Path, arguments: list[str]) -> int:

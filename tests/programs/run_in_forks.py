@@ -15,6 +15,8 @@ import runpy
 import sys
 import tempfile
 from collections.abc import Iterable
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,6 +46,7 @@ def run(arguments: list[str], environment: dict[str, str], cwd: str, stdout: str
     first, *others = arguments
     own = {"-c": "", "-m": cwd}.get(first, str(Path(first).parent))
     sys.path[:1] = [own, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    run_sitecustomize()
     if first == "-m":
         sys.argv = others
         runpy.run_module(others[0], run_name="__main__", alter_sys=True)
@@ -55,6 +58,14 @@ def run(arguments: list[str], environment: dict[str, str], cwd: str, stdout: str
         main.__file__ = name = first
         source, sys.argv = Path(first).read_text(encoding="utf-8"), arguments
     exec(compile(source, name, "exec", dont_inherit=True), vars(main))
+
+
+def run_sitecustomize() -> None:
+    """Run what Python would have run at the start, unless this process has."""
+    ours, spec = sys.modules.get("sitecustomize"), PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is not None and spec.loader is not None and spec.origin != getattr(ours, "__file__", None):
+        sys.modules["sitecustomize"] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["sitecustomize"])
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from diode_lut.collect.problems import read_problems
 from diode_lut.domain.errors import CollectError, ReceiptError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
-from diode_lut.receipt.file import receipt_bytes
 from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Unfused, Versions
 from diode_lut.receipt.summary import losses, roofline_ns
+from diode_lut.receipt.write import receipt_bytes
 from tests.commands import call
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)

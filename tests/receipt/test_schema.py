@@ -13,8 +13,9 @@ from jsonschema import Draft202012Validator
 from diode_lut.domain.errors import ReceiptError
 from diode_lut.domain.problem import MAX_SIZE
 from diode_lut.io.resources import schemas_directory
-from diode_lut.receipt.file import MAX_COUNT, decode_receipt, receipt_bytes
+from diode_lut.receipt.read import MAX_COUNT, decode_receipt
 from diode_lut.receipt.receipt import MAX_PERMILLE, Receipt, merge_receipts
+from diode_lut.receipt.write import receipt_bytes
 from tests.mutated import containers, mutate
 from tests.receipt.strategies import receipts
 from tools import write_schema

@@ -22,8 +22,8 @@ from selenium.webdriver.support.wait import WebDriverWait
 from diode_lut.collect.problems import random_problems
 from diode_lut.dataset import read_dataset
 from diode_lut.domain.problem import DTYPES, MATMULS, Problem
-from diode_lut.receipt.file import receipt_bytes
 from diode_lut.receipt.receipt import Device, Hit, Receipt
+from diode_lut.receipt.write import receipt_bytes
 from diode_lut.table import Table, read_table, write_table
 from diode_lut.table.canonical import key_text
 from diode_lut.table.wire import decode_entry

@@ -15,7 +15,8 @@ from diode_lut.evaluate import Evaluation, evaluate
 from diode_lut.model.ranking import Model
 from diode_lut.report import Asked, Side, as_data
 from diode_lut.selection.catalog import find_path, open_model
-from diode_lut.selection.sources import ModelSource, TableSource
+from diode_lut.selection.models import ModelSource
+from diode_lut.selection.tables import TableSource
 from diode_lut.table import Table, read_table
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import diode_lut
-from diode_lut.receipt.file import read_receipt
+from diode_lut.receipt.read import read_receipt
 from diode_lut.receipt.receipt import Device, Receipt
 from diode_lut.runtime.at_exit import write_receipt
 

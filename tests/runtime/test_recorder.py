@@ -11,8 +11,9 @@ from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.receipt.receipt import Device, Hit, Skip, Source, Unfused
 from diode_lut.runtime import recorder
+from diode_lut.selection.models import ModelSource
 from diode_lut.selection.selector import Selector, Tier
-from diode_lut.selection.sources import ModelSource, TableSource
+from diode_lut.selection.tables import TableSource
 from diode_lut.table import Candidate, Entry, Table
 from tests.model.small import H200, MM, SMALL, model
 

@@ -15,7 +15,7 @@ from diode_lut.kernels.config import ATEN, Config
 from diode_lut.merge import merge
 from diode_lut.selection.explanation import explain
 from diode_lut.selection.selector import Selector, Tier
-from diode_lut.selection.sources import TableSource
+from diode_lut.selection.tables import TableSource
 from diode_lut.table import Candidate, Entry, Range, Table, write_table
 from diode_lut.table.check import check_file
 from diode_lut.table.edit import set_row

@@ -22,7 +22,7 @@ from torch._dynamo.utils import counters
 from torch._inductor.utils import fresh_cache, run_and_get_code
 
 import diode_lut
-from diode_lut.collect.gemm import Bench
+from diode_lut.collect.rounds import Bench
 from diode_lut.kernels.config import Config
 from diode_lut.table import Candidate, Entry, Table, write_table
 

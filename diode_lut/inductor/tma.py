@@ -1,0 +1,51 @@
+"""Whether a kernel with tensor descriptors computes a matmul rightly, which Inductor's own check does not ensure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch._inductor import config as inductor_config
+from torch._inductor.kernel_inputs import MMKernelInputs
+from torch._inductor.utils import use_triton_tma_template
+from torch._inductor.virtualized import V
+
+from diode_lut.inductor.versions import stores_with_tma
+
+_DESCRIPTOR_BYTES = 16
+"""The alignment of addresses in a tensor descriptor."""
+
+
+def tma_legal(inputs: MMKernelInputs) -> bool:
+    """Whether tensor descriptors can describe A, B and C, and the template would read their order off rightly."""
+    a, b = inputs.mat1mat2()
+    if stores_with_tma():
+        return False  # an epilogue may then read a result that is never stored, and does not compile
+    with inductor_config.patch({"triton.enable_persistent_tma_matmul": True}):
+        if not use_triton_tma_template(a, b, output_layout=inputs.output_layout(flexible=False)):
+            return False
+    return all(_order_is_plain(node) and _stays_aligned(node) and _rows_are_apart(node) for node in (a, b))
+
+
+def _order_is_plain(node: Any) -> bool:
+    """Whether ``is_transposed``, by which the template goes, is right: with padding or a single row it may not be."""
+    return bool(node.get_stride()[0 if node.get_layout().is_transposed() else 1] == 1)
+
+
+def _rows_are_apart(node: Any) -> bool:
+    """Whether no two rows (columns, where column-major) share memory: expanded matrices are untested with TMA."""
+    size, stride = node.get_size(), node.get_stride()
+    inner = 0 if node.get_layout().is_transposed() else 1
+    return bool(V.graph.sizevars.statically_known_true(stride[1 - inner] >= size[inner]))
+
+
+def _stays_aligned(node: Any) -> bool:
+    """Whether all rows (columns, where column-major) start on 16-byte boundaries whatever value a dynamic size takes.
+
+    Inductor looks at the hints of sizes, and at where an input begins, but not at where a view of one does.
+    """
+    itemsize = node.get_dtype().itemsize
+    steps = [step for step in node.get_stride() if step != 1]
+    return all(
+        V.graph.sizevars.statically_known_multiple_of(number * itemsize, _DESCRIPTOR_BYTES)
+        for number in (node.get_layout().offset, *steps)
+    )
