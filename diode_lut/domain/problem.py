@@ -68,9 +68,6 @@ FLOAT8_UNIT = 16
 INT8 = "int8"
 """The dtype of int_mm."""
 
-INT8_UNIT, INT8_ROWS = 8, 17
-"""What N and K of int_mm are multiples of, and the least M: PyTorch computes no others on a GPU."""
-
 INTEGER = ("int_mm",)
 """The ops that multiply integers, whose C is of RESULT_OF_INTEGERS. It has no rounding errors."""
 
