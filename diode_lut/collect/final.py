@@ -54,7 +54,10 @@ _COMPILING_PROBLEMS = 12
 """Problems that are compiled in the background while one is timed."""
 
 _TOLERANCE = {
-    **{"float16": 0.02, "bfloat16": 0.12, "tf32": 0.02, "float32": 1e-4},
+    "float16": 0.02,
+    "bfloat16": 0.12,
+    "tf32": 0.02,
+    "float32": 1e-4,
     **dict.fromkeys(FLOAT8, 0.25),
     INT8: 0.12,
 }

@@ -174,8 +174,8 @@ def make_tensors(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
 def make_operands(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
     """Normally distributed operands of exactly the problem's layout and alignment: the bias, if any, then A and B.
 
-    Those of int_mm are evenly distributed over all numbers of 8 bits. Those of scaled_mm are A, B, their scales, from 0.5 to 1.5, and the bias, if any. CollectError if they do not fit in
-    memory.
+    Those of int_mm are evenly distributed over all numbers of 8 bits. Those of scaled_mm are A, B, their scales, from
+    0.5 to 1.5, and the bias, if any. CollectError if they do not fit in memory.
     """
     try:
         if problem.op in SCALED:

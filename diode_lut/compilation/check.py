@@ -27,8 +27,13 @@ from diode_lut.table.position import Fault
 from diode_lut.table.read import located, read_bytes, table_of
 
 _POINTERS = {
-    **{"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "tf32": "*fp32"},
-    **{"float8_e4m3fn": "*fp8e4nv", "float8_e5m2": "*fp8e5", "int8": "*i8"},
+    "float16": "*fp16",
+    "bfloat16": "*bf16",
+    "float32": "*fp32",
+    "tf32": "*fp32",
+    "float8_e4m3fn": "*fp8e4nv",
+    "float8_e5m2": "*fp8e5",
+    "int8": "*i8",
 }
 _RESULTS = {**_POINTERS, **dict.fromkeys(FLOAT8, "*bf16"), INT8: "*i32"}
 """By dtype, the types of A and B, and of C."""
@@ -85,7 +90,11 @@ def compiled(trial: Trial) -> Any:
         "BLOCK_K": tiles.block_k,
         "GROUP_M": tiles.group_m,
     }
-    signature = {**dict.fromkeys("ab", _POINTERS[trial.dtype]), "c": _RESULTS[trial.dtype], **dict.fromkeys(constants, "constexpr")}
+    signature = {
+        **dict.fromkeys("ab", _POINTERS[trial.dtype]),
+        "c": _RESULTS[trial.dtype],
+        **dict.fromkeys(constants, "constexpr"),
+    }
     aligned = {(place,): [["tt.divisibility", 16]] for place in range(3)}
     kernel = persistent_tma_gemm if trial.config.kernel.tma else gemm
     source = ASTSource(kernel, signature, constants, aligned)

@@ -125,10 +125,10 @@ class Problem(NamedTuple):
 
     ``C[b, m, n] = A[b, m, k] @ B[b, k, n]``, plus a bias for addmm and baddbmm. ``dtype`` is torch's name of the
     inputs' type, or ``tf32`` for float32 with TF32 allowed; ``float8_e5m2`` if one of A and B has that type, and the
-    other float8_e4m3fn. int_mm multiplies ``int8``, and its C is int32. ``layout`` has a BLAS letter for A and one for B: ``n`` is row-major, ``t`` column-major.
-    ``align`` is 16 if every row of A and B starts on a 16-byte boundary, else 2. ``b`` is 1 for mm, addmm, scaled_mm
-    and int_mm. ``epilogue`` is the class of the pointwise work that is fused behind the GEMM. ``variant`` is one of the
-    op's in VARIANTS: for scaled_mm, a Scaling as text.
+    other float8_e4m3fn. Of int_mm it is ``int8``, and C is int32. ``layout`` has a BLAS letter for A and one for B:
+    ``n`` is row-major, ``t`` column-major. ``align`` is 16 if every row of A and B starts on a 16-byte boundary, else
+    2. ``b`` is 1 for mm, addmm, scaled_mm and int_mm. ``epilogue`` is the class of the pointwise work that is fused
+    behind the GEMM. ``variant`` is one of the op's in VARIANTS: for scaled_mm, a Scaling as text.
 
     Attention has ``b`` batches of ``h`` query heads, of which each ``g`` share a head of keys and values. There are
     ``m`` queries and ``n`` keys of ``k`` elements, and values of ``v`` elements. ``align`` is 16 if every row of Q, K

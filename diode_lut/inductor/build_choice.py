@@ -73,8 +73,8 @@ def build_choice(
     _require_triton(inputs, op)
     if config.kernel is DECOMPOSE_K:
         return _decompose_k(config, inputs)
-    if op in INTEGER and config.tiles.block_k not in BLOCKS_K_OF_BYTES:
-        raise CannotRun(f"with block_k={config.tiles.block_k} it cannot multiply int8")
+    if op in INTEGER:
+        _require_blocks_of_bytes(config)
     options = scaling_options(config, inputs, variant) if op in SCALED else {}
     return _triton(config, _template(config, op), inputs, op, layout, options)
 
@@ -110,6 +110,12 @@ def _offers_triton(layout: ir.Layout) -> bool:
         and _use_autotune_backend("TRITON")
         and has_backend_feature(layout.device, BackendFeature.TRITON_TEMPLATES)
     )
+
+
+def _require_blocks_of_bytes(config: Config) -> None:
+    """CannotRun if a step along K is shorter than a matrix instruction: Triton then compiles nothing."""
+    if config.tiles.block_k not in BLOCKS_K_OF_BYTES:
+        raise CannotRun(f"with block_k={config.tiles.block_k} it cannot multiply int8")
 
 
 def _require_factors(inputs: MMKernelInputs) -> None:

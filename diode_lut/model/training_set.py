@@ -11,7 +11,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, GEMMS, LAYOUTS, MAX_SIZE, NO_EPILOGUE, NO_VARIANT, OPS, Problem
+from diode_lut.domain.problem import (
+    ALIGNS,
+    BATCHED,
+    DTYPES,
+    GEMMS,
+    LAYOUTS,
+    MAX_SIZE,
+    NO_EPILOGUE,
+    NO_VARIANT,
+    OPS,
+    Problem,
+)
 from diode_lut.table import Range, of_kind
 
 TRAIN, TEST = "train", "test"

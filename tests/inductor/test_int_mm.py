@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch._inductor import config as inductor_config
 
-from tests.fake_cuda import H200, Input, Lowered, compile_triton, lower
+from tests.fake_cuda import H200, Input, compile_triton, lower
 
 pytestmark = pytest.mark.usefixtures("h200")
 
@@ -128,7 +128,7 @@ def test_max_autotune_is_answered_too(rows: Rows) -> None:
     assert "BLOCK_M : tl.constexpr = 64\n" in kernel
 
 
-def test_no_int8_matmuls_of_other_types(rows: Rows) -> None:
+def test_unsigned_bytes(rows: Rows) -> None:
     """A of bytes without a sign, which the library takes on CPUs, is left to Inductor."""
     rows({"configs": [triton()]})
     unsigned = operands()[0]._replace(dtype=torch.uint8)

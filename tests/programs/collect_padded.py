@@ -1,4 +1,4 @@
-"""Sweeps padded operands, float8 and int8 on the interpreter's device; tests/interpreter/test_collect_padded.py reads it.
+"""Sweeps padded operands, float8 and int8 on the interpreter's device, for tests/interpreter/test_collect_padded.py.
 
 ``python collect_padded.py DIRECTORY``: a dataset and a table go there. Prints JSON. Times are those of a device that
 takes a millisecond for everything; results are checked.

@@ -46,8 +46,7 @@ def main(directory: Path) -> dict[str, Any]:
     table = directory / "rows.json"
     table.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": rows()}), encoding="utf-8")
     weights = [
-        torch.randn(rows, columns, 1, 1, dtype=torch.bfloat16, device="cuda")
-        for rows, columns in ((64, 48), (40, 64))
+        torch.randn(rows, columns, 1, 1, dtype=torch.bfloat16, device="cuda") for rows, columns in ((64, 48), (40, 64))
     ]
     tensors = [images(48), *weights, images(40)]
     with (
