@@ -129,7 +129,11 @@ def test_max_autotune_is_answered_too(rows: Rows) -> None:
 
 
 def test_unsigned_bytes(rows: Rows) -> None:
-    """A of bytes without a sign, which the library takes on CPUs, is left to Inductor."""
+    """A of bytes without a sign, which libraries for CPUs take, is left to Inductor."""
+    a, b = operands()
+    try:
+        torch._int_mm(torch.empty(a.shape, dtype=torch.uint8, device="meta"), torch.empty(b.shape, device="meta").char())
+    except RuntimeError:
+        pytest.skip("this release takes no such matrix")
     rows({"configs": [triton()]})
-    unsigned = operands()[0]._replace(dtype=torch.uint8)
-    assert lower(multiply, unsigned, operands()[1]).extern == ["_int_mm"]
+    assert lower(multiply, a._replace(dtype=torch.uint8), b).extern == ["_int_mm"]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.forks import Forks
 from tests.interpreter.conftest import found_by
 
 
+@pytest.mark.skipif(torch.version.cuda is not None, reason="PyTorch asks for cuDNN's version")
 def test_rows_compute_1x1_convolutions(with_device: Forks, tmp_path: Path) -> None:
     """With Inductor's option, kernels of rows compute them, relu and a residual fused, as float64 does."""
     found = found_by(with_device, "convolve.py", tmp_path)
