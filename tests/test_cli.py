@@ -336,7 +336,7 @@ class TestExplain:
             (("conv", 8, 8, 8), "'conv' is not one of"),
             (("mm", 0, 8, 8), "0 is not in the range"),
             (("mm", 8, "x", 8), "'x' is not a size (such as 1024, or 1k, which"),
-            (("mm", 8, 8, 8, "--dtype", "int8"), "'int8' is not one of"),
+            (("mm", 8, 8, 8, "--dtype", "int4"), "'int4' is not one of"),
             (("mm", 8, 8, 8, "--batch", 2, "--hardware", "h200"), "error: b: mm has no batch"),
             (("mm", 8, 8, 8, "--hardware", "h300"), "error: h300: no table is for hardware of that name"),
             (("mm", 8, 8, 8, "--table", "missing.json"), "error: missing.json: cannot be read: No such file"),

@@ -19,7 +19,7 @@ from tests.model.small import model
 LEAVE_OUT = "distill d.msgpack -o x.safetensors --leave-out m=9:1"
 
 CASES = [
-    ("adopt --budget 1 --problems modles", 2, "modles: no such file, and no shipped set (models, llm, quick, fp8, att"),
+    ("adopt --budget 1 --problems modles", 2, "modles: no such file, and no shipped set (models, llm, quick, fp8, in"),
     ("build d.msgpack -o x.json --layout nq", 2, "'nq' is not one of"),
     ("build - d.msgpack -o x.json", 1, "error: <stdin>: the file is empty"),
     ("show HEAD:mine.json", 2, "HEAD:mine.json: no such file, and git has none either: fatal: not a git repository"),
@@ -27,7 +27,7 @@ CASES = [
     (
         "collect --problems d.json --out t.msgpack",
         2,
-        "d.json: no such file, and no shipped set (models, llm, quick, fp8, attention)",
+        "d.json: no such file, and no shipped set (models, llm, quick, fp8, int8, attention)",
     ),
     ("collect --problems shapes.json --out t.msgpack", 1, "shapes.json: not a shape set: expected lists 'shapes'"),
     ("diff - -", 2, "standard input (-) can be read only once"),

@@ -13,6 +13,7 @@ SMALL_GPUS = "tests/inductor/test_small_gpus.py::"
 PADDING = "tests/inductor/test_padding.py::"
 ATTENTION = "tests/inductor/test_attention.py::"
 SCALED = "tests/inductor/test_scaled_mm.py::"
+INT8 = "tests/inductor/test_int_mm.py::"
 CHANGES, TRANSIENT = "tests/inductor/test_snapshot.py::", "tests/inductor/test_transient.py::"
 SETTINGS = "tests/test_settings.py::"
 RUNTIME, STATISTICS = "tests/test_runtime.py::", "tests/test_statistics.py::"
@@ -38,6 +39,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             parameters("ACC_TYPE='tl.float16'"),
             KERNELS + "test_reduced_precision_reduction",
         ),
+        "int8-blocks": ("_require_blocks_of_bytes", NONE, INT8 + "test_refused"),
         "blocks-as-they-are": ("_triton", Without("should_scale_configs"), HOOK + "test_row_becomes_the_kernel"),
         "frozen-layouts": (
             "_with_fixed_layouts",
@@ -167,6 +169,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             KERNELS + "test_precision_switches",
             HOOK + "test_tf32_is_another_dtype",
         ),
+        "int8-types": ("_dtype_of", Instead("lambda inputs, op: INT8"), INT8 + "test_unsigned_bytes"),
         "unaligned-input": (
             "_stays_aligned",
             Instead("lambda node: original(node) or node.get_layout().offset == 0"),

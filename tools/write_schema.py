@@ -232,8 +232,8 @@ def entry() -> Schema:
     """A row, its fields in canonical order."""
     ops = (
         "The GEMM: C = A B (mm), C = bias + A B (addmm), both in batches (bmm, baddbmm), and with scales for A and B, "
-        "whose types are float8 (scaled_mm); or the attention: forward (flex_attention), its gradients "
-        "(flex_attention_backward), and forward with few queries (flex_decoding). Left out, any GEMM."
+        "whose types are float8 (scaled_mm); A B of int8 to int32 (int_mm); or attention: forward (flex_attention), "
+        "its gradients (flex_attention_backward), and forward with few queries (flex_decoding). Left out, any GEMM."
     )
     classes = "; ".join(f"{name}: {meaning}" for name, meaning in EPILOGUES.items())
     fields = {

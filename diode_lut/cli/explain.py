@@ -53,7 +53,9 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
 @click.argument("n", type=SIZE)
 @click.argument("k", type=SIZE)
 @click.option("--batch", type=SIZE, default=1, show_default=True, help="Of a bmm, a baddbmm or attention.")
-@click.option("--dtype", type=DTYPE, help="Type of A and B.  [default: bfloat16, for scaled_mm float8_e4m3fn]")
+@click.option(
+    "--dtype", type=DTYPE, help="Type of A and B.  [default: bfloat16, for scaled_mm float8_e4m3fn, for int_mm int8]"
+)
 @click.option(
     "--layout",
     type=LAYOUT,
@@ -123,7 +125,7 @@ def explain_command(
 ) -> None:
     """Show which kernel a GEMM gets, from which row, and why.
 
-    OP is mm, addmm, bmm, baddbmm or scaled_mm, which multiplies an M x K and a K x N matrix; or flex_attention,
+    OP is mm, addmm, bmm, baddbmm, scaled_mm or int_mm, which multiplies an M x K and a K x N matrix; or flex_attention,
     flex_attention_backward or flex_decoding, with M queries and N keys of K elements. The output names the configs, the
     row of the table that answers, the rows that would answer next, and what the model expects. It exits
     with 1 if neither a table nor a model answers.

@@ -29,7 +29,7 @@ from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import ATTENTION, FLOAT8, NO_EPILOGUE, Problem
+from diode_lut.domain.problem import ATTENTION, FLOAT8, INT8, NO_EPILOGUE, Problem
 from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.padded import PaddedKernel, PaddedLibrary, Padding
 from diode_lut.inductor.program import Program, generate
@@ -52,10 +52,18 @@ _SERVING_FACTOR = 1.04
 _COMPILING_PROBLEMS = 12
 """Problems that are compiled in the background while one is timed."""
 
-_TOLERANCE = {"float16": 0.02, "bfloat16": 0.12, "tf32": 0.02, "float32": 1e-4, **dict.fromkeys(FLOAT8, 0.25)}
+_TOLERANCE = {
+    "float16": 0.02,
+    "bfloat16": 0.12,
+    "tf32": 0.02,
+    "float32": 1e-4,
+    **dict.fromkeys(FLOAT8, 0.25),
+    INT8: 0.12,
+}
 """By dtype: largest error of an element over the square root of K, for normally distributed matrices.
 
-Tensor cores add products of float8 with some 14 bits, and cut off the rest.
+Tensor cores add products of float8 with some 14 bits, and cut off the rest. That of int8 is of the scaled result, in
+bfloat16; without an epilogue there is no error.
 """
 
 
@@ -250,20 +258,31 @@ class Check:
     ) -> None:
         self.out = self.padded = make_result(problem, operands)
         growth = 1.0 if problem.epilogue == NO_EPILOGUE else EPILOGUES[problem.epilogue].factor
+        self._exact = not self.out.is_floating_point()
+        self._never = -(2**31) if self._exact else torch.nan
         self._limit = growth * _TOLERANCE[problem.dtype] * math.sqrt(problem.k)
         self._reference = exact_result(problem, operands, tensors).to(_REFERENCE[self.out.dtype])
 
     def passes(self, launch: Callable[[], object]) -> bool:
-        """Whether one launch computes the right result; elements that it does not write are NaN and never pass.
+        """Whether one launch computes the right result; elements that it does not write never pass.
 
-        That holds for results in ``out`` and ``padded``, and nearly always for those in new memory.
+        They are NaN, or the least integer. That holds for results in ``out`` and ``padded``, and nearly always for
+        those in new memory. Integers must be equal.
         """
-        torch.full_like(self.out, torch.nan)  # the allocator hands out this memory next
+        torch.full_like(self.out, self._never)  # the allocator hands out this memory next
         for out in (self.out, self.padded):
-            out.fill_(torch.nan)
-        result = launch()
-        error = (result if isinstance(result, torch.Tensor) else self.out) - self._reference
+            out.fill_(self._never)
+        launched = launch()
+        result = launched if isinstance(launched, torch.Tensor) else self.out
+        if self._exact:
+            return torch.equal(result, self._reference)
+        error = result - self._reference
         return bool(error.abs_().max() <= self._limit)
 
 
-_REFERENCE = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
+_REFERENCE = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float32: torch.float64,
+    torch.int32: torch.int32,
+}

@@ -10,7 +10,18 @@ from typing import Any, NamedTuple
 import torch
 
 from diode_lut.domain.errors import CollectError
-from diode_lut.domain.problem import BATCHED, FLOAT8, ITEMSIZES, NO_EPILOGUE, SCALED, Problem, contiguous_align, letters
+from diode_lut.domain.problem import (
+    BATCHED,
+    FLOAT8,
+    INT8,
+    INTEGER,
+    ITEMSIZES,
+    NO_EPILOGUE,
+    SCALED,
+    Problem,
+    contiguous_align,
+    letters,
+)
 from diode_lut.domain.variants import Scaling
 from diode_lut.inductor.problems import TORCH_DTYPES, operand_dtypes
 
@@ -38,6 +49,8 @@ def make_gemm(problem: Problem, device: str) -> Gemm:
 
 def function_of(problem: Problem) -> Callable[..., torch.Tensor]:
     """The problem as a function of the tensors of ``make_operands``, with an optional ``out``."""
+    if problem.op in INTEGER:
+        return torch._int_mm
     if problem.op not in SCALED:
         return getattr(torch, problem.op)  # type: ignore[no-any-return]
     scaling = Scaling.of(problem.variant)
@@ -51,9 +64,11 @@ def matrices(problem: Problem, operands: Sequence[torch.Tensor]) -> tuple[torch.
 
 
 def make_result(problem: Problem, operands: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Memory for the result of the tensors of ``make_operands``."""
+    """Memory for the result of the tensors of ``make_operands``, and of the problem's epilogue, if it has one."""
     a, _ = matrices(problem, operands)
-    return torch.empty((*a.shape[:-1], problem.n), dtype=TORCH_DTYPES[problem.result_dtype], device=a.device)
+    scaled = problem.op in INTEGER and problem.epilogue != NO_EPILOGUE
+    dtype = SCALED_TO if scaled else TORCH_DTYPES[problem.result_dtype]
+    return torch.empty((*a.shape[:-1], problem.n), dtype=dtype, device=a.device)
 
 
 def exact_result(
@@ -61,6 +76,9 @@ def exact_result(
 ) -> torch.Tensor:
     """The result in float64, given the tensors of ``make_operands`` and of ``make_tensors``."""
     doubles = [each.double() for each in operands]
+    if problem.op in INTEGER:
+        a, b = doubles
+        return _epilogue_of(problem)(a @ b, *(each.double() for each in tensors))
     if problem.op not in SCALED:
         return with_epilogue(problem)(*doubles, *(each.double() for each in tensors))
     a, b, scale_a, scale_b, *bias = doubles
@@ -93,7 +111,12 @@ EPILOGUES = {
     "medium": Epilogue(_scaled_sum, 2, 8.0),
     "heavy": Epilogue(_gelu_derivative, 1, 2.0),
 }
-"""What is measured for each class of epilogues."""
+"""What is measured for each class of epilogues. Integers are scaled before, and then are of type SCALED_TO."""
+
+SCALED_TO = torch.bfloat16
+
+_SCALE = 1 / 74
+"""Scales are about this: the inverse of the standard deviation of an int8, so that products of two are about 1."""
 
 
 def with_epilogue(problem: Problem) -> Callable[..., torch.Tensor]:
@@ -101,30 +124,56 @@ def with_epilogue(problem: Problem) -> Callable[..., torch.Tensor]:
     gemm = function_of(problem)
     if problem.epilogue == NO_EPILOGUE:
         return gemm
-    epilogue = EPILOGUES[problem.epilogue]
+    epilogue, more = _epilogue_of(problem), _count_of_tensors(problem)
 
     def function(*tensors: torch.Tensor) -> torch.Tensor:
-        operands = len(tensors) - epilogue.tensors
-        result: torch.Tensor = epilogue.function(gemm(*tensors[:operands]), *tensors[operands:])
-        return result
+        operands = len(tensors) - more
+        return epilogue(gemm(*tensors[:operands]), *tensors[operands:])
 
     return function
 
 
+def _epilogue_of(problem: Problem) -> Callable[..., torch.Tensor]:
+    """The epilogue of a problem as a function of the result of its GEMM and of ``make_tensors``."""
+    if problem.epilogue == NO_EPILOGUE:
+        return lambda c: c
+    function = EPILOGUES[problem.epilogue].function
+    return partial(_scaled, function) if problem.op in INTEGER else function
+
+
+def _scaled(
+    function: Callable[..., torch.Tensor], c: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *more: Any
+) -> torch.Tensor:
+    """Of integers, scaled by one number a row and one a column; in float64 if that is the type of C."""
+    scaled = c * rows * columns
+    return function(scaled if c.is_floating_point() else scaled.to(SCALED_TO), *more)
+
+
+def _count_of_tensors(problem: Problem) -> int:
+    return EPILOGUES[problem.epilogue].tensors + 2 * (problem.op in INTEGER)
+
+
 def make_tensors(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
-    """What the problem's epilogue reads besides the result: normally distributed tensors of its shape."""
+    """What the problem's epilogue reads besides the result: normally distributed tensors of its shape.
+
+    Before them, for int_mm, the scales of rows and columns.
+    """
     if problem.epilogue == NO_EPILOGUE:
         return ()
     shape = (*((problem.b,) if problem.op in BATCHED else ()), problem.m, problem.n)
+    integers = problem.op in INTEGER
+    dtype = SCALED_TO if integers else TORCH_DTYPES[problem.dtype]
+    sizes = ((problem.m, 1), (problem.n,)) if integers else ()
+    scales = [(torch.rand(size, device=device) + 0.5) * _SCALE for size in sizes]
     count = EPILOGUES[problem.epilogue].tensors
-    return tuple(torch.randn(shape, dtype=TORCH_DTYPES[problem.dtype], device=device) for _ in range(count))
+    return (*scales, *(torch.randn(shape, dtype=dtype, device=device) for _ in range(count)))
 
 
 def make_operands(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
     """Normally distributed operands of exactly the problem's layout and alignment: the bias, if any, then A and B.
 
-    Those of scaled_mm are A, B, their scales, from 0.5 to 1.5, and the bias, if any. CollectError if they do not fit in
-    memory.
+    Those of int_mm are evenly distributed over all numbers of 8 bits. Those of scaled_mm are A, B, their scales, from
+    0.5 to 1.5, and the bias, if any. CollectError if they do not fit in memory.
     """
     try:
         if problem.op in SCALED:
@@ -185,8 +234,12 @@ def _matrix(problem: Problem, rows: int, columns: int, letter: str, dtype: torch
     """A batch of matrices, without the batch dimension for the ops that have none; ``t`` is stored transposed."""
     lines, length = (rows, columns) if letter == "n" else (columns, rows)
     batch = (problem.b,) if problem.op in BATCHED else ()
-    drawn = torch.bfloat16 if problem.dtype in FLOAT8 else dtype  # there are no random numbers in float8
-    stored = torch.randn((*batch, lines, _pitch(problem, length)), dtype=drawn, device=device).to(dtype)
+    shape = (*batch, lines, _pitch(problem, length))
+    if problem.dtype == INT8:
+        stored = torch.randint(-128, 128, shape, dtype=dtype, device=device)
+    else:
+        drawn = torch.bfloat16 if problem.dtype in FLOAT8 else dtype  # there are no random numbers in float8
+        stored = torch.randn(shape, dtype=drawn, device=device).to(dtype)
     matrix = stored[..., :length]
     return matrix if letter == "n" else matrix.transpose(-2, -1)
 

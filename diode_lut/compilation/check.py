@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from diode_lut.domain.errors import BROKEN_IMPORT, HardwareError, SettingError, TableError, install_command
-from diode_lut.domain.problem import DTYPES, LAYOUTS, letters
+from diode_lut.domain.problem import DOMAINS, FLOAT8, INT8, MATMULS, letters
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.padding import pad_multiple
@@ -26,7 +26,17 @@ from diode_lut.table.check import launchable
 from diode_lut.table.position import Fault
 from diode_lut.table.read import located, read_bytes, table_of
 
-_POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "tf32": "*fp32"}
+_POINTERS = {
+    "float16": "*fp16",
+    "bfloat16": "*bf16",
+    "float32": "*fp32",
+    "tf32": "*fp32",
+    "float8_e4m3fn": "*fp8e4nv",
+    "float8_e5m2": "*fp8e5",
+    "int8": "*i8",
+}
+_RESULTS = {**_POINTERS, **dict.fromkeys(FLOAT8, "*bf16"), INT8: "*i32"}
+"""By dtype, the types of A and B, and of C."""
 
 _SIZES = {16: 4096, 2: 4098}
 """By align: the size of M, N and K, larger than any block, with rows on 16-byte boundaries or not."""
@@ -80,7 +90,11 @@ def compiled(trial: Trial) -> Any:
         "BLOCK_K": tiles.block_k,
         "GROUP_M": tiles.group_m,
     }
-    signature = {**dict.fromkeys("abc", _POINTERS[trial.dtype]), **dict.fromkeys(constants, "constexpr")}
+    signature = {
+        **dict.fromkeys("ab", _POINTERS[trial.dtype]),
+        "c": _RESULTS[trial.dtype],
+        **dict.fromkeys(constants, "constexpr"),
+    }
     aligned = {(place,): [["tt.divisibility", 16]] for place in range(3)}
     kernel = persistent_tma_gemm if trial.config.kernel.tma else gemm
     source = ASTSource(kernel, signature, constants, aligned)
@@ -154,9 +168,11 @@ def _trials(rows: Mapping[int, Entry], arch: str) -> dict[Trial, list[Place]]:
 
 
 def _kinds(entry: Entry) -> Iterator[tuple[str, str]]:
-    """The dtypes and layouts that a row covers."""
+    """The dtypes and layouts that a row covers; of one for any op and any type, those of mm."""
+    domain = DOMAINS[entry.op or MATMULS[0]]
     return product(
-        DTYPES if entry.dtype is None else (entry.dtype,), LAYOUTS if entry.layout is None else (entry.layout,)
+        domain.dtypes if entry.dtype is None else (entry.dtype,),
+        domain.layouts if entry.layout is None else (entry.layout,),
     )
 
 

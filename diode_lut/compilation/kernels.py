@@ -45,7 +45,7 @@ def gemm(
     rn = column * BLOCK_N + tl.arange(0, BLOCK_N)
     am = tl.max_contiguous(tl.multiple_of(rm % M, BLOCK_M), BLOCK_M)
     bn = tl.max_contiguous(tl.multiple_of(rn % N, BLOCK_N), BLOCK_N)
-    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32 if c.dtype.element_ty == tl.int32 else tl.float32)
     for step in range(tl.cdiv(K, BLOCK_K)):
         rk = step * BLOCK_K + tl.arange(0, BLOCK_K)
         x = a + am[:, None] * stride_am + rk[None, :] * stride_ak

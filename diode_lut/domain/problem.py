@@ -20,6 +20,7 @@ OP_SIZES = {
     "bmm": ("b", "m", "n", "k"),
     "baddbmm": ("b", "m", "n", "k"),
     "scaled_mm": ("m", "n", "k"),
+    "int_mm": ("m", "n", "k"),
     "flex_attention": ATTENTION_SIZES,
     "flex_attention_backward": ATTENTION_SIZES,
     "flex_decoding": ATTENTION_SIZES,
@@ -54,7 +55,7 @@ EPILOGUES = {
 }
 """The classes of pointwise work that may be fused behind a GEMM, and what each means."""
 
-DTYPES = ("float16", "bfloat16", "float32", "tf32", "float8_e4m3fn", "float8_e5m2")
+DTYPES = ("float16", "bfloat16", "float32", "tf32", "float8_e4m3fn", "float8_e5m2", "int8")
 LAYOUTS = ("nn", "nt", "tn", "tt")
 ALIGNS = (2, 16)
 
@@ -63,6 +64,14 @@ FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 
 FLOAT8_UNIT = 16
 """What N and K of scaled_mm are multiples of: PyTorch computes no others on a GPU."""
+
+INT8 = "int8"
+"""The dtype of int_mm."""
+
+INTEGER = ("int_mm",)
+"""The ops that multiply integers, whose C is of RESULT_OF_INTEGERS. It has no rounding errors."""
+
+RESULT_OF_INTEGERS = "int32"
 
 SCALED = ("scaled_mm",)
 """The ops whose A and B have scales. Their variants are Scalings as text."""
@@ -80,9 +89,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 """The variants of the ops that have some. Others have the variant NO_VARIANT, which is not written."""
 
-GEMMS = tuple(op for op in OPS if op not in VARIANTS)
-"""The ops that have no variants."""
-
 NAMED_VARIANTS = tuple(dict.fromkeys(variant for variants in VARIANTS.values() for variant in variants))
 """The variants of all ops, in canonical order."""
 
@@ -96,15 +102,20 @@ class Domain(NamedTuple):
     variants: tuple[str, ...]
 
 
-_NOT_FLOAT8 = tuple(dtype for dtype in DTYPES if dtype not in FLOAT8)
-_GEMM = Domain(_NOT_FLOAT8, LAYOUTS, tuple(EPILOGUES), (NO_VARIANT,))
+_WIDE = tuple(dtype for dtype in DTYPES if dtype not in (*FLOAT8, INT8))
+_GEMM = Domain(_WIDE, LAYOUTS, tuple(EPILOGUES), (NO_VARIANT,))
 
 DOMAINS = dict.fromkeys(OPS, _GEMM) | {
     "scaled_mm": Domain(FLOAT8, ("nt",), (NO_EPILOGUE,), VARIANTS["scaled_mm"]),
-    **{op: Domain(_NOT_FLOAT8, ("nt",), (NO_EPILOGUE,), VARIANTS[op]) for op in ATTENTION},
+    "int_mm": Domain((INT8,), LAYOUTS, tuple(EPILOGUES), (NO_VARIANT,)),
+    **{op: Domain(_WIDE, ("nt",), (NO_EPILOGUE,), VARIANTS[op]) for op in ATTENTION},
 }
 """By op. Library and hardware multiply float8 only where A is row-major and B column-major. Attention multiplies Q by
 K transposed: in its layout, rows of Q, K and V are without gaps."""
+
+GEMMS = tuple(op for op in OPS if DOMAINS[op] is _GEMM)
+"""The ops that multiply numbers of more than 8 bits. They have no variants."""
+
 MAX_SIZE = 2**31 - 1
 """Largest b, m, n or k that a table can speak of: Inductor's kernels index with 32 bits."""
 
@@ -114,10 +125,10 @@ class Problem(NamedTuple):
 
     ``C[b, m, n] = A[b, m, k] @ B[b, k, n]``, plus a bias for addmm and baddbmm. ``dtype`` is torch's name of the
     inputs' type, or ``tf32`` for float32 with TF32 allowed; ``float8_e5m2`` if one of A and B has that type, and the
-    other float8_e4m3fn. ``layout`` has a BLAS letter for A and one for B: ``n`` is row-major, ``t`` column-major.
-    ``align`` is 16 if every row of A and B starts on a 16-byte boundary, else 2. ``b`` is 1 for mm, addmm and
-    scaled_mm. ``epilogue`` is the class of the pointwise work that is fused behind the GEMM. ``variant`` is one of the
-    op's in VARIANTS: for scaled_mm, a Scaling as text.
+    other float8_e4m3fn. Of int_mm it is ``int8``, and C is int32. ``layout`` has a BLAS letter for A and one for B:
+    ``n`` is row-major, ``t`` column-major. ``align`` is 16 if every row of A and B starts on a 16-byte boundary, else
+    2. ``b`` is 1 for mm, addmm, scaled_mm and int_mm. ``epilogue`` is the class of the pointwise work that is fused
+    behind the GEMM. ``variant`` is one of the op's in VARIANTS: for scaled_mm, a Scaling as text.
 
     Attention has ``b`` batches of ``h`` query heads, of which each ``g`` share a head of keys and values. There are
     ``m`` queries and ``n`` keys of ``k`` elements, and values of ``v`` elements. ``align`` is 16 if every row of Q, K
@@ -236,6 +247,8 @@ class Problem(NamedTuple):
         """The type of C, by PyTorch's name."""
         if self.op in SCALED:
             return Scaling.of(self.variant).result
+        if self.op in INTEGER:
+            return RESULT_OF_INTEGERS
         return "float32" if self.dtype == "tf32" else self.dtype
 
     @property
@@ -245,7 +258,7 @@ class Problem(NamedTuple):
             rows = self.h * self.m * (self.k + self.v) + self.h // self.g * self.n * (self.k + self.v)
             return ITEMSIZES[self.dtype] * self.b * rows * (2 if self.op == "flex_attention_backward" else 1)
         operands = ITEMSIZES[self.dtype] * (self.m * self.k + self.k * self.n)
-        return self.b * (operands + ITEMSIZES[self.result_dtype] * self.m * self.n)
+        return self.b * (operands + _RESULT_SIZES[self.result_dtype] * self.m * self.n)
 
     def to_json(self) -> dict[str, Any]:
         """The fields that a problem file has, which ``collect`` takes."""
@@ -276,8 +289,10 @@ class Problem(NamedTuple):
         return f"{head} {batch}{self.m}x{self.n}x{self.k}{more} {self.dtype} {self.layout} align {self.align}{tail}"
 
 
-ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4, **dict.fromkeys(FLOAT8, 1)}
+ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4, **dict.fromkeys((*FLOAT8, INT8), 1)}
 """Bytes of one element, for each of DTYPES."""
+
+_RESULT_SIZES = {**ITEMSIZES, RESULT_OF_INTEGERS: 4}
 
 WITHOUT_TENSOR_CORES = "float32"
 """The dtype that is multiplied without them. Where its loop over K is a single step, an epilogue that reads a bias can

@@ -18,6 +18,7 @@ _DTYPES = {
     "fp32": "float32",
     "fp8": "float8_e4m3fn",
     "half": "float16",
+    "i8": "int8",
 }
 
 _SIZE = re.compile(r"(\d[\d_]*)([km]?)", re.IGNORECASE)

@@ -20,7 +20,7 @@ import orjson
 from diode_lut.domain.errors import ExchangeError, ProblemError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.operands import Operand, packed_operands, problem_of
-from diode_lut.domain.problem import VARIANTS, Problem, letters
+from diode_lut.domain.problem import INTEGER, VARIANTS, Problem, letters
 from diode_lut.exchange.content import (
     Facts,
     Skipped,
@@ -130,7 +130,8 @@ def _rows(config: Config, problem: Problem, hardware: Hardware) -> Iterator[dict
         row: dict[str, Any] = {"template_id": uid, **_kwargs(config)}
         if "BLOCK_K" in row:
             even_k = problem.k % row["BLOCK_K"] == 0
-            row |= {"EVEN_K": even_k, "ACC_TYPE": "tl.float32", "USE_FAST_ACCUM": False, "hint_override": None}
+            accumulator = "tl.int32" if problem.op in INTEGER else "tl.float32"
+            row |= {"EVEN_K": even_k, "ACC_TYPE": accumulator, "USE_FAST_ACCUM": False, "hint_override": None}
         if config.kernel.tma:
             letter_a, letter_b = letters(problem.layout)
             row |= {

@@ -30,7 +30,7 @@ from torch._inductor.utils import _use_autotune_backend, is_gpu, sympy_product
 from torch._inductor.virtualized import V
 
 from diode_lut.domain.hardware import detect_hardware
-from diode_lut.domain.problem import BATCHED, NO_VARIANT, SCALED
+from diode_lut.domain.problem import BATCHED, INTEGER, NO_VARIANT, SCALED
 from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.names import UIDS
 from diode_lut.inductor.problems import TORCH_DTYPES
@@ -45,7 +45,7 @@ from diode_lut.inductor.versions import (
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
-from diode_lut.kernels.triton_gemm import accumulator_registers, registers
+from diode_lut.kernels.triton_gemm import BLOCKS_K_OF_BYTES, accumulator_registers, registers
 
 _MAX_GRID_Y = 65535
 """The limit of CUDA and of ROCm on the second dimension of a launch."""
@@ -70,6 +70,8 @@ def build_choice(
     _require_triton(inputs, op)
     if config.kernel is DECOMPOSE_K:
         return _decompose_k(config, inputs)
+    if op in INTEGER:
+        _require_blocks_of_bytes(config)
     options = scaling_options(config, inputs, variant) if op in SCALED else {}
     return _triton(config, _template(config, op), inputs, op, layout, options)
 
@@ -105,6 +107,12 @@ def _offers_triton(layout: ir.Layout) -> bool:
         and _use_autotune_backend("TRITON")
         and has_backend_feature(layout.device, BackendFeature.TRITON_TEMPLATES)
     )
+
+
+def _require_blocks_of_bytes(config: Config) -> None:
+    """CannotRun if a step along K is shorter than a matrix instruction: Triton then compiles nothing."""
+    if config.tiles.block_k not in BLOCKS_K_OF_BYTES:
+        raise CannotRun(f"with block_k={config.tiles.block_k} it cannot multiply int8")
 
 
 def _require_factors(inputs: MMKernelInputs) -> None:

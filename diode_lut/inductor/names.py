@@ -43,8 +43,9 @@ UIDS: dict[str, dict[str, tuple[str, ...]]] = {
         "bmm": ("aten::bmm",),
         "baddbmm": ("aten::baddbmm",),
         "scaled_mm": ("aten::_scaled_mm", "aten::_scaled_mm_v2"),
+        "int_mm": ("aten::_int_mm",),
     },
-    "triton_mm": {"mm": ("triton::mm",), "addmm": ("triton::mm",), "scaled_mm": ("triton::mm",)},
+    "triton_mm": dict.fromkeys(("mm", "addmm", "scaled_mm", "int_mm"), ("triton::mm",)),
     "triton_bmm": {"bmm": ("triton::bmm",), "baddbmm": ("triton::bmm",)},
     "triton_mm_persistent_tma": {
         "mm": ("triton::mm_persistent_tma",),

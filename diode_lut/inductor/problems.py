@@ -15,7 +15,18 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.operands import Operand
 from diode_lut.domain.operands import problem_of as problem_from
-from diode_lut.domain.problem import FLOAT8, NO_VARIANT, OPS, ROW_BYTES, SCALED, VARIANTS, Problem
+from diode_lut.domain.problem import (
+    FLOAT8,
+    INT8,
+    INTEGER,
+    NO_VARIANT,
+    OPS,
+    RESULT_OF_INTEGERS,
+    ROW_BYTES,
+    SCALED,
+    VARIANTS,
+    Problem,
+)
 from diode_lut.domain.variants import RESULT_DTYPES, Scaling
 from diode_lut.inductor.dynamic import axes_of
 from diode_lut.inductor.snapshot import snapshot
@@ -30,8 +41,10 @@ TORCH_DTYPES = {
     "tf32": torch.float32,
     "float8_e4m3fn": torch.float8_e4m3fn,
     "float8_e5m2": torch.float8_e5m2,
+    "int8": torch.int8,
+    RESULT_OF_INTEGERS: torch.int32,
 }
-"""Our names of data types as PyTorch's."""
+"""Our names of data types as PyTorch's: those of problems, and those of their results."""
 
 
 def operand_dtypes(dtype: str) -> tuple[torch.dtype, torch.dtype]:
@@ -56,7 +69,7 @@ def problem_of(inputs: Any, op: str, *, fast: bool | None = None) -> Problem | N
         return None
     scaled = op in SCALED
     variant = _variant_of(inputs, fast) if scaled else NO_VARIANT
-    dtype = _float8_of(inputs) if scaled else dtype_of({*inputs.dtypes(), inputs.out_dtype()}, inputs.device_type)
+    dtype = _dtype_of(inputs, op)
     numbers = _numbers(inputs)
     if dtype is None or numbers is None or variant is None:
         log.debug("%s with inputs of %s, or with unbacked sizes: no table has such problems", op, inputs.dtypes())
@@ -85,6 +98,16 @@ def asked_about(problem: Problem, inputs: MMKernelInputs) -> Problem:
     if len(counts) < 2 or counts[0] == 1:
         return problem
     return problem._replace(op="mm", epilogue="light" if counts[1] == 1 and problem.n > 1 else "medium")
+
+
+def _dtype_of(inputs: MMKernelInputs, op: str) -> str | None:
+    """The dtype that tables have for these inputs; None for types, or a result, that they do not know."""
+    if op in SCALED:
+        return _float8_of(inputs)
+    if op in INTEGER:
+        types = [*inputs.dtypes(), inputs.out_dtype()]
+        return INT8 if [_DTYPES.get(each) for each in types] == [INT8, INT8, RESULT_OF_INTEGERS] else None
+    return dtype_of({*inputs.dtypes(), inputs.out_dtype()}, inputs.device_type)
 
 
 def _float8_of(inputs: MMKernelInputs) -> str | None:

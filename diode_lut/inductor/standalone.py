@@ -206,6 +206,8 @@ class Lowering:
         if variant != NO_VARIANT:
             result = TORCH_DTYPES[Scaling.of(variant).result]
             return MMKernelInputs(nodes, mat1_idx=0, mat2_idx=1, out_dtype=result)
+        if shapes[0].dtype == torch.int8:
+            return MMKernelInputs(nodes, out_dtype=torch.int32)
         return MMKernelInputs(nodes, scalars={"alpha": 1, "beta": 1} if len(nodes) == 3 else None)
 
     def _node(self, dtype: torch.dtype, size: Sequence[Any], stride: Sequence[Any]) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from diode_lut.domain.problem import ITEMSIZES, ROW_BYTES, WITHOUT_TENSOR_CORES, Problem, least_itemsize
+from diode_lut.domain.problem import INT8, ITEMSIZES, ROW_BYTES, WITHOUT_TENSOR_CORES, Problem, least_itemsize
 from diode_lut.domain.variants import Scaling
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.template import PAD, Complaint, Covered, Parameter, Params, Template
@@ -67,8 +67,11 @@ ROCM = (
 
 PARAMETERS = (*TILES, PAD, *ROCM)
 
-FLOAT8_BLOCKS_K = (32, 64, 128, 256)
-"""Matrix instructions take 32 elements of float8 along K."""
+BLOCKS_K_OF_BYTES = (32, 64, 128, 256)
+"""Matrix instructions take 32 elements of a byte, float8 and int8, along K."""
+
+_OF_BYTES = ("scaled_mm", "int_mm")
+"""The ops whose elements are bytes."""
 
 PRECISE_BLOCK_K = 128
 """Elements of float8 along K that tensor cores may add before the sum is added to one in float32, as libraries do."""
@@ -88,6 +91,7 @@ TMA_ROWS = 64
 """Minimum number of rows from which tensor descriptors save more than their set-up costs."""
 
 _STAGES_OF_BLOCK_K = {16: (3,), 32: (3, 5), 64: (3, 4, 5), 128: (2, 3, 4), 256: (2,)}
+_STAGES_OF_BYTES = {block_k: _STAGES_OF_BLOCK_K[block_k // 2] for block_k in BLOCKS_K_OF_BYTES}
 _WIDE_ROWS = 128
 """With more bytes along K, a block of a large GEMM only takes shared memory away from stages."""
 
@@ -155,9 +159,9 @@ class TritonGemm(Template):
         if limit is not None and needed >= limit:
             reason = f"{tiles.num_warps} do not go with a block of {tiles.block_m}x{tiles.block_n}"
             yield Complaint(f"{reason}: {needed} registers a thread (allowed: {limit - 1})", "num_warps")
-        if covered.op == "scaled_mm" and tiles.block_k not in FLOAT8_BLOCKS_K:
-            allowed = ", ".join(map(str, FLOAT8_BLOCKS_K))
-            yield Complaint(f"{tiles.block_k} is too little for float8 (allowed: {allowed})", "block_k")
+        if covered.op in _OF_BYTES and tiles.block_k not in BLOCKS_K_OF_BYTES:
+            allowed = ", ".join(map(str, BLOCKS_K_OF_BYTES))
+            yield Complaint(f"{tiles.block_k} is too little for {covered.op} (allowed: {allowed})", "block_k")
         itemsize = least_itemsize(covered.op, covered.dtype)
         memory = self.shared_memory(tiles, covered.op or self.ops[0], itemsize, architecture)
         if architecture.shared_memory is not None and memory > architecture.shared_memory:
@@ -178,7 +182,7 @@ class TritonGemm(Template):
             area = block_m * block_n
             if area > _LARGE_AREA or (large and area < _MEDIUM_AREA and min(problem.m, problem.n) >= 64):
                 continue
-            for block_k, stages in _depths(problem.k):
+            for block_k, stages in _depths(problem.k, in_bytes=problem.dtype == INT8):
                 if area >= _MEDIUM_AREA and block_k * itemsize > 2 * _WIDE_ROWS:
                     continue
                 if problem.dtype == WITHOUT_TENSOR_CORES and problem.k <= block_k:
@@ -235,7 +239,7 @@ class PersistentTma(TritonGemm):
 
 def is_precise(block_k: int, variant: str) -> bool:
     """Whether blocks of float8 can have ``block_k`` elements along K, and accumulate as the variant demands."""
-    return block_k in FLOAT8_BLOCKS_K and (Scaling.of(variant).fast or block_k <= PRECISE_BLOCK_K)
+    return block_k in BLOCKS_K_OF_BYTES and (Scaling.of(variant).fast or block_k <= PRECISE_BLOCK_K)
 
 
 def text(tiles: Tiles) -> str:
@@ -248,10 +252,13 @@ def _blocks(size: int) -> list[int]:
     return [block for block in _BLOCKS if block < 2 * max(size, _SMALLEST_BLOCK)]
 
 
-def _depths(k: int) -> Iterator[tuple[int, int]]:
-    """Block sizes along K, with as many stages as there are steps, at least the fewest."""
-    for block_k, stages in _STAGES_OF_BLOCK_K.items():
-        if (block_k == 16 and k > 16) or block_k >= 2 * max(k, 16):
+def _depths(k: int, *, in_bytes: bool = False) -> Iterator[tuple[int, int]]:
+    """Block sizes along K, with as many stages as there are steps, at least the fewest.
+
+    With ``in_bytes``, blocks of bytes have the stages of those of half as many elements of two bytes.
+    """
+    for block_k, stages in (_STAGES_OF_BYTES if in_bytes else _STAGES_OF_BLOCK_K).items():
+        if (block_k == 16 and k > 16) or block_k >= 2 * max(k, 32 if in_bytes else 16):
             continue
         steps = -(-k // block_k)
         yield from ((block_k, each) for each in stages if each == stages[0] or each <= steps + 1)
@@ -267,7 +274,7 @@ def _warps(area: int) -> tuple[int, ...]:
 
 _ABOUT = "A Triton kernel that computes C in tiles, and loads its operands with pointers."
 
-TRITON_MM = TritonGemm("triton_mm", ("mm", "addmm", "scaled_mm"), PARAMETERS, _ABOUT)
+TRITON_MM = TritonGemm("triton_mm", ("mm", "addmm", "scaled_mm", "int_mm"), PARAMETERS, _ABOUT)
 TRITON_BMM = TritonGemm("triton_bmm", ("bmm", "baddbmm"), PARAMETERS, _ABOUT)
 TRITON_MM_PERSISTENT_TMA = PersistentTma(
     "triton_mm_persistent_tma",

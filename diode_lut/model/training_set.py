@@ -11,7 +11,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.problem import ALIGNS, BATCHED, DTYPES, LAYOUTS, MAX_SIZE, NO_EPILOGUE, NO_VARIANT, OPS, Problem
+from diode_lut.domain.problem import (
+    ALIGNS,
+    BATCHED,
+    DTYPES,
+    GEMMS,
+    LAYOUTS,
+    MAX_SIZE,
+    NO_EPILOGUE,
+    NO_VARIANT,
+    OPS,
+    Problem,
+)
 from diode_lut.table import Range, of_kind
 
 TRAIN, TEST = "train", "test"
@@ -135,7 +146,7 @@ class Kind(NamedTuple):
 
     @property
     def variant(self) -> str:
-        """None: models do not know the ops that have variants."""
+        """None: models know GEMMS only."""
         return NO_VARIANT
 
     @property
@@ -158,10 +169,10 @@ def _range(name: str, low: Any, high: Any) -> Range:
 
 
 def kinds_of(problems: Iterable[Problem]) -> list[Kind]:
-    """The kinds that have enough problems, sorted; without those of ops with variants, which models do not know."""
+    """The kinds that have enough problems, sorted; without those of other ops than GEMMS, which models do not know."""
     found: defaultdict[tuple[str, str, str, int, str, str], list[tuple[int, ...]]] = defaultdict(list)
     for problem in problems:
-        if problem.variant == NO_VARIANT:
+        if problem.op in GEMMS:
             found[problem.kind].append(problem.sizes)
     known = {key: sizes for key, sizes in sorted(found.items()) if len(sizes) >= MIN_PROBLEMS}
     together: defaultdict[tuple[str, bool, str], list[tuple[int, ...]]] = defaultdict(list)

@@ -51,7 +51,7 @@ def torch_diode(path: Path, name: str = "NVIDIA H200") -> Path:
         zip(("block_m", "block_n", "block_k", "group_m", "num_stages", "num_warps"), TRITON.params, strict=True)
     )
     solutions = {}
-    for dtype in ("float16", "int8"):
+    for dtype in ("float16", "int4"):
         shape = dict.fromkeys(("M_dtype", "K_dtype", "out_dtype"), dtype) | {"B": 1, "M": 64, "N": 64, "K": 64}
         solutions[json.dumps(shape)] = {"timed_configs": [{"config": config, "time": 0.1}]}
     path.write_text(json.dumps({"hardware": {name: {"operation": {"mm": {"solution": solutions}}}}}))
@@ -181,7 +181,7 @@ def test_hardware_of_torch_diode_is_named(tmp_path: Path) -> None:
     assert "--hardware" in build(torch_diode(tmp_path / "x.json", "ACME X1"), "-o", output).stderr
     result = build(source, "-o", output, "--hardware", "NVIDIA H200, sm_90, 132", "--layout", "nt")
     assert result.exit_code == 0
-    assert "\n  skipped, dtype: 'int8' is not one of float16, bfloat16, float32, tf32, " in result.stdout
+    assert "\n  skipped, dtype: 'int4' is not one of float16, bfloat16, float32, tf32, " in result.stdout
     assert read_table(output).hardware == H200
     assert read_table(output).entries[0].layout == "nt"
     assert build(source, "-o", output).exit_code == 0

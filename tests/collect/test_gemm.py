@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from diode_lut.collect.gemm import Gemm, exact_result, function_of, make_gemm, make_operands, matmul_precision
 from diode_lut.domain.errors import CollectError
-from diode_lut.domain.problem import ALIGNS, FLOAT8, GEMMS, SCALED, VARIANTS, Problem, contiguous_align
+from diode_lut.domain.problem import ALIGNS, FLOAT8, GEMMS, INT8, INTEGER, SCALED, VARIANTS, Problem, contiguous_align
 from tests.strategies import kinds
 
 SIZES = st.integers(2, 40)
@@ -15,7 +15,8 @@ SIZES = st.integers(2, 40)
 
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
-    op, dtype, layout, variant = draw(kinds((*GEMMS, *SCALED), dtypes=("float16", "bfloat16", "float32", *FLOAT8)))
+    types = ("float16", "bfloat16", "float32", *FLOAT8, INT8)
+    op, dtype, layout, variant = draw(kinds((*GEMMS, *SCALED, *INTEGER), dtypes=types))
     b = draw(st.integers(2, 4)) if op in ("bmm", "baddbmm") else 1
     align, m, n, k = draw(st.sampled_from(ALIGNS)), draw(SIZES), draw(SIZES), draw(SIZES)
     return Problem.checked(op, dtype, layout, align, b, m, n, k, variant=variant)

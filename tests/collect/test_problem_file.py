@@ -56,7 +56,7 @@ def test_alignment_is_that_of_packed_operands_unless_given(tmp_path: Path, field
         ([], ": expected a list of problems, found an empty list"),
         ([MM, 7], ": [1]: expected an object with op, dtype, M, N, K, found int"),
         ([MM, {"op": "mm"}], ": [1].dtype: missing (needed: op, dtype, M, N, K)"),
-        ([{**MM, "dtype": "int8"}], ": [0].dtype: 'int8' is not one of float16, bfloat16, float32, tf32"),
+        ([{**MM, "dtype": "int4"}], ": [0].dtype: 'int4' is not one of float16, bfloat16, float32, tf32"),
         ([{**MM, "op": ["mm"]}], ": [0].op: ['mm'] is not one of mm, addmm, bmm, baddbmm"),
         ([{**MM, "layout": "NX"}], ": [0].layout: 'nx' is not one of nn, nt, tn, tt"),
         ([{**MM, "M": 0}], ": [0].m: 0 is not an integer from 1 to 2147483647"),
@@ -144,7 +144,7 @@ def test_shipped_sets_are_problems_in_blocks(name: str) -> None:
     """Each set has valid problems, each once; in the largest, neighbours share kernels except where a block ends."""
     problems = problem_set(name)
     assert problems == list(dict.fromkeys(problems))
-    assert name in ("fp8", "attention") or set(problems) <= set(problem_set("models"))
+    assert name in ("fp8", "int8", "attention") or set(problems) <= set(problem_set("models"))
     changes = sum(Family.of(one) != Family.of(other) for one, other in pairwise(problems))
     assert changes < 3 * len(problems) / BLOCK
 
@@ -160,6 +160,16 @@ def test_set_in_float8_is_of_linear_layers() -> None:
         ("float8_e4m3fn", "row-bfloat16-fast"),
         ("float8_e5m2", "tensor-bfloat16"),
     }
+
+
+def test_set_in_int8_is_of_linear_layers() -> None:
+    """Its problems are what torch._int_mm takes on a GPU, each alone and with scales behind it."""
+    problems = problem_set("int8")
+    assert all(Problem.checked(*each) == each for each in problems)
+    assert all(each.op == "int_mm" and each.n % 8 == each.k % 8 == 0 for each in problems)
+    assert (min(each.m for each in problems), max(each.m for each in problems)) == (17, 8192)
+    alone = {each for each in problems if each == each.alone}
+    assert set(problems) == alone | {each._replace(epilogue="light") for each in alone}
 
 
 def test_set_of_attention() -> None:

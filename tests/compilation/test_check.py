@@ -37,6 +37,19 @@ def test_configs_that_compile_are_good(table_file: Write) -> None:
         assert (result.exit_code, result.stdout) == (0, "")
 
 
+def test_types_of_a_byte_compile(table_file: Write) -> None:
+    """Rows for float8 and int8 are compiled for what these ops multiply and return; any other row is not."""
+    fits = {"configs": [config("triton_mm 64x64x64 g8 s3 w4")]}
+    rows = [
+        {"op": "scaled_mm", "dtype": "float8_e4m3fn", **fits},
+        {"op": "scaled_mm", "dtype": "float8_e5m2", **fits},
+        {"op": "int_mm", "layout": "nt", "align": 2, **fits},
+        {"layout": "nt", "configs": [config("triton_mm 32x32x16 g8 s3 w4")]},
+    ]
+    result = call("check", "--compile", table_file("bytes.json", *rows))
+    assert (result.exit_code, result.stdout) == (0, "")
+
+
 def test_padded_operands_are_aligned(table_file: Write) -> None:
     """A kernel on padded operands is compiled for aligned rows, whatever the row says of the operands before that."""
     row = {**KEY, "align": 2, "configs": [config("triton_mm 32x32x32 g8 s3 w4 pad8"), config("aten pad8")]}

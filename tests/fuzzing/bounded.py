@@ -111,6 +111,12 @@ def _gemm(a: Bounded, b: Bounded, out_dtype: torch.dtype | None = None) -> Bound
     return Bounded(value, error, out_dtype or a.dtype, precision)._rounded()
 
 
+def _of_integers(a: Bounded, b: Bounded) -> Bounded:
+    """Nothing is rounded."""
+    value = a.value @ b.value
+    return Bounded(value, torch.zeros_like(value), torch.int32, a.precision)
+
+
 def _biased(bias: Bounded, a: Bounded, b: Bounded, *, alpha: float = 1, beta: float = 1) -> Bounded:
     gemm = _gemm(a, b) * alpha
     if beta == 0:
@@ -135,6 +141,7 @@ def _gelu(x: Bounded) -> Bounded:
 
 _RULES: dict[Any, Callable[..., Bounded]] = {
     torch.mm: _gemm,
+    torch._int_mm: _of_integers,
     torch.bmm: _gemm,
     torch.matmul: _gemm,
     torch.addmm: _biased,

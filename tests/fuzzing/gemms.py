@@ -34,6 +34,7 @@ OPS: dict[str, tuple[str, ...]] = {
     "matmul": ("bmk", "kn"),
     "chain": ("mk", "kn", "nk"),
     "sum of two": ("mk", "kn", "mk", "kn"),
+    "int_mm": ("mk", "kn"),
 }
 """The operations, with the dimensions of their operands."""
 
@@ -90,6 +91,8 @@ class Gemm(NamedTuple):
         if self.op == "chain":
             x, first, second = operands
             return torch.mm(torch.mm(x, first).relu(), second)
+        if self.op == "int_mm":
+            return torch._int_mm(*operands)
         if self.op == "sum of two":
             a, b, c, d = operands
             return torch.mm(a, b) + torch.mm(c, d)
@@ -114,7 +117,28 @@ def _applied(step: str, result: Any) -> Any:
 
 def draw_gemm(random: Random) -> Gemm:
     """A GEMM of any kind, mostly one that tables have rows for."""
-    op = random.choice(list(OPS))
+    gemm = _draw_wide(random)
+    return _in_int8(random, gemm) if gemm.op == "mm" and random.random() < 0.4 else gemm
+
+
+_INTEGERS = ((), ("relu",), ("transposed",), ("to float32", "double"), ("relu", "to float32"), ("to float32", "gelu"))
+"""What may follow a matmul of integers: a GEMM's other epilogues round, or do not take them."""
+
+
+def _in_int8(random: Random, gemm: Gemm) -> Gemm:
+    """An mm as a matmul of int8, of sizes that the library takes on a GPU; of these only M changes."""
+
+    def usual(sizes: Sizes) -> Sizes:
+        return {**sizes, **{dim: -(-sizes[dim] // 8) * 8 for dim in "nk"}, "m": sizes["m"] and max(sizes["m"], 17)}
+
+    sizes, dynamic = usual(gemm.sizes), "m" if "m" in gemm.dynamic else ""
+    again = usual({**gemm.sizes, "m": gemm.again["m"]}) if dynamic and gemm.again is not None else None
+    cast = (each._replace(before="nothing") if each.before == "cast" else each for each in gemm.operands[:2])
+    return Gemm("int_mm", torch.int8, sizes, tuple(cast), random.choice(_INTEGERS), dynamic=dynamic, again=again)
+
+
+def _draw_wide(random: Random) -> Gemm:
+    op = random.choice([op for op in OPS if op != "int_mm"])
     dims = [random.choice(BIASES[op]) if dims == "bias" else dims for dims in OPS[op]]
     sizes = _draw_sizes(random, op)
     steps = random.sample(EPILOGUES[:7], random.choice([0, 0, 1, 2]))

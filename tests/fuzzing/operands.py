@@ -97,11 +97,16 @@ def _placed(shape: list[int], storage: str, amount: int) -> tuple[tuple[int, ...
 
 
 def filled(spec: Input, device: str, scale: float) -> torch.Tensor:
-    """A tensor with random values, in memory that is NaN wherever the tensor has no element."""
+    """A tensor with random values, in memory that is NaN, or random, wherever the tensor has no element."""
     assert spec.stride is not None
     empty = 0 in spec.shape
     extent = 0 if empty else sum((size - 1) * step for size, step in zip(spec.shape, spec.stride, strict=True))
-    memory = torch.full((spec.offset + 1 + extent + TAIL,), float("nan"), dtype=spec.dtype, device=device)
+    length = spec.offset + 1 + extent + TAIL
+    if spec.dtype == torch.int8:
+        return torch.randint(-128, 128, (length,), dtype=spec.dtype, device=device).as_strided(
+            spec.shape, spec.stride, spec.offset
+        )
+    memory = torch.full((length,), float("nan"), dtype=spec.dtype, device=device)
     distinct = [min(size, 1) if step == 0 else size for size, step in zip(spec.shape, spec.stride, strict=True)]
     values = torch.randn(distinct, device=device).mul_(scale).to(spec.dtype)
     memory.as_strided(distinct, spec.stride, spec.offset).copy_(values)

@@ -1,4 +1,4 @@
-"""Measuring kernels on padded operands, and on float8, on the device on which Triton's interpreter executes them."""
+"""Measuring kernels on padded operands, float8 and int8 on the device on which Triton's interpreter executes them."""
 
 from __future__ import annotations
 
@@ -46,6 +46,21 @@ def test_float8_is_measured(found: dict[str, Any], problem: str, stage: str) -> 
     """Both stages run the library and both templates with scales of tensors and of rows, and gradients in float8."""
     kernels = ["triton_mm 32x32x32 g8 s3 w4", "triton_mm_persistent_tma 32x32x32 g8 s3 w4"]
     assert found[f"{problem} {stage}"] == dict.fromkeys(["aten", *kernels], 1_000_000)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "48x64x96 int8 nt align 16 sweep",
+        "48x64x96 int8 nt align 16 final",
+        *(f"48x64x96 int8 nt align 16 epilogue {name} final" for name in ("light", "medium", "heavy")),
+        "33x72x200 int8 nn align 2 sweep",
+        "33x72x200 int8 nn align 2 final",
+    ],
+)
+def test_int8_is_measured(found: dict[str, Any], case: str) -> None:
+    """Both stages run the library and the template on int8; the last one also with scales and what may follow them."""
+    assert found[f"int_mm {case}"] == dict.fromkeys(["aten", "triton_mm 32x32x32 g8 s3 w4"], 1_000_000)
 
 
 @pytest.mark.parametrize(("late", "first"), [(0, 1e6), (1, 1e6), (2, 1e6), (20, 1e7)])

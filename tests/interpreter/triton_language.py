@@ -117,8 +117,9 @@ def _to_bfloat16(data: Any) -> Any:
 
 
 def _dot(_self: Any, a: TensorHandle, b: TensorHandle, total: TensorHandle, *_: Any) -> TensorHandle:
-    """The interpreter multiplies bfloat16's bits as integers, and float16 and float8 without BLAS."""
-    left, right = _widened(a).astype(np.float32), _widened(b).astype(np.float32)
+    """The interpreter multiplies bfloat16's bits as integers, and float16, float8 and int8 without BLAS."""
+    kind = np.float64 if total.dtype.scalar == tl.int32 else np.float32  # in which sums of integers are exact
+    left, right = _widened(a).astype(kind), _widened(b).astype(kind)
     with np.errstate(all="ignore"):
         return TensorHandle(np.matmul(left, right).astype(total.data.dtype) + total.data, total.dtype.scalar)
 

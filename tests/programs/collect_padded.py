@@ -1,4 +1,4 @@
-"""Sweeps padded operands, and float8, on the interpreter's device; tests/interpreter/test_collect_padded.py reads it.
+"""Sweeps padded operands, float8 and int8 on the interpreter's device, for tests/interpreter/test_collect_padded.py.
 
 ``python collect_padded.py DIRECTORY``: a dataset and a table go there. Prints JSON. Times are those of a device that
 takes a millisecond for everything; results are checked.
@@ -53,7 +53,7 @@ def main(directory: Path) -> dict[str, Any]:
     from diode_lut.collect.tasks import Task
     from diode_lut.collect.watch import Loss, Watch
     from diode_lut.dataset import DatasetWriter, read_dataset
-    from diode_lut.domain.problem import Problem
+    from diode_lut.domain.problem import EPILOGUES, Problem
     from diode_lut.kernels.config import ATEN, Config
     from diode_lut.kernels.padding import PADDED_OPS, pad_multiple
 
@@ -67,18 +67,20 @@ def main(directory: Path) -> dict[str, Any]:
         Problem.of("scaled_mm", 48, 64, 96, dtype="float8_e4m3fn", layout="nt", variant="tensor-bfloat16-fast"),
         Problem.of("scaled_mm", 33, 64, 96, dtype="float8_e4m3fn", layout="nt", variant="row-bfloat16-fast"),
         Problem.of("scaled_mm", 48, 64, 96, dtype="float8_e5m2", layout="nt", variant="tensor-bfloat16"),
+        *(Problem.of("int_mm", 48, 64, 96, dtype="int8", layout="nt", epilogue=each) for each in EPILOGUES),
+        Problem.of("int_mm", 33, 72, 200, dtype="int8", layout="nn"),
     ]
     found: dict[str, Any] = {}
     header = find_setup("cuda", "sweep", "default").header
     with DatasetWriter(directory / "padded.msgpack", header) as writer:
         for problem in problems:
             plain = [ATEN, Config("triton_bmm" if problem.op == "bmm" else "triton_mm", TILES)]
-            if problem.op != "bmm":
+            if problem.op not in ("bmm", "int_mm"):
                 plain.append(Config("triton_mm_persistent_tma", TILES))
             configs = tuple(plain)
             if problem.op in PADDED_OPS:
                 configs = (*plain[:2], *(config.padded(pad_multiple(problem.dtype)) for config in plain))
-            (swept,) = measure_sweep([Task(problem, configs)], "cuda", Watch(lost), "default")
+            (swept,) = measure_sweep([Task(problem.alone, configs)], "cuda", Watch(lost), "default")
             assert swept.record is not None, swept
             (task,) = finalists([swept.record], [problem], header.hardware)
             (final,) = measure_final([task], "cuda", Watch(lost), "default")
@@ -86,7 +88,7 @@ def main(directory: Path) -> dict[str, Any]:
                 assert outcome.record is not None, outcome
                 writer.append(outcome.record)
                 times = {str(each.config): each.reason or each.ns for each in outcome.record.timings}
-                found[f"{problem} {outcome.record.stage}"] = times
+                found[f"{outcome.problem} {outcome.record.stage}"] = times
     kept = {f"{record.problem} {record.stage}": record for record in read_dataset(directory / "padded.msgpack")}
     assert found == {
         name: {str(each.config): each.reason or each.ns for each in record.timings} for name, record in kept.items()

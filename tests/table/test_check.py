@@ -131,7 +131,7 @@ def test_templates_must_be_able_to_do_the_op(good: str, save: Save) -> None:
     rows = [{"op": op, "configs": configs} if op else {"configs": configs} for op in ("mm", "bmm", None)]
     assert _check(save, good, *rows) == [
         "entries[0].configs[1].template: triton_bmm cannot do mm (it can do: bmm, baddbmm)",
-        "entries[1].configs[0].template: triton_mm cannot do bmm (it can do: mm, addmm, scaled_mm)",
+        "entries[1].configs[0].template: triton_mm cannot do bmm (it can do: mm, addmm, scaled_mm, int_mm)",
     ]
 
 

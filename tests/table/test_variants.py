@@ -77,7 +77,9 @@ def test_specificity_counts_what_exists() -> None:
     of_scaled, of_mm = entry(op="scaled_mm", **sizes), entry(op="mm", **sizes)
     assert of_scaled.volume == len(DOMAINS["scaled_mm"].dtypes) * len(VARIANTS["scaled_mm"])
     assert of_mm.volume == 16
-    assert entry(**sizes).volume == of_scaled.volume + 4 * of_mm.volume
+    of_int8 = entry(op="int_mm", **sizes)
+    assert of_int8.volume == len(DOMAINS["int_mm"].layouts)
+    assert entry(**sizes).volume == of_scaled.volume + of_int8.volume + 4 * of_mm.volume
     assert entry(dtype="bfloat16", layout="nt", **sizes).volume == 4
     assert entry(op="scaled_mm", dtype="float8_e5m2", layout="nt", variant="row-bfloat16", **sizes).is_exact
 

@@ -1,0 +1,26 @@
+"""int_mm on the device on which Triton's interpreter executes kernels: the template computes what PyTorch does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.forks import Forks
+from tests.interpreter.conftest import found_by
+from tests.programs.int_mm import CASES
+
+
+@pytest.fixture(scope="module")
+def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What tests/programs/int_mm.py found out in a process of its own."""
+    return found_by(with_device, "int_mm.py", tmp_path_factory.mktemp("int8"))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_row_computes_int_mm(found: dict[str, Any], case: str) -> None:
+    """The row's kernel runs alone: each integer is exact, and what is fused behind is within bfloat16's rounding."""
+    *_, epilogue = CASES[case]
+    ran, error = found[case]
+    assert ran
+    assert error <= (0 if epilogue == "none" else 0.05)
