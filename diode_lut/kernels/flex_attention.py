@@ -49,6 +49,17 @@ class Heads(NamedTuple):
         """The blocks for head dimensions, and for this number of queries of all heads that share keys."""
         return cls(_rounded(k), _rounded(v), _rounded(queries))
 
+    @classmethod
+    def of_problem(cls, problem: Problem) -> Heads:
+        """The blocks for an attention."""
+        return cls.of(problem.k, problem.v, problem.m * problem.g)
+
+    @classmethod
+    def least(cls, covered: Covered) -> Heads:
+        """The blocks for the smallest heads that a row covers."""
+        k, v, m, g = (1 if sizes is None else min(sizes) for sizes in (covered.k, covered.v, covered.m, covered.g))
+        return cls.of(k, v, m * g)
+
 
 @dataclass(frozen=True)
 class Flex(Template):
@@ -69,9 +80,8 @@ class Flex(Template):
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
         """Too much shared memory or too many registers for the smallest heads that are covered."""
         yield from super().complaints(params, covered, architecture)
-        k, v, m, g = (1 if sizes is None else min(sizes) for sizes in (covered.k, covered.v, covered.m, covered.g))
         itemsize = least_itemsize(covered.op or self.ops[0], covered.dtype)
-        yield from self.faults(params, Heads.of(k, v, m * g), itemsize, architecture)
+        yield from self.faults(params, Heads.least(covered), itemsize, architecture)
 
     def faults(
         self, params: Params, heads: Heads, itemsize: int, architecture: Architecture, shared_memory: int | None = None
