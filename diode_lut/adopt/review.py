@@ -18,7 +18,7 @@ from diode_lut.dataset.pack import combined
 from diode_lut.domain.errors import DatasetError, ModelError, TableError
 from diode_lut.domain.gpus import known_gpu
 from diode_lut.domain.hardware import slug
-from diode_lut.evaluate import evaluate
+from diode_lut.evaluate import evaluate, usual_kernels
 from diode_lut.model.header import SUFFIX
 from diode_lut.model.training_set import TEST, TRAIN, Split
 from diode_lut.selection.catalog import open_model
@@ -173,17 +173,18 @@ def _difference(entry: Entry, built: Entry | None) -> str:
 
 def _figures(table: Table, path: Path, datasets: Sequence[Dataset], files: Mapping[str, Dataset]) -> Iterator[Fault]:
     """Gain and regret of the table, and of the model beside it, as notes; a fault for each that gains nothing."""
-    gain = yield from _measured("measured GEMMs", TableSource(table), _records(datasets))
+    gain = yield from _measured("measured problems", TableSource(table), _records(datasets))
     if gain.low <= 1:
-        remedy = "measure more GEMMs, or on an idle machine: a table that gains nothing helps nobody"
-        yield Fault(f"its gain over aten may be none (95 %: from {gain.low:.3f}; {remedy})")
+        usual = usual_kernels(record.problem for record in _records(datasets))
+        remedy = "measure more problems, or on an idle machine: a table that gains nothing helps nobody"
+        yield Fault(f"its gain over {usual} may be none (95 %: from {gain.low:.3f}; {remedy})")
     with suppress(DatasetError):  # too few problems to keep some of them out
         rest = build(datasets, progress=lambda each: _of_group(each, HELD_OUT, TRAIN)).table
         unseen = (record for each in datasets for record in _of_group(each, HELD_OUT, TEST))
-        yield from _measured("GEMMs, held out, of a table built from the others", TableSource(rest), unseen)
+        yield from _measured("problems, held out, of a table built from the others", TableSource(rest), unseen)
     for each in files.values():
         if each.path.parent.name == AFTERWARDS and each.header.hardware.same_device(table.hardware):
-            yield from _measured(f"GEMMs of {AFTERWARDS}/{each.path.name}", TableSource(table), each)
+            yield from _measured(f"problems of {AFTERWARDS}/{each.path.name}", TableSource(table), each)
     model = path.with_name(path.stem + ".mlp" + SUFFIX)
     if model.exists():
         yield from _of_model(model, table, files)
@@ -206,10 +207,10 @@ def _of_model(path: Path, table: Table, files: Mapping[str, Dataset]) -> Iterato
     else:
         records = _records(files[digest] for digest in named)
         unseen = combined(record for record in records if model.split.group(record.problem) != TRAIN)
-        gain = yield from _measured(f"GEMMs, held out, of {path.name}", ModelSource(model, model.hardware), unseen)
+        gain = yield from _measured(f"problems, held out, of {path.name}", ModelSource(model, model.hardware), unseen)
         if gain.value <= 1:
-            remedy = "leave it out, or measure more GEMMs and train again"
-            yield Fault(f"{path.name} gains nothing on GEMMs that it was not trained on ({remedy})")
+            remedy = "leave it out, or measure more problems and train again"
+            yield Fault(f"{path.name} gains nothing on problems that it was not trained on ({remedy})")
 
 
 def _measured(what: str, source: Source, records: Iterable[Record]) -> Generator[Fault, None, Interval]:
@@ -218,7 +219,8 @@ def _measured(what: str, source: Source, records: Iterable[Record]) -> Generator
     gains = [case.gain for case in evaluation.cases if case.gain is not None]
     gain, regret = bootstrap(gains), evaluation.summary.regret or 0.0
     interval = f"95 %: {gain.low:.3f} to {gain.high:.3f}, bootstrap"
-    yield Fault(f"{len(gains)} {what}: gain over aten {gain.value:.3f} ({interval}), regret {regret:.2%}", note=True)
+    over = f"gain over {evaluation.against} {gain.value:.3f} ({interval})"
+    yield Fault(f"{len(gains)} {what}: {over}, regret {regret:.2%}", note=True)
     return gain
 
 

@@ -70,8 +70,8 @@ def evaluate_command(
     """Compare a table's choices with the best measured kernels.
 
     It shows the gain over aten and the regret of the first choice for each problem in the datasets. A miss counts as
-    aten. With --model or --chooser it evaluates a model or a function instead. A model misses a problem if its answer
-    is below both DIODE_LUT_CONFIDENCE_THRESHOLD and DIODE_LUT_GAIN_THRESHOLD.
+    aten. For attention, default stands for aten. With --model or --chooser it evaluates a model or a function instead.
+    A model misses a problem if its answer is below both DIODE_LUT_CONFIDENCE_THRESHOLD and DIODE_LUT_GAIN_THRESHOLD.
     """
     from rich.console import Console
 

@@ -59,7 +59,8 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
 @click.option(
     "--layout",
     type=LAYOUT,
-    help="Of A and B: n is row-major, t is column-major. A linear layer is nt.  [default: nn, for scaled_mm nt]",
+    help="Of A and B: n is row-major, t is column-major. A linear layer is nt.  "
+    "[default: nn, for scaled_mm and attention nt]",
 )
 @click.option(
     "--align",

@@ -13,6 +13,7 @@ from diode_lut.domain.problem import ITEMSIZES, ROW_BYTES, Problem
 from diode_lut.io.files import write_atomically
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config, baseline
+from diode_lut.kernels.flex_attention import Flex
 from diode_lut.kernels.padding import PADDED_OPS, is_copied, pad_multiple, padded
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.triton_gemm import OTHER_COMPILER_OPTIONS, OTHER_GROUPS
@@ -54,7 +55,8 @@ def candidates(problem: Problem, hardware: Hardware, search_space: str = "defaul
 
     ``exhaustive`` holds all that the templates' ``search`` gives. ``default`` holds of these the configs that earlier
     sweeps on the same architecture found to matter, or all of them where none would be left or there was no sweep. Of
-    a template that came after these sweeps it holds all configs. Configs that the device cannot launch are included.
+    a template that came after these sweeps it holds all configs. Configs of GEMMs that the device cannot launch are
+    included; for attention, where each config is compiled for each problem, they are left out.
     """
     usual = baseline(problem.op)
     kernels = [config for config in _exhaustive(problem, hardware) if config != usual]
@@ -92,6 +94,8 @@ def _exhaustive(problem: Problem, hardware: Hardware) -> Iterator[Config]:
     for template in TEMPLATES.values():
         if problem.op in template.ops and template.runs_on(known):
             found = (Config(template.name, tuple(params)) for params in template.search(problem, hardware.sm_count))
+            if isinstance(template, Flex):
+                found = (config for config in found if template.suits(config.params, problem, known))
             yield from dict.fromkeys(map(_as_on_rocm, found)) if known.triton == "hip" else found
 
 

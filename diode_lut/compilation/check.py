@@ -13,43 +13,19 @@ from importlib.util import find_spec
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
+from diode_lut.compilation.trial import Trial, compile_trial
 from diode_lut.domain.errors import BROKEN_IMPORT, HardwareError, SettingError, TableError, install_command
-from diode_lut.domain.problem import DOMAINS, FLOAT8, INT8, MATMULS, letters
+from diode_lut.domain.problem import DOMAINS
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
+from diode_lut.kernels.flex_attention import Flex, Heads
 from diode_lut.kernels.padding import pad_multiple
-from diode_lut.kernels.triton_gemm import ROCM
 from diode_lut.table import Entry
 from diode_lut.table.check import launchable
 from diode_lut.table.position import Fault
 from diode_lut.table.read import located, read_bytes, table_of
-
-_POINTERS = {
-    "float16": "*fp16",
-    "bfloat16": "*bf16",
-    "float32": "*fp32",
-    "tf32": "*fp32",
-    "float8_e4m3fn": "*fp8e4nv",
-    "float8_e5m2": "*fp8e5",
-    "int8": "*i8",
-}
-_RESULTS = {**_POINTERS, **dict.fromkeys(FLOAT8, "*bf16"), INT8: "*i32"}
-"""By dtype, the types of A and B, and of C."""
-
-_SIZES = {16: 4096, 2: 4098}
-"""By align: the size of M, N and K, larger than any block, with rows on 16-byte boundaries or not."""
-
-
-class Trial(NamedTuple):
-    """Everything that decides how a config compiles; ``config`` has a tiled template, ``arch`` is a Hardware's."""
-
-    arch: str
-    config: Config
-    dtype: str
-    layout: str
-    align: int
 
 
 class Place(NamedTuple):
@@ -61,59 +37,6 @@ class Place(NamedTuple):
     def fault(self, reason: str) -> Fault:
         """What is wrong with the config."""
         return Fault(reason, "entries", self.row, "configs", self.config)
-
-
-def compile_trial(trial: Trial) -> int:
-    """Bytes of shared memory that the compiled kernel needs; any error of Triton's if it does not compile."""
-    return int(compiled(trial).metadata.shared)
-
-
-def compiled(trial: Trial) -> Any:
-    """The kernel that Triton makes, with its ``metadata`` and ``asm``; any error of Triton's if it does not compile.
-
-    Triton keeps compiled kernels in its cache on disk (``TRITON_CACHE_DIR``), so that each is compiled once.
-    """
-    import triton
-    from triton.compiler import ASTSource
-
-    from diode_lut.compilation.kernels import gemm, persistent_tma_gemm
-
-    tiles = trial.config.tiles
-    letter_a, letter_b = letters(trial.layout)
-    constants = {
-        **dict.fromkeys("MNK", _SIZES[trial.align]),
-        "A_ROW_MAJOR": letter_a == "n",
-        "B_ROW_MAJOR": letter_b == "n",
-        "PRECISION": "tf32" if trial.dtype == "tf32" else "ieee",
-        "BLOCK_M": tiles.block_m,
-        "BLOCK_N": tiles.block_n,
-        "BLOCK_K": tiles.block_k,
-        "GROUP_M": tiles.group_m,
-    }
-    signature = {
-        **dict.fromkeys("ab", _POINTERS[trial.dtype]),
-        "c": _RESULTS[trial.dtype],
-        **dict.fromkeys(constants, "constexpr"),
-    }
-    aligned = {(place,): [["tt.divisibility", 16]] for place in range(3)}
-    kernel = persistent_tma_gemm if trial.config.kernel.tma else gemm
-    source = ASTSource(kernel, signature, constants, aligned)
-    options = {"num_warps": tiles.num_warps, "num_stages": tiles.num_stages, **_compiler_options(trial)}
-    return triton.compile(source, target=_target(trial.arch), options=options)
-
-
-def _compiler_options(trial: Trial) -> dict[str, int]:
-    """The tunables that Triton takes as options of its compiler; 0 leaves them to Triton."""
-    values = trial.config.kernel.values(trial.config.params)
-    known = architecture(trial.arch)
-    return {each.name: values[each.name] for each in ROCM if each.is_known_to(known) and values[each.name]}
-
-
-def _target(name: str) -> object:
-    from triton.backends.compiler import GPUTarget
-
-    known = architecture(name)
-    return GPUTarget(known.triton, int(name.removeprefix("sm_")) if known.triton == "cuda" else name, known.warp_size)
 
 
 Done = tuple[Trial, "Future[int]"]
@@ -159,34 +82,45 @@ def _trials(rows: Mapping[int, Entry], arch: str) -> dict[Trial, list[Place]]:
     places: dict[Trial, list[Place]] = defaultdict(list)
     for number, entry in rows.items():
         for place, config in launchable(entry, arch):
-            if config.kernel.tiled:
-                for dtype, layout in _kinds(entry):
-                    align = 16 if config.pad % pad_multiple(dtype) == 0 else entry.align or 16
-                    trial = Trial(arch, config, dtype, layout, align)
-                    places[trial].append(Place(number, place))
+            for trial in _of_config(config, entry, arch):
+                places[trial].append(Place(number, place))
     return places
 
 
-def _kinds(entry: Entry) -> Iterator[tuple[str, str]]:
-    """The dtypes and layouts that a row covers; of one for any op and any type, those of mm."""
-    domain = DOMAINS[entry.op or MATMULS[0]]
-    return product(
-        domain.dtypes if entry.dtype is None else (entry.dtype,),
-        domain.layouts if entry.layout is None else (entry.layout,),
-    )
+def _of_config(config: Config, entry: Entry, arch: str) -> Iterator[Trial]:
+    """The trials of a row's config, by dtype and layout; attention has the smallest heads that the row covers."""
+    kernel = config.kernel
+    if isinstance(kernel, Flex):
+        heads = Heads.least(entry)
+    elif kernel.tiled:
+        heads = None
+    else:
+        return
+    for dtype, layout in _kinds(entry, kernel.ops):
+        align = 16 if config.pad % pad_multiple(dtype) == 0 else entry.align or 16
+        yield Trial(arch, config, dtype, layout, align, heads)
+
+
+def _kinds(entry: Entry, ops: Iterable[str]) -> list[tuple[str, str]]:
+    """The dtypes and layouts that a row covers, of a template for these ops."""
+    domains = [DOMAINS[op] for op in ops if entry.op in (None, op)]
+    return [
+        (dtype, layout)
+        for dtype, layout in dict.fromkeys(kind for each in domains for kind in product(each.dtypes, each.layouts))
+        if entry.dtype in (None, dtype) and entry.layout in (None, layout)
+    ]
 
 
 def _reason(trial: Trial, done: Future[int]) -> str | None:
     """Why a config is wrong; None if it is good."""
     error = done.exception()
-    kind = f"{trial.config} for {trial.dtype} {trial.layout} align {trial.align}"
     if isinstance(error, BrokenProcessPool):
-        return f"{kind} kills the compiler"
+        return f"{trial} kills the compiler"
     if error is not None:
-        return f"{kind} does not compile for {trial.arch}: {type(error).__name__}: {_shortened(str(error))}"
+        return f"{trial} does not compile for {trial.arch}: {type(error).__name__}: {_shortened(str(error))}"
     limit = architecture(trial.arch).shared_memory
     if limit is not None and done.result() > limit:
-        return f"{kind}, compiled, needs {done.result()} bytes of shared memory ({trial.arch} has {limit})"
+        return f"{trial}, compiled, needs {done.result()} bytes of shared memory ({trial.arch} has {limit})"
     return None
 
 
@@ -205,7 +139,7 @@ def each_in_a_process(
     """Each item with its future, as soon as ``function`` returned or raised.
 
     The items run on all CPUs. If one kills its process, the items that were running are run again, one at a time, so
-    that only the item that kills has the exception BrokenProcessPool. Output of the processes to stderr is lost.
+    that only the item that kills has the exception BrokenProcessPool. What the processes print is lost.
     """
     broken: list[Item] = []
     with _pool(os.cpu_count() or 1) as pool:
@@ -241,4 +175,7 @@ def _pool(workers: int) -> ProcessPoolExecutor:
 
 
 def _be_quiet() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    """Triton writes what it could not compile to both."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)

@@ -331,6 +331,8 @@ def attention_align(dtype: str, k: int, v: int) -> int:
 def _not_for(op: str, value: str, allowed: tuple[str, ...]) -> str:
     if allowed == (NO_VARIANT,):
         return f"{value!r} is not for {op}, which has no variants"
+    if value == NO_VARIANT:
+        return f"{op} needs one (allowed: {_one_of(allowed)})"
     return f"{value!r} is not for {op} (allowed: {_one_of(allowed)})"
 
 

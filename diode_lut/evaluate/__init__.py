@@ -12,6 +12,7 @@ from diode_lut.evaluate.evaluation import (
     Outcome,
     Summary,
     evaluate,
+    usual_kernels,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "Outcome",
     "Summary",
     "evaluate",
+    "usual_kernels",
 ]

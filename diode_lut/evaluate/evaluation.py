@@ -16,7 +16,7 @@ from diode_lut.kernels.config import ATEN, Config, baseline
 from diode_lut.selection.sources import THRESHOLD, Source, Threshold
 
 MISS = "miss"
-"""The origin of a case that no row or model matched; its choice is ``aten``."""
+"""The origin of a case that no row or model matched; its choice is the op's baseline."""
 
 Outcome = Literal["measured", "not measured", "failed"]
 """What the timings have for a choice on its problem: a time, nothing, or a failure."""
@@ -105,15 +105,24 @@ class Evaluation(NamedTuple):
     against: str
 
     @property
+    def usual(self) -> str:
+        """What misses count as, by name: that of each op."""
+        return usual_kernels(case.problem for case in self.cases)
+
+    @property
     def summary(self) -> Summary:
         """The figures of all cases."""
         return _summary(self.cases)
 
     @property
     def groups(self) -> dict[str, dict[str, Summary]]:
-        """The figures by op, dtype and class of epilogue, and by the origin of the choice."""
+        """The figures by op, variant, dtype and class of epilogue, and by the origin of the choice.
+
+        By variant there are only the ops that have variants. The name is the op's and the variant's.
+        """
         keys: dict[str, Callable[[Case], str]] = {
             "op": lambda case: case.problem.op,
+            "variant": lambda case: case.problem.variant and f"{case.problem.op} {case.problem.variant}",
             "dtype": lambda case: case.problem.dtype,
             "epilogue": lambda case: case.problem.epilogue,
             "source": lambda case: case.origin,
@@ -133,8 +142,13 @@ class Evaluation(NamedTuple):
         return sorted(measured, key=lambda case: (-case.regret, case.problem))[:WORST]
 
     def _by(self, key: Callable[[Case], str]) -> dict[str, Summary]:
-        names = sorted(set(map(key, self.cases)))
+        names = sorted(filter(None, set(map(key, self.cases))))
         return {name: _summary([case for case in self.cases if key(case) == name]) for name in names}
+
+
+def usual_kernels(problems: Iterable[Problem]) -> str:
+    """The baselines of the problems, which Inductor takes on a miss, as text."""
+    return " or ".join(sorted({str(baseline(problem.op)) for problem in problems}))
 
 
 def regret_class(regret: float | None) -> str:
@@ -206,7 +220,7 @@ def evaluate(
 
 def _compared(against: str, measurements: Measurements) -> Baseline:
     if against == str(ATEN):
-        return Baseline(against, lambda problem: (baseline(problem.op),))
+        return Baseline(usual_kernels(measurements.problems), lambda problem: (baseline(problem.op),))
     config = next((config for config in measurements.configs if str(config) == against), None)
     if config is None:
         raise _nothing_to_compare(against)

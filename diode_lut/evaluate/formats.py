@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from diode_lut.domain.printable import as_lines, printable
-from diode_lut.domain.problem import Problem
 from diode_lut.evaluate.evaluation import SLOWER, Case, Evaluation, Summary
 from diode_lut.io.files import write_figure
 
@@ -33,6 +33,10 @@ _COLUMNS = (
 )
 
 
+_LEAST_WIDTH = 6
+"""Columns that each figure has at least: as many as 100.0% takes."""
+
+
 class AsText:
     """Prints the evaluation with rich."""
 
@@ -44,17 +48,29 @@ class AsText:
         table = Table(box=None, pad_edge=False)
         table.add_column("", no_wrap=True)
         for name in _COLUMNS:
-            table.add_column(name, justify="right", no_wrap=True)
+            table.add_column(name, justify="right", min_width=_LEAST_WIDTH)
         table.add_row("all", *_cells(evaluation.summary))
         for name, summaries in evaluation.groups.items():
-            table.add_row(f"by {name}")
-            for key, summary in summaries.items():
-                table.add_row(Text(printable(f"  {key}")), *_cells(summary))
+            if summaries:
+                table.add_row(f"by {name}")
+            for label, summary in _labelled(name, summaries):
+                table.add_row(Text(printable(label)), *(_cells(summary) if summary else ()))
         yield table
         yield Text(_legend(evaluation))
         counts = (f"{name}: {count}" for name, count in evaluation.classes.items() if count)
         yield Text(f"problems by regret: {', '.join(counts)}")
         yield Text(as_lines(["worst:", *(f"  {_case_text(case)}" for case in evaluation.worst)]))
+
+
+def _labelled(name: str, summaries: Mapping[str, Summary]) -> Iterator[tuple[str, Summary | None]]:
+    """The labels of a group's lines; variants stand below a line for their op."""
+    last = ""
+    for key, summary in summaries.items():
+        op, _, variant = key.partition(" ") if name == "variant" else ("", "", "")
+        if op != last:
+            last = op
+            yield f"  {op}", None
+        yield f"    {variant}" if variant else f"  {key}", summary
 
 
 def _cells(summary: Summary) -> list[str]:
@@ -83,9 +99,10 @@ def _factor(factor: float | None) -> str:
 
 def _legend(evaluation: Evaluation) -> str:
     unsolved = f" Left out: {evaluation.unsolved} problems on which nothing succeeded." if evaluation.unsolved else ""
+    against = evaluation.against
     return (
-        f"gain: of the choices over {evaluation.against}; of best: gain of the best configs measured; regret: against "
-        f"the best; slower: than {evaluation.against} by over {SLOWER:.0%}. A miss counts as aten.{unsolved}"
+        f"gain: of the choices over {against}; of best: gain of the best configs measured; regret: against the best; "
+        f"slower: than {against} by over {SLOWER:.0%}. A miss counts as {evaluation.usual}.{unsolved}"
     )
 
 
@@ -169,7 +186,7 @@ def _draw_gain(axes: Axes, cases: list[Case], against: str) -> None:
     from matplotlib.ticker import ScalarFormatter
 
     for (source, chosen), colour in zip(_by_source(cases).items(), _COLOURS, strict=False):
-        points = [(_operations(case.problem), case.gain) for case in chosen if case.gain is not None]
+        points = [(case.problem.operations, case.gain) for case in chosen if case.gain is not None]
         if points:
             axes.plot(*zip(*points, strict=True), ".", markersize=4, color=colour, alpha=0.6, label=source)
     axes.axhline(1, color="black", linewidth=0.8)
@@ -188,7 +205,3 @@ def _finish(axes: Axes) -> None:
 def _by_source(cases: list[Case]) -> dict[str, list[Case]]:
     sources = sorted({case.origin for case in cases})
     return {source: [case for case in cases if case.origin == source] for source in sources}
-
-
-def _operations(problem: Problem) -> int:
-    return 2 * problem.b * problem.m * problem.n * problem.k

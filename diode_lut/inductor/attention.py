@@ -149,8 +149,8 @@ def _require_room(config: Config, kernel: Flex, asked: Attention) -> None:
     properties = torch.cuda.get_device_properties(asked.device)
     memory = getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block
     problem = asked.problem
-    heads, itemsize = Heads.of(problem.k, problem.v, problem.m * problem.g), ITEMSIZES[problem.dtype]
-    for complaint in kernel.faults(config.params, heads, itemsize, device, memory):
+    heads = Heads.of_problem(problem)
+    for complaint in kernel.faults(config.params, heads, ITEMSIZES[problem.dtype], device, memory):
         raise CannotRun(complaint.reason)
 
 

@@ -21,10 +21,11 @@ import vl_convert
 
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import DTYPES, LAYOUTS, OPS, Problem
+from diode_lut.domain.problem import ATTENTION, DOMAINS, DTYPES, LAYOUTS, OP_SIZES, OPS, Problem
 from diode_lut.evaluate import MISS, REGRET_CLASSES, REGRET_LIMITS, Case, Evaluation
 from diode_lut.kernels.architecture import architecture
-from diode_lut.kernels.config import ATEN
+from diode_lut.kernels.config import ATEN, BASELINES, baseline
+from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.model.ranking import Model
 from diode_lut.selection.sources import Threshold
 from diode_lut.selection.tiers import source_of
@@ -45,6 +46,8 @@ class Kind(NamedTuple):
 
     def covers(self, other: Kind) -> bool:
         """Whether all problems of the other kind are of this kind as well."""
+        if self.op is None and other.op in ATTENTION:
+            return False
         return all(mine in (None, its) for mine, its in zip(self, other, strict=True))
 
 
@@ -143,7 +146,8 @@ def as_data(
         "provenance": {
             name: printable(_listed(value)) for name, value in table.provenance.items() if name != "datasets"
         },
-        "names": {"op": OPS, "dtype": DTYPES, "layout": LAYOUTS},
+        "ops": {op: _op(op) for op in OPS},
+        "templates": list(TEMPLATES),
         "peaks": _peaks(table.hardware),
         "classes": {"limits": REGRET_LIMITS, "labels": REGRET_CLASSES},
         "datasets": list(map(printable, datasets)),
@@ -228,6 +232,19 @@ def _problem(case: Case, row: int | None, kinds: Sequence[Kind]) -> Plain:
     }
 
 
+def _op(op: str) -> Plain:
+    """What the problems of an op have, and what their gains are over."""
+    domain = DOMAINS[op]
+    return {
+        "sizes": OP_SIZES[op],
+        "dtype": domain.dtypes,
+        "layout": domain.layouts,
+        "variant": domain.variants,
+        "attention": op in ATTENTION,
+        "usual": str(baseline(op)),
+    }
+
+
 def _peaks(hardware: Hardware) -> dict[str, float] | None:
     """Operations and bytes in a nanosecond that the whole device does at most; None where they are not known."""
     peaks = architecture(hardware.arch).peaks
@@ -235,9 +252,9 @@ def _peaks(hardware: Hardware) -> dict[str, float] | None:
 
 
 def _gain(candidate: Candidate) -> float | None:
-    """The gain over aten; 1 for aten itself, whose gain is not in tables."""
+    """The gain over aten or default; 1 for these themselves, whose gain is not in tables."""
     if candidate.gain_permille is None:
-        return 1.0 if candidate.config == ATEN else None
+        return 1.0 if candidate.config in BASELINES else None
     return candidate.gain_permille / 1000
 
 

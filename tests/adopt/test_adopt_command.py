@@ -50,7 +50,7 @@ def test_a_folder_is_ready_to_contribute(tmp_path: Path) -> None:
     measured, held_out = review(tables / f"{device()}.json")
     assert measured.note
     assert held_out.note
-    assert "40 measured GEMMs: gain over aten 1.3" in measured.reason
+    assert "40 measured problems: gain over aten 1.3" in measured.reason
     table = read_table(tables / f"{device()}.json")
     for problem in problems(40):
         entry = table.lookup(problem)

@@ -69,7 +69,7 @@ def test_table_and_model_pass_the_check(adopted: tuple[Path, list[str]]) -> None
     model = open_model(directory / MODEL)
     (dataset,) = (read_dataset(path) for path in directory.rglob("*.zst"))
     held_out = sum(model.split.group(problem) != TRAIN for problem in {record.problem for record in dataset})
-    assert text.startswith(f"{held_out} GEMMs, held out, of nvidia-h200.mlp.safetensors: gain over aten ")
+    assert text.startswith(f"{held_out} problems, held out, of nvidia-h200.mlp.safetensors: gain over aten ")
     assert dataset.header.measured_by == "Ada <ada@example.org>"
 
 

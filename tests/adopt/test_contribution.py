@@ -22,7 +22,7 @@ def test_the_folder_passes(tmp_path: Path) -> None:
     table = contribute(tmp_path, 6)
     result = call("check", "--contribution", tmp_path)
     assert result.exit_code == 0, result.output
-    assert f"{table}:1:1: note: 6 measured GEMMs: gain over aten 1." in result.stdout
+    assert f"{table}:1:1: note: 6 measured problems: gain over aten 1." in result.stdout
     listed = json.loads(call("check", "--contribution", table, "--format", "json").stdout)
     assert {each["severity"] for each in listed} == {"note"}
 

@@ -52,9 +52,9 @@ def test_a_good_contribution_has_figures_only(table: Path) -> None:
     """Nothing is wrong, and notes have gain with its interval and regret, measured and held out."""
     assert faults(table) == []
     measured, held_out = notes(table)
-    assert measured.startswith("24 measured GEMMs: gain over aten 1.")
+    assert measured.startswith("24 measured problems: gain over aten 1.")
     assert "bootstrap), regret 0." in measured
-    assert " GEMMs, held out, of a table built from the others: gain over aten " in held_out
+    assert " problems, held out, of a table built from the others: gain over aten " in held_out
     assert read_table(table).provenance["measured_by"] == PEOPLE
 
 
@@ -63,7 +63,7 @@ def test_a_later_run_has_figures_of_its_own(table: Path) -> None:
     (table.parent / "datasets" / "afterwards").mkdir()
     pack_records(some_records(12), table.parent / "datasets" / "afterwards" / "nvidia-h200.msgpack.zst")
     assert faults(table) == []
-    assert notes(table)[-1].startswith("12 GEMMs of afterwards/nvidia-h200.msgpack.zst: gain over aten 1.")
+    assert notes(table)[-1].startswith("12 problems of afterwards/nvidia-h200.msgpack.zst: gain over aten 1.")
 
 
 def test_a_dataset_that_is_missing_is_named(table: Path) -> None:

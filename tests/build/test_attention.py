@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+
+import pytest
+from rich.console import Console
 
 from diode_lut.build import build
 from diode_lut.collect.problems import read_problems
@@ -10,6 +14,7 @@ from diode_lut.dataset import Dataset, DatasetWriter, Header, Record, Timing, re
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.evaluate import evaluate
+from diode_lut.evaluate.formats import AsText
 from diode_lut.kernels.config import ATEN, DEFAULT, Config
 from diode_lut.selection.tables import TableSource
 from diode_lut.table import write_table
@@ -104,6 +109,41 @@ def test_answers_are_evaluated(tmp_path: Path) -> None:
         1024: (FAST, 1000 / 800),
         4096: (DEFAULT, 1.0),
     }
+
+
+def test_gains_are_by_mask_and_score(tmp_path: Path) -> None:
+    """Each op's variants have figures of their own, which GEMMs have not; the baseline of gains is named."""
+    backward = attention(1024)._replace(op="flex_attention_backward")
+    other = attention(1024)._replace(variant="full-score-computed")
+    gemm = Record(Problem.of("mm", 64, 64, 64, dtype="bfloat16", layout="nt"), (Timing(ATEN, 1000.0),), "final")
+    records = [
+        record(attention(1024), 800.0),
+        record(other, 500.0),
+        Record(backward, (Timing(DEFAULT, 900.0),), "final"),
+        gemm,
+    ]
+    source = TableSource(build([dataset(tmp_path, *records)]).table)
+    found = evaluate(source, dataset(tmp_path, *records))
+    gains = {name: summary.gain for name, summary in found.groups["variant"].items()}
+    assert gains == {
+        "flex_attention causal": pytest.approx(1.25),
+        "flex_attention full-score-computed": pytest.approx(2),
+        "flex_attention_backward causal": 1,
+    }
+    assert found.against == "aten or default"
+    text = io.StringIO()
+    Console(file=text, width=120).print(AsText(found))
+    lines = text.getvalue().splitlines()
+    place = lines.index(next(line for line in lines if line.startswith("by variant")))
+    assert [line.split()[:2] for line in lines[place + 1 : place + 6]] == [
+        ["flex_attention"],
+        ["causal", "1"],
+        ["full-score-computed", "1"],
+        ["flex_attention_backward"],
+        ["causal", "1"],
+    ]
+    assert "A miss counts as aten or default." in text.getvalue().replace("\n", " ")
+    assert evaluate(source, dataset(tmp_path, *records[:3])).against == "default"
 
 
 def test_table_is_a_problem_file(tmp_path: Path) -> None:

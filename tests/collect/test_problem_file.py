@@ -192,7 +192,7 @@ def test_attention_in_a_problem_file(tmp_path: Path) -> None:
     assert (full.b, full.h, full.g, full.v) == (2, 8, 4, 128)
     assert read_problems(path, contents=json.dumps([full.to_json()]).encode()) == [full]
     path.write_text(json.dumps([{**fields, "variant": ""}]), encoding="utf-8")
-    with pytest.raises(CollectError, match="variant: '' is not for flex_attention"):
+    with pytest.raises(CollectError, match="variant: flex_attention needs one"):
         read_problems(path)
 
 

@@ -19,7 +19,7 @@ from diode_lut.collect.search_space import (
 from diode_lut.dataset import read_dataset
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import DOMAINS, GEMMS, Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.config import ATEN, DEFAULT, Config
 from diode_lut.kernels.triton_gemm import GROUP_M
 from tools.choose_candidates import NEAR, choose, swept
 
@@ -170,6 +170,17 @@ def test_choice_leaves_each_problem_good_ones(problems: list[dict[Config, float]
     for each in problems:
         good = {config for config, factor in each.items() if factor <= NEAR}
         assert len(good & set(chosen)) >= min(3, len(good))
+
+
+def test_attention_is_not_compiled_for_what_cannot_be_launched() -> None:
+    """Candidates are just those that compiled in the shipped sweep, which also tried the others; and the default."""
+    failed = 0
+    for record in read_dataset(DATASETS / "attention" / "nvidia-h200-exhaustive.msgpack.zst"):
+        if record.stage == "sweep":
+            compiled = {timing.config for timing in record.timings if timing.ns is not None}
+            failed += len(record.timings) - len(compiled)
+            assert set(candidates(record.problem, H200, "exhaustive")) == {DEFAULT, *compiled}
+    assert failed == 863
 
 
 def test_search_space_of_amd() -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 from compile_candidates import ARCHITECTURES, candidates, measure, passes, verdicts
 
-from diode_lut.compilation.check import Trial
+from diode_lut.compilation.trial import Trial
 
 _LARGE_AREA = 128 * 128
 """Blocks that take long to compile; ``tools/compile_candidates.py`` compiles them too."""

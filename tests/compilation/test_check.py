@@ -57,14 +57,68 @@ def test_padded_operands_are_aligned(table_file: Write) -> None:
     assert "triton_mm 32x32x32 g8 s3 w4 pad8 for float16 nn align 16 does not compile" in line
 
 
-def test_what_does_not_compile_is_reported(table_file: Write) -> None:
-    """Each place with such a config is named, with what Triton says; rows that cannot be read are counted, too."""
+def test_what_does_not_compile_is_reported(table_file: Write, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each place with such a config is named, with what Triton says, and Triton itself prints nothing.
+
+    Rows that cannot be read are counted, too.
+    """
     bad = {**KEY, "m": [1, 64], "configs": [config("aten"), config("triton_mm 32x32x32 g8 s3 w4")]}
     rows = [{"op": "mn", "configs": [config("aten")]}, {**bad, "m": [1, 32]}, bad]
     path = table_file("mine.json", *rows, hardware=hardware("sm_20"))
     lines = [line for line in call("check", "--compile", path).stdout.splitlines() if "does not compile" in line]
     assert [line.split(": ")[1] for line in lines] == ["entries[1].configs[1]", "entries[2].configs[1]"]
     assert "triton_mm 32x32x32 g8 s3 w4 for float16 nn align 16 does not compile for sm_20: " in lines[0]
+
+
+SMALL_HEADS = {"k": [64, 256], "v": [64, 256]}
+ATTENTION = [
+    {"op": "flex_attention", **SMALL_HEADS, "configs": [config("triton_flex_attention 32x32 s2 w4")]},
+    {
+        "op": "flex_attention_backward",
+        **SMALL_HEADS,
+        "configs": [config("default"), config("triton_flex_attention_backward 16x16 16x16 s1 w4")],
+    },
+    {"op": "flex_decoding", **SMALL_HEADS, "configs": [config("triton_flex_decoding 32 s1 w2")]},
+]
+
+
+def test_attention_is_compiled(table_file: Write) -> None:
+    """Each kernel of attention compiles; the default is Inductor's to compile."""
+    rows = [{**row, "dtype": "bfloat16"} for row in ATTENTION]
+    for arch in ("sm_90", "gfx942"):
+        result = call("check", "--compile", table_file(f"{arch}.json", *rows, hardware=hardware(arch)))
+        assert (result.exit_code, result.stdout) == (0, "")
+
+
+def test_attention_that_does_not_compile_is_reported(table_file: Write) -> None:
+    """Each such config is named with its line and with what it was compiled for, the smallest heads of its row."""
+    path = table_file("mine.json", *[{**row, "dtype": "float16"} for row in ATTENTION], hardware=hardware("sm_35"))
+    lines = [line for line in call("check", "--compile", path).stdout.splitlines() if "does not compile" in line]
+    places = ["entries[0].configs[0]", "entries[1].configs[1]", "entries[2].configs[0]"]
+    assert [line.split(": ")[1] for line in lines] == places
+    kernels = ["triton_flex_attention", "triton_flex_attention_backward", "triton_flex_decoding"]
+    written = path.read_text(encoding="utf-8").splitlines()
+    numbers = [int(line.removeprefix(f"{path}:").split(":")[0]) for line in lines]
+    assert all(f'"{kernel}"' in written[number - 1] for kernel, number in zip(kernels, numbers, strict=True))
+    expected = (
+        "triton_flex_decoding 32 s1 w2 for float16 align 16 and heads of 64 and 64 elements does not compile for sm_"
+    )
+    assert expected in lines[2]
+
+
+def test_float8_is_compiled(table_file: Write) -> None:
+    """Kernels of scaled_mm compile where there is float8; elsewhere that is what is wrong with them."""
+    row = {"op": "scaled_mm", "configs": [config("triton_mm 32x32x64 g8 s3 w4")]}
+    assert call("check", "--compile", table_file("new.json", row, hardware=hardware("sm_90"))).stdout == ""
+    (line,) = call("check", "--compile", table_file("old.json", row, hardware=hardware("sm_80"))).stdout.splitlines()
+    assert "entries[0].configs[0]: triton_mm 32x32x64 g8 s3 w4 for float8_e" in line
+    assert "does not compile for sm_80" in line
+
+
+def test_rows_for_any_dtype(table_file: Write) -> None:
+    """A row of GEMMs that names no dtype is compiled for those that its op has."""
+    row = {"op": "mm", "layout": "nn", "configs": [config("triton_mm 32x32x32 g8 s3 w4")]}
+    assert call("check", "--compile", table_file("mine.json", row)).stdout == ""
 
 
 def test_what_cannot_be_launched_is_reported_once(table_file: Write) -> None:

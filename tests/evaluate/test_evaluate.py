@@ -136,6 +136,7 @@ def test_groups_are_by_op_dtype_epilogue_and_source() -> None:
     groups = evaluated(A, other, record(1, {A: 4.0, ATEN: 4.0})).groups
     assert {name: {key: each.gain for key, each in group.items()} for name, group in groups.items()} == {
         "op": {"bmm": 2, "mm": 1},
+        "variant": {},
         "dtype": {"bfloat16": 2, "float16": 1},
         "epilogue": {"heavy": 2, "none": 1},
         "source": {"range": pytest.approx(math.sqrt(2))},

@@ -29,7 +29,7 @@ CASES = {
     "decoding some": Case(20, 1000, 64, 64, 8, 2, "none"),
 }
 TOLERANCES = {"bfloat16": 0.03, "float16": 0.005, "float32": 2e-5}
-BLOCKS = {"BLOCK_M": 32, "BLOCK_N": 64}
+BLOCKS = {"BLOCK_M": 64, "BLOCK_N": 32}
 OF_GRADIENTS = {"BLOCK_M1": 16, "BLOCK_N1": 64, "BLOCK_M2": 64, "BLOCK_N2": 32}
 
 

@@ -10,7 +10,7 @@ from tests.forks import Forks
 from tests.interpreter.conftest import found_by
 from tests.programs.attention import CASES
 
-FORWARD = {"BLOCK_M": 32, "BLOCK_N": 64}
+FORWARD = {"BLOCK_M": 64, "BLOCK_N": 32}
 BACKWARD = {"BLOCK_M1": 16, "BLOCK_N1": 64, "BLOCK_M2": 64, "BLOCK_N2": 32}
 
 

@@ -19,7 +19,7 @@ ROWS = [
     {
         "op": "flex_attention",
         "configs": [
-            {"template": "triton_flex_attention", "block_m": 32, "block_n": 64, "num_stages": 2, "num_warps": 4}
+            {"template": "triton_flex_attention", "block_m": 64, "block_n": 32, "num_stages": 2, "num_warps": 4}
         ],
     },
     {
@@ -41,6 +41,7 @@ ROWS = [
         "configs": [{"template": "triton_flex_decoding", "block_n": 32, "num_stages": 2, "num_warps": 4}],
     },
 ]
+"""The forward pass fits in the shared memory of an H200 for heads of up to 256 elements, in float32 too."""
 
 
 class Case(NamedTuple):

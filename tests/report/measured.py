@@ -41,6 +41,42 @@ ROWS = (
 )
 """A row for ranges, an exact row, and a row for any dtype and size."""
 
+DEFAULT = Config("default")
+FLEX, DECODING = map(Config.parse, ("triton_flex_attention 64x32 s2 w4", "triton_flex_decoding 32 s2 w2"))
+CAUSAL = {"op": "flex_attention", "dtype": "bfloat16", "layout": "nt", "align": 16, "variant": "causal"}
+OTHER_ROWS = (
+    {**CAUSAL, "b": [1, 2], "h": [32, 32], "g": [4, 4], "k": [64, 64], "v": [64, 64], "configs": [FLEX.to_json()]},
+    {**CAUSAL, "h": [8, 8], "g": [1, 1], "m": [1024, 4096], "configs": [{"template": "default"}]},
+    {"op": "flex_decoding", "configs": [DECODING.to_json()]},
+    {"op": "scaled_mm", "variant": "row-bfloat16-fast", "m": [1, 64], "configs": [{"template": "aten"}]},
+    {"configs": [{"template": "aten"}], "note": "any GEMM"},
+)
+"""Rows for attention, of two numbers of heads, for scaled_mm, and for any GEMM."""
+
+
+def _attention(op: str, m: int, k: int, variant: str) -> Problem:
+    return Problem.of(op, m, 4096, k, dtype="bfloat16", layout="nt", h=32, g=4, variant=variant)
+
+
+OTHER_PROBLEMS = (
+    (_attention("flex_attention", 4096, 64, "causal"), {FLEX: 80_000.0, DEFAULT: 100_000.0}),
+    (_attention("flex_decoding", 1, 128, "full"), {DECODING: 50.0, DEFAULT: 100.0}),
+    (
+        Problem.of("scaled_mm", 32, 512, 512, dtype="float8_e4m3fn", layout="nt", variant="row-bfloat16-fast"),
+        {ATEN: 100.0},
+    ),
+)
+"""Problems of these ops, with times."""
+
+
+def write_other_dataset(path: Path) -> Path:
+    """Write OTHER_PROBLEMS as a dataset of the H200."""
+    with DatasetWriter(path, Header(H200)) as writer:
+        for problem, times in OTHER_PROBLEMS:
+            writer.append(Record(problem, tuple(Timing(config, ns) for config, ns in times.items())))
+    return path
+
+
 PROBLEMS = (
     (Problem("mm", "float16", "nn", 16, 1, 64, 64, 64), 100.0, 110.0, 130.0),
     (Problem("mm", "float16", "nn", 16, 1, 256, 256, 512), 110.0, 100.0, 121.0),

@@ -28,7 +28,7 @@ from diode_lut.table import Table, read_table, write_table
 from diode_lut.table.canonical import key_text
 from diode_lut.table.wire import decode_entry
 from tests.commands import call
-from tests.report.measured import H200, ROWS, write_dataset
+from tests.report.measured import H200, OTHER_ROWS, ROWS, write_dataset, write_other_dataset
 
 ROOT = Path(__file__).parent.parent.parent
 TABLES = ROOT / "tables"
@@ -54,6 +54,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert call("report", made / "mine.json", timings, *more).exit_code == 0
     model = ("--beside", "nvidia-h200.mlp", "-o", made / "model.html")
     assert call("report", made / "mine.json", timings, *model).exit_code == 0
+    write_table(Table(H200, map(decode_entry, OTHER_ROWS)), made / "other.json")
+    arguments = (write_other_dataset(made / "other.msgpack"), "-o", made / "other.html")
+    assert call("report", made / "other.json", *arguments).exit_code == 0
     return made
 
 
@@ -179,7 +182,7 @@ def open_page(browser: Chrome, directory: Path) -> Open:
     return load
 
 
-@pytest.mark.parametrize("name", ["page.html", "bare.html", "two.html"])
+@pytest.mark.parametrize("name", ["page.html", "bare.html", "two.html", "other.html"])
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_it_opens_and_fits(open_page: Open, name: str, width: int, scheme: str) -> None:
     """The page opens without messages and requests, all charts are drawn, and it fits into the window."""
@@ -378,12 +381,64 @@ def test_a_typed_gemm_is_answered(open_page: Open, directory: Path) -> None:
     assert "no row: a model, or Inductor, decides" in page.ask(op="bmm", b="7")
     said = page.one("#answer").text
     assert "diode-lut explain bmm 4096 256 512 --batch 7 --dtype float16 --layout nn --hardware" in said
-    ops = [option.text for option in page.all("[name=ask-op] option")]
-    assert "scaled_mm" not in ops
     assert "sizes such as 4096 or 4k" in page.ask(m="x")
     page.ask(op="addmm", dtype="bfloat16", layout="nt", m="1k", n="4K", k="1_024")
     page.one("#answer button").click()
     assert "addmm bfloat16 nt align 16 m 1024 n 4096 k 1024" in page.details()
+    assert page.complaints() == []
+
+
+ATTENTION = {"op": "flex_attention", "dtype": "bfloat16", "variant": "causal", "m": "4k", "n": "4k", "k": "64"}
+
+
+def test_typed_attention_is_answered(open_page: Open) -> None:
+    """Heads, groups, the values' dimension and the variant decide which row answers; left out, sizes are 1 and K."""
+    page = open_page("other.html")
+    first, second, *_ = (key_text(decode_entry(row)) for row in OTHER_ROWS)
+    assert first in page.ask(**ATTENTION, h="32", g="4")
+    assert "1.250\nexpected\n80.0 µs, as measured" in page.one("#answer").text
+    assert "about 40.0 µs, from flex_attention causal" in page.ask(m="2k")
+    assert "no row" in page.ask(v="128")
+    command = "flex_attention 2048 4096 64 --batch 1 --heads 32 --group 4 --value-dim 128 --dtype bfloat16 --layout nt"
+    assert f"diode-lut explain {command} --variant causal --hardware" in page.one("#answer").text
+    assert "G, the heads that share keys, divides H" in page.ask(h="30")
+    assert second in page.ask(h="8", g="1")
+    assert "no row" in page.ask(variant="full")
+    assert "triton_flex_decoding 32 s2 w2" in page.ask(op="flex_decoding", m="1")
+    assert page.complaints() == []
+
+
+def test_form_has_what_the_op_has(open_page: Open) -> None:
+    """Fields and values that the op does not have are not offered; a row for any op is for GEMMs only."""
+    page = open_page("other.html")
+    shown = """return [...document.querySelectorAll('#ask label')].filter((label) => !label.hidden).map(
+        (label) => label.children[0].name)"""
+    page.ask(**ATTENTION)
+    attention = [f"ask-{name}" for name in ("op", "dtype", "layout", "variant", "b", "h", "g", "m", "n", "k", "v")]
+    assert page.run(shown) == attention
+    assert "aten" in page.ask(op="mm")
+    assert page.run(shown) == [f"ask-{name}" for name in ("op", "dtype", "layout", "m", "n", "k")]
+    said = page.ask(op="scaled_mm", variant="row-bfloat16-fast", m="64", n="512", k="512")
+    assert "scaled_mm variant row-bfloat16-fast m 1-64" in said
+    assert page.one("[name=ask-dtype]").get_property("value") == "float8_e4m3fn"
+    offered = [option.text for option in page.all("[name=ask-layout] option") if option.is_enabled()]
+    assert offered == ["nt"]
+
+
+def test_attention_on_the_page(open_page: Open) -> None:
+    """Gains are over default, each template has a colour, and the filter of variants leaves rows for others out."""
+    page = open_page("other.html")
+    assert page.figures()["gain over aten or default"] == f"{(1.25 * 2) ** (1 / 3):.3f}"
+    assert page.one("#gains-title").text == "Gain over aten or default"
+    assert "triton_flex_attention" in page.one("#legend").text
+    fills = {shape.value_of_css_property("fill") for shape in page.shapes("templates", "rect")}
+    assert len(fills) == 3
+    panels = page.run("return [...document.querySelectorAll('#coverage text')].map((text) => text.textContent)")
+    assert {"flex_attention bfloat16 nt", "flex_decoding bfloat16 nt"} <= set(panels)
+    page.fill("variant", "causal")
+    assert (page.figures()["rows"], page.figures()["problems"]) == ("3 of 5", "1 of 3")
+    page.all("#rows .key")[0].click()
+    assert key_text(decode_entry(OTHER_ROWS[0])) in page.details()
     assert page.complaints() == []
 
 
@@ -419,17 +474,20 @@ def test_the_address_keeps_what_is_chosen(open_page: Open, browser: Chrome) -> N
     assert "op=" not in browser.current_url.partition("#")[2].replace("ask-op=", "")
 
 
-def test_a_row_is_copied_as_a_command(open_page: Open, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "table"), [("page.html", "mine.json"), ("other.html", "other.json")])
+def test_a_row_is_copied_as_a_command(
+    open_page: Open, name: str, table: str, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is copied is the set command that writes the row: it changes nothing."""
     monkeypatch.chdir(directory)
-    page = open_page()
+    page = open_page(name)
     for key in page.all("#rows .key"):
         key.click()
         words = shlex.split(page.one("#details .command").text)
-        assert words[:3] == ["diode-lut", "set", "mine.json"]
-        shutil.copy("mine.json", "copy.json")
+        assert words[:3] == ["diode-lut", "set", table]
+        shutil.copy(table, "copy.json")
         assert call("set", "copy.json", *words[3:]).exit_code == 0
-        before, after = (read_table(Path(name)).entries for name in ("mine.json", "copy.json"))
+        before, after = (read_table(Path(name)).entries for name in (table, "copy.json"))
         assert [(row.key, row.configs) for row in before] == [(row.key, row.configs) for row in after]
     page.one("#details button:not(.close)").click()
     assert page.one("#details button:not(.close)").text in ("Copied", "Select the command above to copy it")
@@ -452,7 +510,7 @@ def test_a_model_beside_the_table(open_page: Open) -> None:
     """A model has its choices on the measured problems; for another GEMM the page names the command that asks it."""
     page = open_page("model.html")
     assert page.figures()["rows"] == "3 of 3 | 0 of 0"
-    assert "this page has its answers only for the measured GEMMs" in page.one("#answer").text
+    assert "this page has its answers only for the measured problems" in page.one("#answer").text
     assert re.search(r"mlp.safetensors\nkernel\n(.+)\nexpected", page.ask(dtype="float16", m="64", n="64", k="64"))
     assert "diode-lut explain mm 65 64 64 --dtype float16 --layout nn --table" in page.ask(m="65")
     page.choose("[name=of][value='1']")

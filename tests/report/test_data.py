@@ -12,12 +12,15 @@ import pytest
 from diode_lut.dataset import read_dataset
 from diode_lut.domain.problem import Problem
 from diode_lut.evaluate import Evaluation, evaluate
+from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.model.ranking import Model
-from diode_lut.report import Asked, Side, as_data
+from diode_lut.report import Asked, Side, as_data, page
 from diode_lut.selection.catalog import find_path, open_model
 from diode_lut.selection.models import ModelSource
 from diode_lut.selection.tables import TableSource
 from diode_lut.table import Table, read_table
+from diode_lut.table.wire import decode_entry
+from tests.report.measured import H200, OTHER_ROWS
 
 
 @pytest.fixture
@@ -80,6 +83,19 @@ def test_problems_know_their_row(opened: Table, evaluation: Evaluation) -> None:
     assert data["rows"][large["row"]]["m"] == (64, 256)
     assert (large["gain"], large["best_gain"], large["regret"]) == (1.1, 1.21, 0.1)
     assert data["rows"][answers["mm 2048x64x64 float16 nn align 16"]["row"]]["m"] is None
+
+
+def test_default_is_what_gains_of_attention_are_over() -> None:
+    """A row that says default gains as much as one that says aten."""
+    table = Table(H200, map(decode_entry, OTHER_ROWS))
+    gains = {row["template"]: row["gain"] for row in as_data(Side(table))["rows"]}
+    assert (gains["default"], gains["aten"]) == (1.0, 1.0)
+
+
+def test_each_template_has_a_colour() -> None:
+    """The style sheet has one for each template, in the light and in the dark scheme."""
+    style = (Path(page.__file__).parent / "assets" / "style.css").read_text(encoding="utf-8")
+    assert [style.count(f"--template-{number}: ") for number in range(len(TEMPLATES) + 1)] == [2] * len(TEMPLATES) + [0]
 
 
 def test_a_model_beside_a_table(opened: Table, dataset: Path, shipped_model: Model) -> None:

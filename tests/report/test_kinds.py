@@ -24,6 +24,15 @@ def test_open_rows_belong_to_the_kinds_that_they_cover() -> None:
     ]
 
 
+def test_a_row_for_any_op_is_for_gemms() -> None:
+    """It has a kind of its own beside attention, which it does not cover."""
+    attention = row("flex_attention", "bfloat16", "nt")
+    assert kinds_of([row(None, None, None), attention], []) == [
+        Kind("flex_attention", "bfloat16", "nt"),
+        Kind(None, None, None),
+    ]
+
+
 def test_a_row_for_everything() -> None:
     """A table whose only row is for everything has one kind; a table without rows has none."""
     assert kinds_of([row(None, None, None)], []) == [Kind(None, None, None)]

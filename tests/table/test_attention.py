@@ -43,7 +43,7 @@ def test_variant_is_modifications_as_text(variant: str) -> None:
     ("change", "message"),
     [
         ({"g": 3}, "g: 3 does not divide h, which is 8"),
-        ({"variant": ""}, "variant: '' is not for flex_attention (allowed: full, full-score-computed, "),
+        ({"variant": ""}, "variant: flex_attention needs one (allowed: full, full-score-computed, "),
         ({"layout": "nn"}, "layout: 'nn' is not for flex_attention (allowed: nt)"),
         ({"h": 0}, "h: 0 is not an integer from 1 to 2147483647"),
         ({"op": "mm", "variant": ""}, "b: mm has no batch, so b is 1, not 2"),

@@ -2,13 +2,20 @@
 
 const FIT = { type: "fit", contains: "padding" };
 
-// Of a row: the operations of the GEMM in the middle of its ranges; null if it has no end.
-function operations(thing, batched) {
-  const middles = ["b", "m", "n", "k"].map((size) => {
-    const range = rangeOf(thing, size) ?? (size === "b" && !batched ? [1, 1] : null);
-    return range === null || range[1] === UNLIMITED ? null : Math.sqrt(range[0] * range[1]);
+// Multiplications and additions of a problem; of attention, without its mask.
+function operationsOf(data, { op, b, m, n, k, h, v }) {
+  if (!data.ops[op ?? "mm"].attention) return 2 * b * m * n * k;
+  return b * h * m * n * (op === "flex_attention_backward" ? 2 * (3 * k + 2 * v) : 2 * (k + v));
+}
+
+// Of a row: the operations of the problem in the middle of its ranges; null if it has no end.
+function operations(data, thing, op) {
+  const sizes = sizesOf(data, op);
+  const middles = ALL_SIZES.map((size) => {
+    const range = rangeOf(thing, size) ?? (sizes.includes(size) && op !== null ? null : [1, 1]);
+    return [size, range === null || range[1] === UNLIMITED ? null : Math.sqrt(range[0] * range[1])];
   });
-  return middles.includes(null) ? null : 2 * middles.reduce((volume, middle) => volume * middle, 1);
+  return middles.some(([, middle]) => middle === null) ? null : operationsOf(data, { op, ...Object.fromEntries(middles) });
 }
 
 function pointsOf(data, shown) {
@@ -19,7 +26,7 @@ function pointsOf(data, shown) {
       gain: thing.gain,
       regret: thing.regret,
       time: thing.ns ? thing.ns / 1000 : null,
-      operations: operations(thing, data.kinds[thing.kinds[0]].op?.includes("bmm")),
+      operations: operations(data, thing, data.kinds[thing.kinds[0]].op),
       colour: colourOf("template", SCALES.template.classOf(thing)),
     }))
     .filter((point) => point.operations !== null);
@@ -37,7 +44,7 @@ function pointSpec(points, y, rule, width) {
         data: { values: points },
         mark: { type: "point", filled: true, size: 26, opacity: 0.75 },
         encoding: {
-          x: { field: "operations", type: "quantitative", scale: { type: "log" }, axis: { title: "floating-point operations, 2·B·M·N·K", format, tickCount: Math.floor(width / 70) } },
+          x: { field: "operations", type: "quantitative", scale: { type: "log" }, axis: { title: "floating-point operations", format, tickCount: Math.floor(width / 70) } },
           y,
           fill: { field: "colour", type: "nominal", scale: null },
           stroke: chosenOr(style("--text"), style("--surface")),
@@ -48,11 +55,11 @@ function pointSpec(points, y, rule, width) {
   };
 }
 
-function gainsSpec(points, width) {
+const gainsSpec = (data) => (points, width) => {
   const scale = { type: "log", base: 2, nice: false, padding: 6 };
-  const y = { field: "gain", type: "quantitative", scale, axis: { title: "times as fast as aten", format: "~g", values: [0.25, 0.5, 0.7, 0.85, 1, 1.2, 1.5, 2, 3, 4, 6, 8, 16] } };
+  const y = { field: "gain", type: "quantitative", scale, axis: { title: `times as fast as ${usualOfAll(data)}`, format: "~g", values: [0.25, 0.5, 0.7, 0.85, 1, 1.2, 1.5, 2, 3, 4, 6, 8, 16, 32, 64] } };
   return pointSpec(points, y, 1, width);
-}
+};
 
 function regretsSpec(points, width) {
   const y = { field: "regret", type: "quantitative", axis: { title: "slower than the best measured", format: ".1~%", tickCount: 6 } };
@@ -87,7 +94,7 @@ const templatesSpec = (data) => (values, width) => {
     autosize: FIT,
     mark: { type: "bar", cursor: "pointer", height: { band: 0.75 } },
     encoding: {
-      y: { field: "name", type: "nominal", sort: names, axis: { title: null, labelLimit: 150, ticks: false, domain: false } },
+      y: { field: "name", type: "nominal", sort: names, axis: { title: null, labelLimit: Math.min(240, width / 3), ticks: false, domain: false } },
       x: { field: "count", type: "quantitative", axis: { title, tickMinStep: 1, tickCount: Math.floor(width / 90) } },
       fill: { field: "colour", type: "nominal", scale: null },
       order: { field: "order" },

@@ -1,16 +1,14 @@
 // The classes that colours stand for, each with the style sheet's name of its colour. They can be told apart by colour-blind people.
 
-const TEMPLATES = ["aten", "triton_mm", "triton_bmm", "triton_mm_persistent_tma", "decompose_k", "cpp_gemm"];
-
 const below = (limits, value) => (value === null ? limits.length + 1 : limits.filter((limit) => value >= limit).length);
 
 const SCALES = {
   template: {
-    labels: TEMPLATES,
-    classOf: (thing) => TEMPLATES.indexOf(thing.template),
+    labels: [], // all templates, which come with the data
+    classOf: (thing) => SCALES.template.labels.indexOf(thing.template),
   },
   gain: {
-    labels: ["slower by over 3 %", "as fast as aten", "1.03–1.1", "1.1–1.25", "1.25–1.5", "1.5–2", "over 2", "unknown"],
+    labels: ["slower by over 3 %", "within 3 %", "1.03–1.1", "1.1–1.25", "1.25–1.5", "1.5–2", "over 2", "unknown"],
     classOf: (thing) => below([1 / 1.03, 1.03, 1.1, 1.25, 1.5, 2], thing.gain),
   },
   regret: {

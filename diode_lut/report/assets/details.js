@@ -6,7 +6,7 @@ function showDetails(data, { row, problem, asked = null }, pin) {
   if (details.pinned && !pin) return;
   Object.assign(details, { row, problem, asked, pinned: pin });
   const panel = document.getElementById("details");
-  const measured = problem === null ? [] : [problemInWords(data.problems[problem])];
+  const measured = problem === null ? [] : [problemInWords(data, data.problems[problem])];
   const calls = asked === null ? [] : [askedInWords(data, data.asked[asked])];
   const answer = row === null ? [] : [rowInWords(data, data.rows[row])];
   const close = element("button", { type: "button", className: "close", ariaLabel: "Close", onclick: () => hideDetails() }, "×");
@@ -26,14 +26,15 @@ function hideDetails() {
 
 const fact = (name, value) => [element("dt", {}, name), element("dd", {}, value)];
 
-function problemInWords(problem) {
+function problemInWords(data, problem) {
+  const usual = usualOf(data, problem.op);
   const facts = [
-    fact("gets", problem.missed ? "no row covers it: aten" : problem.choice),
+    fact("gets", problem.missed ? `no row covers it: ${usual}` : problem.choice),
     fact("takes", microseconds(problem.ns)),
     fact("gain", `${factor(problem.gain)} of ${factor(problem.best_gain)} possible`),
     fact("regret", problem.regret === null ? "its time was not measured" : percent(problem.regret)),
     fact("best", `${problem.best}, ${microseconds(problem.best_ns)}`),
-    fact("aten", microseconds(problem.aten_ns)),
+    fact(usual, microseconds(problem.aten_ns)),
   ];
   return element("section", {}, element("p", { className: "eyebrow" }, "Problem"), element("h3", {}, problem.name), element("dl", {}, ...facts.flat()));
 }
@@ -69,9 +70,9 @@ const quoted = (text) => (/^[\w.,:/-]+$/.test(text) ? text : `'${text.replaceAll
 
 // The command that writes the row, to be changed in a shell.
 function setCommand(data, row) {
-  const sizes = ["b", "m", "n", "k"].filter((size) => row[size] !== null && !(size === "b" && row.op !== null && !hasBatch(row.op)));
+  const sizes = sizesOf(data, row.op).filter((size) => row[size] !== null);
   const range = ([low, high]) => (low === high ? `${low}` : `${low}-${high}`);
-  const fields = ["dtype", "layout", "epilogue"].filter((field) => row[field] !== null);
+  const fields = ["dtype", "layout", "epilogue", "variant"].filter((field) => row[field] !== null);
   const options = [
     ...sizes.map((size) => `--${size} ${range(row[size])}`),
     ...fields.map((field) => `--${field} ${row[field]}`),

@@ -2,6 +2,7 @@
 
 const data = numbered(JSON.parse(document.getElementById("data").textContent));
 Object.assign(SCALES.regret, data.classes);
+SCALES.template.labels = data.templates;
 const ask = document.getElementById("ask");
 const filters = document.getElementById("filters");
 const options = document.getElementById("options");
@@ -31,7 +32,7 @@ function figuresOf({ rows, problems }, table) {
     figures.push(
       ["problems", `${count(shown.length)} of ${count(here(data.problems).length)}`],
       ["not covered", count(shown.filter((problem) => problem.missed).length)],
-      ["gain over aten", factor(geometricMean(shown.map((problem) => problem.gain)))],
+      [`gain over ${usualOfAll(data)}`, factor(geometricMean(shown.map((problem) => problem.gain)))],
       ["gain possible", factor(geometricMean(shown.map((problem) => problem.best_gain)))],
       ["worst regret", percent(largest(measured))],
       ...[2, 5].map((limit) => [`within ${limit} %`, share(measured.filter((regret) => regret <= limit / 100).length, measured.length)]),
@@ -79,7 +80,7 @@ function update() {
   const points = pointsOf(data, charted);
   draw("coverage", shapesOf(data, shown, how), coverageSpec(data, shown, how), point);
   draw("templates", winsOf(data, charted), templatesSpec(data), choosePanel);
-  draw("gains", points.filter(({ gain }) => gain !== null), gainsSpec, point);
+  draw("gains", points.filter(({ gain }) => gain !== null), gainsSpec(data), point);
   draw("times", points.filter(({ time }) => time), timesSpec, point);
   draw("regrets", points.filter(({ regret }) => regret !== null), regretsSpec, point);
   fillRows(data, shown.rows, order.value, most);
@@ -97,7 +98,7 @@ function fitInto(now) {
 function fillHints() {
   const hint = (id, text) => { document.getElementById(id).textContent = text; };
   const misses = data.problems.some((problem) => problem.missed) ? " A cross is a measured problem that gets no answer." : "";
-  const asked = data.asked.length ? " A diamond is a GEMM of the receipts; a filled one gets no answer." : "";
+  const asked = data.asked.length ? " A diamond is a problem of the receipts; a filled one gets no answer." : "";
   hint("coverage-hint", `Rectangles are ranges of sizes, points exact ones. What a row leaves open reaches the edge.${misses}${asked}`);
   hint("templates-hint", `${data.problems.length ? "Measured problems" : "Rows"} by the first kernel that the table gives. A click on a bar shows its part of the table.`);
   hint("gains-hint", data.problems.length ? "A point for each measured problem." : "A point for each row, in the middle of its ranges.");
@@ -110,10 +111,11 @@ data.tables.forEach((name, table) => { document.getElementById(`of-${table}`).te
 options.querySelector("[value=regret]").disabled = !data.problems.length;
 fillHead();
 fillHints();
-fillFilters(filters, data.kinds);
+document.getElementById("gains-title").textContent = `Gain over ${usualOfAll(data)}`;
+fillFilters(filters, data);
 order.append(...Object.keys(ORDERS).map((name) => element("option", { value: name }, name)));
 hideDetails();
-fillAskForm(ask, data.names, data.kinds);
+fillAskForm(ask, data);
 rememberInitial();
 loadAddress();
 

@@ -9,6 +9,17 @@ const percent = (fraction) => (fraction === null ? "unknown" : `${(100 * fractio
 const microseconds = (ns) => (ns === null ? "unknown" : `${(ns / 1000).toPrecision(3)} µs`);
 const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 
+const sizesOf = (data, op) => (op === null ? ["b", "m", "n", "k"] : data.ops[op].sizes);
+
+// What gains are over: the library, or the kernel that Inductor takes by itself.
+const usualOf = (data, op) => data.ops[op ?? "mm"].usual;
+
+// Of all problems, or of all rows where there are no problems.
+function usualOfAll(data) {
+  const things = data.problems.length ? data.problems : data.kinds;
+  return [...new Set(things.map(({ op }) => usualOf(data, op)))].sort().join(" or ") || usualOf(data, null);
+}
+
 const nameOf = (kind) => [kind.op ?? "any op", kind.dtype ?? "any type", kind.layout ?? "any layout"].join(" ");
 
 function element(tag, properties = {}, ...children) {
