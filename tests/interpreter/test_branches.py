@@ -9,9 +9,7 @@ import pytest
 from tests.forks import Forks
 from tests.interpreter.conftest import found_by
 from tests.interpreter.test_device import ROUNDING
-from tests.programs.branch import BLOCKS, SHAPES, SIZES
-
-FUSED = [op for op in SHAPES if op.startswith(("mm ", "addmm ", "linear gelu ", "encoder "))]
+from tests.programs.branch import BLOCKS, FUSED, SHAPES, SIZES
 
 
 @pytest.fixture(scope="module")
