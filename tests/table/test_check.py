@@ -48,7 +48,7 @@ def test_everything_is_reported_at_once(good: str, save: Save) -> None:
         "7:72: entries[0].m: [1024, 513] ends before it begins (allowed: [lowest, highest])",
         (
             '11:24: entries[1].dtype: "half" is not allowed (allowed: float16, bfloat16, float32, tf32, float8_e4m3fn, '
-            "float8_e5m2)"
+            "float8_e5m2, int8)"
         ),
         "12:35: entries[1].configs[0].block_m: unknown field (known: template, pad, gain_permille)",
         (
