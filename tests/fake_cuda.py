@@ -98,6 +98,7 @@ def fake_cuda(properties: Any = H200) -> Iterator[None]:
             "torch.cuda.get_device_capability": lambda *_, **__: capability,
             "torch.cuda.is_tf32_supported": lambda *_, **__: True,
             "torch._inductor.utils.get_max_num_sms": lambda: properties.multi_processor_count,
+            "torch._inductor.kernel.mm_grouped.get_gpu_shared_memory": lambda: properties.shared_memory_per_block_optin,
             "torch.utils._triton.triton_hash_with_backend": lambda: "fake",
             "torch.utils._triton.has_triton": lambda *_, **__: True,
             "torch.utils._triton.has_triton_tma_device": lambda: True,

@@ -27,7 +27,7 @@ CASES = [
     (
         "collect --problems d.json --out t.msgpack",
         2,
-        "d.json: no such file, and no shipped set (models, llm, quick, fp8, int8, attention)",
+        "d.json: no such file, and no shipped set (models, llm, quick, fp8, int8, attention, grouped)",
     ),
     ("collect --problems shapes.json --out t.msgpack", 1, "shapes.json: not a shape set: expected lists 'shapes'"),
     ("diff - -", 2, "standard input (-) can be read only once"),

@@ -4,8 +4,8 @@ Run with ``python tools/fuzz_hook.py --device interpreter --seed 1 --cases 500``
 not there: kernels are made for it and compiled by Triton for sm_90. On ``interpreter``, which needs no GPU either, on
 ``cpu`` and on ``cuda`` they run, and results are compared with float64. A case of kind ``gemms`` is a GEMM and what is
 fused with it. One of kind ``graphs`` has several GEMMs, views, reductions, gradients, and options of Inductor. One of
-kind ``attention`` is a flex attention or its gradients. Ends with 1 if anything failed; each failure comes with the
-command that repeats it.
+kind ``attention`` is a flex attention or its gradients, one of kind ``grouped`` a grouped matmul. Ends with 1 if
+anything failed; each failure comes with the command that repeats it.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ PATIENCE_S = 120.0
 EVERY = 20
 """Cases after which a line of counts is printed."""
 
+LOWERED = ("attention", "grouped")
+"""The kinds of cases that are not executed."""
+
 Report = dict[str, Any]
 """What a worker says about a case: its ``number``, a ``status`` (first ``begun``, then an Outcome's), a ``detail``."""
 
@@ -46,7 +49,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["fake", "cpu", "interpreter", "cuda"], default="fake")
     parser.add_argument(
-        "--kind", choices=["gemms", "graphs", "attention"], help="of cases; graphs where Triton's interpreter runs"
+        "--kind",
+        choices=["gemms", "graphs", *LOWERED],
+        help="of cases; graphs where Triton's interpreter runs",
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cases", type=int, default=100)
@@ -59,8 +64,8 @@ def main() -> int:
     options.kind = options.kind or ("graphs" if options.device == "interpreter" else "gemms")
     if options.device == "fake" and options.kind == "graphs":
         parser.error("--kind graphs: graphs are run, and nothing runs on --device fake (use interpreter)")
-    if options.device != "fake" and options.kind == "attention":
-        parser.error("--kind attention: it is only lowered and compiled (use --device fake)")
+    if options.device != "fake" and options.kind in LOWERED:
+        parser.error(f"--kind {options.kind}: it is only lowered and compiled (use --device fake)")
     if options.step is not None:
         work(options)
         return 0
@@ -211,6 +216,7 @@ def _tried(options: argparse.Namespace, number: int, directory: Path) -> tuple[T
     from tests.fuzzing.cases import draw_case, draw_graph_case
     from tests.fuzzing.check import executed, lowered
     from tests.fuzzing.graph_check import executed_graph
+    from tests.fuzzing.grouped import draw_grouped_case, lowered_grouped
 
     device = "cuda" if options.device == "interpreter" else options.device
     if options.kind == "graphs":
@@ -220,6 +226,9 @@ def _tried(options: argparse.Namespace, number: int, directory: Path) -> tuple[T
     if options.kind == "attention":
         attention = draw_attention_case(options.seed, number)
         return attention, lowered_attention(attention, directory, compiling=compiling)
+    if options.kind == "grouped":
+        grouped = draw_grouped_case(options.seed, number)
+        return grouped, lowered_grouped(grouped, directory, compiling=compiling)
     case = draw_case(options.seed, number)
     if device == "fake":
         return case, lowered(case, directory, compiling=compiling)

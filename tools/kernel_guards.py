@@ -12,6 +12,7 @@ INSTALL, CACHE = "tests/inductor/test_install.py::", "tests/inductor/test_cache.
 SMALL_GPUS = "tests/inductor/test_small_gpus.py::"
 PADDING = "tests/inductor/test_padding.py::"
 ATTENTION = "tests/inductor/test_attention.py::"
+GROUPED = "tests/inductor/test_grouped_mm.py::"
 SCALED = "tests/inductor/test_scaled_mm.py::"
 INT8 = "tests/inductor/test_int_mm.py::"
 CHANGES, TRANSIENT = "tests/inductor/test_snapshot.py::", "tests/inductor/test_transient.py::"
@@ -42,7 +43,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "int8-blocks": ("_require_blocks_of_bytes", NONE, INT8 + "test_refused"),
         "blocks-as-they-are": ("_triton", Without("should_scale_configs"), HOOK + "test_row_becomes_the_kernel"),
         "frozen-layouts": (
-            "_with_fixed_layouts",
+            "fix_layout",
             Without("freeze_layout"),
             HOOK + "test_flexible_input_keeps_the_layout_it_was_looked_up_by",
         ),
@@ -152,6 +153,20 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             ATTENTION + "test_blocks_of_gradients_must_divide_each_other",
         ),
     },
+    "diode_lut.inductor.grouped": {
+        "grouped-sizes-change": ("is_plain", TRUE, GROUPED + "test_sizes_that_change_are_inductors"),
+        "grouped-settings": ("require_templates", NONE, GROUPED + "test_inductors_settings_are_kept"),
+        "grouped-cpp": ("_require_kernel", Without("cpp_wrapper"), GROUPED + "test_cpp_wrappers_have_the_library"),
+        "grouped-alignment": ("_require_kernel", Without("align"), GROUPED + "test_refused"),
+        "grouped-overlap": ("_apart", TRUE, GROUPED + "test_refused"),
+        "grouped-index": ("_require_kernel", Without("can_use_32bit_indexing"), GROUPED + "test_refused"),
+        "grouped-handler": ("DiodeChoices", Instead("object"), GROUPED + "test_another_handler_is_not_answered"),
+    },
+    "diode_lut.kernels.grouped_mm": {
+        "grouped-device": ("GroupedMm.runs_on", TRUE, GROUPED + "test_other_devices_have_no_kernel"),
+        "grouped-memory": ("GroupedMm.shared_memory", Instead("lambda *_: 0"), GROUPED + "test_refused"),
+        "grouped-registers": ("accumulator_registers", Instead("lambda *_: 0"), GROUPED + "test_refused"),
+    },
     "diode_lut.inductor.scaling": {
         "float8-options": ("scaling_options", Instead("lambda *_: {}"), SCALED + "test_row_makes_the_plain_kernel"),
         "float8-precision": ("is_precise", TRUE, SCALED + "test_refused"),
@@ -171,12 +186,12 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
         "int8-types": ("_dtype_of", Instead("lambda inputs, op: INT8"), INT8 + "test_unsigned_bytes"),
         "unaligned-input": (
-            "_stays_aligned",
+            "stays_aligned",
             Instead("lambda node: original(node) or node.get_layout().offset == 0"),
             KERNELS + "test_rows_for_what_is_aligned",
         ),
         "unaligned-view": (
-            "_stays_aligned",
+            "stays_aligned",
             Instead("lambda node: original(node) or node.get_layout().offset != 0"),
             KERNELS + "test_rows_for_what_is_aligned",
         ),

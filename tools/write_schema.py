@@ -64,8 +64,8 @@ OF_TIERS = {
     "model": "a model",
 }
 OF_SIZES = {
-    "b": ("B", "Number of matrices in a batch, or of batches of attention; 1 for ops without a batch."),
-    "m": ("M", "Rows of A and C; of attention, queries."),
+    "b": ("B", "Number of matrices in a batch, of batches of attention, or of groups; 1 for ops without a batch."),
+    "m": ("M", "Rows of A and C, of all groups together; of attention, queries."),
     "n": ("N", "Columns of B and C; of attention, keys."),
     "k": ("K", "Columns of A and rows of B; of attention, the head dimension of queries and keys."),
     "h": ("Heads", "Of attention: heads of queries."),
@@ -233,7 +233,8 @@ def entry() -> Schema:
     ops = (
         "The GEMM: C = A B (mm), C = bias + A B (addmm), both in batches (bmm, baddbmm), and with scales for A and B, "
         "whose types are float8 (scaled_mm); A B of int8 to int32 (int_mm); or attention: forward (flex_attention), "
-        "its gradients (flex_attention_backward), and forward with few queries (flex_decoding). Left out, any GEMM."
+        "its gradients (flex_attention_backward), and forward with few queries (flex_decoding); or a matmul of rows in "
+        "groups, each with a matrix B of its own (grouped_mm). Left out, any GEMM but the latter."
     )
     classes = "; ".join(f"{name}: {meaning}" for name, meaning in EPILOGUES.items())
     fields = {

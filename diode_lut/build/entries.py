@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from diode_lut.build.measurements import Measurements
 from diode_lut.build.rows import Group, Row, few_rows
-from diode_lut.build.wide import wide_rows
-from diode_lut.domain.problem import ATTENTION, MAX_SIZE, NO_EPILOGUE, OP_SIZES, SIZE_FIELDS, Problem
+from diode_lut.build.wide import WIDE, wide_rows
+from diode_lut.domain.problem import MAX_SIZE, NO_EPILOGUE, OP_SIZES, SIZE_FIELDS, Problem
 from diode_lut.kernels.config import BASELINES, baseline
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.table.wire import MAX_GAIN_PERMILLE
@@ -49,8 +49,8 @@ def entries_of(
             entry = _entry(row, measurements, near, padded)
             narrow.append(entry if entry.epilogue != NO_EPILOGUE or kind in fused else entry._replace(epilogue=None))
         op = problems[numbers[0]].op
-        if op in ATTENTION and baseline(op) in measurements.configs:
-            found = wide_rows(group, everything, measurements.configs.index(baseline(op)))
+        if op in WIDE and baseline(op) in measurements.configs:
+            found = wide_rows(op, group, everything, measurements.configs.index(baseline(op)))
             entries = ((_entry(row, measurements, near, padded), len(row.problems)) for row in found)
             wide += [entry._replace(problems=count, epilogue=None) for entry, count in entries]
     return narrow, wide

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from diode_lut.dataset import Record
 from diode_lut.domain.errors import DatasetError
-from diode_lut.domain.problem import ATTENTION, Problem
+from diode_lut.domain.problem import ATTENTION, GROUPED, Problem
 from diode_lut.kernels.config import BASELINES, Config
 from diode_lut.kernels.registry import TEMPLATES
 
@@ -63,10 +63,10 @@ class Columns:
     def combined(self) -> Measurements:
         """The measurements that count, in an order that depends on nothing but what was measured.
 
-        Where a problem has a record of the final stage, only its final timings count, else all others. Of attention
-        both stages time the same kernels, and the first stage's times of configs that the final one left out count,
-        too. Machines of the same kind differ, and so do their runs: the times of each record are scaled so that aten
-        takes in all records of a problem what it takes in their median.
+        Where a problem has a record of the final stage, only its final timings count, else all others. Of attention and
+        grouped matmuls both stages time the same kernels, and the first stage's times of configs that the final one
+        left out count, too. Machines of the same kind differ, and so do their runs: the times of each record are scaled
+        so that aten takes in all records of a problem what it takes in their median.
         """
         counting = self._counting()
         problems, problem_ranks = _sorted_with_ranks(self._problems, key=None)
@@ -87,7 +87,7 @@ class Columns:
         """Which timings count."""
         has_final, one_kernel = np.zeros((2, len(self._problems)), np.bool_)
         has_final[list(self._final_problems)] = True
-        one_kernel[:] = [problem.op in ATTENTION for problem in self._problems]
+        one_kernel[:] = [problem.op in (*ATTENTION, *GROUPED) for problem in self._problems]
         numbers = np.frombuffer(self._problem_numbers, np.int32)
         final = np.frombuffer(self._final, np.bool_)
         pairs = numbers * np.int64(len(self._configs)) + np.frombuffer(self._config_numbers, np.int32)

@@ -1,9 +1,10 @@
-"""Rows for attention with any batch and any number of heads, of the lengths that were measured and those between.
+"""Rows for attention and grouped matmuls of the lengths that were measured and those between.
 
-No model answers for attention, so that beyond the boxes around measured problems nothing would. What its kernels take
+No model answers for these ops, so that beyond the boxes around measured problems nothing would. What attention takes
 depends on the head dimensions, the length, and what masks and scores do, much more than on how many heads there are. So
 a config that was not slower than the baseline at two neighbouring lengths, for all batches and heads measured there, is
-taken for other batches and heads, and for lengths between.
+taken for other batches and heads, and for lengths between. Of a grouped matmul the length is the number of its rows,
+which changes with the tokens; its other sizes are those of a model's experts.
 """
 
 from __future__ import annotations
@@ -15,59 +16,74 @@ from math import log
 from typing import NamedTuple
 
 from diode_lut.build.rows import Group, Row
-from diode_lut.domain.problem import MAX_SIZE, SIZE_FIELDS
+from diode_lut.domain.problem import ATTENTION, GROUPED, MAX_SIZE, SIZE_FIELDS
 from diode_lut.table import Range
 
 _ANY: Range = (1, MAX_SIZE)
+
+
+class _Sizes(NamedTuple):
+    """The sizes of an op: its length, and those that rows are for one value of. Any others are left open."""
+
+    length: str
+    same: tuple[str, ...]
+
+
+_SIZES = {**dict.fromkeys(ATTENTION, _Sizes("n", ("k", "v"))), **dict.fromkeys(GROUPED, _Sizes("m", ("b", "n", "k")))}
+
+WIDE = tuple(_SIZES)
+"""The ops that have such rows."""
 
 _Times = Sequence[Mapping[int, float]]
 
 
 class _Length(NamedTuple):
-    """The problems with ``n`` keys: how many queries they have, and the configs that are not slower on any of them."""
+    """The problems of a length: how many rows or queries they have, and the configs not slower on any of them."""
 
-    n: int
+    length: int
     queries: frozenset[int]
     problems: list[int]
     configs: frozenset[int]
 
 
-def wide_rows(group: Group, times: _Times, baseline: int) -> Iterator[Row]:
-    """Rows for each pair of head dimensions.
+def wide_rows(op: str, group: Group, times: _Times, baseline: int) -> Iterator[Row]:
+    """Rows of an op for each pair of head dimensions, or for the experts of each model.
 
     ``times`` has the times of all configs on each problem, ``baseline`` is the number of the baseline. Of several
     configs it is the one with the least time in geometric mean. A row's problems are those for which it is allowed.
     """
-    families: dict[tuple[int, int], list[int]] = defaultdict(list)
+    sizes = _SIZES[op]
+    families: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for problem in group.problems:
         size = _named(group, problem)
-        families[size["k"], size["v"]].append(problem)
-    for heads, problems in families.items():
-        measured = _lengths(group, problems, times, baseline)
+        families[tuple(size[name] for name in sizes.same)].append(problem)
+    for family, problems in families.items():
+        same = {name: (value, value) for name, value in zip(sizes.same, family, strict=True)}
+        measured = _lengths(sizes.length, group, problems, times, baseline)
         chosen = ((_best(pair, times), pair) for pair in pairwise(measured))
         for config, pairs in groupby(chosen, key=lambda each: each[0]):
             lengths = [length for _, pair in pairs for length in pair]
             served = sorted({each for length in lengths for each in length.problems if config in group.costs[each]})
             if config is not None and served:
-                yield Row(config, served, _box(heads, lengths, lengths[0] is measured[0]))
+                yield Row(config, served, _box(sizes.length, same, lengths, lengths[0] is measured[0]))
 
 
 def _named(group: Group, problem: int) -> dict[str, int]:
-    return dict(zip(SIZE_FIELDS, group.sizes[problem], strict=True))
+    return dict(zip(SIZE_FIELDS, group.sizes[problem], strict=False))
 
 
-def _lengths(group: Group, problems: Iterable[int], times: _Times, baseline: int) -> list[_Length]:
+def _lengths(name: str, group: Group, problems: Iterable[int], times: _Times, baseline: int) -> list[_Length]:
     found: dict[int, list[int]] = defaultdict(list)
     for problem in problems:
-        found[_named(group, problem)["n"]].append(problem)
+        found[_named(group, problem)[name]].append(problem)
     return [
         _Length(
-            n,
+            length,
             frozenset(_named(group, each)["m"] for each in those),
             those,
             frozenset.intersection(*(_not_slower(times[each], baseline) for each in those)),
         )
-        for n, those in sorted(found.items())
+        for length, those in sorted(found.items())
     ]
 
 
@@ -82,11 +98,10 @@ def _best(pair: tuple[_Length, _Length], times: _Times) -> int | None:
     return min(safe, key=lambda config: (sum(log(times[each][config]) for each in problems), config), default=None)
 
 
-def _box(heads: tuple[int, int], lengths: Sequence[_Length], first: bool) -> tuple[Range, ...]:
+def _box(name: str, same: Mapping[str, Range], lengths: Sequence[_Length], first: bool) -> tuple[Range, ...]:
     """From the first of the lengths to the last; without the first where the row before ends with it."""
-    keys = lengths[0].n + (not first), lengths[-1].n
-    queries = {count for length in lengths for count in length.queries}
-    alone = all(length.queries == {length.n} for length in lengths)
-    sizes = {"m": keys if alone else (min(queries), max(queries)), "n": keys}
-    k, v = heads
-    return tuple({**sizes, "k": (k, k), "v": (v, v)}.get(name, _ANY) for name in SIZE_FIELDS)
+    span = lengths[0].length + (not first), lengths[-1].length
+    queries = {count for each in lengths for count in each.queries}
+    alone = all(each.queries == {each.length} for each in lengths)
+    sizes = {"m": span if alone else (min(queries), max(queries)), name: span, **same}
+    return tuple(sizes.get(each, _ANY) for each in SIZE_FIELDS)

@@ -18,6 +18,7 @@ from diode_lut.domain.problem import (
     ATTENTION,
     DOMAINS,
     EPILOGUES,
+    GROUPED,
     MAX_SIZE,
     NAMED_VARIANTS,
     NO_EPILOGUE,
@@ -52,7 +53,9 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
 @click.argument("m", type=SIZE)
 @click.argument("n", type=SIZE)
 @click.argument("k", type=SIZE)
-@click.option("--batch", type=SIZE, default=1, show_default=True, help="Of a bmm, a baddbmm or attention.")
+@click.option(
+    "--batch", type=SIZE, default=1, show_default=True, help="Of a bmm, a baddbmm or attention; groups of a grouped_mm."
+)
 @click.option(
     "--dtype", type=DTYPE, help="Type of A and B.  [default: bfloat16, for scaled_mm float8_e4m3fn, for int_mm int8]"
 )
@@ -126,8 +129,9 @@ def explain_command(
 ) -> None:
     """Show which kernel a GEMM gets, from which row, and why.
 
-    OP is mm, addmm, bmm, baddbmm, scaled_mm or int_mm, which multiplies an M x K and a K x N matrix; or flex_attention,
-    flex_attention_backward or flex_decoding, with M queries and N keys of K elements. The output names the configs, the
+    OP is mm, addmm, bmm, baddbmm, scaled_mm or int_mm, which multiplies an M x K and a K x N matrix; grouped_mm, with M
+    rows in all groups together; or flex_attention, flex_attention_backward or flex_decoding, with M queries and N keys
+    of K elements. The output names the configs, the
     row of the table that answers, the rows that would answer next, and what the model expects. It exits
     with 1 if neither a table nor a model answers.
     """
@@ -155,7 +159,7 @@ def explain_command(
     )
     file = None if table is None else table.file
     if dynamic is not None:
-        if op in ATTENTION:
+        if op in (*ATTENTION, *GROUPED):
             reason = f"where sizes of {op} may change, Inductor decides alone"
             raise click.BadParameter(reason, param_hint="--dynamic")
         if dynamic.fields[0] not in OP_SIZES[op]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from diode_lut.collect import attention
+from diode_lut.collect import compiled
 from diode_lut.collect.gemm import (
     EPILOGUES,
     exact_result,
@@ -29,7 +29,7 @@ from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import ATTENTION, FLOAT8, INT8, NO_EPILOGUE, Problem
+from diode_lut.domain.problem import FLOAT8, INT8, NO_EPILOGUE, Problem
 from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.padded import PaddedKernel, PaddedLibrary, Padding
 from diode_lut.inductor.program import Program, generate
@@ -139,8 +139,8 @@ def _ranked(record: Record) -> _Ranking:
 
 def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:
     """A Measurer. Every task must have its configs; ``search_space`` has no effect."""
-    if tasks[0].problem.op in ATTENTION:
-        yield from attention.measure(tasks, device, watch, search_space, "final")
+    if tasks[0].problem.op in compiled.COMPILED:
+        yield from compiled.measure(tasks, device, watch, search_space, "final")
         return
     bench = Bench()
     with (

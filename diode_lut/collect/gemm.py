@@ -16,6 +16,7 @@ from diode_lut.domain.problem import (
     INT8,
     INTEGER,
     ITEMSIZES,
+    MATMULS,
     NO_EPILOGUE,
     SCALED,
     Problem,
@@ -38,8 +39,10 @@ def make_gemm(problem: Problem, device: str) -> Gemm:
     """The problem with random operands that have exactly its layout and alignment.
 
     On a CPU, B of ``mm`` and the bias and B of ``addmm`` are frozen parameters, as in a model for inference: only then
-    does Inductor have a C++ template. Raises CollectError like make_operands.
+    does Inductor have a C++ template. Raises CollectError like make_operands, and for ops that are no GEMMs.
     """
+    if problem.op not in MATMULS:
+        raise CollectError(f"{problem.op} needs --method sweep")
     operands = make_operands(problem, device)
     if device == "cpu" and problem.op in ("mm", "addmm"):
         *bias, a, b = operands

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from diode_lut.collect.attention_set import attention_problems
+from diode_lut.collect.grouped_set import grouped_problems
 from diode_lut.collect.int8_set import int8_problems
 from diode_lut.dataset import is_dataset, read_dataset
 from diode_lut.dataset.torch_diode import problem_of_shape
@@ -63,6 +64,8 @@ def problem_set(name: str) -> list[Problem]:
         return list(attention_problems())
     if name == "int8":
         return list(int8_problems())
+    if name == "grouped":
+        return list(grouped_problems())
     problems = read_problems(_SHIPPED)
     if name == "fp8":
         return list(dict.fromkeys(_in_float8(problems)))

@@ -112,6 +112,7 @@ SETS = {
     "fp8": "linear layers of language models in float8: scaled_mm, forward and backward, up to 8,192 rows",
     "int8": "linear layers of language models in int8: int_mm, alone and with scales behind it, 17 to 8,192 rows",
     "attention": "flex attention, forward, backward and decoding: head dimensions from 64 to 256, lengths to 32,768",
+    "grouped": "grouped matmuls of the experts of six public models: 64 to 16,384 rows",
 }
 """The sets of problems by name. The first three begin with the GEMMs that gained most over aten on an H200."""
 

@@ -9,7 +9,7 @@ from statistics import median_low
 
 import torch
 
-from diode_lut.collect import attention
+from diode_lut.collect import compiled
 from diode_lut.collect.gemm import function_of, make_operands, make_result, matmul_precision
 from diode_lut.collect.rounds import Bench
 from diode_lut.collect.search_space import candidates, padded_candidates
@@ -18,7 +18,7 @@ from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import Hardware, detect_hardware
-from diode_lut.domain.problem import ATTENTION, Problem
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.padded import PaddedKernel, Padding
 from diode_lut.inductor.specialization import Specialization, shares_kernels
@@ -44,8 +44,8 @@ Launch = Callable[[], object]
 
 def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:
     """A Measurer. The problems should be of one family, so that they share kernels."""
-    if tasks[0].problem.op in ATTENTION:
-        yield from attention.measure(tasks, device, watch, search_space, "sweep")
+    if tasks[0].problem.op in compiled.COMPILED:
+        yield from compiled.measure(tasks, device, watch, search_space, "sweep")
         return
     hardware = detect_hardware(device)
     complete = [_with_configs(task, hardware, search_space) for task in tasks if shares_kernels(task.problem)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.problem import BATCHED, ITEMSIZES, NO_VARIANT, ROW_BYTES, Problem, letters
+from diode_lut.domain.problem import BATCHED, GROUPED, ITEMSIZES, NO_VARIANT, ROW_BYTES, Problem, letters
 
 
 class Operand(NamedTuple):
@@ -32,15 +32,19 @@ class Operand(NamedTuple):
 
 
 def problem_of(op: str, dtype: str, a: Operand, b: Operand, variant: str = NO_VARIANT) -> Problem:
-    """The problem of multiplying two matrices, or batches; ProblemError if it is none that tables know."""
-    if not len(a.sizes) == len(b.sizes) == len(a.strides) == len(b.strides) == (3 if op in BATCHED else 2):
+    """The problem of multiplying two matrices or batches, or for grouped_mm a matrix A and a batch B.
+
+    ProblemError if it is none that tables know.
+    """
+    dimensions = (3 if op in BATCHED and op not in GROUPED else 2), (3 if op in BATCHED else 2)
+    if not (len(a.sizes), len(b.sizes)) == (len(a.strides), len(b.strides)) == dimensions:
         raise ProblemError(f"{op} of operands with {len(a.sizes)} and {len(b.sizes)} dimensions")
     if a.sizes[-1] != b.sizes[-2]:
         raise ProblemError("operands whose sizes do not match")
     m, k, n = a.sizes[-2], a.sizes[-1], b.sizes[-1]
     if a.letter is None or b.letter is None:
         raise ProblemError("a matrix in which neither rows nor columns are without gaps")
-    batch = a.sizes[0] if op in BATCHED else 1
+    batch = b.sizes[0] if op in BATCHED else 1
     problem = Problem.checked(op, dtype, a.letter + b.letter, 16, batch, m, n, k, variant=variant)
     aligned = all(operand.is_aligned(ITEMSIZES[dtype]) for operand in (a, b))
     return problem._replace(align=16 if aligned else 2)
@@ -54,7 +58,7 @@ def packed_operands(problem: Problem) -> tuple[Operand, Operand]:
     b, m, n, k = problem.sizes
     batch = b if problem.op in BATCHED else None
     letter_a, letter_b = letters(problem.layout)
-    operands = _packed(letter_a, m, k, batch), _packed(letter_b, k, n, batch)
+    operands = _packed(letter_a, m, k, None if problem.op in GROUPED else batch), _packed(letter_b, k, n, batch)
     if problem_of(problem.op, problem.dtype, *operands, problem.variant) != problem:
         raise ProblemError(f"{problem.layout} align {problem.align}, which packed matrices of these sizes are not")
     return operands

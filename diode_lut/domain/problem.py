@@ -24,6 +24,7 @@ OP_SIZES = {
     "flex_attention": ATTENTION_SIZES,
     "flex_attention_backward": ATTENTION_SIZES,
     "flex_decoding": ATTENTION_SIZES,
+    "grouped_mm": ("b", "m", "n", "k"),
 }
 """The sizes that each op has, in canonical order."""
 
@@ -34,7 +35,10 @@ SIZE_FIELDS = tuple(dict.fromkeys(name for sizes in sorted(OP_SIZES.values()) fo
 ATTENTION = ("flex_attention", "flex_attention_backward", "flex_decoding")
 """Inductor's kernels for ``torch.nn.attention.flex_attention``: forward, backward, and forward for few queries."""
 
-MATMULS = tuple(op for op in OPS if op not in ATTENTION)
+GROUPED = ("grouped_mm",)
+"""``torch.nn.functional.grouped_mm`` of experts: consecutive rows of A are a group, each with a matrix B of its own."""
+
+MATMULS = tuple(op for op in OPS if op not in (*ATTENTION, *GROUPED))
 """The ops that multiply two matrices, or two batches. A row that names no op is for these."""
 
 MATMUL_SIZES = ("b", "m", "n", "k")
@@ -44,7 +48,7 @@ ATTENTION_ONLY = tuple(name for name in SIZE_FIELDS if name not in MATMUL_SIZES)
 """The sizes that only ATTENTION has."""
 
 BATCHED = tuple(op for op, sizes in OP_SIZES.items() if "b" in sizes)
-"""The ops with a batch; b is 1 for the others."""
+"""The ops with a batch, or with groups; b is 1 for the others."""
 
 NO_EPILOGUE = "none"
 EPILOGUES = {
@@ -109,9 +113,10 @@ DOMAINS = dict.fromkeys(OPS, _GEMM) | {
     "scaled_mm": Domain(FLOAT8, ("nt",), (NO_EPILOGUE,), VARIANTS["scaled_mm"]),
     "int_mm": Domain((INT8,), LAYOUTS, tuple(EPILOGUES), (NO_VARIANT,)),
     **{op: Domain(_WIDE, ("nt",), (NO_EPILOGUE,), VARIANTS[op]) for op in ATTENTION},
+    "grouped_mm": Domain(("bfloat16",), ("nn", "nt"), (NO_EPILOGUE,), (NO_VARIANT,)),
 }
 """By op. Library and hardware multiply float8 only where A is row-major and B column-major. Attention multiplies Q by
-K transposed: in its layout, rows of Q, K and V are without gaps."""
+K transposed: in its layout, rows of Q, K and V are without gaps. A library has grouped_mm in bfloat16 only."""
 
 GEMMS = tuple(op for op in OPS if DOMAINS[op] is _GEMM)
 """The ops that multiply numbers of more than 8 bits. They have no variants."""
@@ -129,6 +134,9 @@ class Problem(NamedTuple):
     ``n`` is row-major, ``t`` column-major. ``align`` is 16 if every row of A and B starts on a 16-byte boundary, else
     2. ``b`` is 1 for mm, addmm, scaled_mm and int_mm. ``epilogue`` is the class of the pointwise work that is fused
     behind the GEMM. ``variant`` is one of the op's in VARIANTS: for scaled_mm, a Scaling as text.
+
+    grouped_mm has ``b`` groups, which have ``m`` rows together: ``C[m, n] = A[m, k] @ B[b, k, n]``, where ``b`` is the
+    group of row ``m``. How many rows each group has is not known before it runs.
 
     Attention has ``b`` batches of ``h`` query heads, of which each ``g`` share a head of keys and values. There are
     ``m`` queries and ``n`` keys of ``k`` elements, and values of ``v`` elements. ``align`` is 16 if every row of Q, K
@@ -240,6 +248,8 @@ class Problem(NamedTuple):
         if self.op in ATTENTION:
             products = 2 * (self.k + self.v) if self.op != "flex_attention_backward" else 2 * (3 * self.k + 2 * self.v)
             return self.b * self.h * self.m * self.n * products
+        if self.op in GROUPED:
+            return 2 * self.m * self.n * self.k
         return 2 * self.b * self.m * self.n * self.k
 
     @property
@@ -257,6 +267,8 @@ class Problem(NamedTuple):
         if self.op in ATTENTION:
             rows = self.h * self.m * (self.k + self.v) + self.h // self.g * self.n * (self.k + self.v)
             return ITEMSIZES[self.dtype] * self.b * rows * (2 if self.op == "flex_attention_backward" else 1)
+        if self.op in GROUPED:
+            return ITEMSIZES[self.dtype] * (self.m * (self.k + self.n) + self.b * self.k * self.n)
         operands = ITEMSIZES[self.dtype] * (self.m * self.k + self.k * self.n)
         return self.b * (operands + _RESULT_SIZES[self.result_dtype] * self.m * self.n)
 

@@ -16,6 +16,7 @@ from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import is_off
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
+from diode_lut.kernels.grouped_mm import TRITON_GROUPED_MM
 from diode_lut.kernels.padding import PADDED_OPS, needed_pad, pad_multiple
 from diode_lut.runtime.snapshot import skip
 from diode_lut.selection.selector import Decision
@@ -93,7 +94,7 @@ def is_big_enough(device: torch.device, decision: Decision, config: Config) -> b
 
     With the policy ``verify`` Inductor measures it itself.
     """
-    templates = config.kernel.tiled or config.kernel is DECOMPOSE_K
+    templates = config.kernel.tiled or config.kernel in (DECOMPOSE_K, TRITON_GROUPED_MM)
     measured = decision.is_measured(config) or snapshot().settings.policy == "verify"
     return not templates or measured or is_big_gpu(device)
 

@@ -84,15 +84,20 @@ def _template(config: Config, op: str) -> TritonTemplate:
 
 def _require_triton(inputs: MMKernelInputs, op: str) -> None:
     """CannotRun unless Inductor would consider some Triton kernel for this matmul on a GPU with enough SMs."""
-    if is_batch_invariant():
-        raise CannotRun("Inductor's setting batch_invariant allows the library only")
-    if loads_epilogues_with_tma():
-        raise CannotRun("with triton.enable_tma_load_for_template_epilogue, epilogues may not compile")
     if op in ("addmm", "baddbmm"):
         _require_factors(inputs)
     if op in BATCHED and not splits_large_batches() and not _batch_fits_grid(inputs):
         raise CannotRun(f"the batch may exceed {_MAX_GRID_Y}, the limit on a grid")
-    if not _offers_triton(inputs.output_layout(flexible=False)):
+    require_templates(inputs.output_layout(flexible=False))
+
+
+def require_templates(layout: ir.Layout) -> None:
+    """CannotRun unless Inductor allows Triton templates for a matmul with such a result, with any number of SMs."""
+    if is_batch_invariant():
+        raise CannotRun("Inductor's setting batch_invariant allows the library only")
+    if loads_epilogues_with_tma():
+        raise CannotRun("with triton.enable_tma_load_for_template_epilogue, epilogues may not compile")
+    if not _offers_triton(layout):
         raise CannotRun("Inductor allows no Triton kernel for this matmul on this device")
 
 
@@ -197,11 +202,16 @@ def _require_room(config: Config, device: Architecture, inputs: MMKernelInputs, 
     limit = registers(config.tiles, device)
     if limit is not None and accumulator_registers(config.tiles, device.warp_size) >= limit:
         raise CannotRun(f"its accumulator takes all of the {limit} registers that a thread has")
-    properties = torch.cuda.get_device_properties(inputs.device())
-    memory = getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block
+    memory = shared_memory_of(inputs.device())
     kernel: Any = config.kernel
     if kernel.shared_memory(config.tiles, op, inputs.mat1mat2()[0].get_dtype().itemsize, device) > memory:
         raise CannotRun("it takes more shared memory than the device has")
+
+
+def shared_memory_of(device: torch.device) -> int:
+    """Bytes of shared memory that one block may have."""
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block)
 
 
 def _require_tunables(config: Config, device: Architecture) -> None:
@@ -223,12 +233,17 @@ def _with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
         bias = nodes[0] if isinstance(nodes[0], ir.TensorBox) else ir.TensorBox(nodes[0])
         nodes[0] = ir.ExternKernel.realize_input(expand(bias, [m, n]))
     for node in nodes:
-        if isinstance(node.get_layout(), ir.FlexibleLayout):
-            node.freeze_layout()
-        elif has_open_base(node):
-            node.unwrap_view().freeze_layout_with_exact_strides(node.unwrap_view().get_stride())
+        fix_layout(node)
     places = {"mat1_idx": inputs._mat1_idx, "mat2_idx": inputs._mat2_idx}
     return MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype, **places)
+
+
+def fix_layout(node: Any) -> None:
+    """Keep the node, and what it is a view of, from changing its layout any more."""
+    if isinstance(node.get_layout(), ir.FlexibleLayout):
+        node.freeze_layout()
+    elif has_open_base(node):
+        node.unwrap_view().freeze_layout_with_exact_strides(node.unwrap_view().get_stride())
 
 
 def has_open_base(node: Any) -> bool:

@@ -1,7 +1,8 @@
 """The last word on a list of choices, after backends that ask no choices handler have added theirs.
 
 CUTLASS, Composable Kernel, external matmuls and the CPU's C++ templates are appended after the choices handler has
-answered. Inductor shows the whole list to a preprocessing function. On the CPU this is where tables answer.
+answered. Inductor shows the whole list to a preprocessing function. On the CPU this is where tables answer, and for
+grouped matmuls on a GPU.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ from diode_lut.domain.errors import MissError
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import MARK, CannotRun, answer, in_force
 from diode_lut.inductor.choices import MKL_LINEAR, aten_of, config_of, problem_of_aten
+from diode_lut.inductor.grouped import answer_grouped
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import leave
 from diode_lut.kernels.config import ATEN, Config
 
 
 def filter_choices(choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
-    """Those that the hook marked, where there are any; what the table says, on the CPU; else all."""
+    """Those that the hook marked, where there are any; what the table says, where it is asked here; else all."""
     marked = [choice for choice in choices if MARK in choice.annotations]
     if marked:
         return marked
     try:
-        return (_from_table(choices) if in_force() else None) or choices
+        return (answer_grouped(choices) or _from_table(choices) if in_force() else None) or choices
     except MissError:
         raise  # as the setting strict has it
     except Exception as error:

@@ -30,6 +30,7 @@ KWARGS: dict[str, dict[str, str]] = {
     "triton_bmm": _TRITON_KWARGS,
     "triton_mm_persistent_tma": _TRITON_KWARGS,
     "decompose_k": {"k_split": "k_split"},
+    "triton_grouped_mm": {name: _TRITON_KWARGS[name] for name in TEMPLATES["triton_grouped_mm"].names},
     "cpp_gemm": {},
     "default": {},
     **{template: {name: name for name in TEMPLATES[template].names} for template in FLEX},
@@ -54,12 +55,12 @@ UIDS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "decompose_k": {"mm": ("decompose_k",)},
     "cpp_gemm": {},
-    **{template: {} for template in ("default", *FLEX)},
+    **{template: {} for template in ("default", *FLEX, "triton_grouped_mm")},
 }
 """The uids of a template for each op that it can compute; the first is the usual one.
 
 ``cpp_gemm`` has none: Inductor adds its C++ choices outside the choices handler, so they are known by their class.
-Neither has attention: there the handler is asked for configs.
+Neither has attention, where the handler is asked for configs, nor a grouped matmul, where it is asked for nothing.
 """
 
 TEMPLATE_OF_UID: dict[str, str] = {

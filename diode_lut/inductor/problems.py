@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -58,6 +59,11 @@ _PLAIN = frozenset({int, Integer, Zero, One})
 """The types of sizes and strides that are plain numbers; sympy's Zero and One are Integers, too."""
 
 
+def is_plain(numbers: Iterable[Any]) -> bool:
+    """Whether all of these sizes and strides are plain numbers, none of which may change."""
+    return _PLAIN.issuperset(map(type, numbers))
+
+
 def problem_of(inputs: Any, op: str, *, fast: bool | None = None) -> Problem | None:
     """The problem of ``op`` with ``inputs``, its KernelInputs; None if tables have no such problems.
 
@@ -80,7 +86,7 @@ def problem_of(inputs: Any, op: str, *, fast: bool | None = None) -> Problem | N
     except ProblemError as error:
         log.debug("%s: %s: no table has such problems", op, error)
         return None
-    return problem if all(map(_stays_aligned, inputs.mat1mat2())) else problem._replace(align=2)
+    return problem if all(map(stays_aligned, inputs.mat1mat2())) else problem._replace(align=2)
 
 
 def asked_about(problem: Problem, inputs: MMKernelInputs) -> Problem:
@@ -123,7 +129,7 @@ def _variant_of(inputs: MMKernelInputs, fast: bool | None) -> str | None:
     a, b, scale_a, scale_b, *bias = inputs.nodes()
     (m, k), (_, n) = a.get_size(), b.get_size()
     result = _DTYPES.get(inputs.out_dtype())
-    if not _PLAIN.issuperset(map(type, (m, k, n))) or fast is None or result not in RESULT_DTYPES:
+    if not is_plain((m, k, n)) or fast is None or result not in RESULT_DTYPES:
         return None
     if any(_DTYPES.get(scale.get_dtype()) != "float32" for scale in (scale_a, scale_b)):
         return None
@@ -154,7 +160,7 @@ def _is_vector(scale: Any, size: list[Any]) -> bool:
 def axes(inputs: MMKernelInputs, op: str) -> tuple[Axis, ...]:
     """The axes along which a problem with these inputs may change; empty if none may."""
     a, b = MMKernelInputs(list(inputs.mat1mat2())).shapes_symbolic()
-    if _PLAIN.issuperset(map(type, (*a, *b))):
+    if is_plain((*a, *b)):
         return ()
     return axes_of(op, tuple(a), tuple(b), V.graph.sizevars.shape_env)
 
@@ -169,7 +175,7 @@ def _numbers(inputs: MMKernelInputs) -> tuple[_Numbers, _Numbers] | None:
     """
     matrices = MMKernelInputs(list(inputs.mat1mat2()))
     shapes, strides = matrices.shapes_symbolic(), matrices.strides_symbolic()
-    if _PLAIN.issuperset(map(type, chain(*shapes, *strides))):
+    if is_plain(chain(*shapes, *strides)):
         return tuple(tuple(map(int, shape)) for shape in shapes), tuple(tuple(map(int, s)) for s in strides)
     if free_unbacked_symbols([*shapes, *strides]):
         return None
@@ -182,7 +188,7 @@ def dtype_of(kinds: set[torch.dtype], device_type: str | None) -> str | None:
     return snapshot().float32(device_type) if name == "float32" else name
 
 
-def _stays_aligned(node: Any) -> bool:
+def stays_aligned(node: Any) -> bool:
     """Whether what ``node`` views, and each of its rows, starts on a 16-byte boundary whatever sizes there will be."""
     layout, graph = node.get_layout(), V.graph
     itemsize = node.get_dtype().itemsize

@@ -18,6 +18,7 @@ from torch._inductor.debug import DebugContext
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import ChoiceCaller
+from torch._inductor.select_algorithm import add_preprocessing_fn
 from torch._inductor.virtualized import V
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -28,6 +29,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.inductor.attention import forced
 from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.choices import library_choice
+from diode_lut.inductor.grouped import build_grouped, grouped_of
 from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.standalone import COMPILE_LIMIT_S
 from diode_lut.kernels.config import ATEN, Config
@@ -165,3 +167,16 @@ class _Forced(InductorChoices):
     def get_flex_decode_configs(self, *arguments: Any, **named: Any) -> list[Any]:
         ask = super().get_flex_decode_configs
         return [forced("flex_decoding", self._config, lambda: ask(*arguments, **named))]
+
+    def of_grouped(self, choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
+        """The config's choice for a grouped matmul, which Inductor asks no handler about; else all choices."""
+        asked = grouped_of(choices)
+        return choices if asked is None else [build_grouped(self._config, asked, choices)]
+
+
+def _force(choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
+    handler = V.choices
+    return handler.of_grouped(choices) if isinstance(handler, _Forced) else choices
+
+
+add_preprocessing_fn(_force)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diode_lut.domain.problem import MATMULS, Problem
+from diode_lut.domain.problem import GROUPED, MATMULS, Problem
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.template import PAD, Params, Template
 
@@ -25,4 +25,4 @@ class Library(Template):
         yield ()
 
 
-LIBRARY = Library("aten", MATMULS, (PAD,), "The library that PyTorch calls: cuBLAS, rocBLAS, oneDNN.")
+LIBRARY = Library("aten", (*MATMULS, *GROUPED), (PAD,), "The library that PyTorch calls: cuBLAS, rocBLAS, oneDNN.")

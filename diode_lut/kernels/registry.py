@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.problem import ATTENTION, MATMULS
+from diode_lut.domain.problem import ATTENTION, GROUPED, MATMULS
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.cpp_gemm import CPP_GEMM
 from diode_lut.kernels.decompose_k import DECOMPOSE_K
@@ -13,6 +13,7 @@ from diode_lut.kernels.flex_attention import (
     TRITON_FLEX_ATTENTION_BACKWARD,
     TRITON_FLEX_DECODING,
 )
+from diode_lut.kernels.grouped_mm import TRITON_GROUPED_MM
 from diode_lut.kernels.library import LIBRARY
 from diode_lut.kernels.template import Template
 from diode_lut.kernels.triton_gemm import TRITON_BMM, TRITON_MM, TRITON_MM_PERSISTENT_TMA
@@ -23,6 +24,7 @@ TEMPLATES: dict[str, Template] = {
         LIBRARY,
         *(TRITON_MM, TRITON_BMM, TRITON_MM_PERSISTENT_TMA, DECOMPOSE_K, CPP_GEMM),
         *(DEFAULT_FLEX, TRITON_FLEX_ATTENTION, TRITON_FLEX_ATTENTION_BACKWARD, TRITON_FLEX_DECODING),
+        TRITON_GROUPED_MM,
     )
 }
 """By the name that tables use, in the fixed order in which equally good configs are chosen."""
@@ -38,7 +40,7 @@ def pointer_gemm(op: str) -> str:
 
 def templates_for(architecture: Architecture, op: str | None = None) -> list[str]:
     """The names of the templates that there are for an architecture, for ops such as this one; without one, GEMMs."""
-    like = ATTENTION if op in ATTENTION else MATMULS
+    like = next((ops for ops in (ATTENTION, GROUPED) if op in ops), MATMULS)
     return [
         name
         for name, template in TEMPLATES.items()

@@ -136,7 +136,7 @@ def test_the_first_problems_are_measured_first(tmp_path: Path) -> None:
         (["--budget", "0"], "'0' is not a time above zero"),
         (
             ["--budget", "1", "--problems", "modles"],
-            "modles: no such file, and no shipped set (models, llm, quick, fp8, int8, attention)",
+            "modles: no such file, and no shipped set (models, llm, quick, fp8, int8, attention, grouped)",
         ),
     ],
 )

@@ -144,9 +144,9 @@ def test_shipped_sets_are_problems_in_blocks(name: str) -> None:
     """Each set has valid problems, each once; in the largest, neighbours share kernels except where a block ends."""
     problems = problem_set(name)
     assert problems == list(dict.fromkeys(problems))
-    assert name in ("fp8", "int8", "attention") or set(problems) <= set(problem_set("models"))
+    assert name in ("fp8", "int8", "attention", "grouped") or set(problems) <= set(problem_set("models"))
     changes = sum(Family.of(one) != Family.of(other) for one, other in pairwise(problems))
-    assert changes < 3 * len(problems) / BLOCK
+    assert name == "grouped" or changes < 3 * len(problems) / BLOCK  # its kernels are for one problem each
 
 
 def test_set_in_float8_is_of_linear_layers() -> None:
@@ -180,6 +180,15 @@ def test_set_of_attention() -> None:
     assert {each.k for each in problems} == {64, 96, 128, 192, 256}
     assert (min(each.n for each in problems), max(each.n for each in problems)) == (128, 32768)
     assert {Modifications.of(each.variant).mask for each in problems} == set(MASKS)
+
+
+def test_set_of_grouped_matmuls() -> None:
+    """It has 60 problems of experts, few rows and many, in both layouts, which tensor descriptors can describe."""
+    problems = problem_set("grouped")
+    assert all(Problem.checked(*each) == each for each in problems)
+    assert {(each.op, each.align, each.dtype) for each in problems} == {("grouped_mm", 16, "bfloat16")}
+    assert ({each.layout for each in problems}, len(problems)) == ({"nn", "nt"}, 60)
+    assert (min(each.m for each in problems), max(each.m for each in problems)) == (64, 16384)
 
 
 def test_attention_in_a_problem_file(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tests.fake_cuda import fake_cuda
 from tests.fuzzing.attention import draw_attention_case, lowered_attention
 from tests.fuzzing.cases import Case, draw_case
 from tests.fuzzing.check import Outcome, executed, lowered
+from tests.fuzzing.grouped import draw_grouped_case, lowered_grouped
 
 SEED = 2
 
@@ -42,6 +43,15 @@ def test_generated_attention_becomes_kernels_that_triton_compiles(tmp_path: Path
     with fake_cuda():
         cases = [draw_attention_case(SEED, number) for number in range(16)]
         found = [(case, lowered_attention(case, tmp_path, compiling=case.number % 8 == 0)) for case in cases]
+    assert [f"{case}: {outcome.detail}" for case, outcome in found if outcome.status == "failed"] == []
+    assert [outcome.status for _, outcome in found].count("kernel") >= len(found) / 3
+
+
+def test_generated_grouped_matmuls_become_kernels_that_triton_compiles(tmp_path: Path) -> None:
+    """No generated table breaks the way to a kernel that fits an H200; a third of the matmuls get a row's kernel."""
+    with fake_cuda():
+        cases = [draw_grouped_case(SEED, number) for number in range(24)]
+        found = [(case, lowered_grouped(case, tmp_path, compiling=case.number % 8 == 0)) for case in cases]
     assert [f"{case}: {outcome.detail}" for case, outcome in found if outcome.status == "failed"] == []
     assert [outcome.status for _, outcome in found].count("kernel") >= len(found) / 3
 

@@ -23,8 +23,11 @@ def test_each_architecture_has_its_templates() -> None:
     """TMA comes with sm_90, the C++ template is for CPUs only, and these have nothing else but aten."""
     sm_90 = templates_for(architecture("sm_90"))
     attention = templates_for(architecture("sm_90"), "flex_decoding")
-    assert set(sm_90) | set(attention) == set(TEMPLATES) - {"cpp_gemm"}
+    grouped = templates_for(architecture("sm_90"), "grouped_mm")
+    assert set(sm_90) | set(attention) | set(grouped) == set(TEMPLATES) - {"cpp_gemm"}
     assert set(sm_90).isdisjoint(attention)
+    assert grouped == ["aten", "triton_grouped_mm"]
+    assert templates_for(architecture("sm_89"), "grouped_mm") == ["aten"]
     assert templates_for(architecture("cpu-avx512"), "flex_attention") == []
     assert set(templates_for(architecture("sm_89"))) == set(sm_90) - {"triton_mm_persistent_tma"}
     assert templates_for(architecture("cpu-avx512")) == ["aten", "cpp_gemm"]

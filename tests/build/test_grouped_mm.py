@@ -1,0 +1,65 @@
+"""Grouped matmuls from datasets to a table: for measured numbers of rows, and for those between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from diode_lut.build import build
+from diode_lut.collect.problems import read_problems
+from diode_lut.dataset import Dataset, DatasetWriter, Header, Record, Timing, read_dataset
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.table import Table, write_table
+
+H200 = Hardware("NVIDIA H200", "sm_90", 132)
+NARROW = Config.parse("triton_grouped_mm 16x256x128 s3 w4")
+WIDE = Config.parse("triton_grouped_mm 64x128x64 s4 w4")
+
+
+def experts(rows: int, groups: int = 8) -> Problem:
+    return Problem.of("grouped_mm", rows, 28672, 4096, dtype="bfloat16", layout="nt", b=groups)
+
+
+def record(problem: Problem, narrow: float, wide: float) -> Record:
+    times = {ATEN: 1000.0, NARROW: narrow, WIDE: wide}
+    return Record(problem, tuple(Timing(config, ns) for config, ns in times.items()), "final")
+
+
+def dataset(path: Path, *records: Record) -> Dataset:
+    with DatasetWriter(path, Header(H200, torch="2.13.0")) as writer:
+        for each in records:
+            writer.append(each)
+    return read_dataset(path)
+
+
+def table_of(tmp_path: Path, *records: Record) -> Table:
+    return build([dataset(tmp_path / "grouped.msgpack", *records)]).table
+
+
+def test_rows_gain_over_the_library(tmp_path: Path) -> None:
+    """A row has the number of groups as its batch, says what it gains, and its ends are problems to measure again."""
+    table = table_of(tmp_path, record(experts(64), 680.0, 900.0), record(experts(96), 700.0, 900.0))
+    row = table.lookup(experts(80))
+    assert row is not None
+    assert (row.b, row.m, row.n, row.k) == ((8, 8), (64, 96), (28672, 28672), (4096, 4096))
+    assert (row.best.config, row.best.gain_permille) == (NARROW, 1449)
+    write_table(table, tmp_path / "table.json")
+    assert set(read_problems(tmp_path / "table.json")) == {experts(64), experts(96)}
+
+
+def test_rows_between_get_what_was_not_slower(tmp_path: Path) -> None:
+    """Between measured numbers of rows with different winners, what gains at both answers, for these groups only."""
+    table = table_of(tmp_path, record(experts(64), 500.0, 800.0), record(experts(1024), 1200.0, 500.0))
+    row = table.lookup(experts(256))
+    assert row is not None
+    assert row.best.config == WIDE
+    assert (table.lookup(experts(256, groups=16)), table.lookup(experts(2048))) == (None, None)
+    best = [table.lookup(experts(rows)) for rows in (64, 1024)]
+    assert [each and each.best.config for each in best] == [NARROW, WIDE]
+
+
+def test_nothing_gains_between(tmp_path: Path) -> None:
+    """Where no config gains at both ends, nothing answers between them."""
+    table = table_of(tmp_path, record(experts(64), 500.0, 1100.0), record(experts(1024), 1200.0, 500.0))
+    assert table.lookup(experts(256)) is None

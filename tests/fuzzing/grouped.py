@@ -1,0 +1,137 @@
+"""Generated grouped matmuls with rows for them, and what becomes of them on the device of ``fake_cuda``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from torch._inductor import config as inductor_config
+
+from diode_lut.kernels.config import Config
+from diode_lut.kernels.registry import TEMPLATES
+from tests.fake_cuda import H200, Input, compile_triton, lower
+from tests.fuzzing.cases import TableCase
+from tests.fuzzing.outcome import GuaranteeError, Outcome, outcome_of
+from tests.fuzzing.rows import Row
+
+_TEMPLATE = "triton_grouped_mm"
+_WRONG = (None, -1, 0, 48, 512, "64", [64], 2**31)
+
+
+def _relu(result: torch.Tensor) -> torch.Tensor:
+    return result.relu()
+
+
+def _gate(result: torch.Tensor) -> torch.Tensor:
+    gate, up = result.chunk(2, -1)
+    return torch.nn.functional.silu(gate) * up
+
+
+def _sum(result: torch.Tensor) -> torch.Tensor:
+    return result.float().sum(-1)
+
+
+_FOLLOWING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "nothing": lambda result: result,
+    "relu": _relu,
+    "gate": _gate,
+    "sum": _sum,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedCase(TableCase):
+    """A grouped matmul, with the rows of a slice or gaps between them, and what comes before and follows."""
+
+    inputs: tuple[Input, Input, Input]
+    before: bool
+    following: str
+    schema_version = 2
+
+    @property
+    def tf32(self) -> bool:
+        return False
+
+    @property
+    def tunables(self) -> tuple[str, ...]:
+        return tuple(name for name in TEMPLATES[_TEMPLATE].names if name != "num_warps")
+
+    def compute(self, a: Any, b: Any, ends: Any) -> Any:
+        """What is compiled."""
+        return _FOLLOWING[self.following](torch._grouped_mm(a * 2 if self.before else a, b, ends))
+
+    def __str__(self) -> str:
+        how = f"{self.mode} {self.settings} {'product, ' if self.before else ''}{self.following}"
+        return f"seed {self.seed} grouped {self.number}: {self.inputs} {how} {json.dumps(self.rows)}"
+
+
+def draw_grouped_case(seed: int, number: int) -> GroupedCase:
+    """Grouped matmul ``number`` of a seed."""
+    random = Random(f"grouped {seed}/{number}")
+    g = random.choice([1, 2, 4, 8, 64])
+    m, n, k = random.choice([1, 7, 64, 100, 1024]), *(8 * random.choice([1, 2, 3, 9, 32, 128, 176]) for _ in "nk")
+    return GroupedCase(
+        seed=seed,
+        number=number,
+        inputs=_draw_inputs(random, g, m, n, k),
+        before=random.random() < 0.2,
+        following=random.choice(list(_FOLLOWING)),
+        rows=[_draw_row(random, {"b": g, "m": m, "n": n, "k": k}) for _ in range(random.choice([1, 2, 3]))],
+        mode=random.choices(["default", "max-autotune-no-cudagraphs"], [8, 1])[0],
+        settings={"fallback_to_autotune": False},
+    )
+
+
+def _draw_inputs(random: Random, g: int, m: int, n: int, k: int) -> tuple[Input, Input, Input]:
+    gap = random.choice([0, 0, 0, 8])
+    offset = random.choice([0, 0, 0, 0, 8, 4])
+    transposed = random.random() < 0.7
+    lines, length = (n, k + gap) if transposed else (k, n + gap)
+    strides = (1, length) if transposed else (length, 1)
+    return (
+        Input((m, k), stride=(k + gap, 1), offset=offset, dynamic=(0,) if m > 1 and random.random() < 0.1 else ()),
+        Input((g, k, n), stride=(0 if random.random() < 0.05 else lines * length, *strides)),
+        Input((g,), torch.int32),
+    )
+
+
+def _draw_row(random: Random, sizes: dict[str, int]) -> Row:
+    row: Row = {"op": "grouped_mm"}
+    if random.random() < 0.3:
+        row["layout"] = random.choice(["nt", "nn"])
+    for name, size in sizes.items():
+        if random.random() < 0.15:
+            row[name] = [max(1, size // random.choice([1, 2])), size * random.choice([1, 2])]
+    row["configs"] = [_draw_config(random) for _ in range(random.choice([1, 2, 4]))]
+    if random.random() < 0.1:
+        config = random.choice(row["configs"])
+        config[random.choice(list(config))] = random.choice(_WRONG)
+    return row
+
+
+def _draw_config(random: Random) -> dict[str, Any]:
+    if random.random() < 0.05:
+        return {"template": "aten"}
+    values = {each.name: random.choice(list(each.values)) for each in TEMPLATES[_TEMPLATE].parameters}
+    values["num_stages"] = random.choice([1, 2, 3, 4, 6])
+    return Config.make(_TEMPLATE, values).to_json()
+
+
+def lowered_grouped(case: GroupedCase, directory: Path, *, compiling: bool) -> Outcome:
+    """The outcome down to code or, if ``compiling``, to what Triton makes of it."""
+
+    def attempt() -> str:
+        code = lower(lambda a, b, ends: case.compute(a, b, ends), *case.inputs)
+        for source in code.triton_templates if compiling else ():
+            shared = compile_triton(source, directory).metadata.shared
+            if shared > H200.shared_memory_per_block_optin:
+                raise GuaranteeError(f"a kernel needs {shared} bytes of shared memory")
+        return code.code
+
+    with inductor_config.patch(max_autotune=case.mode != "default"):
+        return outcome_of(case, "cuda", directory, attempt)
