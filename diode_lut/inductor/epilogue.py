@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 import torch
-from torch._inductor.ir import Buffer
+from torch._inductor.ir import Buffer, Layout
 from torch._inductor.scheduler import BaseSchedulerNode
 from torch._inductor.virtualized import V
 
-from diode_lut.domain.problem import NO_EPILOGUE
+from diode_lut.domain.problem import NO_EPILOGUE, ROW_BYTES
 
 _COSTS = {
     **dict.fromkeys(("exp", "exp2", "expm1", "sigmoid", "log", "log1p", "log2", "log10", "erf", "sin", "cos"), 1.0),
@@ -53,13 +53,24 @@ def epilogue_of(buffer: Buffer, nodes: Sequence[BaseSchedulerNode], bias: str = 
     ops: Counter[str] = Counter()
     for node in nodes:
         ops.update(node._body.op_counts)  # type: ignore[attr-defined]
+    tensors = len(tensors_read(buffer, nodes)) + (bias == "medium")
+    cost = tensors + sum(_COSTS.get(op, 0.0) * count for op, count in ops.items())
+    return "light" if cost == 0 else "medium" if cost <= _MAX_MEDIUM else "heavy"
+
+
+def tensors_read(buffer: Buffer, nodes: Sequence[BaseSchedulerNode]) -> set[str]:
+    """The names of what these nodes read besides ``buffer``, their matmul's result, and that is at least as large."""
     inside = {buffer.get_name(), *(name for node in nodes for name in node.get_buffer_names())}
     elements = V.graph.sizevars.optimization_hint(buffer.get_numel())
-    tensors = {
+    return {
         dep.name
         for node in nodes
         for dep in node.read_writes.reads
         if dep.name not in inside and V.graph.sizevars.optimization_hint(dep.get_numel()) >= elements
     }
-    cost = len(tensors) + (bias == "medium") + sum(_COSTS.get(op, 0.0) * count for op, count in ops.items())
-    return "light" if cost == 0 else "medium" if cost <= _MAX_MEDIUM else "heavy"
+
+
+def has_aligned_rows(layout: Layout) -> bool:
+    """Whether a matrix has rows of a multiple of 16 bytes; not if that depends on a dynamic size."""
+    row = layout.size[-1] * layout.dtype.itemsize
+    return V.graph.sizevars.statically_known_multiple_of(row, ROW_BYTES)

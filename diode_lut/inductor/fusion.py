@@ -39,11 +39,11 @@ from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.build_choice import build_choice, has_open_base
 from diode_lut.inductor.choices import config_of
 from diode_lut.inductor.dispatch import Branches, can_branch, take_part_in_codegen
-from diode_lut.inductor.epilogue import epilogue_of
+from diode_lut.inductor.epilogue import epilogue_of, has_aligned_rows, tensors_read
 from diode_lut.inductor.problems import asked_about, axes, problem_of
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import leave
-from diode_lut.inductor.unfused import LAYOUT, SLOWER, UNKNOWN, shared, why_unfused
+from diode_lut.inductor.unfused import LAYOUT, ROWS, SLOWER, UNKNOWN, shared, why_unfused
 from diode_lut.io.log import warn_once
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.selection.selector import Decision
@@ -81,7 +81,9 @@ def with_epilogues(
     considered = {} if alone else {name: consider(problem._replace(epilogue=name)) for name in _CLASSES}
     answers = {name: decision for name, decision in considered.items() if decision.configs}
     may_branch = bool(changing) and can_branch()
-    if not may_branch and own_branches is None and all(decision.configs[0] == own for decision in answers.values()):
+    as_good = own == ATEN or alone or has_aligned_rows(layout)
+    as_good = as_good and all(decision.configs[0] == own for decision in answers.values())
+    if not may_branch and own_branches is None and as_good:
         if own == ATEN and not alone:
             snapshot().record_unfused(problem, device, SLOWER if len(answers) == len(_CLASSES) else UNKNOWN)
         return plain
@@ -166,6 +168,9 @@ class _Buffer(MultiTemplateBuffer):
     def fuses(self, followers: Sequence[BaseSchedulerNode]) -> bool:
         """Whether to fuse all of ``followers``; if so, the kernel for that is taken."""
         name = epilogue_of(self, followers, self._alternatives.problem.epilogue)
+        if tensors_read(self, followers) and not has_aligned_rows(self.get_layout()):
+            self._refused[name] = ROWS
+            return False
         alternative = self._alternatives.of_class(name)
         kernel = self._own if alternative is None else alternative.kernel
         if alternative is None and self.branches is not None and not self.branches.all_triton:

@@ -139,6 +139,17 @@ def test_a_miss_alone_may_be_fused(rows: Rows) -> None:
     assert not lower(UNFUSED["nothing"], *LINEAR).triton_templates
 
 
+@pytest.mark.parametrize("of_class", [{}, {"medium": SMALL, "light": SMALL}], ids=["unknown", "known"])
+def test_other_tensors_with_odd_rows_are_read_by_a_second_kernel(rows: Rows, of_class: dict[str, Any]) -> None:
+    """A tensor whose rows are no multiples of 16 bytes is not read in a matmul's kernel, where elements come singly."""
+    rows(*by_class(any=LARGE, **of_class))
+    odd = [Input((512, 1024)), Input((2047, 1024)), Input((2047,)), Input((512, 2047))]
+    assert reasons(EPILOGUES["residual"][1], *odd) == {("medium", unfused.ROWS): 1}
+    apart = lower(EPILOGUES["residual"][1], *odd)
+    assert (tiles(apart), len(apart.triton_kernels)) == ([[64, 128, 32, 8]], 2)
+    assert len(lower(EPILOGUES["relu"][1], *odd).triton_kernels) == 1
+
+
 def test_a_padded_result(rows: Rows) -> None:
     """Where Inductor pads the rows of the result of the library's kernel, the fused kernel writes that layout too."""
     rows({"op": "mm", "configs": [ATEN]}, {"op": "mm", "epilogue": "light", "configs": [SMALL]})
