@@ -11,7 +11,8 @@ from typing import NamedTuple
 class Peaks(NamedTuple):
     """What one multiprocessor, or one thread of a CPU, does at most in a nanosecond.
 
-    ``half``, ``tf32`` and ``single`` count floating-point operations of dense matmuls with such operands.
+    ``half``, ``tf32`` and ``single`` count floating-point operations of dense matmuls with such operands. With operands
+    of a byte, there are twice those of ``half``.
     ``memory_bytes`` is the multiprocessor's share of the memory's bandwidth.
     """
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import as_json as printable_as_json
 from diode_lut.domain.printable import as_lines
-from diode_lut.domain.problem import EPILOGUES, NO_EPILOGUE, Problem
+from diode_lut.domain.problem import EPILOGUES, ITEMSIZES, NO_EPILOGUE, Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import baseline
 from diode_lut.receipt.receipt import Device, Receipt, Source, Versions
@@ -59,7 +59,8 @@ def roofline_ns(problem: Problem, hardware: Hardware) -> float | None:
     peaks = architecture(hardware.arch).peaks
     if peaks is None:
         return None
-    operations_per_ns = {"float32": peaks.single, "tf32": peaks.tf32}.get(problem.dtype, peaks.half)
+    bytewise = 2 * peaks.half if ITEMSIZES[problem.dtype] == 1 else peaks.half
+    operations_per_ns = {"float32": peaks.single, "tf32": peaks.tf32}.get(problem.dtype, bytewise)
     return max(problem.operations / operations_per_ns, problem.nbytes / peaks.memory_bytes) / hardware.sm_count
 
 

@@ -36,7 +36,7 @@ CASES: dict[str, tuple[str, tuple[int, int, int], dict[str, Any]]] = {
 @pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("case", CASES)
 def test_row_runs(case: str, rows: Rows) -> None:
-    """The row's kernel runs without a benchmark, and computes the library's integers, which are those of float64."""
+    """The row's kernel runs without a benchmark, and computes the integers of float64, and of the library."""
     layout, (m, n, k), config = CASES[case]
     operands = make_operands(Problem.of("int_mm", m, n, k, dtype="int8", layout=layout), "cuda")
     rows({"op": "int_mm", "configs": [config]})
@@ -44,8 +44,9 @@ def test_row_runs(case: str, rows: Rows) -> None:
     assert_blocks("\n".join(codes), config)
     assert benchmarks() == 0
     a, b = operands
-    assert torch.equal(result, torch._int_mm(a, b))
     assert torch.equal(result.double(), a.double() @ b.double())
+    if case in ("linear", "few rows", "large blocks"):  # not each library takes all layouts and sizes
+        assert torch.equal(result, torch._int_mm(a, b))
 
 
 @pytest.mark.parametrize("config", [MM, ATEN], ids=["triton_mm", "aten"])

@@ -167,7 +167,7 @@ def test_uids_are_those_of_this_torch() -> None:
         for each in (
             *(mm.aten_mm, mm.aten_addmm, mm.aten_bias_addmm, bmm.aten_bmm, bmm.aten_baddbmm),
             *(mm.mm_template, mm.persistent_tma_mm_template, bmm.bmm_template, mm.decompose_k_subgraph_template),
-            *(mm.aten__fp8_mm, mm.scaled_mm_device_tma_epilogue_scaling_template),
+            *(mm.aten__fp8_mm, mm.scaled_mm_device_tma_epilogue_scaling_template, mm.aten__int_mm),
         )
     }
     in_some_releases = {"aten::_scaled_mm_v2"}

@@ -71,6 +71,12 @@ GEMMS: list[tuple[Problem, Config, Callable[..., Any], list[Input]]] = [
         [Input((4, 256, 300)), Input((4, 256, 512)), Input((4, 512, 300))],
     ),
     (
+        Problem.of("int_mm", 256, 304, 520, dtype="int8", layout="nt"),
+        MM,
+        lambda a, b: torch._int_mm(a, b.t()),
+        [Input((256, 520), torch.int8), Input((304, 520), torch.int8)],
+    ),
+    (
         Problem.of("mm", 256, 304, 512, dtype="bfloat16", layout="nn"),
         TMA,
         torch.mm,
@@ -144,6 +150,7 @@ def test_upstream_uses_an_exported_table(
     values = tuple(row[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "num_stages", "num_warps"))
     assert values == config.params
     assert row["EVEN_K"] is (problem.k % 64 == 0)
+    assert row["ACC_TYPE"] == ("tl.int32" if problem.op == "int_mm" else "tl.float32")
 
 
 @pytest.mark.usefixtures("timed")

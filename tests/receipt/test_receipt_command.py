@@ -143,6 +143,9 @@ def test_many_misses_are_summed_up(tmp_path: Path) -> None:
 def test_expected_loss_is_the_roofline_less_the_gain() -> None:
     """A GEMM is as slow as its arithmetic or its matrices; a tenth is typically saved, none if aten is the best."""
     assert roofline_ns(LARGE, H200) == pytest.approx(2 * 8192**3 / 989e3, rel=0.01)
+    for op, dtype, variant in (("int_mm", "int8", ""), ("scaled_mm", "float8_e4m3fn", "tensor-bfloat16")):
+        bytewise = LARGE._replace(op=op, dtype=dtype, variant=variant)
+        assert roofline_ns(bytewise, H200) == pytest.approx(8192**3 / 989e3, rel=0.01)
     thin = LARGE._replace(m=1)
     assert roofline_ns(thin, H200) == pytest.approx(2 * (8192 + 8192**2 + 8192) / 4.8e3, rel=0.02)
     device = Device(misses=Counter({LARGE: 2, thin: 1}), expected_permille={thin: 900})
