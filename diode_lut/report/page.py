@@ -21,7 +21,7 @@ import vl_convert
 
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import ATTENTION, DOMAINS, DTYPES, LAYOUTS, OP_SIZES, OPS, Problem
+from diode_lut.domain.problem import ATTENTION, DOMAINS, DTYPES, GROUPED, LAYOUTS, OP_SIZES, OPS, Problem
 from diode_lut.evaluate import MISS, REGRET_CLASSES, REGRET_LIMITS, Case, Evaluation
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, BASELINES, baseline
@@ -46,7 +46,7 @@ class Kind(NamedTuple):
 
     def covers(self, other: Kind) -> bool:
         """Whether all problems of the other kind are of this kind as well."""
-        if self.op is None and other.op in ATTENTION:
+        if self.op is None and other.op in (*ATTENTION, *GROUPED):
             return False
         return all(mine in (None, its) for mine, its in zip(self, other, strict=True))
 
@@ -241,6 +241,7 @@ def _op(op: str) -> Plain:
         "layout": domain.layouts,
         "variant": domain.variants,
         "attention": op in ATTENTION,
+        "grouped": op in GROUPED,
         "usual": str(baseline(op)),
     }
 

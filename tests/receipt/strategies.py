@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import ALIGNS, BATCHED, EPILOGUES, NO_EPILOGUE, Problem
+from diode_lut.domain.problem import ALIGNS, BATCHED, DOMAINS, EPILOGUES, NO_EPILOGUE, Problem
 from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Unfused, Versions
 from diode_lut.settings import TIERS
 from tests.strategies import kinds
@@ -19,7 +19,14 @@ names = st.sampled_from(["a", "b", "ü ✓"])
 tiers = st.sampled_from(TIERS)
 problems = st.builds(
     lambda kind, align, epilogue, b, m, n, k: Problem(
-        *kind[:3], align, b if kind[0] in BATCHED else 1, m, n, k, epilogue if not kind[3] else NO_EPILOGUE, kind[3]
+        *kind[:3],
+        align,
+        b if kind[0] in BATCHED else 1,
+        m,
+        n,
+        k,
+        epilogue if epilogue in DOMAINS[kind[0]].epilogues else NO_EPILOGUE,
+        kind[3],
     ),
     kinds(),
     *map(st.sampled_from, (ALIGNS, tuple(EPILOGUES))),

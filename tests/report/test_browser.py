@@ -21,7 +21,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from diode_lut.collect.problems import random_problems
 from diode_lut.dataset import read_dataset
-from diode_lut.domain.problem import DTYPES, MATMULS, Problem
+from diode_lut.domain.problem import DTYPES, GEMMS, Problem
 from diode_lut.receipt.receipt import Device, Hit, Receipt
 from diode_lut.receipt.write import receipt_bytes
 from diode_lut.table import Table, read_table, write_table
@@ -447,7 +447,7 @@ def test_answers_are_those_of_the_table(open_page: Open, name: str) -> None:
     """On the shipped table, with thousands of rows, the page finds the row that lookup finds."""
     table = read_table(TABLES / "nvidia-h200.json")
     page = open_page(name)
-    drawn = random_problems(6, seed=1, log_normal=True, ops=MATMULS, dtypes=DTYPES[:2], layouts=("nn", "nt"))
+    drawn = random_problems(6, seed=1, log_normal=True, ops=GEMMS, dtypes=DTYPES[:2], layouts=("nn", "nt"))
     measured = [record.problem for record in read_dataset(TABLES / "datasets" / "nvidia-h200-models.msgpack.zst")]
     for number, problem in enumerate((*drawn, *measured[::100])):
         sizes = {size: str(getattr(problem, size)) for size in ("m", "n", "k")}

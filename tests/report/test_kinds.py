@@ -25,10 +25,12 @@ def test_open_rows_belong_to_the_kinds_that_they_cover() -> None:
 
 
 def test_a_row_for_any_op_is_for_gemms() -> None:
-    """It has a kind of its own beside attention, which it does not cover."""
+    """It has a kind of its own beside attention and grouped matmuls, which it does not cover."""
     attention = row("flex_attention", "bfloat16", "nt")
-    assert kinds_of([row(None, None, None), attention], []) == [
+    grouped = row("grouped_mm", "bfloat16", "nt")
+    assert kinds_of([row(None, None, None), attention, grouped], []) == [
         Kind("flex_attention", "bfloat16", "nt"),
+        Kind("grouped_mm", "bfloat16", "nt"),
         Kind(None, None, None),
     ]
 

@@ -32,12 +32,13 @@ function readAsked(data, form) {
 }
 
 const SAME = [...CHOSEN_FIELDS, "align", "epilogue"];
-const isFor = (data, row, { op }) => row.op === op || (row.op === null && !data.ops[op].attention);
+const isFor = (data, row, { op }) => row.op === op || (row.op === null && !data.ops[op].attention && !data.ops[op].grouped);
 const covers = (row, problem) => SAME.every((field) => [null, problem[field]].includes(row[field])) && ALL_SIZES.every((size) => overlap(row[size], [problem[size], problem[size]]));
 
 // The bytes of all operands and results.
 function bytesOf(data, { op, dtype, variant, b, m, n, k, h, g, v }) {
   if (data.ops[op].attention) return BYTES[dtype] * b * (k + v) * (h * m + (h / g) * n) * (op === "flex_attention_backward" ? 2 : 1);
+  if (data.ops[op].grouped) return BYTES[dtype] * (m * (k + n) + b * k * n);
   const result = BYTES[dtype] > 1 ? BYTES[dtype] : variant.includes("float32") ? 4 : 2;
   return b * (BYTES[dtype] * (m * k + k * n) + result * m * n);
 }

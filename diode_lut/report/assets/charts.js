@@ -4,6 +4,7 @@ const FIT = { type: "fit", contains: "padding" };
 
 // Multiplications and additions of a problem; of attention, without its mask.
 function operationsOf(data, { op, b, m, n, k, h, v }) {
+  if (data.ops[op ?? "mm"].grouped) return 2 * m * n * k;
   if (!data.ops[op ?? "mm"].attention) return 2 * b * m * n * k;
   return b * h * m * n * (op === "flex_attention_backward" ? 2 * (3 * k + 2 * v) : 2 * (k + v));
 }
