@@ -45,13 +45,15 @@ def entries_of(
     narrow, wide = [], []
     for kind, numbers in numbers_of.items():
         group = Group(numbers, sizes, times)
-        for row in few_rows(group, costs):
+        rows = few_rows(group, costs)
+        for row in rows:
             entry = _entry(row, measurements, near, padded)
             narrow.append(entry if entry.epilogue != NO_EPILOGUE or kind in fused else entry._replace(epilogue=None))
         op = problems[numbers[0]].op
         if op in WIDE and baseline(op) in measurements.configs:
             found = wide_rows(op, group, everything, measurements.configs.index(baseline(op)))
-            entries = ((_entry(row, measurements, near, padded), len(row.problems)) for row in found)
+            more = (each for each in found if not any(row.holds(each.box) for row in rows))
+            entries = ((_entry(row, measurements, near, padded), len(row.problems)) for row in more)
             wide += [entry._replace(problems=count, epilogue=None) for entry, count in entries]
     return narrow, wide
 

@@ -66,6 +66,10 @@ class Row(NamedTuple):
         """How many problems, measured or not, are in the box."""
         return prod(high - low + 1 for low, high in self.box)
 
+    def holds(self, box: Box) -> bool:
+        """Whether this row's box has the whole of another in it."""
+        return all(least <= low and high <= most for (least, most), (low, high) in zip(self.box, box, strict=True))
+
 
 def few_rows(group: Group, costs: Sequence[Mapping[int, float]]) -> list[Row]:
     """The rows of the group, each with the config that has the least sum of ``costs``, one mapping a problem."""

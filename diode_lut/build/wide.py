@@ -23,13 +23,20 @@ _ANY: Range = (1, MAX_SIZE)
 
 
 class _Sizes(NamedTuple):
-    """The sizes of an op: its length, and those that rows are for one value of. Any others are left open."""
+    """The sizes of an op: its length, and those that rows are for one value of. Any others are left open.
+
+    If none is left open, rows would go before those of measured problems, so that they are ``between`` lengths only.
+    """
 
     length: str
     same: tuple[str, ...]
+    between: bool = False
 
 
-_SIZES = {**dict.fromkeys(ATTENTION, _Sizes("n", ("k", "v"))), **dict.fromkeys(GROUPED, _Sizes("m", ("b", "n", "k")))}
+_SIZES = {
+    **dict.fromkeys(ATTENTION, _Sizes("n", ("k", "v"))),
+    **dict.fromkeys(GROUPED, _Sizes("m", ("b", "n", "k"), between=True)),
+}
 
 WIDE = tuple(_SIZES)
 """The ops that have such rows."""
@@ -60,12 +67,15 @@ def wide_rows(op: str, group: Group, times: _Times, baseline: int) -> Iterator[R
     for family, problems in families.items():
         same = {name: (value, value) for name, value in zip(sizes.same, family, strict=True)}
         measured = _lengths(sizes.length, group, problems, times, baseline)
-        chosen = ((_best(pair, times), pair) for pair in pairwise(measured))
-        for config, pairs in groupby(chosen, key=lambda each: each[0]):
+        chosen = [(_best(pair, times), pair) for pair in pairwise(measured)]
+        for (config, _), pairs in groupby(chosen, key=lambda each: (each[0], sizes.between and each[1])):
             lengths = [length for _, pair in pairs for length in pair]
             served = sorted({each for length in lengths for each in length.problems if config in group.costs[each]})
-            if config is not None and served:
-                yield Row(config, served, _box(sizes.length, same, lengths, lengths[0] is measured[0]))
+            first, last = lengths[0].length, lengths[-1].length
+            span = first + (sizes.between or lengths[0] is not measured[0]), last - sizes.between
+            if config is not None and served and span[0] <= span[1]:
+                box = _box({sizes.length: span, **same}, lengths)
+                yield Row(config, served, box[: len(group.sizes[served[0]])])
 
 
 def _named(group: Group, problem: int) -> dict[str, int]:
@@ -98,10 +108,9 @@ def _best(pair: tuple[_Length, _Length], times: _Times) -> int | None:
     return min(safe, key=lambda config: (sum(log(times[each][config]) for each in problems), config), default=None)
 
 
-def _box(name: str, same: Mapping[str, Range], lengths: Sequence[_Length], first: bool) -> tuple[Range, ...]:
-    """From the first of the lengths to the last; without the first where the row before ends with it."""
-    span = lengths[0].length + (not first), lengths[-1].length
-    queries = {count for each in lengths for count in each.queries}
+def _box(sizes: Mapping[str, Range], lengths: Sequence[_Length]) -> tuple[Range, ...]:
+    """The sizes, and of queries as many as of keys, or those that were measured."""
     alone = all(each.queries == {each.length} for each in lengths)
-    sizes = {"m": span if alone else (min(queries), max(queries)), name: span, **same}
-    return tuple(sizes.get(each, _ANY) for each in SIZE_FIELDS)
+    queries = {count for each in lengths for count in each.queries}
+    m = sizes.get("n", _ANY) if alone else (min(queries), max(queries))
+    return tuple({"m": m, **sizes}.get(each, _ANY) for each in SIZE_FIELDS)
