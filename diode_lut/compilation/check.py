@@ -21,6 +21,7 @@ from diode_lut.domain.problem import DOMAINS
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.flex_attention import Flex, Heads
+from diode_lut.kernels.grouped_mm import GroupedMm
 from diode_lut.kernels.padding import pad_multiple
 from diode_lut.table import Entry
 from diode_lut.table.check import launchable
@@ -92,7 +93,7 @@ def _of_config(config: Config, entry: Entry, arch: str) -> Iterator[Trial]:
     kernel = config.kernel
     if isinstance(kernel, Flex):
         heads = Heads.least(entry)
-    elif kernel.tiled:
+    elif kernel.tiled or isinstance(kernel, GroupedMm):
         heads = None
     else:
         return

@@ -8,6 +8,7 @@ from diode_lut.domain.problem import letters
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.flex_attention import Heads
+from diode_lut.kernels.grouped_mm import GroupedMm
 from diode_lut.kernels.triton_gemm import ROCM
 
 _POINTERS = {
@@ -29,7 +30,7 @@ _GAPS = {16: 0, 2: 1}
 
 
 class Trial(NamedTuple):
-    """Everything that decides how a config compiles: its template is tiled, or of attention, which has ``heads``.
+    """Everything that decides how a config compiles: its template has tiles, or is of attention, which has ``heads``.
 
     ``arch`` is a Hardware's.
     """
@@ -75,7 +76,8 @@ _Source = tuple[Any, dict[str, str], dict[str, Any]]
 def _gemm(trial: Trial) -> _Source:
     from diode_lut.compilation.kernels import gemm, persistent_tma_gemm
 
-    tiles = trial.config.tiles
+    own = trial.config.kernel
+    tiles = own.tiles(trial.config.params) if isinstance(own, GroupedMm) else trial.config.tiles
     letter_a, letter_b = letters(trial.layout)
     constants = {
         **dict.fromkeys("MNK", _SIZES[trial.align]),

@@ -90,6 +90,15 @@ def test_attention_is_compiled(table_file: Write) -> None:
         assert (result.exit_code, result.stdout) == (0, "")
 
 
+def test_grouped_matmuls_are_compiled(table_file: Write) -> None:
+    """A row's kernel compiles from sm_90, and on what Triton has no descriptors for it is reported."""
+    row = {"op": "grouped_mm", "configs": [config("triton_grouped_mm 16x64x64 s3 w4"), config("aten")]}
+    result = call("check", "--compile", table_file("new.json", row, hardware=hardware("sm_90")))
+    assert (result.exit_code, result.stdout) == (0, "")
+    result = call("check", "--compile", table_file("old.json", row, hardware=hardware("sm_80")))
+    assert "triton_grouped_mm" in result.stdout
+
+
 def test_attention_that_does_not_compile_is_reported(table_file: Write) -> None:
     """Each such config is named with its line and with what it was compiled for, the smallest heads of its row."""
     path = table_file("mine.json", *[{**row, "dtype": "float16"} for row in ATTENTION], hardware=hardware("sm_35"))

@@ -15,8 +15,9 @@ from diode_lut.domain.problem import Problem
 from diode_lut.inductor.standalone import Kernel, lowering
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.flex_attention import Heads
+from diode_lut.kernels.grouped_mm import TRITON_GROUPED_MM
 from tests.attention import Attention
-from tests.fake_cuda import compile_triton, fake_cuda
+from tests.fake_cuda import Input, compile_triton, fake_cuda, lower
 
 CASES = [
     ("mm", "bfloat16", "nt", 4096, "triton_mm 64x128x64 g8 s3 w4"),
@@ -82,3 +83,20 @@ def test_shared_memory_of_attention_is_that_of_inductors_kernel(
     dtype = str(attention.dtype).removeprefix("torch.")
     heads = Heads.of(attention.k, attention.v, attention.m * attention.g)
     assert compile_trial(Trial("sm_90", config, dtype, "nt", 16, heads)) == theirs
+
+
+@pytest.mark.parametrize("layout", ["nt", "nn"])
+@pytest.mark.parametrize("text", ["16x256x128 s4 w4", "64x128x64 s3 w4", "128x128x128 s3 w8"])
+def test_shared_memory_of_grouped_matmuls_is_that_of_inductors_kernel(
+    text: str, layout: str, table_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Inductor's kernel and ours take as much shared memory on sm_90, and as much as our rules say, at most."""
+    config = Config.parse(f"triton_grouped_mm {text}")
+    table = str(table_file("mine.json", {"op": "grouped_mm", "configs": [config.to_json()]}))
+    weight = Input((4, 512, 256), stride=(512 * 256, 256, 1) if layout == "nn" else (512 * 256, 1, 512))
+    with fake_cuda(), diode_lut.config.patch(tables=(table,), tiers=("user",)):
+        lowered = lower(lambda *each: torch._grouped_mm(*each), Input((64, 512)), weight, Input((4,), torch.int32))
+    (source,) = lowered.triton_templates
+    theirs = compile_triton(source, tmp_path).metadata.shared
+    assert compile_trial(Trial("sm_90", config, "bfloat16", layout, 16)) == theirs
+    assert theirs <= TRITON_GROUPED_MM.shared_memory(config.params, 2) < theirs + 128
