@@ -48,18 +48,6 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             HOOK + "test_flexible_input_keeps_the_layout_it_was_looked_up_by",
         ),
         "prologue": ("_triton", Without("allowed_prologue_inps"), HOOK + "test_prologue_is_not_fused"),
-        "tma-legal": ("use_triton_tma_template", TRUE, HOOK + "test_tma_is_refused_where_illegal"),
-        "tma-order": ("_order_is_plain", TRUE, HOOK + "test_tma_is_refused_where_illegal"),
-        "tma-rows-stay-aligned": (
-            "_stays_aligned",
-            Instead("lambda node: node.get_layout().offset * node.get_dtype().itemsize % _DESCRIPTOR_BYTES == 0"),
-            KERNELS + "test_tma_where_rows_may_become_unaligned",
-        ),
-        "tma-view-is-aligned": (
-            "_stays_aligned",
-            Instead("lambda node: original(node) or node.get_layout().offset != 0"),
-            KERNELS + "test_tma_of_a_view",
-        ),
         "shared-memory": (
             "_require_room",
             Without("memory"),
@@ -96,7 +84,6 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             KERNELS + "test_factors_that_may_change",
         ),
         "indices-of-32-bits": ("_fits_32_bits", TRUE, KERNELS + "test_more_elements_than_32_bits_index"),
-        "tma-rows-are-apart": ("_rows_are_apart", TRUE, HOOK + "test_tma_is_refused_where_illegal"),
         "triton-allowed": ("_offers_triton", TRUE, HOOK + "test_triton_backend_switched_off_is_respected"),
         "template-of-another-op": (
             "UIDS",
@@ -113,6 +100,26 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
                 "lambda given, op: [made := original(given, op), given.nodes().__setitem__(slice(3), made.nodes())][0]"
             ),
             HOOK + "test_aten_beside_triton_has_the_bias_of_its_own",
+        ),
+    },
+    "diode_lut.inductor.tma": {
+        "tma-rows-are-apart": ("_rows_are_apart", TRUE, HOOK + "test_tma_is_refused_where_illegal"),
+        "tma-legal": ("use_triton_tma_template", TRUE, HOOK + "test_tma_is_refused_where_illegal"),
+        "tma-order": ("_order_is_plain", TRUE, HOOK + "test_tma_is_refused_where_illegal"),
+        "tma-rows-stay-aligned": (
+            "_stays_aligned",
+            Instead("lambda node: node.get_layout().offset * node.get_dtype().itemsize % _DESCRIPTOR_BYTES == 0"),
+            KERNELS + "test_tma_where_rows_may_become_unaligned",
+        ),
+        "tma-scratch-in-cpp": (
+            "tma_legal",
+            Without("cpp_wrappers_have_scratch"),
+            KERNELS + "test_tensor_descriptors_in_cpp",
+        ),
+        "tma-view-is-aligned": (
+            "_stays_aligned",
+            Instead("lambda node: original(node) or node.get_layout().offset != 0"),
+            KERNELS + "test_tma_of_a_view",
         ),
     },
     "diode_lut.inductor.answer": {

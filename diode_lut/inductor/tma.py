@@ -9,17 +9,19 @@ from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.utils import use_triton_tma_template
 from torch._inductor.virtualized import V
 
-from diode_lut.inductor.versions import stores_with_tma
+from diode_lut.inductor.versions import cpp_wrappers_have_scratch, stores_with_tma
 
 _DESCRIPTOR_BYTES = 16
 """The alignment of addresses in a tensor descriptor."""
 
 
 def tma_legal(inputs: MMKernelInputs) -> bool:
-    """Whether tensor descriptors can describe A, B and C, and the template would read their order off rightly."""
+    """Whether there is memory for tensor descriptors, and they can describe A, B and C as the template reads them."""
     a, b = inputs.mat1mat2()
     if stores_with_tma():
         return False  # an epilogue may then read a result that is never stored, and does not compile
+    if (V.graph.aot_mode or V.graph.cpp_wrapper) and not cpp_wrappers_have_scratch():
+        return False  # programs would write their descriptors behind the memory that there is
     with inductor_config.patch({"triton.enable_persistent_tma_matmul": True}):
         if not use_triton_tma_template(a, b, output_layout=inputs.output_layout(flexible=False)):
             return False

@@ -74,6 +74,14 @@ def indexes_in_64_bits() -> bool:
     return bool(torch.__version__ >= (2, 13))  # type: ignore[operator]  # TorchVersion compares with tuples
 
 
+@cache
+def cpp_wrappers_have_scratch() -> bool:
+    """Whether C++ wrappers give every program of a kernel memory for tensor descriptors; before 2.13, one program."""
+    import torch
+
+    return bool(torch.__version__ >= (2, 13))  # type: ignore[operator]  # TorchVersion compares with tuples
+
+
 def is_batch_invariant() -> bool:
     """Whether Inductor's setting ``batch_invariant`` is on, which allows the library only; since torch 2.13."""
     from torch._inductor import config

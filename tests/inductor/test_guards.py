@@ -16,7 +16,7 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.virtualized import V
 
-from diode_lut.inductor import build_choice
+from diode_lut.inductor import build_choice, tma
 from tests.fake_cuda import H200, Input, compile_triton, lower
 
 pytestmark = pytest.mark.usefixtures("h200")
@@ -289,6 +289,24 @@ def test_kernels_that_aot_inductor_cannot_have(name: str, rows: Rows, monkeypatc
     monkeypatch.setattr(build_choice, "_decompose_k", in_cpp)
     other = Input((512, 1024)), Input((1024, 1024))
     assert lower(torch.mm, *other).triton_templates
+
+
+@pytest.mark.parametrize("name", ["aot_mode", "cpp_wrapper"])
+@pytest.mark.parametrize("has_scratch", [True, False])
+def test_tensor_descriptors_in_cpp(name: str, has_scratch: bool, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a C++ wrapper has memory for the descriptors of one program only, there is no kernel with TMA."""
+    rows({"configs": [TMA, MM]})
+    legal = build_choice.tma_legal
+
+    def in_cpp(inputs: Any) -> bool:
+        with monkeypatch.context() as patch:
+            patch.setattr(V.graph, name, True)
+            return legal(inputs)
+
+    monkeypatch.setattr(build_choice, "tma_legal", in_cpp)
+    monkeypatch.setattr(tma, "cpp_wrappers_have_scratch", lambda: has_scratch)
+    (source,) = lower(torch.mm, *OPERANDS).triton_templates
+    assert ("make_tensor_descriptor" in source) is has_scratch
 
 
 PADDING: list[tuple[dict[str, Any], Input, bool]] = [
