@@ -145,9 +145,9 @@ def test_classes_of_epilogues_are_known(with_epilogues: Validation) -> None:
 
 
 def test_padding_is_known(with_padding: Validation) -> None:
-    """Where Inductor may pad, most of what padding and the best kernel gain is reached."""
+    """Where Inductor may pad, answers reach most of what padding and the best kernel gain, as do first choices."""
     assert len(with_padding.choices) == 98
-    assert with_padding.gain - 1 > 0.8 * (with_padding.best_gain - 1)
+    assert with_padding.gain - 1 > 0.77 * (with_padding.best_gain - 1)
     assert gain_over_all(with_padding) > 1.53
     assert len(with_padding.answered().slow) <= 4
 
