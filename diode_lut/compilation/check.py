@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
@@ -102,9 +102,10 @@ def _of_config(config: Config, entry: Entry, arch: str) -> Iterator[Trial]:
         yield Trial(arch, config, dtype, layout, align, heads)
 
 
-def _kinds(entry: Entry, ops: Iterable[str]) -> list[tuple[str, str]]:
-    """The dtypes and layouts that a row covers, of a template for these ops."""
-    domains = [DOMAINS[op] for op in ops if entry.op in (None, op)]
+def _kinds(entry: Entry, ops: Sequence[str]) -> list[tuple[str, str]]:
+    """The dtypes and layouts that a row covers, of a template for these ops; for any op and dtype, of the first."""
+    fitting = [DOMAINS[op] for op in ops if entry.op == op or (entry.op is None and entry.dtype in DOMAINS[op].dtypes)]
+    domains = fitting or [DOMAINS[ops[0]]]
     return [
         (dtype, layout)
         for dtype, layout in dict.fromkeys(kind for each in domains for kind in product(each.dtypes, each.layouts))

@@ -22,7 +22,7 @@ from diode_lut.dataset.record import MAX_NS, MIN_NS, header_to_wire
 from diode_lut.dataset.writer import write_stream
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import EPILOGUES, NO_EPILOGUE, Problem
+from diode_lut.domain.problem import DOMAINS, EPILOGUES, NO_EPILOGUE, Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.registry import TEMPLATES
 from tests.strategies import kinds
@@ -47,7 +47,7 @@ timings = st.builds(Timing, configs, st.floats(MIN_NS, MAX_NS), st.none()) | st.
 )
 problems = st.builds(
     lambda kind, align, m, n, k, epilogue: Problem(
-        *kind[:3], align, 1, m, n, k, NO_EPILOGUE if kind[3] else epilogue, kind[3]
+        *kind[:3], align, 1, m, n, k, epilogue if epilogue in DOMAINS[kind[0]].epilogues else NO_EPILOGUE, kind[3]
     ),
     kinds(),
     st.sampled_from((2, 16)),
