@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import (
+from diode_lut.domain.ops import (
     ALIGNS,
     ATTENTION,
     BATCHED,
@@ -22,8 +22,8 @@ from diode_lut.domain.problem import (
     NO_VARIANT,
     OPS,
     VARIANTS,
-    Problem,
 )
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.table import Candidate, Entry, Range, Table

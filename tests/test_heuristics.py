@@ -10,7 +10,8 @@ import diode_lut
 from diode_lut.domain.errors import SettingError
 from diode_lut.domain.gpus import known_gpu
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import MATMULS, Problem
+from diode_lut.domain.ops import MATMULS
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
 from diode_lut.selection import heuristics
 

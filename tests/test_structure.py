@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-from diode_lut.domain.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS
+from diode_lut.domain.ops import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS
 from diode_lut.io.resources import schemas_directory
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.table.wire import MAX_CONFIGS, MAX_ENTRIES
@@ -66,6 +66,7 @@ READING |= {"os.O_RDONLY | getattr(os, 'O_NONBLOCK', 0)"}
 RECORDS = {"problem", "entry", "kind", "candidate", "candidates", "layout", "box", "params", "fault"}
 """Names of records and of their parts: code says ``entry.best``, not ``entry.candidates[0]``."""
 OF_RECORDS = (
+    "diode_lut/domain/ops.py",
     "diode_lut/domain/problem.py",
     "diode_lut/kernels/decompose_k.py",
     "diode_lut/kernels/template.py",

@@ -16,7 +16,7 @@ from pathlib import Path
 from bench_engine import RUNS, in_new_process, peak_memory, show, table
 
 from diode_lut.domain.errors import TableError
-from diode_lut.domain.problem import BATCHED
+from diode_lut.domain.ops import BATCHED
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.table import Candidate, Entry, Table, read_table, to_bytes, write_table
 

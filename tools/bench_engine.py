@@ -21,7 +21,8 @@ from unittest import mock
 
 import diode_lut
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import BATCHED, DTYPES, GEMMS, LAYOUTS, NO_EPILOGUE, NO_VARIANT, Problem
+from diode_lut.domain.ops import BATCHED, DTYPES, GEMMS, LAYOUTS, NO_EPILOGUE, NO_VARIANT
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.table import Candidate, Entry, Range, Table, read_table, write_table
 

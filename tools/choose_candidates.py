@@ -19,7 +19,7 @@ import numpy as np
 
 from diode_lut.collect.search_space import PATH, read_default_search_space, write_default_search_space
 from diode_lut.dataset import Record, read_dataset
-from diode_lut.domain.problem import ATTENTION, BATCHED
+from diode_lut.domain.ops import ATTENTION, BATCHED
 from diode_lut.kernels.config import Config
 
 NEAR = 1.02

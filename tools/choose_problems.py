@@ -17,7 +17,8 @@ from diode_lut.build.measurements import measurements_of
 from diode_lut.collect.problems import BLOCK, REQUIRED
 from diode_lut.collect.tasks import Family
 from diode_lut.dataset import Record, read_dataset
-from diode_lut.domain.problem import NO_EPILOGUE, Problem
+from diode_lut.domain.ops import NO_EPILOGUE
+from diode_lut.domain.problem import Problem
 from diode_lut.io.files import write_atomically
 
 Block = list[tuple[float, Problem]]

@@ -24,7 +24,8 @@ from diode_lut.collect.search_space import candidates as of_problem
 from diode_lut.compilation.check import each_in_a_process
 from diode_lut.compilation.trial import Trial, compiled
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import ITEMSIZES, Problem
+from diode_lut.domain.ops import ITEMSIZES
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
 

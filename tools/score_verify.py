@@ -28,7 +28,8 @@ from diode_lut.adopt.verify import SAMPLE, Problems, comparable, sample_of
 from diode_lut.build.measurements import measurements_of
 from diode_lut.dataset import Dataset, Record, read_dataset
 from diode_lut.dataset.pack import combined
-from diode_lut.domain.problem import NO_EPILOGUE, Problem
+from diode_lut.domain.ops import NO_EPILOGUE
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.table import Candidate, Table, read_table
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from diode_lut.domain.problem import (
+from diode_lut.domain.ops import (
     ALIGNS,
     ATTENTION,
     ATTENTION_ONLY,

@@ -18,7 +18,8 @@ from diode_lut.collect.tasks import Outcome
 from diode_lut.dataset import Dataset, Record, pack, read_dataset
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import Hardware, slug
-from diode_lut.domain.problem import NO_EPILOGUE, Problem
+from diode_lut.domain.ops import NO_EPILOGUE
+from diode_lut.domain.problem import Problem
 from diode_lut.evaluate import evaluate
 from diode_lut.kernels.config import BASELINES
 from diode_lut.selection.tables import TableSource

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from diode_lut.build.measurements import Measurements
 from diode_lut.build.rows import Group, Row, few_rows
 from diode_lut.build.wide import WIDE, wide_rows
-from diode_lut.domain.problem import MAX_SIZE, NO_EPILOGUE, OP_SIZES, SIZE_FIELDS, Problem
+from diode_lut.domain.ops import MAX_SIZE, NO_EPILOGUE, OP_SIZES, SIZE_FIELDS
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import BASELINES, baseline
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.table.wire import MAX_GAIN_PERMILLE

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from diode_lut.dataset import Record
 from diode_lut.domain.errors import DatasetError
-from diode_lut.domain.problem import ATTENTION, GROUPED, Problem
+from diode_lut.domain.ops import ATTENTION, GROUPED
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import BASELINES, Config
 from diode_lut.kernels.registry import TEMPLATES
 

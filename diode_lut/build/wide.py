@@ -16,7 +16,7 @@ from math import log
 from typing import NamedTuple
 
 from diode_lut.build.rows import Group, Row
-from diode_lut.domain.problem import ATTENTION, GROUPED, MAX_SIZE, SIZE_FIELDS
+from diode_lut.domain.ops import ATTENTION, GROUPED, MAX_SIZE, SIZE_FIELDS
 from diode_lut.table import Range
 
 _ANY: Range = (1, MAX_SIZE)

@@ -20,8 +20,9 @@ from diode_lut.cli.values import DTYPE, LAYOUT, MINUTES, OP
 from diode_lut.collect.setup import METHODS, SETS
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import Hardware, detect_hardware
+from diode_lut.domain.ops import GEMMS
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import GEMMS, Problem
+from diode_lut.domain.problem import Problem
 from diode_lut.io.signals import interrupt_on_signals
 
 if TYPE_CHECKING:

@@ -12,18 +12,9 @@ from diode_lut.cli.output import CHANGES, is_standard, say, write
 from diode_lut.cli.typed import TABLE, Typed
 from diode_lut.cli.values import ANY, ANY_OP, DTYPE, LAYOUT, SIZES
 from diode_lut.domain.errors import ProblemError
+from diode_lut.domain.ops import ALIGNS, ATTENTION, BATCHED, EPILOGUES, MATMUL_SIZES, NAMED_VARIANTS, OP_SIZES
 from diode_lut.domain.printable import as_lines
-from diode_lut.domain.problem import (
-    ALIGNS,
-    ATTENTION,
-    BATCHED,
-    EPILOGUES,
-    MATMUL_SIZES,
-    NAMED_VARIANTS,
-    OP_SIZES,
-    attention_align,
-    contiguous_align,
-)
+from diode_lut.domain.problem import attention_align, contiguous_align
 from diode_lut.kernels.config import Config
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ import click
 from diode_lut.cli.output import say
 from diode_lut.cli.typed import TABLE, Typed
 from diode_lut.cli.values import DTYPE, LAYOUT, OP, SIZE, hardware_of
-from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import (
+from diode_lut.domain.ops import (
     ALIGNS,
     ATTENTION,
     DOMAINS,
@@ -24,8 +23,9 @@ from diode_lut.domain.problem import (
     NO_EPILOGUE,
     NO_VARIANT,
     OP_SIZES,
-    Problem,
 )
+from diode_lut.domain.printable import printable
+from diode_lut.domain.problem import Problem
 
 if TYPE_CHECKING:
     from diode_lut.selection.samples import Axis

@@ -12,7 +12,7 @@ import click
 from diode_lut.domain.errors import HardwareError, ProblemError
 from diode_lut.domain.gpus import KNOWN
 from diode_lut.domain.hardware import Hardware, detect_hardware, slug
-from diode_lut.domain.problem import DTYPES, LAYOUTS, MAX_SIZE, OPS
+from diode_lut.domain.ops import DTYPES, LAYOUTS, MAX_SIZE, OPS
 from diode_lut.domain.spelling import dtype_of, layout_of, size_of
 
 _NEW_HARDWARE = "NAME,ARCH,SMS, for example 'NVIDIA H200,sm_90,132'"

@@ -21,7 +21,8 @@ from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import detect_hardware
-from diode_lut.domain.problem import ATTENTION, GROUPED, Problem
+from diode_lut.domain.ops import ATTENTION, GROUPED
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.program import Program, generate
 from diode_lut.kernels.config import Config

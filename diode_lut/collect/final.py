@@ -29,7 +29,8 @@ from diode_lut.collect.watch import Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import FLOAT8, INT8, NO_EPILOGUE, Problem
+from diode_lut.domain.ops import FLOAT8, INT8, NO_EPILOGUE
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.padded import PaddedKernel, PaddedLibrary, Padding
 from diode_lut.inductor.program import Program, generate

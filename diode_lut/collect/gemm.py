@@ -10,19 +10,8 @@ from typing import Any, NamedTuple
 import torch
 
 from diode_lut.domain.errors import CollectError
-from diode_lut.domain.problem import (
-    BATCHED,
-    FLOAT8,
-    INT8,
-    INTEGER,
-    ITEMSIZES,
-    MATMULS,
-    NO_EPILOGUE,
-    SCALED,
-    Problem,
-    contiguous_align,
-    letters,
-)
+from diode_lut.domain.ops import BATCHED, FLOAT8, INT8, INTEGER, ITEMSIZES, MATMULS, NO_EPILOGUE, SCALED, letters
+from diode_lut.domain.problem import Problem, contiguous_align
 from diode_lut.domain.variants import Scaling
 from diode_lut.inductor.problems import TORCH_DTYPES, operand_dtypes
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 
 from diode_lut.domain.errors import CollectError
-from diode_lut.domain.problem import Problem, letters
+from diode_lut.domain.ops import letters
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.problems import TORCH_DTYPES
 
 _TOLERANCE = 0.12

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from diode_lut.domain.problem import INT8, NO_EPILOGUE, Problem
+from diode_lut.domain.ops import INT8, NO_EPILOGUE
+from diode_lut.domain.problem import Problem
 
 _LAYERS = (
     *((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)),

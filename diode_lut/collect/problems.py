@@ -19,8 +19,7 @@ from diode_lut.dataset import is_dataset, read_dataset
 from diode_lut.dataset.torch_diode import problem_of_shape
 from diode_lut.domain.errors import CollectError, ProblemError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import (
+from diode_lut.domain.ops import (
     ATTENTION_ONLY,
     BATCHED,
     DOMAINS,
@@ -33,8 +32,9 @@ from diode_lut.domain.problem import (
     OP_SIZES,
     OPS,
     VARIANTS,
-    Problem,
 )
+from diode_lut.domain.printable import printable
+from diode_lut.domain.problem import Problem
 from diode_lut.domain.spelling import dtype_of, layout_of
 from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.receipt.read import decode_receipt

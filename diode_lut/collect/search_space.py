@@ -9,7 +9,8 @@ from pathlib import Path
 import orjson
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import ITEMSIZES, ROW_BYTES, Problem
+from diode_lut.domain.ops import ITEMSIZES, ROW_BYTES
+from diode_lut.domain.problem import Problem
 from diode_lut.io.files import write_atomically
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config, baseline

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from diode_lut.compilation.trial import Trial, compile_trial
 from diode_lut.domain.errors import BROKEN_IMPORT, HardwareError, SettingError, TableError, install_command
-from diode_lut.domain.problem import DOMAINS
+from diode_lut.domain.ops import DOMAINS
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.flex_attention import Flex, Heads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from diode_lut.domain.problem import letters
+from diode_lut.domain.ops import letters
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.flex_attention import Heads

@@ -15,7 +15,7 @@ import msgpack
 from diode_lut.dataset.frames import MAX_RECORD_BYTES
 from diode_lut.dataset.record import Lost, Record
 from diode_lut.domain.errors import DatasetError
-from diode_lut.domain.problem import OPS
+from diode_lut.domain.ops import OPS
 
 _BEGINNINGS = re.compile(rb"\x93\x98(?:%s)" % b"|".join(msgpack.packb(op) for op in OPS))
 """How a record begins: a list of three, whose first is a list of eight, whose first is the op."""

@@ -15,7 +15,7 @@ from diode_lut.distill.training import Epoch, Plan, one_thread, train_student
 from diode_lut.distill.validation import Validation, validate
 from diode_lut.domain.errors import DatasetError, ModelError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import NO_EPILOGUE
+from diode_lut.domain.ops import NO_EPILOGUE
 from diode_lut.domain.version import __version__
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from diode_lut.distill.targets import Target
-from diode_lut.domain.problem import NO_EPILOGUE, Problem, contiguous_align
+from diode_lut.domain.ops import NO_EPILOGUE
+from diode_lut.domain.problem import Problem, contiguous_align
 from diode_lut.kernels.config import Config
 from diode_lut.model.candidates import Candidates, family_of
 from diode_lut.model.features import config_features, problem_features

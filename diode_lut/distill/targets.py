@@ -15,7 +15,8 @@ import numpy.typing as npt
 from diode_lut.build.measurements import config_order
 from diode_lut.dataset import Record
 from diode_lut.dataset.pack import combined
-from diode_lut.domain.problem import BATCHED, Problem
+from diode_lut.domain.ops import BATCHED
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.triton_gemm import GROUP_M
 

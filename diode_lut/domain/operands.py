@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.problem import BATCHED, GROUPED, ITEMSIZES, NO_VARIANT, ROW_BYTES, Problem, letters
+from diode_lut.domain.ops import BATCHED, GROUPED, ITEMSIZES, NO_VARIANT, ROW_BYTES, letters
+from diode_lut.domain.problem import Problem
 
 
 class Operand(NamedTuple):

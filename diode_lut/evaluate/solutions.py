@@ -16,7 +16,8 @@ from typing import Any
 import orjson
 
 from diode_lut.domain.errors import ExchangeError, ProblemError
-from diode_lut.domain.problem import MATMULS, Problem
+from diode_lut.domain.ops import MATMULS
+from diode_lut.domain.problem import Problem
 from diode_lut.evaluate.evaluation import Baseline
 from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.kernels.config import Config

@@ -14,7 +14,8 @@ from diode_lut.dataset import Header, Record
 from diode_lut.domain.errors import ExchangeError, ProblemError
 from diode_lut.domain.gpus import known_gpu
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import BATCHED, SIZE_FIELDS, Problem
+from diode_lut.domain.ops import BATCHED, SIZE_FIELDS
+from diode_lut.domain.problem import Problem
 from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.kernels.config import Config
 from diode_lut.table import Candidate, Entry, Table

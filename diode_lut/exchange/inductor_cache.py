@@ -20,7 +20,8 @@ from diode_lut.dataset import Header, Record, Timing
 from diode_lut.domain.errors import ExchangeError, ProblemError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.operands import Operand, problem_of
-from diode_lut.domain.problem import MATMULS, Problem
+from diode_lut.domain.ops import MATMULS
+from diode_lut.domain.problem import Problem
 from diode_lut.exchange.content import Facts, Skipped, Timings, counting, known_hardware, literal, read_json
 from diode_lut.inductor.names import KWARGS, TEMPLATE_OF_UID, UIDS
 from diode_lut.io.files import read_at_most

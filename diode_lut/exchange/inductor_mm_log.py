@@ -14,7 +14,8 @@ from typing import Any
 
 from diode_lut.dataset import Header, Record, Timing
 from diode_lut.domain.errors import ExchangeError, ProblemError
-from diode_lut.domain.problem import BATCHED, Problem
+from diode_lut.domain.ops import BATCHED
+from diode_lut.domain.problem import Problem
 from diode_lut.exchange.content import Facts, Skipped, Timings, counting, known_hardware, literal, read_json
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.triton_gemm import GROUP_M, TRITON_MM

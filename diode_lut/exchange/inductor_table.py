@@ -20,7 +20,8 @@ import orjson
 from diode_lut.domain.errors import ExchangeError, ProblemError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.operands import Operand, packed_operands, problem_of
-from diode_lut.domain.problem import INTEGER, VARIANTS, Problem, letters
+from diode_lut.domain.ops import INTEGER, VARIANTS, letters
+from diode_lut.domain.problem import Problem
 from diode_lut.exchange.content import (
     Facts,
     Skipped,

@@ -20,7 +20,8 @@ import orjson
 from diode_lut.dataset import read_dataset
 from diode_lut.dataset.torch_diode import hardware_by_name, problem_of_key
 from diode_lut.domain.errors import ExchangeError, ProblemError
-from diode_lut.domain.problem import MATMULS, Problem, contiguous_align
+from diode_lut.domain.ops import MATMULS
+from diode_lut.domain.problem import Problem, contiguous_align
 from diode_lut.exchange.content import (
     Facts,
     Skipped,

@@ -16,7 +16,8 @@ from pathlib import Path
 from diode_lut.dataset import Header, Record, Timing
 from diode_lut.domain.errors import ExchangeError, ProblemError
 from diode_lut.domain.operands import Operand, problem_of
-from diode_lut.domain.problem import BATCHED, Problem
+from diode_lut.domain.ops import BATCHED
+from diode_lut.domain.problem import Problem
 from diode_lut.exchange.content import Facts, Skipped, Timings, counting, known_hardware
 from diode_lut.io.files import read_at_most
 from diode_lut.kernels.config import ATEN

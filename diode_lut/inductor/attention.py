@@ -21,7 +21,8 @@ from torch._inductor.virtualized import V
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.domain.operands import Operand
-from diode_lut.domain.problem import ITEMSIZES, Problem
+from diode_lut.domain.ops import ITEMSIZES
+from diode_lut.domain.problem import Problem
 from diode_lut.domain.variants import Modifications
 from diode_lut.inductor.answer import CannotRun, autotuning, in_force
 from diode_lut.inductor.problems import dtype_of

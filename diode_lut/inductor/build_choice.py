@@ -30,7 +30,7 @@ from torch._inductor.utils import _use_autotune_backend, is_gpu, sympy_product
 from torch._inductor.virtualized import V
 
 from diode_lut.domain.hardware import detect_hardware
-from diode_lut.domain.problem import BATCHED, INTEGER, NO_VARIANT, SCALED
+from diode_lut.domain.ops import BATCHED, INTEGER, NO_VARIANT, SCALED
 from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.names import UIDS
 from diode_lut.inductor.problems import TORCH_DTYPES

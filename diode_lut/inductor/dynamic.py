@@ -13,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-from diode_lut.domain.problem import MAX_SIZE, OP_SIZES
+from diode_lut.domain.ops import MAX_SIZE, OP_SIZES
 from diode_lut.selection.samples import Axis
 
 

@@ -10,7 +10,7 @@ from torch._inductor.ir import Buffer, Layout
 from torch._inductor.scheduler import BaseSchedulerNode
 from torch._inductor.virtualized import V
 
-from diode_lut.domain.problem import NO_EPILOGUE, ROW_BYTES
+from diode_lut.domain.ops import NO_EPILOGUE, ROW_BYTES
 
 _COSTS = {
     **dict.fromkeys(("exp", "exp2", "expm1", "sigmoid", "log", "log1p", "log2", "log10", "erf", "sin", "cos"), 1.0),

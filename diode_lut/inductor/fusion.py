@@ -33,7 +33,8 @@ from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
 from diode_lut.domain.errors import let_pass
-from diode_lut.domain.problem import EPILOGUES, NO_EPILOGUE, Problem
+from diode_lut.domain.ops import EPILOGUES, NO_EPILOGUE
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.alternatives import Alternative, Alternatives, alternative_of, in_branches
 from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.build_choice import build_choice, has_open_base

@@ -21,7 +21,8 @@ from torch._inductor.virtualized import V
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.domain.operands import Operand, problem_of
-from diode_lut.domain.problem import GROUPED, ITEMSIZES, Problem, letters
+from diode_lut.domain.ops import GROUPED, ITEMSIZES, letters
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import CannotRun, answer
 from diode_lut.inductor.build_choice import fix_layout, require_templates, shared_memory_of
 from diode_lut.inductor.hook import DiodeChoices

@@ -15,7 +15,8 @@ from torch._inductor.utils import use_aten_gemm_kernels
 from torch._inductor.virtualized import V
 
 from diode_lut.domain.errors import MissError
-from diode_lut.domain.problem import DOMAINS, NO_EPILOGUE, NO_VARIANT, Problem
+from diode_lut.domain.ops import DOMAINS, NO_EPILOGUE, NO_VARIANT
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import CannotRun, answer, autotuning, in_force
 from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.choices import config_of, library_choice, offered

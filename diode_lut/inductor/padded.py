@@ -11,7 +11,8 @@ from torch._inductor import config as inductor_config
 from torch._inductor.fx_passes import pad_mm
 from torch._inductor.virtualized import V
 
-from diode_lut.domain.problem import BATCHED, Problem
+from diode_lut.domain.ops import BATCHED
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.program import code_of, trace
 from diode_lut.inductor.standalone import Kernel, Lowering, Subgraph

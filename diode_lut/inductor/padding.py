@@ -21,7 +21,8 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.operands import Operand
 from diode_lut.domain.operands import problem_of as problem_from
-from diode_lut.domain.problem import ROW_BYTES, Problem
+from diode_lut.domain.ops import ROW_BYTES
+from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import in_force, is_big_enough
 from diode_lut.inductor.dynamic import axes_of_tensors
 from diode_lut.inductor.problems import asked_about, axes, dtype_of, problem_of

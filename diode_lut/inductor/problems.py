@@ -16,18 +16,8 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.operands import Operand
 from diode_lut.domain.operands import problem_of as problem_from
-from diode_lut.domain.problem import (
-    FLOAT8,
-    INT8,
-    INTEGER,
-    NO_VARIANT,
-    OPS,
-    RESULT_OF_INTEGERS,
-    ROW_BYTES,
-    SCALED,
-    VARIANTS,
-    Problem,
-)
+from diode_lut.domain.ops import FLOAT8, INT8, INTEGER, NO_VARIANT, OPS, RESULT_OF_INTEGERS, ROW_BYTES, SCALED, VARIANTS
+from diode_lut.domain.problem import Problem
 from diode_lut.domain.variants import RESULT_DTYPES, Scaling
 from diode_lut.inductor.dynamic import axes_of
 from diode_lut.inductor.snapshot import snapshot

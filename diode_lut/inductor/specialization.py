@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from diode_lut.domain.problem import BATCHED, ITEMSIZES, NO_VARIANT, SCALED, Problem, contiguous_align
+from diode_lut.domain.ops import BATCHED, ITEMSIZES, NO_VARIANT, SCALED
+from diode_lut.domain.problem import Problem, contiguous_align
 from diode_lut.domain.variants import Scaling
 from diode_lut.inductor.problems import TORCH_DTYPES, operand_dtypes
 from diode_lut.kernels.config import Config

@@ -28,7 +28,8 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from diode_lut.domain.errors import let_pass
-from diode_lut.domain.problem import BATCHED, NO_VARIANT, Problem
+from diode_lut.domain.ops import BATCHED, NO_VARIANT
+from diode_lut.domain.problem import Problem
 from diode_lut.domain.variants import Scaling
 from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.names import failure_reason

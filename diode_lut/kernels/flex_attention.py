@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from diode_lut.domain.problem import ATTENTION, ITEMSIZES, Problem, least_itemsize
+from diode_lut.domain.ops import ATTENTION, ITEMSIZES, least_itemsize
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.template import Complaint, Covered, Parameter, Params, Template
 

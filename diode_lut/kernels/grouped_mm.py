@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diode_lut.domain.problem import GROUPED, ITEMSIZES, Problem, least_itemsize
+from diode_lut.domain.ops import GROUPED, ITEMSIZES, least_itemsize
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.template import Complaint, Covered, Params, Template
 from diode_lut.kernels.triton_gemm import TILES, Tiles, accumulator_registers, registers

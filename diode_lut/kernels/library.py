@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diode_lut.domain.problem import GROUPED, MATMULS, Problem
+from diode_lut.domain.ops import GROUPED, MATMULS
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.template import PAD, Params, Template
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from diode_lut.domain.problem import ITEMSIZES, ROW_BYTES, Problem, contiguous_align
+from diode_lut.domain.ops import ITEMSIZES, ROW_BYTES
+from diode_lut.domain.problem import Problem, contiguous_align
 
 PADDED_OPS = ("mm", "addmm", "bmm")
 """The ops that Inductor pads."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.problem import ATTENTION, GROUPED, MATMULS
+from diode_lut.domain.ops import ATTENTION, GROUPED, MATMULS
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.cpp_gemm import CPP_GEMM
 from diode_lut.kernels.decompose_k import DECOMPOSE_K

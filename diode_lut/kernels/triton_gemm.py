@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from diode_lut.domain.problem import INT8, ITEMSIZES, ROW_BYTES, WITHOUT_TENSOR_CORES, Problem, least_itemsize
+from diode_lut.domain.ops import INT8, ITEMSIZES, ROW_BYTES, WITHOUT_TENSOR_CORES, least_itemsize
+from diode_lut.domain.problem import Problem
 from diode_lut.domain.variants import Scaling
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.template import PAD, Complaint, Covered, Parameter, Params, Template

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diode_lut.domain.problem import BATCHED, WITHOUT_TENSOR_CORES, Problem
+from diode_lut.domain.ops import BATCHED, WITHOUT_TENSOR_CORES
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.decompose_k import LONG_K

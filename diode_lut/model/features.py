@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diode_lut.domain.problem import BATCHED, EPILOGUES, ITEMSIZES, NO_EPILOGUE, Problem, letters
+from diode_lut.domain.ops import BATCHED, EPILOGUES, ITEMSIZES, NO_EPILOGUE, letters
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.decompose_k import DECOMPOSE_K

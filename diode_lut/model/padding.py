@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
 
-from diode_lut.domain.problem import BATCHED, NO_EPILOGUE, Problem, letters
+from diode_lut.domain.ops import BATCHED, NO_EPILOGUE, letters
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.padding import PADDED_OPS, copied_bytes, needed_pad, pad_multiple, padded
 from diode_lut.model.features import vectors
 

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import NO_EPILOGUE, Problem
+from diode_lut.domain.ops import NO_EPILOGUE
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.padding import pad_multiple, padded

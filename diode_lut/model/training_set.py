@@ -11,18 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.problem import (
-    ALIGNS,
-    BATCHED,
-    DTYPES,
-    GEMMS,
-    LAYOUTS,
-    MAX_SIZE,
-    NO_EPILOGUE,
-    NO_VARIANT,
-    OPS,
-    Problem,
-)
+from diode_lut.domain.ops import ALIGNS, BATCHED, DTYPES, GEMMS, LAYOUTS, MAX_SIZE, NO_EPILOGUE, NO_VARIANT, OPS
+from diode_lut.domain.problem import Problem
 from diode_lut.table import Range, of_kind
 
 TRAIN, TEST = "train", "test"

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from diode_lut.domain.errors import DiodeLutError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import NO_EPILOGUE, OP_SIZES, Problem
+from diode_lut.domain.ops import NO_EPILOGUE, OP_SIZES
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import baseline
 from diode_lut.receipt.receipt import Device, Hit, Receipt
 from diode_lut.receipt.summary import losses, roofline_ns

@@ -11,7 +11,8 @@ import orjson
 
 from diode_lut.domain.errors import ProblemError, ReceiptError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import ATTENTION_ONLY, MAX_SIZE, NO_EPILOGUE, NO_VARIANT, Problem
+from diode_lut.domain.ops import ATTENTION_ONLY, MAX_SIZE, NO_EPILOGUE, NO_VARIANT
+from diode_lut.domain.problem import Problem
 from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.receipt.receipt import (
     MAX_PERMILLE,

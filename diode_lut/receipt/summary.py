@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.ops import EPILOGUES, ITEMSIZES, NO_EPILOGUE
 from diode_lut.domain.printable import as_json as printable_as_json
 from diode_lut.domain.printable import as_lines
-from diode_lut.domain.problem import EPILOGUES, ITEMSIZES, NO_EPILOGUE, Problem
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import baseline
 from diode_lut.receipt.receipt import Device, Receipt, Source, Versions

@@ -20,8 +20,9 @@ import orjson
 import vl_convert
 
 from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.ops import ATTENTION, DOMAINS, DTYPES, GROUPED, LAYOUTS, OP_SIZES, OPS
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import ATTENTION, DOMAINS, DTYPES, GROUPED, LAYOUTS, OP_SIZES, OPS, Problem
+from diode_lut.domain.problem import Problem
 from diode_lut.evaluate import MISS, REGRET_CLASSES, REGRET_LIMITS, Case, Evaluation
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, BASELINES, baseline

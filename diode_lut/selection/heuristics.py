@@ -17,7 +17,8 @@ from typing import Any
 from diode_lut.domain.errors import BROKEN_IMPORT, SettingError, install_command
 from diode_lut.domain.gpus import known_gpu
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import MATMULS, Problem
+from diode_lut.domain.ops import MATMULS
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES, pointer_gemm
 from diode_lut.kernels.triton_gemm import GROUP_M, Tiles

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from diode_lut.domain.ops import MATMUL_SIZES, OP_SIZES
 from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import MATMUL_SIZES, OP_SIZES, Problem
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config, baseline
 from diode_lut.selection.sources import Answer, Threshold, shown, unmeasured_time
 from diode_lut.table import Candidate, Entry, Table, of_kind

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.ops import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NAMED_VARIANTS, OPS, SIZE_FIELDS
 from diode_lut.domain.printable import printable_json
-from diode_lut.domain.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NAMED_VARIANTS, OPS, SIZE_FIELDS
 from diode_lut.table.entry import KEY_FIELDS, Baseline, Candidate, Entry, Range
 
 _NAMED = {name: f"{name} " for name in ("align", "epilogue", "variant", *SIZE_FIELDS)}

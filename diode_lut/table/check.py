@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from diode_lut.domain.errors import TableError
-from diode_lut.domain.problem import DOMAINS
+from diode_lut.domain.ops import DOMAINS
 from diode_lut.io.files import has_more_values
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import Config

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from diode_lut.domain.problem import (
+from diode_lut.domain.ops import (
     ALIGNS,
     ATTENTION,
     BATCHED,
@@ -17,8 +17,8 @@ from diode_lut.domain.problem import (
     NO_VARIANT,
     OP_SIZES,
     SIZE_FIELDS,
-    Problem,
 )
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
 
 Range = tuple[int, int]

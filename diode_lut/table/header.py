@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType, ValidationError, defstruct, field
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import MAX_SIZE
+from diode_lut.domain.ops import MAX_SIZE
 from diode_lut.table.canonical import PROVENANCE, SCHEMA_VERSION, SCHEMAS, VERSIONS
 from diode_lut.table.position import Fault, shown
 from diode_lut.table.schema import first_broken_rule

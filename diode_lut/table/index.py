@@ -25,7 +25,8 @@ from math import prod
 from operator import xor
 from typing import NamedTuple
 
-from diode_lut.domain.problem import BATCHED, MATMULS, Problem
+from diode_lut.domain.ops import BATCHED, MATMULS
+from diode_lut.domain.problem import Problem
 from diode_lut.table.canonical import canonical_order
 from diode_lut.table.entry import Entry, Range, is_point
 

@@ -10,17 +10,8 @@ from itertools import accumulate
 from operator import or_
 from typing import Any, NamedTuple
 
-from diode_lut.domain.problem import (
-    ALIGNS,
-    ATTENTION,
-    ATTENTION_ONLY,
-    BATCHED,
-    DOMAINS,
-    MAX_SIZE,
-    OP_SIZES,
-    SIZE_FIELDS,
-    Problem,
-)
+from diode_lut.domain.ops import ALIGNS, ATTENTION, ATTENTION_ONLY, BATCHED, DOMAINS, MAX_SIZE, OP_SIZES, SIZE_FIELDS
+from diode_lut.domain.problem import Problem
 from diode_lut.table.entry import KIND_FIELDS, Entry, Range, ops_of
 
 STEPS = 4_000_000

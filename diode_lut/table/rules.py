@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from diode_lut.domain.problem import ATTENTION_ONLY, DOMAINS, MATMULS, OP_SIZES, SIZE_FIELDS, VARIANTS, Domain
+from diode_lut.domain.ops import ATTENTION_ONLY, DOMAINS, MATMULS, OP_SIZES, SIZE_FIELDS, VARIANTS, Domain
 from diode_lut.table.entry import KIND_FIELDS, Candidate
 from diode_lut.table.position import Fault
 

@@ -15,7 +15,7 @@ from itertools import accumulate, product
 from math import prod
 from typing import Any
 
-from diode_lut.domain.problem import ALIGNS, BATCHED, DOMAINS
+from diode_lut.domain.ops import ALIGNS, BATCHED, DOMAINS
 from diode_lut.table.entry import Entry, Range, ops_of
 from diode_lut.table.overlap import Effort, ExhaustedError, Neighbours, box
 

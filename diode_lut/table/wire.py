@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union
 import msgspec
 from msgspec import Meta, Struct, ValidationError, defstruct
 
-from diode_lut.domain.problem import (
+from diode_lut.domain.ops import (
     ALIGNS,
     ATTENTION_ONLY,
     DTYPES,

@@ -15,7 +15,8 @@ from diode_lut.collect.tasks import Family
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, pack, read_dataset
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import ALIGNS, ATTENTION, BATCHED, Problem
+from diode_lut.domain.ops import ALIGNS, ATTENTION, BATCHED
+from diode_lut.domain.problem import Problem
 from diode_lut.domain.variants import MASKS, Modifications
 from diode_lut.kernels.config import ATEN
 from diode_lut.table import Candidate, Entry, Table, write_table

@@ -18,7 +18,8 @@ from diode_lut.collect.search_space import (
 )
 from diode_lut.dataset import read_dataset
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import DOMAINS, GEMMS, Problem
+from diode_lut.domain.ops import DOMAINS, GEMMS
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, DEFAULT, Config
 from diode_lut.kernels.triton_gemm import GROUP_M
 from tools.choose_candidates import NEAR, choose, swept

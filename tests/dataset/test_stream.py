@@ -22,7 +22,8 @@ from diode_lut.dataset.record import MAX_NS, MIN_NS, header_to_wire
 from diode_lut.dataset.writer import write_stream
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import DOMAINS, EPILOGUES, NO_EPILOGUE, Problem
+from diode_lut.domain.ops import DOMAINS, EPILOGUES, NO_EPILOGUE
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.registry import TEMPLATES
 from tests.strategies import kinds

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import BATCHED, DTYPES, GEMMS, LAYOUTS, Problem
+from diode_lut.domain.ops import BATCHED, DTYPES, GEMMS, LAYOUTS
+from diode_lut.domain.problem import Problem
 from diode_lut.exchange.content import exact_table
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from diode_lut.domain.errors import ExchangeError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import DTYPES, Problem
+from diode_lut.domain.ops import DTYPES
+from diode_lut.domain.problem import Problem
 from diode_lut.exchange import read, write_table
 from diode_lut.exchange.content import Facts, Skipped, exact_problems, exact_table
 from diode_lut.kernels.config import ATEN, Config

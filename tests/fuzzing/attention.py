@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._inductor import config as inductor_config
 
-from diode_lut.domain.problem import ATTENTION, VARIANTS
+from diode_lut.domain.ops import ATTENTION, VARIANTS
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
 from tests.attention import Attention, causal, soft_cap, window

@@ -7,7 +7,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from diode_lut.domain.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, OPS
+from diode_lut.domain.ops import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, OPS
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES

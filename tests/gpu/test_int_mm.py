@@ -11,7 +11,8 @@ import torch
 from torch._inductor.utils import run_and_get_code
 
 from diode_lut.collect.gemm import EPILOGUES, exact_result, make_operands, make_tensors, with_epilogue
-from diode_lut.domain.problem import NO_EPILOGUE, Problem
+from diode_lut.domain.ops import NO_EPILOGUE
+from diode_lut.domain.problem import Problem
 from tests.gpu.gemms import ATEN, assert_blocks, benchmarks, triton
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cold")]

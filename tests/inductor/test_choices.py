@@ -15,7 +15,7 @@ from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.select_algorithm import get_algorithm_selector_cache
 from torch._inductor.template_heuristics.params import DictKernelTemplateParams
 
-from diode_lut.domain.problem import MATMULS
+from diode_lut.domain.ops import MATMULS
 from diode_lut.inductor.choices import config_of
 from diode_lut.inductor.names import KWARGS, UIDS
 from diode_lut.kernels.config import ATEN, Config

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch._inductor import config as inductor_config
 
-from diode_lut.domain.problem import VARIANTS
+from diode_lut.domain.ops import VARIANTS
 from diode_lut.domain.variants import Scaling
 from tests.fake_cuda import H200, Input, Lowered, compile_triton, lower
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.domain.problem import EPILOGUES, Problem
+from diode_lut.domain.ops import EPILOGUES
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.features import (

@@ -10,7 +10,7 @@ import pytest
 from diode_lut.dataset import read_dataset
 from diode_lut.distill.targets import targets_of
 from diode_lut.distill.validation import Validation, validate
-from diode_lut.domain.problem import NO_EPILOGUE
+from diode_lut.domain.ops import NO_EPILOGUE
 from diode_lut.model.ranking import Model
 from diode_lut.model.training_set import TRAIN
 from diode_lut.model.weights import read_model

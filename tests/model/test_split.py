@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.problem import EPILOGUES, Problem
+from diode_lut.domain.ops import EPILOGUES
+from diode_lut.domain.problem import Problem
 from diode_lut.model.training_set import TEST, TRAIN, Split, belongs, family_name, parse_family
 from tests.model.small import MM
 

@@ -35,7 +35,8 @@ def main(directory: Path) -> dict[str, Any]:
 
     import diode_lut
     from diode_lut.collect.gemm import exact_result, make_operands, make_tensors, with_epilogue
-    from diode_lut.domain.problem import NO_EPILOGUE, Problem
+    from diode_lut.domain.ops import NO_EPILOGUE
+    from diode_lut.domain.problem import Problem
 
     found: dict[str, Any] = {}
     for case, (layout, (m, n, k), epilogue) in CASES.items():

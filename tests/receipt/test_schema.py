@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from diode_lut.domain.errors import ReceiptError
-from diode_lut.domain.problem import MAX_SIZE
+from diode_lut.domain.ops import MAX_SIZE
 from diode_lut.io.resources import schemas_directory
 from diode_lut.receipt.read import MAX_COUNT, decode_receipt
 from diode_lut.receipt.receipt import MAX_PERMILLE, Receipt, merge_receipts

@@ -21,7 +21,8 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from diode_lut.collect.problems import random_problems
 from diode_lut.dataset import read_dataset
-from diode_lut.domain.problem import DTYPES, GEMMS, Problem
+from diode_lut.domain.ops import DTYPES, GEMMS
+from diode_lut.domain.problem import Problem
 from diode_lut.receipt.receipt import Device, Hit, Receipt
 from diode_lut.receipt.write import receipt_bytes
 from diode_lut.table import Table, read_table, write_table

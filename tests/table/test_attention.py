@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.problem import ATTENTION, MAX_SIZE, VARIANTS, Problem
+from diode_lut.domain.ops import ATTENTION, MAX_SIZE, VARIANTS
+from diode_lut.domain.problem import Problem
 from diode_lut.domain.variants import Modifications
 from diode_lut.table import Entry
 from diode_lut.table.canonical import key_text

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.domain.problem import ALIGNS, ATTENTION, BATCHED, DOMAINS, EPILOGUES, MAX_SIZE, Problem
+from diode_lut.domain.ops import ALIGNS, ATTENTION, BATCHED, DOMAINS, EPILOGUES, MAX_SIZE
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.table import Candidate, Entry
 

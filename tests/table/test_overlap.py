@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.domain.problem import ALIGNS, ATTENTION, DOMAINS, DTYPES, MATMULS, OP_SIZES, SIZE_FIELDS, Problem
+from diode_lut.domain.ops import ALIGNS, ATTENTION, DOMAINS, DTYPES, MATMULS, OP_SIZES, SIZE_FIELDS
+from diode_lut.domain.problem import Problem
 from diode_lut.table import Entry, overlap
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from diode_lut.domain.errors import TableError
-from diode_lut.domain.problem import BATCHED, MAX_SIZE
+from diode_lut.domain.ops import BATCHED, MAX_SIZE
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.table import Table, read_table, to_bytes
 from diode_lut.table import read as read_module

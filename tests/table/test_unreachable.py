@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.domain.problem import MAX_SIZE, OPS, Problem
+from diode_lut.domain.ops import MAX_SIZE, OPS
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN
 from diode_lut.table import Candidate, Entry
 from diode_lut.table.unreachable import unreachable

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.problem import DOMAINS, VARIANTS, Problem
+from diode_lut.domain.ops import DOMAINS, VARIANTS
+from diode_lut.domain.problem import Problem
 from diode_lut.domain.variants import Scaling
 from diode_lut.table import Entry
 from diode_lut.table.check import contradictions

@@ -13,7 +13,7 @@ from torch._dynamo.utils import counters
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.select_algorithm import add_feedback_saver
 
-from diode_lut.domain.problem import NO_EPILOGUE
+from diode_lut.domain.ops import NO_EPILOGUE
 from diode_lut.kernels.config import ATEN
 from diode_lut.receipt.receipt import Receipt
 from diode_lut.runtime import recorder
