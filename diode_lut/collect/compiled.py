@@ -23,7 +23,6 @@ from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.domain.ops import ATTENTION, GROUPED
 from diode_lut.domain.problem import Problem
-from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.program import Program, generate
 from diode_lut.kernels.config import Config
 
@@ -133,7 +132,7 @@ def _timings(prepared: _Prepared, watch: Watch, bench: Bench) -> tuple[Timing, .
     launches: dict[Config, Callable[[], Sequence[torch.Tensor]]] = {}
     failures: list[Timing] = []
     for config, program in prepared.programs.items():
-        reason = program.load() or _failure(problem, config, program.run(operands), check, watch)
+        reason = program.load() or watch.failure(problem, config, partial(check.passes, program.run(operands)))
         if reason is None:
             launches[config] = program.run(operands)
         else:
@@ -141,14 +140,3 @@ def _timings(prepared: _Prepared, watch: Watch, bench: Bench) -> tuple[Timing, .
     with watch(problem):
         times = medians(list(launches.values()), bench) if launches else []
     return (*(Timing.of(config, round(ns)) for config, ns in zip(launches, times, strict=True)), *failures)
-
-
-def _failure(
-    problem: Problem, config: Config, launch: Callable[[], Sequence[torch.Tensor]], check: Check, watch: Watch
-) -> str | None:
-    try:
-        with watch(problem, config):
-            right = check.passes(launch)
-    except RuntimeError as error:
-        return failure_reason(error, "launch")
-    return None if right else "wrong_result"

@@ -31,7 +31,6 @@ from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import FLOAT8, INT8, NO_EPILOGUE
 from diode_lut.domain.problem import Problem
-from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.padded import PaddedKernel, PaddedLibrary, Padding
 from diode_lut.inductor.program import Program, generate
 from diode_lut.inductor.standalone import Kernel, Lowering, Subgraph, lowering
@@ -230,22 +229,13 @@ def _timings(
             if isinstance(kernel, PaddedKernel):
                 check.padded = kernel.padding.out
             launch = kernel.bind(problem, (*operands, *tensors), check.out)
-            reason = _failure(problem, config, launch, check, watch)
+            reason = watch.failure(problem, config, partial(check.passes, launch))
             launches |= {} if reason else {config: launch}
         if reason is not None:
             failures.append(Timing(config, None, reason))
     with watch(problem):
         middle = medians(list(launches.values()), bench)
     return (*(Timing.of(config, round(ns)) for config, ns in zip(launches, middle, strict=True)), *failures)
-
-
-def _failure(problem: Problem, config: Config, launch: Launch, check: Check, watch: Watch) -> str | None:
-    try:
-        with watch(problem, config):
-            right = check.passes(launch)
-    except RuntimeError as error:
-        return failure_reason(error, "launch")
-    return None if right else "wrong_result"
 
 
 class Check:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from diode_lut.domain.problem import Problem
+from diode_lut.inductor.names import failure_reason
 from diode_lut.kernels.config import Config
 
 LIMIT_S = 60.0
@@ -61,6 +62,18 @@ class Watch:
             raise
         finally:
             timer.cancel()
+
+    def failure(self, problem: Problem, config: Config, is_right: Callable[[], bool]) -> str | None:
+        """Why a kernel does not count, one of ``dataset.REASONS``: its launch fails, or its result is not right.
+
+        ``is_right`` launches it, and compares what it computes.
+        """
+        try:
+            with self(problem, config):
+                right = is_right()
+        except RuntimeError as error:
+            return failure_reason(error, "launch")
+        return None if right else "wrong_result"
 
 
 def _device_answers() -> bool:
