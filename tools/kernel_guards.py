@@ -42,11 +42,6 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
         "int8-blocks": ("_require_blocks_of_bytes", NONE, INT8 + "test_refused"),
         "blocks-as-they-are": ("_triton", Without("should_scale_configs"), HOOK + "test_row_becomes_the_kernel"),
-        "frozen-layouts": (
-            "fix_layout",
-            Without("freeze_layout"),
-            HOOK + "test_flexible_input_keeps_the_layout_it_was_looked_up_by",
-        ),
         "prologue": ("_triton", Without("allowed_prologue_inps"), HOOK + "test_prologue_is_not_fused"),
         "shared-memory": (
             "_require_room",
@@ -93,13 +88,25 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "equal-parts-of-k": ("_decompose_k", Without("k_split"), HOOK + "test_unlaunchable_config_gives_way"),
         "aot-inductor": ("_decompose_k", Without("aot_mode"), KERNELS + "test_kernels_that_aot_inductor_cannot_have"),
         "cpp-wrapper": ("_decompose_k", Without("cpp_wrapper"), KERNELS + "test_kernels_that_aot_inductor_cannot_have"),
+        "sizes-of-subgraphs": (
+            "_sizes_stay_dynamic",
+            TRUE,
+            KERNELS + "test_parts_of_k_with_dynamic_sizes",
+        ),
         "padded-results": ("_returns_its_layout", TRUE, KERNELS + "test_parts_of_k_where_results_are_padded"),
         "bias-of-aten": (
-            "_with_fixed_layouts",
+            "with_fixed_layouts",
             Instead(
                 "lambda given, op: [made := original(given, op), given.nodes().__setitem__(slice(3), made.nodes())][0]"
             ),
             HOOK + "test_aten_beside_triton_has_the_bias_of_its_own",
+        ),
+    },
+    "diode_lut.inductor.layouts": {
+        "frozen-layouts": (
+            "fix_layout",
+            Without("freeze_layout"),
+            HOOK + "test_flexible_input_keeps_the_layout_it_was_looked_up_by",
         ),
     },
     "diode_lut.inductor.tma": {

@@ -21,7 +21,6 @@ from torch._inductor.ir import get_symbolic_inputs
 from torch._inductor.kernel.mm import decompose_k_subgraph_template
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
-from torch._inductor.lowering import expand
 from torch._inductor.select_algorithm import TritonTemplate, TritonTemplateCaller
 from torch._inductor.template_heuristics.params import DictKernelTemplateParams
 from torch._inductor.template_heuristics.registry import get_template_heuristic
@@ -32,6 +31,7 @@ from torch._inductor.virtualized import V
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.domain.ops import BATCHED, INTEGER, NO_VARIANT, SCALED
 from diode_lut.inductor.answer import CannotRun
+from diode_lut.inductor.layouts import with_fixed_layouts
 from diode_lut.inductor.names import UIDS
 from diode_lut.inductor.problems import TORCH_DTYPES
 from diode_lut.inductor.scaling import scaling_options
@@ -41,6 +41,7 @@ from diode_lut.inductor.versions import (
     is_batch_invariant,
     loads_epilogues_with_tma,
     splits_large_batches,
+    subgraphs_keep_sizes_dynamic,
 )
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import Config
@@ -152,7 +153,7 @@ def _triton(
         raise CannotRun(f"there is no {config.template} for {device.name}")
     _require_tunables(config, device)
     _require_room(config, device, inputs, op)
-    inputs = _with_fixed_layouts(inputs, op)
+    inputs = with_fixed_layouts(inputs, op)
     if not indexes_in_64_bits() and not _fits_32_bits(inputs):
         raise CannotRun("a matrix has more elements than this template can index")
     if config.kernel.tma and not tma_legal(inputs):
@@ -221,39 +222,6 @@ def _require_tunables(config: Config, device: Architecture) -> None:
             raise CannotRun(f"kernels for {device.name} have no {parameter.name}")
 
 
-def _with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
-    """The inputs as a Triton template takes them: addmm's bias expanded to (M, N), no layout that may still change.
-
-    The expanded bias is a view, whatever its strides: Inductor would copy one for N = 1, which has no unit stride.
-    ``inputs`` keeps its own list of nodes: aten's choice is made of that list, with the bias as it is there.
-    """
-    nodes = list(inputs.nodes())
-    if op == "addmm":
-        m, n, _ = inputs.mnk_symbolic()
-        bias = nodes[0] if isinstance(nodes[0], ir.TensorBox) else ir.TensorBox(nodes[0])
-        nodes[0] = ir.ExternKernel.realize_input(expand(bias, [m, n]))
-    for node in nodes:
-        fix_layout(node)
-    places = {"mat1_idx": inputs._mat1_idx, "mat2_idx": inputs._mat2_idx}
-    return MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype, **places)
-
-
-def fix_layout(node: Any) -> None:
-    """Keep the node, and what it is a view of, from changing its layout any more."""
-    if isinstance(node.get_layout(), ir.FlexibleLayout):
-        node.freeze_layout()
-    elif has_open_base(node):
-        node.unwrap_view().freeze_layout_with_exact_strides(node.unwrap_view().get_stride())
-
-
-def has_open_base(node: Any) -> bool:
-    """Whether the node is a view of a buffer whose layout may still change, although that of the view may not.
-
-    In torch 2.11 a template would take the buffer's strides for those of the view.
-    """
-    return isinstance(node, ir.ReinterpretView) and isinstance(node.unwrap_view().get_layout(), ir.FlexibleLayout)
-
-
 def _fits_32_bits(inputs: MMKernelInputs) -> bool:
     """Whether 32 bits index every element of the operands and of the result; sizes that may change are guarded."""
     result = ir.Buffer(name="result", layout=inputs.output_layout(flexible=False))
@@ -267,12 +235,18 @@ def _decompose_k(config: Config, inputs: MMKernelInputs) -> ir.ChoiceCaller:
         raise CannotRun(f"K cannot be cut into {config.k_split} equal parts")
     if V.graph.aot_mode or V.graph.cpp_wrapper:
         raise CannotRun("AOTInductor and the C++ wrapper do not take decompose_k")
+    if not _sizes_stay_dynamic(inputs):
+        raise CannotRun("Inductor would make constants of the sizes that may change")
     params = DictKernelTemplateParams(config.tunables)
     layout = inputs.output_layout(flexible=False)
     choice = _choice_of(decompose_k_subgraph_template, params, {}, layout, inputs)
     if not _returns_its_layout(choice):
         raise CannotRun("Inductor would return its result with other strides than it is read with")
     return choice
+
+
+def _sizes_stay_dynamic(inputs: MMKernelInputs) -> bool:
+    return subgraphs_keep_sizes_dynamic() or not get_symbolic_inputs(inputs.nodes())
 
 
 def _choice_of(*parts: Any) -> ir.ChoiceCaller:

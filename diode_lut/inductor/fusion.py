@@ -37,10 +37,11 @@ from diode_lut.domain.ops import EPILOGUES, NO_EPILOGUE
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.alternatives import Alternative, Alternatives, alternative_of, in_branches
 from diode_lut.inductor.answer import CannotRun
-from diode_lut.inductor.build_choice import build_choice, has_open_base
+from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.choices import config_of
 from diode_lut.inductor.dispatch import Branches, can_branch, take_part_in_codegen
 from diode_lut.inductor.epilogue import epilogue_of, has_aligned_rows, tensors_read
+from diode_lut.inductor.layouts import has_open_base
 from diode_lut.inductor.problems import asked_about, axes, problem_of
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import leave

@@ -24,8 +24,9 @@ from diode_lut.domain.operands import Operand, problem_of
 from diode_lut.domain.ops import GROUPED, ITEMSIZES, letters
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import CannotRun, answer
-from diode_lut.inductor.build_choice import fix_layout, require_templates, shared_memory_of
+from diode_lut.inductor.build_choice import require_templates, shared_memory_of
 from diode_lut.inductor.hook import DiodeChoices
+from diode_lut.inductor.layouts import fix_layout
 from diode_lut.inductor.names import KWARGS
 from diode_lut.inductor.problems import dtype_of, is_plain, stays_aligned
 from diode_lut.inductor.snapshot import snapshot

@@ -82,6 +82,14 @@ def cpp_wrappers_have_scratch() -> bool:
     return bool(torch.__version__ >= (2, 13))  # type: ignore[operator]  # TorchVersion compares with tuples
 
 
+@cache
+def subgraphs_keep_sizes_dynamic() -> bool:
+    """Whether a choice that is a graph leaves sizes dynamic; before torch 2.13, it makes constants of their hints."""
+    import torch
+
+    return bool(torch.__version__ >= (2, 13))  # type: ignore[operator]  # TorchVersion compares with tuples
+
+
 def is_batch_invariant() -> bool:
     """Whether Inductor's setting ``batch_invariant`` is on, which allows the library only; since torch 2.13."""
     from torch._inductor import config

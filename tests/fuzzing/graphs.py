@@ -326,7 +326,8 @@ class _Builder:
 
     def _pair(self, value: Value) -> None:
         other = self.random.choice([each for each in self.values if each.dims == value.dims])
-        self._add(f"({self.random.choice(PAIRS).format(value.name, other.name)}) * 0.5", value.dims)
+        pairs = [each for each in PAIRS if other is not value or "-" not in each]  # v - v is all rounding, with an FMA
+        self._add(f"({self.random.choice(pairs).format(value.name, other.name)}) * 0.5", value.dims)
 
     def _with_operand(self, value: Value) -> None:
         """With a tensor of all its dimensions, such as a residual, or with a row of it, such as a bias."""

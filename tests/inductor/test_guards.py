@@ -6,6 +6,7 @@ tests/gpu/test_guards.py has those that can be seen on a GPU again.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -328,6 +329,18 @@ def test_parts_of_k_where_results_are_padded(settings: dict[str, Any], b: Input,
     with inductor_config.patch(settings):
         lowered = lower(lambda a, b: (a @ b) * 2, Input((24, 1024)), b)
     assert ("mm" in lowered.extern) is not packed
+
+
+@pytest.mark.parametrize("stay", [None, False])
+def test_parts_of_k_with_dynamic_sizes(stay: bool | None, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GEMM is not cut along K where Inductor would make a constant of a size that may change."""
+    rows({"configs": [{"template": "decompose_k", "k_split": 8}]})
+    if stay is not None:
+        monkeypatch.setattr(build_choice, "subgraphs_keep_sizes_dynamic", lambda: stay)
+    lowered = lower(torch.mm, Input((24, 1024), dynamic=[0]), Input((1024, 99)))
+    assert re.search(r"\bs\d+\b", lowered.code)
+    if stay is False:
+        assert lowered.extern == ["mm"]
 
 
 def test_new_thread(rows: Rows) -> None:
