@@ -11,6 +11,7 @@ ON_CPU, CPU = "tests/inductor/test_guards_on_cpu.py::", "tests/inductor/test_cpu
 INSTALL, CACHE = "tests/inductor/test_install.py::", "tests/inductor/test_cache.py::"
 SMALL_GPUS = "tests/inductor/test_small_gpus.py::"
 PADDING = "tests/inductor/test_padding.py::"
+CONCAT = "tests/inductor/test_concat.py::"
 ATTENTION = "tests/inductor/test_attention.py::"
 GROUPED = "tests/inductor/test_grouped_mm.py::"
 SCALED = "tests/inductor/test_scaled_mm.py::"
@@ -107,6 +108,13 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             "fix_layout",
             Without("freeze_layout"),
             HOOK + "test_flexible_input_keeps_the_layout_it_was_looked_up_by",
+        ),
+    },
+    "diode_lut.inductor.fusion": {
+        "parts-that-are-aligned": (
+            "is_written_in_rows",
+            TRUE,
+            CONCAT + "test_parts_that_do_not_begin_at_16_bytes",
         ),
     },
     "diode_lut.inductor.tma": {

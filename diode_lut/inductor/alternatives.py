@@ -61,13 +61,13 @@ class Alternatives:
         """That of a class of epilogues, or None where no config of an answer for it can run."""
         if name not in self._made:
             answer = self._answers.get(name)
-            with _as_in_lowering():
+            with as_in_lowering():
                 self._made[name] = None if answer is None else self._make(answer)
         return self._made[name]
 
 
 @contextmanager
-def _as_in_lowering() -> Iterator[None]:
+def as_in_lowering() -> Iterator[None]:
     """No scheduler in the graph: where there is one, a template being made asks it about a buffer that is not there."""
     graph: Any = V.graph
     scheduler, graph.scheduler = graph.scheduler, None

@@ -11,7 +11,8 @@ nothing is fused runs what it would have run alone.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch._inductor.dependencies import MemoryDep
 from torch._inductor.ir import (
     ChoiceCaller,
     ComputedBuffer,
+    FixedLayout,
     FlexibleLayout,
     InputBuffer,
     Layout,
@@ -35,10 +37,11 @@ from torch.utils._ordered_set import OrderedSet
 from diode_lut.domain.errors import let_pass
 from diode_lut.domain.ops import EPILOGUES, NO_EPILOGUE
 from diode_lut.domain.problem import Problem
-from diode_lut.inductor.alternatives import Alternative, Alternatives, alternative_of, in_branches
+from diode_lut.inductor.alternatives import Alternative, Alternatives, alternative_of, as_in_lowering, in_branches
 from diode_lut.inductor.answer import CannotRun
 from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.choices import config_of
+from diode_lut.inductor.concat import fixed, is_written_in_rows, opened, take_part_in_concatenation
 from diode_lut.inductor.dispatch import Branches, can_branch, take_part_in_codegen
 from diode_lut.inductor.epilogue import epilogue_of, has_aligned_rows, tensors_read
 from diode_lut.inductor.layouts import has_open_base
@@ -62,21 +65,23 @@ def with_epilogues(
     own_branches: Branches | None = None,
     *,
     alone: bool = False,
+    concatenated: bool = False,
 ) -> ChoiceCaller:
     """The choice that leaves the kernel to the scheduler; ``plain``, if that is as good with any epilogue.
 
     ``plain`` is what the matmul gets alone: ``aten``, the library's choice, or a Triton kernel; ``own_branches`` are
     the kernels for parts of a dynamic size's range that run instead. ``op`` is Inductor's, and not the problem's where
-    a bias is an epilogue. ``alone`` says that no other epilogue can follow. Where layouts of inputs are not decided
-    yet, rows are asked about those that are likely, and not about those of ``problem``.
+    a bias is an epilogue. ``alone`` says that no other epilogue can follow, ``concatenated`` that the result is a part
+    of a concatenation. Where layouts of inputs are not decided yet, rows are asked about those that are likely, and not
+    about those of ``problem``.
     """
     assumed: list[tuple[Any, Layout]] = []
     nodes = [_with_a_layout(node, assumed) for node in inputs.nodes()]
-    fixed = MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype)
-    likely = problem_of(fixed, op) if assumed else None
-    problem = problem if likely is None else asked_about(likely, fixed)
+    with_layouts = MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype)
+    likely = problem_of(with_layouts, op) if assumed else None
+    problem = problem if likely is None else asked_about(likely, with_layouts)
     layout = copy.copy(plain.layout).as_fixed()
-    build = partial(build_choice, inputs=fixed, op=op, layout=layout)
+    build = partial(build_choice, inputs=with_layouts, op=op)
     own = config_of(plain)
     device, changing = plain.layout.device, axes(inputs, op)
     consider = partial(snapshot().consider, device=device, padding=False, axes=changing)
@@ -85,22 +90,31 @@ def with_epilogues(
     may_branch = bool(changing) and can_branch()
     as_good = own == ATEN or alone or has_aligned_rows(layout)
     as_good = as_good and all(decision.configs[0] == own for decision in answers.values())
-    if not may_branch and own_branches is None and as_good:
+    remake = None
+    if concatenated and not changing and own is not None and isinstance(plain, TritonTemplateCaller):
+        remake = partial(_remade, build, own)
+    if not may_branch and own_branches is None and as_good and remake is None:
         if own == ATEN and not alone:
             snapshot().record_unfused(problem, device, SLOWER if len(answers) == len(_CLASSES) else UNKNOWN)
         return plain
 
     def make(config: Config) -> ChoiceCaller:
-        return plain if config == own else aten if config == ATEN else build(config)
+        return plain if config == own else aten if config == ATEN else build(config, layout=layout)
 
     def alternative(decision: Decision) -> Alternative | None:
         found = alternative_of(decision, make)
-        return in_branches(found, changing, fixed, make) if may_branch and found is not None else found
+        return in_branches(found, changing, with_layouts, make) if may_branch and found is not None else found
 
     _take_part_in_scheduling()
     if may_branch:
         take_part_in_codegen(_branches_of)
-    return _Deferred(plain, aten, Alternatives(problem, answers, alternative, assumed, own_branches))
+    take_part_in_concatenation(_Buffer)
+    return _Deferred(plain, aten, Alternatives(problem, answers, alternative, assumed, own_branches), remake)
+
+
+def _remade(build: Callable[..., ChoiceCaller], config: Config, layout: FixedLayout) -> ChoiceCaller:
+    with as_in_lowering():
+        return build(config, layout=layout)
 
 
 def _with_a_layout(node: Any, assumed: list[tuple[Any, Layout]]) -> Any:
@@ -132,13 +146,19 @@ def _likely_layout(node: Any, layout: Layout) -> Layout:
     return copy.copy(layout).as_fixed()
 
 
+_Remake = Callable[[FixedLayout], ChoiceCaller]
+"""Makes a matmul's own kernel for a result of another layout; CannotRun if there can be none."""
+
+
 class _Deferred(ChoiceCaller):
     """The one choice that Inductor gets, which it does not compare with anything."""
 
-    def __init__(self, plain: ChoiceCaller, aten: ChoiceCaller, alternatives: Alternatives) -> None:
+    def __init__(
+        self, plain: ChoiceCaller, aten: ChoiceCaller, alternatives: Alternatives, remake: _Remake | None
+    ) -> None:
         super().__init__(plain.name, plain.input_nodes, plain.layout, plain.description)
         self.annotations = plain.annotations
-        self._parts = plain, aten, alternatives
+        self._parts = plain, aten, alternatives, remake
 
     def output_node(self) -> TensorBox:
         return TensorBox.create(_Buffer(*self._parts))
@@ -148,14 +168,19 @@ class _Buffer(MultiTemplateBuffer):
     """The result of a matmul whose kernel is not chosen yet.
 
     Its layout is that of the choice for the matmul alone, so that later ops can still decide on it where that choice
-    lets them. A kernel that writes or reads other layouts than there are in the end is not taken.
+    lets them, and open to a concatenation where its kernel can be made again. A kernel that writes or reads other
+    layouts than there are in the end is not taken.
     """
 
-    def __init__(self, plain: ChoiceCaller, aten: ChoiceCaller, alternatives: Alternatives) -> None:
+    def __init__(
+        self, plain: ChoiceCaller, aten: ChoiceCaller, alternatives: Alternatives, remake: _Remake | None
+    ) -> None:
         own = plain if isinstance(plain, TritonTemplateCaller) else None
         times: dict[ChoiceCaller, float] = {aten: 1.0} | {plain: 0.0}
-        super().__init__(plain.layout, plain.input_nodes, lambda *_: times, list(times), OrderedSet())
+        layout = plain.layout if remake is None else opened(plain.layout)
+        super().__init__(layout, plain.input_nodes, lambda *_: times, list(times), OrderedSet())
         self._own = own
+        self._times, self._aten, self._remake = times, aten, remake
         self._snapshot = snapshot()
         self._alternatives = alternatives
         self._fused: str | None = None
@@ -184,6 +209,20 @@ class _Buffer(MultiTemplateBuffer):
         self.branches = self.branches if alternative is None else alternative.branches
         self._fused = name
         return True
+
+    def adapt(self) -> None:
+        """Take the own kernel made again for a part of a concatenation; the library's where there can be none."""
+        layout = self.get_layout()
+        if self._remake is None or self._fused is not None or self._own is None or _same(layout, self._own.layout):
+            return
+        kernel = self._aten
+        try:
+            with suppress(CannotRun):
+                kernel = self._remake(fixed(layout)) if is_written_in_rows(layout) else kernel
+        except Exception as error:
+            leave("a part of a concatenation", error)
+        self._times.clear()
+        self._times[kernel] = 0.0
 
     def record(self, scheduler: Scheduler, node: BaseSchedulerNode) -> None:
         """Record what is fused behind it, or why nothing is; ``node`` is the one that has it in the end."""
@@ -249,6 +288,7 @@ def _take_part_in_scheduling() -> None:
             for node in self.nodes:
                 buffer = node.get_template_node()
                 if isinstance(buffer, _Buffer):
+                    buffer.adapt()
                     buffer.record(self, node)
         except Exception as error:
             let_pass(error)

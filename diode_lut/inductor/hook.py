@@ -20,6 +20,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import CannotRun, answer, autotuning, in_force
 from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.choices import config_of, library_choice, offered
+from diode_lut.inductor.concat import is_concatenated
 from diode_lut.inductor.dispatch import Branches, branches, can_branch
 from diode_lut.inductor.epilogue import may_be_followed
 from diode_lut.inductor.fusion import with_epilogues
@@ -196,7 +197,8 @@ class _Question:
         """
         wanted = snapshot().settings.epilogues and self._is_single() and (choices is not None or not autotuning())
         alone = not wanted or not may_be_followed(V.graph.current_node)
-        if alone and self._branches is None:
+        joined = self._is_single() and is_concatenated(V.graph.current_node)
+        if alone and not joined and self._branches is None:
             if wanted:
                 snapshot().record_unfused(problem, self.inputs.device(), NOTHING)
             return choices
@@ -204,7 +206,8 @@ class _Question:
         if len(choices) == 1 and isinstance(choices[0], (ExternKernelCaller, TritonTemplateCaller)):
             with suppress(CannotRun):
                 aten = choices[0] if config_of(choices[0]) == ATEN else self._aten()
-                return [with_epilogues(choices[0], aten, problem, self.op, self.inputs, self._branches, alone=alone)]
+                parts = choices[0], aten, problem, self.op, self.inputs, self._branches
+                return [with_epilogues(*parts, alone=alone, concatenated=joined)]
         return choices
 
     def _first_question(self) -> bool:
