@@ -43,7 +43,7 @@ from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.choices import config_of
 from diode_lut.inductor.concat import fixed, is_written_in_rows, opened, take_part_in_concatenation
 from diode_lut.inductor.dispatch import Branches, can_branch, take_part_in_codegen
-from diode_lut.inductor.epilogue import epilogue_of, has_aligned_rows, tensors_read
+from diode_lut.inductor.epilogue import epilogue_of, has_aligned_rows, moves_single_elements
 from diode_lut.inductor.layouts import has_open_base
 from diode_lut.inductor.problems import asked_about, axes, problem_of
 from diode_lut.inductor.snapshot import snapshot
@@ -195,7 +195,7 @@ class _Buffer(MultiTemplateBuffer):
     def fuses(self, followers: Sequence[BaseSchedulerNode]) -> bool:
         """Whether to fuse all of ``followers``; if so, the kernel for that is taken."""
         name = epilogue_of(self, followers, self._alternatives.problem.epilogue)
-        if tensors_read(self, followers) and not has_aligned_rows(self.get_layout()):
+        if moves_single_elements(self, followers):
             self._refused[name] = ROWS
             return False
         alternative = self._alternatives.of_class(name)

@@ -10,7 +10,7 @@ from torch._inductor.scheduler import BaseSchedulerNode, ExternKernelSchedulerNo
 NOTHING = "no pointwise work follows, but another op or nothing"
 UNKNOWN = "no row and no model knows the epilogue"
 SLOWER = "a second kernel for the epilogue is faster"
-ROWS = "the epilogue reads other tensors, and rows are no multiples of 16 bytes"
+ROWS = "rows are not aligned, and the epilogue reads other tensors or writes padded rows"
 LAYOUT = "a layout is not the one that the kernel is for"
 ELSEWHERE = "the epilogue is fused into another matmul"
 REDUCES = "the epilogue reduces"

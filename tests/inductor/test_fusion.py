@@ -147,13 +147,20 @@ def test_other_tensors_with_odd_rows_are_read_by_a_second_kernel(rows: Rows, of_
     assert reasons(EPILOGUES["residual"][1], *odd) == {("medium", unfused.ROWS): 1}
     apart = lower(EPILOGUES["residual"][1], *odd)
     assert (tiles(apart), len(apart.triton_kernels)) == ([[64, 128, 32, 8]], 2)
-    assert len(lower(EPILOGUES["relu"][1], *odd).triton_kernels) == 1
+
+
+@pytest.mark.parametrize(("n", "kernels"), [(1001, 1), (2047, 2), (2046, 1), (2048, 1)])
+def test_padded_rows_are_written_by_a_second_kernel(rows: Rows, n: int, kernels: int) -> None:
+    """An odd number of columns is not padded by a matmul's kernel, which would write single elements."""
+    rows(*by_class(any=LARGE, light=SMALL))
+    lowered = lower(EPILOGUES["relu"][1], Input((512, 1024)), Input((n, 1024)), Input((n,)), Input((512, n)))
+    assert len(lowered.triton_kernels) == kernels
 
 
 def test_a_padded_result(rows: Rows) -> None:
     """Where Inductor pads the rows of the result of the library's kernel, the fused kernel writes that layout too."""
     rows({"op": "mm", "configs": [ATEN]}, {"op": "mm", "epilogue": "light", "configs": [SMALL]})
-    operands = [Input((512, 1024)), Input((1024, 2050))]
+    operands = [Input((512, 1024)), Input((1024, 2056))]
 
     def both(a: Any, b: Any) -> Any:
         gemm = a @ b
