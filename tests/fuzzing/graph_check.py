@@ -28,6 +28,12 @@ EAGER_ERRORS = 4
 ROUNDINGS = 8
 """Roundings of the largest value that are allowed as well, because eager's error may be small by luck."""
 
+SHAKEN = 3
+"""How often operands are rounded at random, and the results of that compared in float64.
+
+Where large terms cancel, their roundings are more than those of the result, and eager's error may be small by luck.
+"""
+
 TF32 = 2.0**-10
 """Twice rounding to TF32, which eager need not use where it is allowed, as for a GEMM with one row."""
 
@@ -118,7 +124,7 @@ class _Run(NamedTuple):
     before: list[torch.Tensor]
     exact: list[torch.Tensor]
     eager: list[torch.Tensor]
-    tf32: bool
+    limits: list[float]
 
     @classmethod
     def of(cls, graph: Graph, sizes: Sizes, device: str) -> _Run:
@@ -134,20 +140,27 @@ class _Run(NamedTuple):
                     torch._dynamo.maybe_mark_dynamic(tensor, dimension)
             tensors.append(tensor)
         before = [_memory(tensor).clone() for tensor in tensors]
-        exact = _results(graph, graph.function(torch.float64), [tensor.cpu().double() for tensor in tensors])
+        in_float64 = partial(_results, graph, graph.function(torch.float64))
+        exact = in_float64([tensor.cpu().double() for tensor in tensors])
         eager = [each.cpu() for each in _results(graph, graph.function(), tensors)]
-        return cls(tensors, before, exact, eager, graph.tf32)
+        shaken = [
+            in_float64([_shaken(each, _rounding(each.dtype, graph.tf32), seed) for each in tensors])
+            for seed in range(SHAKEN)
+        ]
+        limits = [_limit(*results, tf32=graph.tf32) for results in zip(exact, eager, *shaken, strict=True)]
+        return cls(tensors, before, exact, eager, limits)
 
     def check(self, results: Sequence[torch.Tensor]) -> None:
         """GuaranteeError if a result is wrong, or an operand has changed."""
         if [each.shape for each in results] != [each.shape for each in self.exact]:
             raise GuaranteeError(f"the shapes are {[tuple(each.shape) for each in results]}")
-        for place, (result, exact, eager) in enumerate(zip(results, self.exact, self.eager, strict=True)):
+        for place, (result, exact, eager, limit) in enumerate(
+            zip(results, self.exact, self.eager, self.limits, strict=True)
+        ):
             if result.dtype != eager.dtype:
                 raise GuaranteeError(f"result {place} is {result.dtype}")
             if exact.numel() == 0:
                 continue
-            limit = _limit(exact, eager, tf32=self.tf32)
             distance = (result.cpu().double() - exact).abs().max()
             if not distance <= limit:
                 wrong = int((~((result.cpu().double() - exact).abs() <= limit)).sum())
@@ -167,10 +180,21 @@ def _overruns() -> int:
     return int(torch.ops.interpreter_device.overruns())
 
 
-def _limit(exact: torch.Tensor, eager: torch.Tensor, *, tf32: bool) -> float:
-    error = (eager.double() - exact).abs().max()
-    rounding = TF32 if tf32 and eager.dtype == torch.float32 else ROUNDING[eager.dtype]
-    return float(EAGER_ERRORS * error + ROUNDINGS * rounding * exact.abs().max() + 1e-7)
+def _shaken(tensor: torch.Tensor, rounding: float, seed: int) -> torch.Tensor:
+    """The tensor in float64, each element rounded up or down at random."""
+    exact = tensor.cpu().double()
+    drawn = torch.rand(exact.shape, dtype=exact.dtype, generator=torch.Generator().manual_seed(seed))
+    return exact * (1 + rounding * (2 * drawn - 1))
+
+
+def _limit(exact: torch.Tensor, eager: torch.Tensor, *shaken: torch.Tensor, tf32: bool) -> float:
+    error = max(float((each.double() - exact).abs().max()) for each in (eager, *shaken)) if exact.numel() else 0.0
+    largest = float(exact.abs().max()) if exact.numel() else 0.0
+    return EAGER_ERRORS * error + ROUNDINGS * _rounding(eager.dtype, tf32) * largest + 1e-7
+
+
+def _rounding(dtype: torch.dtype, tf32: bool) -> float:
+    return TF32 if tf32 and dtype == torch.float32 else ROUNDING[dtype]
 
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
