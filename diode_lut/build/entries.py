@@ -29,7 +29,10 @@ _Times = Sequence[Mapping[int, float]]
 def entries_of(
     measurements: Measurements, previous: Table | None, epsilon: float, noise: float
 ) -> tuple[list[Entry], list[Entry]]:
-    """Few rows that keep the promise of ``build``, and wide ones for what was not measured, in no particular order."""
+    """Few rows that keep the promise of ``build``, and wide ones for what was not measured, in no particular order.
+
+    GEMMs with aligned results and others have no row in common.
+    """
     problems = measurements.problems
     allowed = measurements.within(epsilon, noise)
     pads = np.array([config.pad > 1 for config in measurements.configs])[measurements.config_numbers]
@@ -39,12 +42,12 @@ def entries_of(
     costs = _costs(measurements, times, previous, noise)
     sizes = [problem.sizes for problem in problems]
     fused = {_plain_kind(problem) for problem in problems if problem.epilogue != NO_EPILOGUE}
-    numbers_of: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    numbers_of: dict[tuple[tuple[object, ...], bool], list[int]] = defaultdict(list)
     for number, problem in enumerate(problems):
-        numbers_of[problem.kind].append(number)
+        numbers_of[problem.kind, problem.has_aligned_result].append(number)
     everything = _times(measurements, np.ones_like(allowed))
     narrow, wide = [], []
-    for kind, numbers in numbers_of.items():
+    for (kind, _), numbers in numbers_of.items():
         group = Group(numbers, sizes, times)
         rows = few_rows(group, costs)
         for row in rows:
@@ -110,6 +113,7 @@ def _entry(row: Row, measurements: Measurements, near: _Times, padded: _Times) -
         n,
         k,
         tuple(candidates),
+        problems=len(row.problems),
         epilogue=problem.epilogue,
         variant=problem.variant or None,
         h=h,

@@ -174,6 +174,15 @@ class Problem(NamedTuple):
         return "float32" if self.dtype == "tf32" else self.dtype
 
     @property
+    def has_aligned_result(self) -> bool:
+        """Whether all rows of a packed C are multiples of 16 bytes. If not, a GEMM may take several times as long.
+
+        True for ops that are no plain GEMMs of floating-point numbers.
+        """
+        others = self.op in (*ATTENTION, *GROUPED, *SCALED, *INTEGER)
+        return others or self.n * ITEMSIZES[self.dtype] % ROW_BYTES == 0
+
+    @property
     def nbytes(self) -> int:
         """The size of A, B and the result, in bytes; of attention that of Q, K, V, and the result or all gradients."""
         if self.op in ATTENTION:

@@ -202,6 +202,7 @@ def _row(entry: Entry, line: int | None, kinds: Sequence[Kind], cases: Sequence[
         "key": key_text(entry),
         "kinds": [number for number, kind in enumerate(kinds) if kind_of(entry).covers(kind)],
         **{field: getattr(entry, field) for field in KEY_FIELDS},
+        "aligned_results": entry.aligned_results,
         "aten": entry.aten_ns and entry.aten_ns._asdict(),
         "configs": [{"config": str(each.config), "gain": _gain(each)} for each in entry.candidates],
         "template": entry.candidates[0].config.template,

@@ -145,7 +145,21 @@ class Entry(NamedTuple):
             and (self.h is None or self.h[0] <= problem.h <= self.h[1])
             and (self.g is None or self.g[0] <= problem.g <= self.g[1])
             and (self.v is None or self.v[0] <= problem.v <= self.v[1])
+            and self.aligned_results in (None, problem.has_aligned_result)
         )
+
+    @property
+    def aligned_results(self) -> bool | None:
+        """Whether the results of GEMMs that the row is for are aligned; None if it is for any.
+
+        A range of N that ``build`` made, between GEMMs of which all or none have aligned results, is for such GEMMs
+        only: about others, for which the library may take several times as long, nothing is known.
+        """
+        if self.problems is None or self.n is None or self.n[0] == self.n[1] or self.op is None or self.dtype is None:
+            return None
+        least = Problem(self.op, self.dtype, "nn", 16, 1, 1, self.n[0], 1)
+        found = {least.has_aligned_result, least._replace(n=self.n[1]).has_aligned_result}
+        return found.pop() if len(found) == 1 else None
 
     @property
     def covers_unbatched(self) -> bool:

@@ -1,8 +1,9 @@
 """The index behind ``Table.lookup``: the smallest box around a point, among many boxes that may lie in each other.
 
-The rows that can match one (op, dtype, layout, align, epilogue, variant) make a group, indexed when it is first asked
-for. Rows for a single size that are more specific than all other rows are in a dictionary. The others are boxes in
-the sizes of the op, ordered by volume, in a tree of three kinds of nodes that all answer ``find``:
+The rows that can match one (op, dtype, layout, align, epilogue, variant), and either aligned results or others, make a
+group, indexed when it is first asked for. Rows for a single size that are more specific than all other rows are in a
+dictionary. The others are boxes in the sizes of the op, ordered by volume, in a tree of three kinds of nodes that all
+answer ``find``:
 
 - ``Leaf``: few boxes. Along each axis the boxes' borders cut the line into intervals, each with a bit mask of the
   boxes over it; the masks of a point's intervals, and-ed, have a bit for each box around it, and the lowest set bit
@@ -59,17 +60,17 @@ class Index:
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._rows: dict[Kind, list[Entry]] = defaultdict(list)
-        self._groups: dict[Kind, Group] = {}
+        self._groups: dict[tuple[Kind, bool], Group] = {}
         for entry in entries:
             self._rows[entry.kind].append(entry)
         self.find = lru_cache(REMEMBERED)(self._find)
 
     def _find(self, problem: Problem) -> Entry | None:
         """The entry with the smallest volume that covers the problem; among equals, the first in canonical order."""
-        kind = problem.kind
-        group = self._groups.get(kind)
+        key = problem.kind, problem.has_aligned_result
+        group = self._groups.get(key)
         if group is None:
-            group = self._groups[kind] = self._group(kind)
+            group = self._groups[key] = self._group(*key)
         sizes = problem.sizes
         return group.exact.get(sizes) or group.ranges.find(sizes)
 
@@ -81,13 +82,13 @@ class Index:
             if own in ops and all(part in (None, wanted) for part, wanted in zip(pattern, rest, strict=True)):
                 yield from entries
 
-    def _group(self, kind: Kind) -> Group:
+    def _group(self, kind: Kind, aligned_results: bool) -> Group:
         op, *_ = kind
         batched = op in BATCHED
         rows = [
             Row(entry, entry.sizes if batched else (None, entry.m, entry.n, entry.k))
             for entry in self.of_kind(kind)
-            if batched or entry.covers_unbatched
+            if (batched or entry.covers_unbatched) and entry.aligned_results in (None, aligned_results)
         ]
         rows.sort(key=lambda row: (row.entry.volume, canonical_order(row.entry)))
         exact = next((place for place, row in enumerate(rows) if not _is_point(row.entry, batched)), len(rows))

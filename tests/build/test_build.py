@@ -203,6 +203,15 @@ def test_an_exception_becomes_an_exact_row(some_file: Path) -> None:
     assert (result.exact_rows, result.range_rows) == (1, 1)
 
 
+def test_results_that_are_not_aligned_have_rows_of_their_own(some_file: Path) -> None:
+    """Between GEMMs whose results have rows of multiples of 16 bytes, nothing is said about others."""
+    records = [record(8, {A: 100.0, ATEN: 150.0}, n=n) for n in (64, 67, 96, 101, 128)]
+    table = build([dataset(some_file, records)]).table
+    assert sorted(entry.n or (0, 0) for entry in table.entries) == [(64, 128), (67, 101)]
+    found = [table.lookup(Problem("mm", "float16", "nn", 16, 1, 8, n, 8)) for n in (68, 72)]
+    assert [entry and entry.n for entry in found] == [(67, 101), (64, 128)]
+
+
 def test_configs_are_listed_best_first_down_to_aten(some_file: Path) -> None:
     """After the winner come at most two configs within a tenth of the best, none of them after aten."""
     near = {A: 100.0, B: 104.0, C: 109.0}

@@ -106,3 +106,34 @@ def test_a_wildcard_reaches_every_kind_of_problem() -> None:
     anything = Entry(None, None, None, None, None, None, None, None, (Candidate(ATEN),))
     problem = Problem("scaled_mm", "float8", "nn", 4, 1, 2**40, 1, 1)
     assert Index([anything]).find(problem) == anything
+
+
+@pytest.mark.parametrize(
+    ("n", "problems", "answered"),
+    [
+        ((1024, 4096), 3, (False, True)),
+        ((1023, 4095), 3, (True, False)),
+        ((1023, 4096), 3, (True, True)),
+        ((1024, 4096), None, (True, True)),
+        ((2731, 2731), 3, (True, False)),
+        (None, 3, (True, True)),
+    ],
+    ids=str,
+)
+def test_built_ranges_are_for_results_aligned_as_those_measured(
+    n: tuple[int, int] | None, problems: int | None, answered: tuple[bool, bool]
+) -> None:
+    """A range that build made of GEMMs with aligned results answers for no other one, and the other way round."""
+    row = Entry("mm", "bfloat16", "nt", 16, None, None, n, None, (Candidate(ATEN),), problems=problems)
+    index = Index([row])
+    found = [Problem("mm", "bfloat16", "nt", 16, 1, 64, size, 64) for size in (2731, 2736)]
+    assert tuple(index.find(problem) is not None for problem in found) == answered
+    assert tuple(row.covers(problem) for problem in found) == answered
+
+
+def test_other_ops_have_no_such_results() -> None:
+    """Ranges of N for attention, and those for float8, answer for all sizes between."""
+    for op, dtype in (("flex_attention", "bfloat16"), ("scaled_mm", "float8_e4m3fn")):
+        variant = "causal" if op == "flex_attention" else "tensor-bfloat16"
+        row = Entry(op, dtype, "nt", 16, None, None, (1024, 4096), None, (Candidate(ATEN),), 3, variant=variant)
+        assert Index([row]).find(Problem(op, dtype, "nt", 16, 1, 64, 1999, 64, variant=variant)) == row

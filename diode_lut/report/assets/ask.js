@@ -1,6 +1,6 @@
 // What a problem gets that somebody types: the row that answers, its kernel, and about how long that takes.
 
-const BYTES = { float16: 2, bfloat16: 2, float32: 4, tf32: 4, float8_e4m3fn: 1, float8_e5m2: 1 };
+const BYTES = { float16: 2, bfloat16: 2, float32: 4, tf32: 4, float8_e4m3fn: 1, float8_e5m2: 1, int8: 1 };
 const UNITS = { "": 1, k: 2 ** 10, m: 2 ** 20 };
 const FAR = 4; // Powers of two, over all sizes together, beyond which a measured problem says nothing
 const CHOSEN_FIELDS = [...KIND_FIELDS, "variant"];
@@ -31,9 +31,15 @@ function readAsked(data, form) {
   return Object.values(sizes).includes(null) || sizes.h % sizes.g ? null : { ...problem, align: alignOf(data, problem) };
 }
 
+// Whether all rows of a packed result are multiples of 16 bytes; rows of a table may be for such problems only.
+const hasAlignedResult = (data, { op, dtype, n }) => data.ops[op].attention || data.ops[op].grouped || BYTES[dtype] === 1 || (n * BYTES[dtype]) % 16 === 0;
+
 const SAME = [...CHOSEN_FIELDS, "align", "epilogue"];
 const isFor = (data, row, { op }) => row.op === op || (row.op === null && !data.ops[op].attention && !data.ops[op].grouped);
-const covers = (row, problem) => SAME.every((field) => [null, problem[field]].includes(row[field])) && ALL_SIZES.every((size) => overlap(row[size], [problem[size], problem[size]]));
+const covers = (data, row, problem) =>
+  SAME.every((field) => [null, problem[field]].includes(row[field])) &&
+  [null, hasAlignedResult(data, problem)].includes(row.aligned_results) &&
+  ALL_SIZES.every((size) => overlap(row[size], [problem[size], problem[size]]));
 
 // The bytes of all operands and results.
 function bytesOf(data, { op, dtype, variant, b, m, n, k, h, g, v }) {
@@ -73,7 +79,7 @@ function expectation(data, problem, table) {
 }
 
 function answerInWords(data, problem, table) {
-  const row = data.rows.findLast((each) => each.table === table && isFor(data, each, problem) && covers(each, problem));
+  const row = data.rows.findLast((each) => each.table === table && isFor(data, each, problem) && covers(data, each, problem));
   if (!row) return [element("dl", {}, ...fact("answered by", "no row: a model, or Inductor, decides")), ...askElsewhere(data, problem)];
   const facts = [fact("answered by", row.key), fact("kernel", row.configs[0].config)];
   facts.push(fact("gain", row.gain === null ? "unknown" : factor(row.gain)), fact("expected", expectation(data, problem, table)));
