@@ -14,11 +14,12 @@ from diode_lut.cli import main
 from diode_lut.cli.values import hardware_of
 from diode_lut.collect.problems import read_problems
 from diode_lut.dataset import read_dataset
-from diode_lut.domain.errors import HardwareError
+from diode_lut.domain.errors import CollectError, HardwareError, ProblemError
 from diode_lut.domain.gpus import KNOWN, known_gpu
 from diode_lut.domain.hardware import Hardware, slug
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import architecture
+from diode_lut.model.training_set import parse_family
 from diode_lut.table import read_table
 from tests.commands import call
 from tests.distill import synthetic
@@ -151,10 +152,52 @@ def test_types_layouts_and_sizes_are_spelled_as_people_do(table_file: Write) -> 
 
 
 def test_problem_files_are_spelled_as_people_do(tmp_path: Path) -> None:
-    """A problem file may say ``bf16`` and ``NT`` as well."""
+    """A problem file may say ``MM``, ``bf16``, ``NT`` and ``"1k"`` as well."""
     path = tmp_path / "p.json"
-    path.write_text('[{"op": "mm", "B": 1, "M": 8, "N": 8, "K": 8, "dtype": "bf16", "layout": "NT"}]')
-    assert read_problems(path) == [Problem.of("mm", 8, 8, 8, dtype="bfloat16", layout="nt")]
+    sizes = {"M": "1k", "N": 8, "K": 8}
+    path.write_text(
+        json.dumps([{"op": "MM", "dtype": "bf16", "layout": "NT", **sizes}, {"op": "Addmm", "dtype": "half", **sizes}])
+    )
+    mm = Problem.of("mm", 1024, 8, 8, dtype="bfloat16", layout="nt")
+    assert read_problems(path) == [mm, Problem.of("addmm", 1024, 8, 8, dtype="float16", layout="nn")]
+    path.write_text(path.read_text().replace("1k", "1x"))
+    with pytest.raises(CollectError, match=r"p.json: \[0\].m: '1x' is not a size"):
+        read_problems(path)
+
+
+def test_problems_in_python_are_spelled_as_people_do() -> None:
+    """``Problem.of`` takes the spellings of the command line, torch's types, and sizes as text."""
+    plain = Problem.of("bmm", 1024, 8, 8, dtype="bfloat16", layout="nt", b=4)
+    assert Problem.of("BMM", "1k", 8, "8", dtype="bf16", layout="NT", b="4") == plain
+    with pytest.raises(ProblemError, match=r"^n: '8x' is not a size"):
+        Problem.of("mm", 8, "8x", 8, dtype="bf16", layout="NT")
+    torch = pytest.importorskip("torch")
+    assert Problem.of("bmm", 1024, 8, 8, dtype=torch.bfloat16, layout="nt", b=4) == plain
+
+
+@pytest.mark.parametrize("size", ["9" * 5000, "1" + "_" * 5000])
+def test_no_size_has_thousands_of_digits(size: str) -> None:
+    """Such text is refused as any other that is no size."""
+    refused = call("explain", "mm", size, 8, 8, "--hardware", "H200")
+    assert (refused.exit_code, "is not a size" in refused.stderr) == (2, True)
+
+
+def test_conditions_and_dynamic_sizes_are_spelled_as_people_do() -> None:
+    """``--leave-out`` and ``--dynamic`` take the same spellings as arguments do."""
+    assert parse_family("OP=MM,dtype=bf16,layout=NT,m=1:1k") == parse_family("op=mm,dtype=bfloat16,layout=nt,m=1:1024")
+    text, short = (
+        call("explain", "mm", 8, 8, 8, "--dynamic", each, "--hardware", "H200") for each in ("m=1:8192", "M=1:8k")
+    )
+    assert text.exit_code == 0
+    assert short.stdout == text.stdout
+
+
+def test_shape_sets_are_spelled_as_people_do(tmp_path: Path) -> None:
+    """The types of torch-diode's shape sets may have torch's names, or short ones."""
+    shape = {"B": 1, "M": 8, "N": 8, "K": 8} | dict.fromkeys(("M_dtype", "K_dtype", "out_dtype"), "torch.float16")
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps({"shapes": [shape, {**shape, "M": 16, "M_dtype": "fp16"}]}))
+    assert [problem.dtype for problem in read_problems(path)] == ["float16", "float16"]
 
 
 def test_known_gpus_need_no_description(tmp_path: Path) -> None:

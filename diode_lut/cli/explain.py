@@ -12,6 +12,7 @@ import click
 from diode_lut.cli.output import say
 from diode_lut.cli.typed import TABLE, Typed
 from diode_lut.cli.values import DTYPE, LAYOUT, OP, SIZE, hardware_of
+from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.ops import (
     ALIGNS,
     ATTENTION,
@@ -26,6 +27,7 @@ from diode_lut.domain.ops import (
 )
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
+from diode_lut.domain.spelling import size_of
 
 if TYPE_CHECKING:
     from diode_lut.selection.samples import Axis
@@ -39,8 +41,11 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Axis:
         from diode_lut.selection.samples import Axis
 
-        found = re.fullmatch(r"([bmnk])=(\d{1,10}):(\d{1,10})?", value)
-        low, high = (int(found[2]), int(found[3]) if found[3] else None) if found else (0, None)
+        found = re.fullmatch(r"([bmnk])=(\w+):(\w+)?", value.casefold())
+        try:
+            low, high = (size_of(found[2]), size_of(found[3]) if found[3] else None) if found else (0, None)
+        except ProblemError as error:
+            self.fail(str(error), param, ctx)
         if high and high < low:
             self.fail(f"{value!r} ends before it begins", param, ctx)
         if found is None or not 1 <= low <= (high or low) <= MAX_SIZE:

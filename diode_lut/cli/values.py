@@ -13,7 +13,7 @@ from diode_lut.domain.errors import HardwareError, ProblemError
 from diode_lut.domain.gpus import KNOWN
 from diode_lut.domain.hardware import Hardware, detect_hardware, slug
 from diode_lut.domain.ops import DTYPES, LAYOUTS, MAX_SIZE, OPS
-from diode_lut.domain.spelling import dtype_of, layout_of, size_of
+from diode_lut.domain.spelling import dtype_of, layout_of, op_of, size_of
 
 _NEW_HARDWARE = "NAME,ARCH,SMS, for example 'NVIDIA H200,sm_90,132'"
 
@@ -43,7 +43,7 @@ class _Op(_Spelled):
     """An op, in capitals as well."""
 
     def __init__(self, choices: Sequence[str]) -> None:
-        super().__init__(choices, str.casefold)
+        super().__init__(choices, op_of)
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         ops = _LAYERS.get(value.casefold())

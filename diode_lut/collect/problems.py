@@ -31,7 +31,7 @@ from diode_lut.domain.ops import (
 )
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
-from diode_lut.domain.spelling import dtype_of, layout_of
+from diode_lut.domain.spelling import op_of
 from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.receipt.read import decode_receipt
 from diode_lut.receipt.receipt import Receipt
@@ -222,8 +222,8 @@ def _problem(fields: Any, where: str) -> Problem:
             fields["M"],
             fields["N"],
             fields["K"],
-            dtype=_spelled(fields["dtype"], dtype_of),
-            layout=_spelled(fields.get("layout", _usual_layout(fields["op"])), layout_of),
+            dtype=fields["dtype"],
+            layout=fields.get("layout", _usual_layout(fields["op"])),
             b=fields.get("B", 1),
             align=fields.get("align"),
             epilogue=fields.get("epilogue", NO_EPILOGUE),
@@ -235,11 +235,7 @@ def _problem(fields: Any, where: str) -> Problem:
 
 
 def _usual_layout(op: Any) -> str:
-    return DOMAINS[op].layouts[0] if op in OPS else LAYOUTS[0]
-
-
-def _spelled(value: Any, spell: Callable[[str], str]) -> Any:
-    return spell(value) if isinstance(value, str) else value
+    return DOMAINS[op_of(op)].layouts[0] if op_of(op) in OPS else LAYOUTS[0]
 
 
 def _kind(value: Any) -> str:

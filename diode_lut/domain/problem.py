@@ -6,7 +6,7 @@ Problem is a named tuple, because a lookup hashes it in a microsecond. Making on
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.ops import (
@@ -32,7 +32,11 @@ from diode_lut.domain.ops import (
     Domain,
     letters,
 )
+from diode_lut.domain.spelling import dtype_of, layout_of, number_of, op_of
 from diode_lut.domain.variants import Scaling
+
+if TYPE_CHECKING:
+    import torch
 
 _RESULT_SIZES = {**ITEMSIZES, RESULT_OF_INTEGERS: 4}
 
@@ -114,23 +118,28 @@ class Problem(NamedTuple):
     def of(
         cls,
         op: str,
-        m: int,
-        n: int,
-        k: int,
+        m: int | str,
+        n: int | str,
+        k: int | str,
         *,
-        dtype: str,
+        dtype: str | torch.dtype,
         layout: str,
-        b: int = 1,
+        b: int | str = 1,
         align: int | None = None,
         epilogue: str = NO_EPILOGUE,
         variant: str = NO_VARIANT,
-        h: int = 1,
-        g: int = 1,
-        v: int | None = None,
+        h: int | str = 1,
+        g: int | str = 1,
+        v: int | str | None = None,
     ) -> Problem:
-        """The problem, or ProblemError; ``align`` is by default that of packed matrices, ``v`` attention's ``k``."""
+        """The problem, or ProblemError; ``align`` is by default that of packed matrices, ``v`` attention's ``k``.
+
+        Ops, types, layouts and sizes may be spelled as on the command line: ``bf16``, ``NT``, ``1k``.
+        """
+        op, dtype, layout = op_of(op), dtype_of(dtype), layout_of(layout)
         attention = op in ATTENTION
-        v = (k if attention else 1) if v is None else v
+        sizes = (b, m, n, k, h, g, (k if attention else 1) if v is None else v)
+        b, m, n, k, h, g, v = map(number_of, SIZE_FIELDS, sizes)
         problem = cls.checked(op, dtype, layout, 16 if align is None else align, b, m, n, k, epilogue, variant, h, g, v)
         if align is not None:
             return problem
