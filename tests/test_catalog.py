@@ -74,7 +74,7 @@ def test_a_file_wins_over_a_name(shipped: Path, table_file: Write, monkeypatch: 
 def test_unknown_name(shipped: Path, table_file: Write) -> None:
     """What is neither a file nor a name is an error that lists the names, and counts as unreadable."""
     table_file("tables/nvidia-h200.json", ATEN)
-    with pytest.raises(TableError, match=r"^h300: no such file, and no shipped .* \(shipped: nvidia-h200\)") as raised:
+    with pytest.raises(TableError, match=r"^h300: no such file, and no table .* \(shipped: nvidia-h200\)") as raised:
         find_path("h300")
     assert isinstance(raised.value.__cause__, OSError)
     with pytest.raises(HardwareError, match=r"h300: no table is for .* \(tables: nvidia-h200\)"):

@@ -64,8 +64,24 @@ def test_a_misspelt_name_gets_the_nearest() -> None:
     """The message has the known names, and the one that was probably meant."""
     result = call("show", "nvidia-h20")
     assert result.exit_code == 2
-    assert "no shipped table of that name" in result.stderr
+    assert "no table of that name" in result.stderr
     assert "(did you mean nvidia-h200?)" in result.stderr
+
+
+def test_tables_of_ones_own_have_names(table_file: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name that ``tables`` prints for one of them is read and changed; if a shipped one has it, that is meant."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "config" / "diode_lut").mkdir(parents=True)
+    own = table_file(
+        "config/diode_lut/tables/amd-x-8.json", ROW, hardware={"name": "X", "arch": "cpu-avx2", "sm_count": 8}
+    )
+    table_file("config/diode_lut/tables/nvidia-h200.json", ROW)
+    assert "amd-x-8  X (cpu-avx2, 8 threads)" in call("tables").stdout
+    assert call("show", "amd-x-8").stdout == call("show", own).stdout
+    assert call("set", "amd-x-8", "bmm", "--config", "aten", "--note", "x").exit_code == 0
+    assert "bmm" in own.read_text()
+    assert "a shipped table" in call("fmt", "nvidia-h200").stderr
+    assert "; your own: amd-x-8, nvidia-h200) (did you mean amd-x-8?)" in call("show", "amd-x-9").stderr
 
 
 @pytest.mark.parametrize("command", ["fmt nvidia-h200", "set nvidia-h200 mm --m 3 --config aten --note x"])
@@ -105,6 +121,54 @@ def test_timings_come_through_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(built.stdout)
     figures = piped(data, "evaluate", tmp_path / "t.json", "-", "--json", "-")
     assert json.loads(figures.stdout)["rows"] == len(json.loads(built.stdout)["entries"])
+
+
+def test_datasets_go_through_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``pack`` and ``import`` write a dataset to standard output, and it is what they write to a file."""
+    monkeypatch.chdir(tmp_path)
+    data = synthetic.write(tmp_path / "d.msgpack", 20).read_bytes()
+    assert call("pack", "d.msgpack", "-o", "p.msgpack.zst").exit_code == 0
+    packed = piped(data, "pack", "-", "-o", "-")
+    assert packed.stdout_bytes == Path("p.msgpack.zst").read_bytes()
+    assert "20 problems" in packed.stderr
+    results = "Validator,PT_VERSION,2.9.0\nGemmTunableOp_Half_NN,nn_64_64_64,Default,0.02\n"
+    imported = piped(results, "import", "tunableop", "-", "-o", "-", "--hardware", "H200")
+    assert piped(imported.stdout_bytes, "query", "-", "length(records)").stdout == "1\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.msgpack", "p.msgpack.zst"]
+
+
+def test_solutions_come_through_a_pipe(tmp_path: Path) -> None:
+    """A max-autotune solution of torch-diode on standard input is the baseline that it is as a file."""
+    synthetic.write(tmp_path / "d.msgpack", 3)
+    config = {"block_m": 32, "block_n": 64, "block_k": 64, "group_m": 8, "num_stages": 4, "num_warps": 4}
+    (tmp_path / "s.json").write_text(json.dumps({"config": [config]}))
+    evaluate = ("evaluate", "H200", tmp_path / "d.msgpack", "--json", "-", "--against")
+    evaluated = json.loads(call(*evaluate, tmp_path / "s.json").stdout)
+    through_a_pipe = json.loads(piped((tmp_path / "s.json").read_text(), *evaluate, "-").stdout)
+    assert evaluated.pop("against") == "s.json"
+    assert through_a_pipe.pop("against") == "<stdin>"
+    assert through_a_pipe == evaluated
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "collect --random 1 -o -",
+        "run --receipt - -- true",
+        "tune --table - -- true",
+        "compare -o - -- true",
+        "distill d.msgpack -o -",
+        "evaluate H200 d.msgpack --picture -",
+        "verify H200 -o -",
+        "adopt --budget 1 -o -",
+    ],
+)
+def test_what_cannot_be_standard_output_is_refused(typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file or directory called ``-`` is made where somebody means standard output."""
+    monkeypatch.chdir(tmp_path)
+    result = call(*typed.split())
+    assert (result.exit_code, "standard output (-) is not possible here: give a name" in result.stderr) == (2, True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_datasets_are_shown_and_queried(tmp_path: Path) -> None:

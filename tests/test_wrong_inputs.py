@@ -23,7 +23,7 @@ CASES = [
     ("build d.msgpack -o x.json --layout nq", 2, "'nq' is not one of"),
     ("build - d.msgpack -o x.json", 1, "error: <stdin>: the file is empty"),
     ("show HEAD:mine.json", 2, "HEAD:mine.json: no such file, and git has none either: fatal: not a git repository"),
-    ("show h300", 2, "h300: no such file, and no shipped table of that name (shipped: nvidia-"),
+    ("show h300", 2, "h300: no such file, and no table of that name (shipped: nvidia-"),
     (
         "collect --problems d.json --out t.msgpack",
         2,
@@ -81,7 +81,7 @@ CASES = [
     (
         "compare --table nosuch.json -- python train.py",
         2,
-        "nosuch.json: no such file, and no shipped table of that name",
+        "nosuch.json: no such file, and no table of that name",
     ),
     ("diff mine.json text.json", 2, "error: text.json:1:1: not JSON"),
     ("diff mine.json model.bin", 2, "error: model.bin: a model, not a table"),
@@ -131,6 +131,7 @@ CASES = [
     ),
     ("show text.json", 1, "error: text.json: neither a table nor a safetensors file"),
     ("tables mine.json", 2, "Got unexpected extra argument (mine.json)"),
+    ("tune --table mine.msgpack -- python train.py", 2, "mine.msgpack: a table is JSON, so the name ends with .json"),
     ("tune --budget 0 -- python train.py", 2, "'0' is not a time above zero"),
     ("unset mine.json bmm", 1, "error: mine.json: no row has the key bmm"),
     ("verify mine.json -o nodir/x.json", 2, "nodir: no such directory to write the problems to"),

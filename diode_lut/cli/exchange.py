@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from diode_lut.cli.inputs import end_with_losses, read_whole_table
-from diode_lut.cli.output import is_standard, say, write
+from diode_lut.cli.output import in_a_file, is_standard, say, write
 from diode_lut.cli.typed import FILE, OUTPUT, TABLE, Typed
 from diode_lut.cli.values import DTYPE, LAYOUT, OP, hardware_of
 from diode_lut.domain.errors import ExchangeError
@@ -115,9 +115,10 @@ def _save_timings(timings: Timings, output: Path) -> str:
     count = sum(len(record.timings) for record in timings.records)
     if not count:
         raise ExchangeError("nothing in it could be imported")
-    if output.exists():
+    if output.exists() and not is_standard(output):
         raise ExchangeError(f"{output}: exists already, and an import is not appended: name another file")
-    write_stream(output, timings.header, timings.records)
+    with in_a_file(output) as path:
+        write_stream(path, timings.header, timings.records)
     return f"{count} timings of {len({record.problem for record in timings.records})} problems"
 
 
