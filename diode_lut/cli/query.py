@@ -13,6 +13,7 @@ import click
 from diode_lut.cli.output import say
 from diode_lut.cli.typed import TABLE, Typed
 from diode_lut.domain.printable import as_json, printable
+from diode_lut.domain.spelling import dtype_of, layout_of, op_of
 
 _WIDTH = 1000
 """Columns where the output is no terminal: enough for any row of a table."""
@@ -110,6 +111,41 @@ def _misplaced_fields(expression: dict[str, Any], document: Any) -> Iterator[str
                 yield f"note: {word} is a field of {parents[0]}: write {parents[0]}[0].{word}"
 
 
+def _misspelt_values(expression: dict[str, Any], document: Any) -> Iterator[str]:
+    """A remark on each text that a field is compared with, and that it never is in the document."""
+    for node in _nodes(expression):
+        children = node["children"] if node["type"] == "comparator" else []
+        names = [word for child in children if (word := _last_field(child)) in _SPELLINGS]
+        texts = [child["value"] for child in children if child["type"] == "literal"]
+        for name, text in zip(names, texts, strict=False):
+            found = {value for each in _objects(document) if isinstance(value := each.get(name), str)}
+            if found and isinstance(text, str) and text not in found:
+                yield f"note: no {name} is {text} ({_meant(_SPELLINGS[name](text), found)})"
+
+
+_SPELLINGS: dict[str, Callable[[str], str]] = {
+    "op": op_of,
+    "dtype": dtype_of,
+    "layout": layout_of,
+    "template": str.casefold,
+    "epilogue": str.casefold,
+    "stage": str.casefold,
+}
+"""The fields with few values, and how people's spellings of them become values."""
+
+
+def _last_field(node: dict[str, Any]) -> str:
+    """The field at the end of a path such as ``configs[0].template``; empty if the expression is something else."""
+    if node["type"] == "subexpression":
+        return _last_field(node["children"][-1])
+    return str(node["value"]) if node["type"] == "field" else ""
+
+
+def _meant(text: str, values: set[str]) -> str:
+    close = [text] if text in values else get_close_matches(text, values, 1)
+    return f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(values))}"
+
+
 def _known_fields(expression: dict[str, Any], document: Any) -> set[str]:
     """The fields of the document, and those of objects that the expression itself makes."""
     return _fields_of(document) | {node["value"] for node in _nodes(expression) if node["type"] == "key_val_pair"}
@@ -138,15 +174,19 @@ def _compared(node: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _fields_of(document: Any) -> set[str]:
     """The names of all fields, at any depth."""
-    names, left = set[str](), [document]
+    return {name for each in _objects(document) for name in each}
+
+
+def _objects(document: Any) -> Iterator[dict[str, Any]]:
+    """The document and all that is in it, as far as it is an object."""
+    left = [document]
     while left:
         value = left.pop()
         if isinstance(value, dict):
-            names |= value.keys()
+            yield value
             left += value.values()
         elif isinstance(value, list):
             left += value
-    return names
 
 
 @click.command("query")
@@ -180,6 +220,7 @@ def query_command(file: Typed, expression: str, form: str) -> None:
             reason += " (numbers are written in backquotes: `64`)"
         raise click.BadParameter(reason, param_hint="JMESPATH") from error
     if found in (None, []):
-        for remark in (*_unknown_fields(compiled.parsed, document), *_misplaced_fields(compiled.parsed, document)):
-            say(printable(remark), err=True)
+        for remarks in (_unknown_fields, _misplaced_fields, _misspelt_values):
+            for remark in remarks(compiled.parsed, document):
+                say(printable(remark), err=True)
     _FORMATS[form](found)
