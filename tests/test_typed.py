@@ -267,14 +267,15 @@ def test_shape_sets_are_spelled_as_people_do(tmp_path: Path) -> None:
 def test_known_gpus_need_no_description(tmp_path: Path) -> None:
     """The name of a well-known GPU says its architecture and multiprocessors, with the names that drivers give it."""
     assert hardware_of("a100").same_device(Hardware("NVIDIA A100-SXM4-40GB", "sm_80", 108))
-    assert hardware_of("h100-pcie") == known_gpu("NVIDIA H100 PCIe")
+    assert hardware_of("h100-pcie") == hardware_of("H100PCIe") == known_gpu("NVIDIA H100 PCIe")
+    assert hardware_of("rtx4090") == hardware_of("RTX 4090")
     with pytest.raises(HardwareError, match="x100: no table is for hardware of that name"):
         hardware_of("x100")
 
 
 def test_known_gpus_have_one_meaning() -> None:
     """No two known GPUs share a name, and all of their architectures are known or AMD's."""
-    names = [slug(name) for gpu in KNOWN for name in {slug(each) for each in (gpu.name, *gpu.aliases)}]
+    names = [name for gpu in KNOWN for name in {slug(each).replace("-", "") for each in (gpu.name, *gpu.aliases)}]
     assert len(names) == len(set(names))
     assert all(gpu.arch.startswith("gfx") or architecture(gpu.arch).shared_memory for gpu in KNOWN)
 
