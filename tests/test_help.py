@@ -53,10 +53,16 @@ def test_only_formats_that_a_command_takes_are_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "remedy"), [("colect", "did you mean collect?"), ("xyzzy", "--help lists all commands")]
+    ("typed", "remedy"),
+    [
+        ("colect", "did you mean collect?"),
+        ("lookup", "did you mean explain?"),
+        ("help", "did you mean --help, alone or behind a command?"),
+        ("xyzzy", "--help lists all commands"),
+    ],
 )
 def test_a_misspelt_command_gets_the_nearest(typed: str, remedy: str) -> None:
-    """The message has the command that was probably meant, or where to look."""
+    """The message has the command that was probably meant, by its name or by what it does, or where to look."""
     result = call(typed)
     assert (result.exit_code, f"no such command: {typed} ({remedy})" in result.stderr) == (2, True)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import diode_lut
 from diode_lut.cli import main
 from diode_lut.cli.values import hardware_of
 from diode_lut.collect.problems import read_problems
@@ -262,6 +263,23 @@ def test_shape_sets_are_spelled_as_people_do(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     path.write_text(json.dumps({"shapes": [shape, {**shape, "M": 16, "M_dtype": "fp16"}]}))
     assert [problem.dtype for problem in read_problems(path)] == ["float16", "float16"]
+
+
+@pytest.mark.parametrize("name", ["aten.mm", "aten::mm", "torch.mm", "torch.ops.aten.mm.default", "MM"])
+def test_ops_are_spelled_as_pytorch_prints_them(name: str) -> None:
+    """Names with the library before them, or the underscore of private functions, are those of ops."""
+    assert Problem.of(name, 8, 8, 8, dtype="bf16", layout="nn").op == "mm"
+    assert Problem.of("torch._int_mm", 32, 32, 32, dtype="i8", layout="nt").op == "int_mm"
+
+
+def test_what_is_no_problem_is_refused() -> None:
+    """The message says what makes one; names of functions that are nearly right get the right one."""
+    for function in (diode_lut.select, diode_lut.explain):
+        with pytest.raises(ProblemError, match=r"'mm 8 8 8' is not a Problem \(diode_lut.Problem.of makes one\)"):
+            function("mm 8 8 8", hardware="H200")  # type: ignore[operator]
+    with pytest.raises(AttributeError) as raised:
+        diode_lut.regster_table  # noqa: B018
+    assert (raised.value.name, raised.value.obj) == ("regster_table", diode_lut)
 
 
 def test_known_gpus_need_no_description(tmp_path: Path) -> None:

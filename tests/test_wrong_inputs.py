@@ -131,6 +131,23 @@ CASES = [
     ),
     ("show text.json", 1, "error: text.json: neither a table nor a safetensors file"),
     ("tables mine.json", 2, "Got unexpected extra argument (mine.json)"),
+    ("collect --problems batch.json -o t.msgpack", 1, "batch.json: [0].batch: not read: the batch is B"),
+    ("collect --problems inside.json -o t.msgpack", 1, "found one object: leave only its list problems"),
+    ("collect --problems layer.json -o t.msgpack", 1, "(linear is addmm, or mm without a bias)"),
+    ("check short.json", 1, 'entries[0].dtype: "bf16" is not allowed (allowed: float16, bfloat16, float32, tf32'),
+    ("check short.json", 1, "tf32) (did you mean bfloat16?)"),
+    ("diff HEAD~1 mine.json", 2, "HEAD~1: a revision, not a file: REVISION:PATH is a file in it"),
+    ("evaluate h200 d.msgpack --chooser rules:f", 2, "h200: a table; with --model or --chooser only datasets are"),
+    ("explain mm 8 8 8 --hardware H200,90,132", 2, "H200,90,132: '90' is no architecture, such as sm_90, gfx942 or"),
+    ("explain mm 8 8 8 --hardware gpu", 2, "and no GPU is known by it; cuda is the GPU of this machine, on AMD as"),
+    ("explain mm 8 8 8 --hardware ''", 2, "and no GPU is known by it; cuda is the GPU of this machine, on AMD as"),
+    ("explain torch.matmul 8 8 8", 2, "'torch.matmul' is no op of Inductor's: it is mm, or bmm with a batch"),
+    ("query mine.json '.entries[]'", 2, "(unlike in jq, an expression begins without a dot: entries[])"),
+    ("query mine.json 'entries[?op=`mm`]'", 2, "(a comparison is written ==)"),
+    ("query mine.json 'entries.length()'", 2, "(a function has its argument in brackets: length(entries))"),
+    ("query mine.json 'SELECT * FROM entries'", 2, "(jmespath.org describes the language)"),
+    ("run -- 'python train.py'", 127, "no such program; a program and its arguments are separate words: leave out"),
+    ("run -- OMP_NUM_THREADS=1 python train.py", 127, "no such program; set variables before diode-lut, or start the"),
     ("tune --table mine.msgpack -- python train.py", 2, "mine.msgpack: a table is JSON, so the name ends with .json"),
     ("tune --budget 0 -- python train.py", 2, "'0' is not a time above zero"),
     ("unset mine.json bmm", 1, "error: mine.json: no row has the key bmm"),
@@ -220,11 +237,15 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "misspelt.json").write_text(f"{head}[{{{row.replace('configs', 'config')}}}]}}")
     (here / "shapes.json").write_text('{"shapes": [1]}')
     (here / "text.json").write_text("hello")
+    (here / "short.json").write_text(f'{head}[{{"dtype": "bf16", {row}}}]}}')
     write_model(model(), here / "model.bin")
     (here / "cut.safetensors").write_bytes((here / "model.bin").read_bytes()[:-4])
     problem = '{"op": "mm", "B": 1, "M": 8, "N": 8, "K": 8, "dtype": "fp8", "layout": "nn"}'
     (here / "problems.json").write_text(f"[{problem}]")
     (here / "one.json").write_text(problem)
+    (here / "batch.json").write_text(f"[{problem.replace('B', 'batch')}]")
+    (here / "inside.json").write_text(f'{{"problems": [{problem}]}}')
+    (here / "layer.json").write_text(f"[{problem.replace('mm', 'linear')}]")
     (here / "lines.json").write_text(f"[{problem}]\n[{problem}]\n")
     (here / "small.json").write_text(f"[{problem.replace('M', 'm')}]")
     return here

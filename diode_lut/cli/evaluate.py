@@ -141,6 +141,9 @@ def _subject(
     from diode_lut.selection.chooser import Chooser, ChooserSource, load_function
     from diode_lut.selection.tiers import source_of
 
+    named = next((each.shipped_as for each in files if each.shipped_as), "")
+    if named and (function is not None or model_file is not None):
+        raise click.UsageError(f"{named}: a table; with --model or --chooser only datasets are given")
     if function is not None:
         chooser = Chooser(load_function(function), function)
         datasets, device = read_datasets_alike(files)

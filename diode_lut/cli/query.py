@@ -67,7 +67,18 @@ def _document(file: Typed) -> Any:
     return parse(file.path, contents, MAX_VALUES)
 
 
-_BARE_NUMBER = re.compile(r"[<>=]\s*-?\d")
+_REMEDIES = {
+    re.compile(r"[<>=]\s*-?\d"): "numbers are written in backquotes: `64`",
+    re.compile(r"^\s*\."): "unlike in jq, an expression begins without a dot: entries[]",
+    re.compile(r"[^=<>!]=[^=]"): "a comparison is written ==",
+    re.compile(r"\w\(\)"): "a function has its argument in brackets: length(entries)",
+}
+"""What is in a wrong expression, and what to write instead."""
+
+
+def _remedy(expression: str) -> str:
+    found = (remedy for pattern, remedy in _REMEDIES.items() if pattern.search(expression))
+    return next(found, "jmespath.org describes the language")
 
 
 def _require_quotes(expression: dict[str, Any], document: Any) -> None:
@@ -215,9 +226,7 @@ def query_command(file: Typed, expression: str, form: str) -> None:
         _require_quotes(compiled.parsed, document)
         found = compiled.search(document)
     except JMESPathError as error:
-        reason = " ".join(str(error).split())
-        if _BARE_NUMBER.search(expression):
-            reason += " (numbers are written in backquotes: `64`)"
+        reason = f"{' '.join(str(error).split())} ({_remedy(expression)})"
         raise click.BadParameter(reason, param_hint="JMESPATH") from error
     if found in (None, []):
         for remarks in (_unknown_fields, _misplaced_fields, _misspelt_values):

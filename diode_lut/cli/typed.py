@@ -29,9 +29,13 @@ _MAX_BYTES = 1 << 30
 _IN_GIT = re.compile(r"[^:\s]+:.+")
 _NAME = re.compile(r"[\w .-]+")
 _NO_FILES = (
-    (re.compile(r"\w+://"), "an address, not a file: download it first"),
-    (re.compile(r"\s*[\[{]"), "a file is expected, not its contents: save them, or pipe them in and give -"),
-    (re.compile(r".*[*?]"), "no such file: a shell replaces * and ? only without quotes, and only if a file matches"),
+    (re.compile(r"\w+://.*"), "an address, not a file: download it first"),
+    (
+        re.compile(r"\s*[\[{].*", re.DOTALL),
+        "a file is expected, not its contents: save them, or pipe them in and give -",
+    ),
+    (re.compile(r"HEAD[~^\d]*"), "a revision, not a file: REVISION:PATH is a file in it"),
+    (re.compile(r".*[*?].*"), "no such file: a shell replaces * and ? only without quotes, and only if a file matches"),
 )
 """What people give instead of a file, and what to do."""
 _LIKE_FILES = re.compile(r".*\.(json|msgpack|zst|safetensors|html|csv)")
@@ -99,7 +103,7 @@ class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
         if path.exists() or path.is_symlink():
             return Typed(path)
         for pattern, reason in _NO_FILES:
-            if pattern.match(value):
+            if pattern.fullmatch(value):
                 self.fail(f"{value}: {reason}", param, ctx)
         if _IN_GIT.fullmatch(value):
             return Typed(path, _in_git(value))

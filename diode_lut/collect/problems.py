@@ -212,6 +212,9 @@ def _misses(receipt: Receipt, path: Path, hardware: Hardware | None) -> list[Pro
 def _problem(fields: Any, where: str) -> Problem:
     if not isinstance(fields, dict):
         raise CollectError(f"{where}: expected an object with {', '.join(REQUIRED)}, found {_kind(fields)}")
+    unread = [name for name in ("b", "batch", "batch_size") if name in fields and "B" not in fields]
+    if unread:
+        raise CollectError(f"{where}.{unread[0]}: not read: the batch is B")
     missing = [key for key in REQUIRED if key not in fields]
     if missing:
         small = "; sizes are in capitals" if missing[0].lower() in fields else ""
@@ -242,7 +245,14 @@ def _kind(value: Any) -> str:
     return (
         "an empty list"
         if value == []
+        else f"one object: leave only its list {lists[0]}"
+        if (lists := _lists_in(value))
         else "one object: put it in []"
         if isinstance(value, dict)
         else type(value).__name__
     )
+
+
+def _lists_in(value: Any) -> list[str]:
+    """The fields of an object that are lists."""
+    return [name for name, each in value.items() if isinstance(each, list)] if isinstance(value, dict) else []

@@ -32,7 +32,7 @@ from diode_lut.domain.ops import (
     Domain,
     letters,
 )
-from diode_lut.domain.spelling import dtype_of, layout_of, number_of, op_of
+from diode_lut.domain.spelling import OPS_OF_LAYERS, dtype_of, layout_of, number_of, op_of
 from diode_lut.domain.variants import Scaling
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ class Problem(NamedTuple):
             ("epilogue", epilogue, tuple(EPILOGUES)),
         ):
             if value not in allowed:
-                raise ProblemError(f"{name}: {value!r} is not one of {_one_of(allowed)}")
+                layer = f" ({value} is {OPS_OF_LAYERS[value]})" if name == "op" and value in [*OPS_OF_LAYERS] else ""
+                raise ProblemError(f"{name}: {value!r} is not one of {_one_of(allowed)}{layer}")
         for name, size in zip(SIZE_FIELDS, (b, m, n, k, h, g, v), strict=True):
             if type(size) is not int or not 1 <= size <= MAX_SIZE:
                 raise ProblemError(f"{name}: {size!r} is not an integer from 1 to {MAX_SIZE}")

@@ -29,9 +29,25 @@ _SIZE = re.compile(r"(\d[\d_]{0,15})([km]?)", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
 
 
+OPS_OF_LAYERS = {
+    "gemm": "mm, or bmm with a batch",
+    "linear": "addmm, or mm without a bias",
+    "matmul": "mm, or bmm with a batch",
+    "nn.linear": "addmm, or mm without a bias",
+}
+"""What people call a GEMM, and the ops that Inductor makes of it."""
+
+_QUALIFIED = re.compile(r"(torch\.(ops\.)?)?(aten(\.|::))?_?")
+
+
 def op_of(text: str) -> str:
-    """``MM`` is ``mm``; what is no text, in a file, stays as it is."""
-    return text.casefold() if isinstance(text, str) else text
+    """``MM``, ``aten.mm`` and ``torch.mm`` are ``mm``, and ``torch._int_mm`` is ``int_mm``.
+
+    What is no text, in a file, stays as it is.
+    """
+    if not isinstance(text, str):
+        return text
+    return _QUALIFIED.sub("", text.casefold(), count=1).removesuffix(".default")
 
 
 def dtype_of(text: str | torch.dtype) -> str:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from diode_lut.domain.errors import SettingError
+from diode_lut.domain.errors import ProblemError, SettingError
 from diode_lut.domain.hardware import Hardware, detect_hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.runtime import recorder
@@ -57,11 +57,11 @@ def select(problem: Problem, *, hardware: Hardware | str | None = None) -> Decis
     """The decision for one problem on ``hardware``: by default the device that torch would use.
 
     A name stands for the hardware of the table that is called so, or that is for hardware called so. HardwareError if
-    there is none, or if torch finds no device.
+    there is none, or if torch finds no device; ProblemError if ``problem`` is no Problem.
     """
     settings = config.copy()
     selector = selector_for(_hardware(hardware, settings), settings, registered())
-    return selector.select(problem, Threshold.of(settings), padding=settings.pad)
+    return selector.select(_checked(problem), Threshold.of(settings), padding=settings.pad)
 
 
 def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
@@ -76,7 +76,7 @@ def explanation(problem: Problem, *, hardware: Hardware | str | None = None, fil
     """
     settings = config.copy()
     selector = _selector(hardware, file, settings)
-    return explanation_of(selector, problem, Threshold.of(settings), padding=settings.pad)
+    return explanation_of(selector, _checked(problem), Threshold.of(settings), padding=settings.pad)
 
 
 def explanation_over(
@@ -96,6 +96,12 @@ def _selector(hardware: Hardware | str | None, file: Path | None, settings: Sett
     called = isinstance(hardware, str) and mine.called(hardware)
     device = mine.hardware if called else _hardware(hardware, settings)
     return selector_with(opened, device, settings, registered())
+
+
+def _checked(problem: Problem) -> Problem:
+    if not isinstance(problem, Problem):
+        raise ProblemError(f"{problem!r} is not a Problem (diode_lut.Problem.of makes one)")
+    return problem
 
 
 def _hardware(hardware: Hardware | str | None, settings: Settings) -> Hardware:
