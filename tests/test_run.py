@@ -14,6 +14,7 @@ from typing import IO, NamedTuple
 
 import pytest
 
+from diode_lut.domain.errors import install_command
 from diode_lut.programs.launch import STARTUP
 from diode_lut.receipt.read import read_receipt
 from tests.commands import run, running, started
@@ -84,6 +85,7 @@ def test_the_exit_code_is_the_program_s(program: tuple[str, ...], code: int, err
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith(error)
     assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error:") or done.stderr.endswith(f"what diode_lut needs: {install_command()}\n")
 
 
 def test_a_program_is_not_started_in_vain(tmp_path: Path) -> None:
