@@ -236,6 +236,8 @@ def test_problems_in_python_are_spelled_as_people_do() -> None:
     assert Problem.of("BMM", "1k", 8, "8", dtype="bf16", layout="NT", b="4") == plain
     with pytest.raises(ProblemError, match=r"^n: '8x' is not a size"):
         Problem.of("mm", 8, "8x", 8, dtype="bf16", layout="NT")
+    scaled = Problem.of("scaled_mm", 16, 16, 16, dtype="fp8", layout="nt", variant="Row-BF16-fast")
+    assert scaled.variant == "row-bfloat16-fast"
     torch = pytest.importorskip("torch")
     assert Problem.of("bmm", 1024, 8, 8, dtype=torch.bfloat16, layout="nt", b=4) == plain
 
@@ -245,6 +247,13 @@ def test_no_size_has_thousands_of_digits(size: str) -> None:
     """Such text is refused as any other that is no size."""
     refused = call("explain", "mm", size, 8, 8, "--hardware", "H200")
     assert (refused.exit_code, "is not a size" in refused.stderr) == (2, True)
+
+
+def test_variants_are_spelled_as_people_do() -> None:
+    """The type in a variant may be a short name."""
+    explain = ("explain", "scaled_mm", 16, 16, 16, "--hardware", "H200", "--epilogue", "None", "--variant")
+    assert call(*explain, "row-bf16").stdout == call(*explain, "row-bfloat16").stdout
+    assert "scaled_mm row-bfloat16 16x16x16" in call(*explain, "Row-BF16").stdout
 
 
 def test_conditions_and_dynamic_sizes_are_spelled_as_people_do() -> None:

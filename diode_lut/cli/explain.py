@@ -11,16 +11,14 @@ import click
 
 from diode_lut.cli.output import say
 from diode_lut.cli.typed import TABLE, Typed
-from diode_lut.cli.values import DTYPE, LAYOUT, OP, SIZE, hardware_of
+from diode_lut.cli.values import DTYPE, EPILOGUE, LAYOUT, OP, SIZE, VARIANT, hardware_of
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.ops import (
     ALIGNS,
     ATTENTION,
     DOMAINS,
-    EPILOGUES,
     GROUPED,
     MAX_SIZE,
-    NAMED_VARIANTS,
     NO_EPILOGUE,
     NO_VARIANT,
     OP_SIZES,
@@ -77,7 +75,7 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
 )
 @click.option(
     "--epilogue",
-    type=click.Choice(tuple(EPILOGUES)),
+    type=EPILOGUE,
     default=NO_EPILOGUE,
     show_default=True,
     help="Class of the pointwise work that is fused behind the GEMM: light such as relu, medium such as silu or a "
@@ -85,7 +83,7 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
 )
 @click.option(
     "--variant",
-    type=click.Choice(NAMED_VARIANTS),
+    type=VARIANT,
     metavar="VARIANT",
     help="Of scaled_mm: what has a scale, the type of the result, and whether there is a bias and fast accumulation, "
     "such as row-bfloat16 or tensor-float16-bias-fast. Of attention: its mask and its modification of scores, such as "

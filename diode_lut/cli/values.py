@@ -12,8 +12,8 @@ import click
 from diode_lut.domain.errors import HardwareError, ProblemError
 from diode_lut.domain.gpus import KNOWN
 from diode_lut.domain.hardware import Hardware, detect_hardware, slug
-from diode_lut.domain.ops import DTYPES, LAYOUTS, MAX_SIZE, OPS
-from diode_lut.domain.spelling import OPS_OF_LAYERS, dtype_of, layout_of, op_of, size_of
+from diode_lut.domain.ops import DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NAMED_VARIANTS, OPS
+from diode_lut.domain.spelling import OPS_OF_LAYERS, dtype_of, layout_of, op_of, size_of, variant_of
 
 _ARCH = re.compile(r"sm_\d+\w*|gfx\w+|cpu-\w+")
 _NEW_HARDWARE = "NAME,ARCH,SMS, for example 'NVIDIA H200,sm_90,132'"
@@ -50,6 +50,8 @@ OP = _Op(OPS)
 ANY_OP = _Op((*OPS, ANY))
 DTYPE = _Spelled(DTYPES, dtype_of)
 LAYOUT = _Spelled(LAYOUTS, layout_of)
+VARIANT = _Spelled(NAMED_VARIANTS, variant_of)
+EPILOGUE = _Spelled(tuple(EPILOGUES), str.casefold)
 
 
 _SEVERAL = re.compile(r"\d+(x\d+)+")

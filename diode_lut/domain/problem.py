@@ -32,7 +32,7 @@ from diode_lut.domain.ops import (
     Domain,
     letters,
 )
-from diode_lut.domain.spelling import OPS_OF_LAYERS, dtype_of, layout_of, number_of, op_of
+from diode_lut.domain.spelling import OPS_OF_LAYERS, dtype_of, layout_of, number_of, op_of, variant_of
 from diode_lut.domain.variants import Scaling
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Problem(NamedTuple):
 
         Ops, types, layouts and sizes may be spelled as on the command line: ``bf16``, ``NT``, ``1k``.
         """
-        op, dtype, layout = op_of(op), dtype_of(dtype), layout_of(layout)
+        op, dtype, layout, variant = op_of(op), dtype_of(dtype), layout_of(layout), variant_of(variant)
         attention = op in ATTENTION
         sizes = (b, m, n, k, h, g, (k if attention else 1) if v is None else v)
         b, m, n, k, h, g, v = map(number_of, SIZE_FIELDS, sizes)

@@ -56,6 +56,11 @@ def dtype_of(text: str | torch.dtype) -> str:
     return _DTYPES.get(name, name)
 
 
+def variant_of(text: str) -> str:
+    """``row-bf16-fast`` is ``row-bfloat16-fast``; what is no text, in a file, stays as it is."""
+    return "-".join(map(dtype_of, text.split("-"))) if isinstance(text, str) else text
+
+
 def layout_of(text: str) -> str:
     """``NT`` is ``nt``; what is no text, in a file, stays as it is."""
     return text.casefold() if isinstance(text, str) else text
