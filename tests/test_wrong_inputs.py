@@ -284,6 +284,15 @@ def test_commands_that_need_torch_say_so(typed: str, directory: Path, monkeypatc
     assert (result.exit_code, result.stderr) == (2, f"error: {command} needs {missing}: {install_command('torch')}\n")
 
 
+def test_without_torch_the_hardware_has_to_be_named(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only torch knows this machine's device; the message has the option and the command that installs it."""
+    monkeypatch.chdir(directory)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = call("explain", "mm", 8, 8, 8)
+    remedy = f"name the hardware, or install torch: {install_command('torch')}"
+    assert (result.exit_code, result.stderr.endswith(f": {remedy}\n")) == (2, True)
+
+
 def test_every_command_is_tried() -> None:
     """No command is left out."""
     assert {typed.split()[0] for typed, _, _ in CASES} == set(COMMANDS)
