@@ -104,6 +104,7 @@ CASES = [
     ),
     ("explain mm 8 8 8 --hardware h300", 2, "error: h300: no table is for hardware of that name (tables: "),
     ("export inductor-table mine.json -o nodir/x.json", 2, "error: nodir/x.json: No such file or directory"),
+    ("export inductor-table mine.json -o x.json --problems modles", 2, "modles: no such file, and no shipped set (mod"),
     ("export t4 mine.json -o x.json", 1, "error: mine.json: a table, not a dataset"),
     ("fmt inverted.json", 1, "[512, 1] ends before it begins (allowed: [lowest, highest]) (correct it first)"),
     ("fmt cut.safetensors", 1, "error: cut.safetensors: a model, not a table (names of models end with .safetensors)"),

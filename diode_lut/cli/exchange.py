@@ -73,8 +73,9 @@ def import_command(
 @click.option(
     "--problems",
     type=FILE,
-    help="A list as collect takes it: export the table's answers for these problems.  [default: those with a row of "
-    "their own]",
+    metavar="SET|FILE",
+    help="A set or file as collect takes it: export the table's answers for these problems.  [default: those with a "
+    "row of their own]",
 )
 @click.option(
     "--dtype",
@@ -133,16 +134,13 @@ def _save_table(table: Table, output: Path) -> str:
 
 
 def _table_bytes(name: str, typed: Typed, problems: Typed | None, facts: Facts) -> tuple[bytes, Counter[str]]:
-    from diode_lut.collect.problems import read_problems
+    from diode_lut.cli.collect import problems_of
     from diode_lut.exchange import write_table
     from diode_lut.exchange.content import exact_problems
 
     table = read_whole_table(typed, "correct it first")
     left_out: Counter[str] = Counter()
-    if problems is None:
-        wanted = exact_problems(table, left_out)
-    else:
-        wanted = read_problems(problems.path, contents=problems.contents)
+    wanted = exact_problems(table, left_out) if problems is None else problems_of(problems, None)
     data, skipped = write_table(name, table, wanted, facts)
     return data, left_out + skipped
 
