@@ -90,6 +90,8 @@ def test_query_says_how_to_quote(expression: str, hint: str) -> None:
         ("entries[].{shape: m} | [?shape==`null`]", ""),
         ('entries[?dtype==`"bf16"`]', "note: no dtype is bf16 (did you mean bfloat16?)\n"),
         ("entries[?layout=='NT']", "note: no layout is NT (did you mean nt?)\n"),
+        ("entries[0].configs.template", "note: configs is a list: write configs[0].template\n"),
+        ("entries[].configs.template", "note: configs is a list: write configs[0].template\n"),
         ("entries[?layout=='row']", "note: no layout is row (there are nn, nt, tn)\n"),
         ("entries[?configs[0].template=='triton-mm']", "note: no template is triton-mm (did you mean triton_mm?)\n"),
         ("entries[?note=='x']", "note: the file has no field note\n"),

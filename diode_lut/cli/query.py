@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import Any
 
 import click
@@ -122,6 +123,18 @@ def _misplaced_fields(expression: dict[str, Any], document: Any) -> Iterator[str
                 yield f"note: {word} is a field of {parents[0]}: write {parents[0]}[0].{word}"
 
 
+def _lists_as_objects(expression: dict[str, Any], document: Any) -> Iterator[str]:
+    """A remark on each field whose value is a list, of which the expression wants a field."""
+    for node in _nodes(expression):
+        steps = node["children"] if node["type"] == "subexpression" else []
+        for step, wanted in pairwise(steps):
+            if step["type"] == wanted["type"] == "field":
+                name = step["value"]
+                values = [each[name] for each in _objects(document) if name in each]
+                if values and all(isinstance(value, list) for value in values):
+                    yield f"note: {name} is a list: write {name}[0].{wanted['value']}"
+
+
 def _misspelt_values(expression: dict[str, Any], document: Any) -> Iterator[str]:
     """A remark on each text that a field is compared with, and that it never is in the document."""
     for node in _nodes(expression):
@@ -229,7 +242,7 @@ def query_command(file: Typed, expression: str, form: str) -> None:
         reason = f"{' '.join(str(error).split())} ({_remedy(expression)})"
         raise click.BadParameter(reason, param_hint="JMESPATH") from error
     if found in (None, []):
-        for remarks in (_unknown_fields, _misplaced_fields, _misspelt_values):
+        for remarks in (_unknown_fields, _misplaced_fields, _lists_as_objects, _misspelt_values):
             for remark in remarks(compiled.parsed, document):
                 say(printable(remark), err=True)
     _FORMATS[form](found)
