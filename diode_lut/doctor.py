@@ -139,7 +139,7 @@ def environment() -> Iterator[Finding]:
 def _import() -> Finding:
     """Whether a program must import diode_lut: not with the variable that the line in diode_lut.pth reads."""
     value = os.environ.get("DIODE_LUT", "")
-    if value.lower() in ("", "0", "false"):
+    if value.lower() in ("", "0", "false", "no", "off"):
         text = "a program is served as soon as it imports diode_lut, under `run`, or with DIODE_LUT=1"
         return fine("import", f"{text}; other variables alone change nothing")
     if any(Path(directory, "diode_lut.pth").is_file() for directory in sys.path):

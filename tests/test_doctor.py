@@ -212,6 +212,7 @@ def test_process_and_environment_are_apart(cpu_table: Write, monkeypatch: pytest
     ("value", "installed", "line"),
     [
         ("0", True, "ok     import: a program is served as soon as it imports diode_lut, under `run`"),
+        ("off", True, "ok     import: a program is served as soon as it imports diode_lut, under `run`"),
         ("1", True, "ok     import: DIODE_LUT=1: programs of this Python are served without an import"),
         ("1", False, "wrong  import: DIODE_LUT=1 has no effect, because this Python has no diode_lut.pth"),
     ],

@@ -235,10 +235,11 @@ def test_another_sitecustomize_runs_too(tmp_path: Path) -> None:
 
 
 def test_nothing_happens_without_the_variable(tmp_path: Path) -> None:
-    """The line that is installed imports the package if ``DIODE_LUT`` is set and not 0, and else nothing."""
+    """The line that is installed imports the package if ``DIODE_LUT`` is set, and not to 0 or its like."""
     pth = (ROOT / "diode_lut" / "startup" / "diode_lut.pth").read_text()
     (tmp_path / "diode_lut.pth").write_text(f"{ROOT}\n{pth}")
     program = f"import site, sys; site.addsitedir({str(tmp_path)!r}); print('diode_lut' in sys.modules)"
-    for value, armed in (("", "False"), ("0", "False"), ("False", "False"), ("1", "True"), ("yes", "True")):
-        with started(sys.executable, "-I", "-c", program, cwd=tmp_path, DIODE_LUT=value) as process:
+    off = dict.fromkeys(("", "0", "False", "no", "off"), "False")
+    for value, armed in {**off, "1": "True", "yes": "True"}.items():
+        with started(sys.executable, "-IS", "-c", program, cwd=tmp_path, DIODE_LUT=value) as process:
             assert process.communicate() == (f"{armed}\n", "")

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from diode_lut.domain.errors import HardwareError, ProblemError
-from diode_lut.domain.gpus import KNOWN
+from diode_lut.domain.gpus import KNOWN, gpus_of
 from diode_lut.domain.hardware import Hardware, detect_hardware, slug
 from diode_lut.domain.ops import DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NAMED_VARIANTS, OPS
 from diode_lut.domain.spelling import OPS_OF_LAYERS, dtype_of, layout_of, op_of, size_of, variant_of
@@ -151,7 +151,7 @@ def _meant(name: str) -> str:
     """The well-known GPUs that a name may stand for: of an architecture, or those with similar names."""
     if slug(name) in ("", "gpu", "nvidia", "amd"):
         return "; cuda is the GPU of this machine, on AMD as well"
-    of_arch = [gpu.aliases[0] for gpu in KNOWN if gpu.arch == name]
+    of_arch = gpus_of(name)
     if of_arch:
         return f"; {name} is an architecture, of {', '.join(of_arch)}"
     names = {slug(alias): alias for gpu in KNOWN for alias in (gpu.name, *gpu.aliases)}

@@ -55,6 +55,11 @@ def known_gpu(name: str) -> Hardware | None:
     return next((gpu for gpu in KNOWN if wanted in map(_closed, (gpu.name, *gpu.aliases))), None)
 
 
+def gpus_of(arch: str) -> list[str]:
+    """The short names of the well-known GPUs of an architecture."""
+    return [gpu.aliases[0] for gpu in KNOWN if gpu.arch == arch]
+
+
 def _closed(name: str) -> str:
     return slug(name).replace("-", "")
 

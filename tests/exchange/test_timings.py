@@ -225,6 +225,8 @@ def test_tunableops_results(tmp_path: Path) -> None:
         ("bmm 4x64x96x128 float32 tn align 16", 500000),
         ("mm 8x8x9 float16 nt align 2", 500000),
     ]
+    with pytest.raises(ExchangeError, match=r"is of .gfx942.*, such as MI300X, MI325X: give --hardware"):
+        read("tunableop", tmp_path / "t.csv", Facts())
     assert content.header.torch == "2.9.1"
     assert skipped == {"GEMMs without a time": 1, "operation ScaledGemmTunableOp_Float8": 1}
     (tmp_path / "x.csv").write_text("a,b\n")
