@@ -149,6 +149,11 @@ CASES = [
     ("query mine.json 'SELECT * FROM entries'", 2, "(jmespath.org describes the language)"),
     ("run -- 'python train.py'", 127, "no such program; a program and its arguments are separate words: leave out"),
     ("run -- OMP_NUM_THREADS=1 python train.py", 127, "no such program; set variables before diode-lut, or start the"),
+    (
+        "tune --table H200 -- python train.py",
+        2,
+        "--table H200: is built, so it is a file and no name, such as H200.json",
+    ),
     ("tune --table mine.msgpack -- python train.py", 2, "mine.msgpack: a table is JSON, so the name ends with .json"),
     ("tune --budget 0 -- python train.py", 2, "'0' is not a time above zero"),
     ("unset mine.json bmm", 1, "error: mine.json: no row has the key bmm"),

@@ -87,6 +87,8 @@ def tune_command(
     The program then runs again with the table, and a summary says what is answered now. If tune is interrupted, give
     the same command again: it continues where it stopped. The exit code is the program's.
     """
+    if table is not None and not table.suffix and not table.exists():
+        raise click.UsageError(f"--table {table}: is built, so it is a file and no name, such as {table}.json")
     require_installed_torch("tune")
     require_answers("user")
     from diode_lut.programs.tune import Order, tune
