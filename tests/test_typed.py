@@ -138,6 +138,16 @@ def test_datasets_go_through_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.msgpack", "p.msgpack.zst"]
 
 
+def test_tables_are_explained_through_a_pipe(table_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``explain --table -`` answers as the table does as a file, also for its own hardware by name."""
+    path = table_file("x.json", ROW)
+    monkeypatch.chdir(path.parent)
+    explain = ("explain", "mm", 8, 8, 8, "--hardware", "H200", "--table")
+    text = call(*explain, "x.json").stdout
+    assert "x.json" in text
+    assert piped(path.read_text(), *explain, "-").stdout == text.replace("x.json:7", "<stdin>")
+
+
 def test_solutions_come_through_a_pipe(tmp_path: Path) -> None:
     """A max-autotune solution of torch-diode on standard input is the baseline that it is as a file."""
     synthetic.write(tmp_path / "d.msgpack", 3)

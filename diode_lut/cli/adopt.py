@@ -171,7 +171,7 @@ def verify_command(
     from diode_lut.adopt.verify import comparable, sample_of, verify
 
     found = detect_hardware(device)
-    table = open_table(table_file.file if table_file else _table_for(found))
+    table = open_table(table_file.path, table_file.contents) if table_file else open_table(_table_for(found))
     _require_comparable(table, found)
     drift = verify(
         table,

@@ -28,7 +28,9 @@ from diode_lut.domain.problem import Problem
 from diode_lut.domain.spelling import size_of
 
 if TYPE_CHECKING:
+    from diode_lut.model.ranking import Model
     from diode_lut.selection.samples import Axis
+    from diode_lut.table import Table
 
 
 class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic in some releases of click
@@ -160,7 +162,7 @@ def explain_command(
         g=g,
         v=v,
     )
-    file = None if table is None else table.file
+    first = None if table is None else _opened(table)
     if dynamic is not None:
         if op in (*ATTENTION, *GROUPED):
             reason = f"where sizes of {op} may change, Inductor decides alone"
@@ -168,13 +170,20 @@ def explain_command(
         if dynamic.fields[0] not in OP_SIZES[op]:
             raise click.BadParameter(f"{op} has no size {dynamic.fields[0]}", param_hint="--dynamic")
         with _registered(chooser):
-            over = api.explanation_over(problem, dynamic, hardware=device, file=file)
+            over = api.explanation_over(problem, dynamic, hardware=device, first=first)
         say(str(over))
         ctx.exit(0 if over.parts or over.whole.configs else 1)
     with _registered(chooser):
-        explanation = api.explanation(problem, hardware=device, file=file)
+        explanation = api.explanation(problem, hardware=device, first=first)
     say(str(explanation))
     ctx.exit(0 if explanation.decision.configs else 1)
+
+
+def _opened(table: Typed) -> Table | Model:
+    """The table or model; a model has to be in a file."""
+    from diode_lut.selection.catalog import open_file, open_table
+
+    return open_file(table.path) if table.contents is None else open_table(table.path, table.contents)
 
 
 def _registered(chooser: str | None) -> AbstractContextManager[object]:

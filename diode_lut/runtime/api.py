@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diode_lut.domain.errors import ProblemError, SettingError
 from diode_lut.domain.hardware import Hardware, detect_hardware
@@ -27,6 +26,10 @@ from diode_lut.selection.samples import Axis
 from diode_lut.selection.selector import Decision, Selector
 from diode_lut.selection.sources import Threshold
 from diode_lut.settings import Settings, config
+
+if TYPE_CHECKING:
+    from diode_lut.model.ranking import Model
+    from diode_lut.table import Table
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -69,33 +72,32 @@ def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
     return str(explanation(problem, hardware=hardware))
 
 
-def explanation(problem: Problem, *, hardware: Hardware | str | None = None, file: Path | None = None) -> Explanation:
-    """What ``explain`` says, in its parts; of the user's own tables and models, the one in ``file`` comes first.
-
-    TableError or ModelError if that file is invalid.
-    """
+def explanation(
+    problem: Problem, *, hardware: Hardware | str | None = None, first: Table | Model | None = None
+) -> Explanation:
+    """What ``explain`` says, in its parts; ``first`` is asked before the user's own tables, or models."""
     settings = config.copy()
-    selector = _selector(hardware, file, settings)
+    selector = _selector(hardware, first, settings)
     return explanation_of(selector, _checked(problem), Threshold.of(settings), padding=settings.pad)
 
 
 def explanation_over(
-    problem: Problem, axis: Axis, *, hardware: Hardware | str | None = None, file: Path | None = None
+    problem: Problem, axis: Axis, *, hardware: Hardware | str | None = None, first: Table | Model | None = None
 ) -> OverSizes:
     """What a problem gets whose sizes along an axis may change; the other arguments are those of ``explanation``."""
     settings = config.copy()
-    selector, most = _selector(hardware, file, settings), settings.dynamic_kernels
+    selector, most = _selector(hardware, first, settings), settings.dynamic_kernels
     return explain_over(selector, problem, axis, Threshold.of(settings), most, padding=settings.pad)
 
 
-def _selector(hardware: Hardware | str | None, file: Path | None, settings: Settings) -> Selector:
-    if file is None:
+def _selector(hardware: Hardware | str | None, first: Table | Model | None, settings: Settings) -> Selector:
+    if first is None:
         return selector_for(_hardware(hardware, settings), settings, registered())
-    opened = open_file(file)
-    mine = TableFile(file, opened.hardware, shipped=False)
+    assert first.path is not None
+    mine = TableFile(first.path, first.hardware, shipped=False)
     called = isinstance(hardware, str) and mine.called(hardware)
     device = mine.hardware if called else _hardware(hardware, settings)
-    return selector_with(opened, device, settings, registered())
+    return selector_with(first, device, settings, registered())
 
 
 def _checked(problem: Problem) -> Problem:
