@@ -61,7 +61,7 @@ __all__ = ["__version__", "config", *_EXPORTS]
 
 def __getattr__(name: str) -> Any:
     if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     value = globals()[name] = getattr(import_module(_EXPORTS[name]), name)
     return value
 

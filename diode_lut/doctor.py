@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 from diode_lut.domain.errors import BROKEN_IMPORT, ModelError, TableError, install_command
@@ -129,10 +130,22 @@ def own_settings() -> Iterator[Finding]:
 
 def environment() -> Iterator[Finding]:
     """Check what a program gets from the environment: settings, variables that have no effect, and threads."""
-    yield fine("import", "a program is served as soon as it imports diode_lut; variables alone change nothing")
+    yield _import()
     yield from _variables()
     if sys.modules.get("torch") is not None:
         yield from _threads()
+
+
+def _import() -> Finding:
+    """Whether a program must import diode_lut: not with the variable that the line in diode_lut.pth reads."""
+    value = os.environ.get("DIODE_LUT", "")
+    if value.lower() in ("", "0", "false", "no", "off"):
+        text = "a program is served as soon as it imports diode_lut, under `run`, or with DIODE_LUT=1"
+        return fine("import", f"{text}; other variables alone change nothing")
+    if any(Path(directory, "diode_lut.pth").is_file() for directory in sys.path):
+        return fine("import", f"DIODE_LUT={value}: programs of this Python are served without an import")
+    remedy = "install diode_lut with pip, or start the program with: python -m diode_lut run -- PROGRAM"
+    return wrong("import", f"DIODE_LUT={value} has no effect, because this Python has no diode_lut.pth", remedy)
 
 
 def _threads() -> Iterator[Finding]:
@@ -177,7 +190,10 @@ def _answering(hardware: Hardware, main: Hardware) -> Iterator[Finding]:
         yield fine("answers", f"{tier_name}: {name}, {source.description()}")
     reasons = "; ".join(f"{tier.name}: {reason}" for tier in tiers for reason in tier.left_out)
     if not sources and hardware == main:
-        remedy = "measure on this machine: python -m diode_lut collect --help, then build, then set DIODE_LUT_TABLES"
+        remedy = (
+            "build a table of your program's GEMMs: python -m diode_lut tune -- PROGRAM; or one for many models: "
+            "python -m diode_lut adopt --help"
+        )
         yield wrong("answers", f"no table and no model is for this machine: {reasons}", remedy)
     elif reasons:
         yield note("answers", reasons)

@@ -216,7 +216,11 @@ def _no_such_variable(variable: str) -> str:
 
 def _checked(name: str, value: Any) -> Any:
     if name not in _SETTINGS:
-        raise SettingError(f"diode_lut.config.{name}: there is no such setting (settings: {', '.join(_SETTINGS)})")
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, _SETTINGS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"settings: {', '.join(_SETTINGS)}"
+        raise SettingError(f"diode_lut.config.{name}: there is no such setting ({hint})")
     allowed, _ = _SETTINGS[name]
     try:
         return allowed.check(value)

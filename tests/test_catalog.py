@@ -74,7 +74,7 @@ def test_a_file_wins_over_a_name(shipped: Path, table_file: Write, monkeypatch: 
 def test_unknown_name(shipped: Path, table_file: Write) -> None:
     """What is neither a file nor a name is an error that lists the names, and counts as unreadable."""
     table_file("tables/nvidia-h200.json", ATEN)
-    with pytest.raises(TableError, match=r"^h300: no such file, and no shipped .* \(shipped: nvidia-h200\)") as raised:
+    with pytest.raises(TableError, match=r"^h300: no such file, and no table .* \(shipped: nvidia-h200\)") as raised:
         find_path("h300")
     assert isinstance(raised.value.__cause__, OSError)
     with pytest.raises(HardwareError, match=r"h300: no table is for .* \(tables: nvidia-h200\)"):
@@ -272,6 +272,25 @@ def test_the_user_s_directory_of_tables_is_found(
     before = Selector(H200, tiers_for(H200, ())).digest
     own.unlink()
     assert Selector(H200, tiers_for(H200, ())).digest != before
+
+
+def test_a_table_of_this_cpu_with_other_threads_is_named(
+    shipped: Path, table_file: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of tables in the user's directory, one for another number of threads is a warning, unless another one fits."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "config" / "diode_lut").mkdir(parents=True)
+    of_cpu = {"name": "A CPU", "arch": "cpu-avx2", "sm_count": 8}
+    path = table_file("config/diode_lut/tables/eight.json", ATEN, hardware=of_cpu)
+    table_file("config/diode_lut/tables/other.json", ATEN, hardware={**of_cpu, "name": "B"})
+    two = Hardware("A CPU", "cpu-avx2", 2)
+    tier, *_ = tiers_for(two, ())
+    (reason,) = tier.left_out
+    assert reason.startswith(f"left out: {path}: is for A CPU (cpu-avx2, 8 threads): PyTorch has 2 threads, not 8")
+    assert caplog.messages == [f"table {reason}"]
+    table_file("config/diode_lut/tables/two.json", ATEN, hardware={**of_cpu, "sm_count": 2})
+    assert tiers_for(two, ())[0].left_out == ()
+    assert tiers_for(H200, ())[0].left_out == ("no table of the user's own",)
 
 
 def test_the_user_s_directory_is_below_home(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,9 +71,8 @@ def test_no_table_for_this_machine(cpu_table: Write) -> None:
         "answers: no table and no model is for this machine: user: no table of the user's own; "
         "device: no shipped table is"
     )
-    assert found["to"] == [
-        "do: measure on this machine: python -m diode_lut collect --help, then build, then set DIODE_LUT_TABLES"
-    ]
+    (remedy,) = found["to"]
+    assert remedy.startswith("do: build a table of your program's GEMMs: python -m diode_lut tune -- PROGRAM; or")
 
 
 def test_tables_of_no_use(cpu_table: Write, table_file: Write) -> None:
@@ -81,7 +80,7 @@ def test_tables_of_no_use(cpu_table: Write, table_file: Write) -> None:
     partly, other = cpu_table("partly.json", ROW, BAD), table_file("h200.json", ROW)
     code, found = findings([partly, "missing.json", other])
     assert code == 1
-    assert [text.partition(", and no shipped")[0] for text in found["wrong"]] == [
+    assert [text.partition(", and no table")[0] for text in found["wrong"]] == [
         f"tables: {partly}: 1 of its rows cannot be used",
         "tables: missing.json: no such file",
         f"tables: {other} is for NVIDIA H200 (sm_90, 132 SMs), which this machine does not have: PyTorch sees no GPU",
@@ -207,6 +206,30 @@ def test_process_and_environment_are_apart(cpu_table: Write, monkeypatch: pytest
     assert "note   settings: top_k=3, set by DIODE_LUT_TOP_K (default: 1)" in there
     assert "ok     import: a program is served as soon as it imports diode_lut" in there
     assert "note   threads: OMP_NUM_THREADS=1" in there
+
+
+@pytest.mark.parametrize(
+    ("value", "installed", "line"),
+    [
+        ("0", True, "ok     import: a program is served as soon as it imports diode_lut, under `run`"),
+        ("off", True, "ok     import: a program is served as soon as it imports diode_lut, under `run`"),
+        ("1", True, "ok     import: DIODE_LUT=1: programs of this Python are served without an import"),
+        ("1", False, "wrong  import: DIODE_LUT=1 has no effect, because this Python has no diode_lut.pth"),
+    ],
+)
+def test_the_variable_that_arms_programs(
+    value: str, installed: bool, line: str, cpu_table: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has an effect only where the installation has put its file, and doctor knows whether it has."""
+    monkeypatch.setenv("DIODE_LUT", value)
+    others = [each for each in sys.path if not Path(each, "diode_lut.pth").exists()]
+    monkeypatch.setattr(sys, "path", [*others, str(tmp_path)])
+    if installed:
+        (tmp_path / "diode_lut.pth").touch()
+    with diode_lut.config.patch(tables=(cpu_table("mine.json", ROW),)):
+        result = call("doctor")
+    assert line in result.output
+    assert result.exit_code == (0 if line.startswith("ok") else 1)
 
 
 def test_a_function_is_checked(cpu_table: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,10 +53,16 @@ def test_only_formats_that_a_command_takes_are_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "remedy"), [("colect", "did you mean collect?"), ("xyzzy", "--help lists all commands")]
+    ("typed", "remedy"),
+    [
+        ("colect", "did you mean collect?"),
+        ("lookup", "did you mean explain?"),
+        ("help", "did you mean --help, alone or behind a command?"),
+        ("xyzzy", "--help lists all commands"),
+    ],
 )
 def test_a_misspelt_command_gets_the_nearest(typed: str, remedy: str) -> None:
-    """The message has the command that was probably meant, or where to look."""
+    """The message has the command that was probably meant, by its name or by what it does, or where to look."""
     result = call(typed)
     assert (result.exit_code, f"no such command: {typed} ({remedy})" in result.stderr) == (2, True)
 
@@ -82,10 +88,18 @@ def test_query_says_how_to_quote(expression: str, hint: str) -> None:
         ("entries[?configs[0].tempate=='aten']", "note: the file has no field tempate (did you mean template?)\n"),
         ("entries[?template=='aten']", "note: template is a field of configs: write configs[0].template\n"),
         ("entries[].{shape: m} | [?shape==`null`]", ""),
+        ('entries[?dtype==`"bf16"`]', "note: no dtype is bf16 (did you mean bfloat16?)\n"),
+        ("entries[?layout=='NT']", "note: no layout is NT (did you mean nt?)\n"),
+        ("entries[0].configs.template", "note: configs is a list: write configs[0].template\n"),
+        ("entries[].configs.template", "note: configs is a list: write configs[0].template\n"),
+        ("entries[?layout=='row']", "note: no layout is row (there are nn, nt, tn)\n"),
+        ("entries[?configs[0].template=='triton-mm']", "note: no template is triton-mm (did you mean triton_mm?)\n"),
+        ("entries[?note=='x']", "note: the file has no field note\n"),
+        ("entries[?op=='bmm' && m[1] < `0`]", ""),
     ],
 )
 def test_query_says_why_it_finds_nothing(expression: str, note: str) -> None:
-    """A field that is not in the file is named where nothing is found, and that is no error."""
+    """A field or a value that is not in the file is named where nothing is found, and that is no error."""
     result = call("query", "nvidia-h200", expression)
     assert (result.exit_code, result.stderr) == (0, note)
 

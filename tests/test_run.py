@@ -14,6 +14,7 @@ from typing import IO, NamedTuple
 
 import pytest
 
+from diode_lut.domain.errors import install_command
 from diode_lut.programs.launch import STARTUP
 from diode_lut.receipt.read import read_receipt
 from tests.commands import run, running, started
@@ -84,6 +85,7 @@ def test_the_exit_code_is_the_program_s(program: tuple[str, ...], code: int, err
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith(error)
     assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error:") or done.stderr.endswith(f"what diode_lut needs: {install_command()}\n")
 
 
 def test_a_program_is_not_started_in_vain(tmp_path: Path) -> None:
@@ -233,10 +235,11 @@ def test_another_sitecustomize_runs_too(tmp_path: Path) -> None:
 
 
 def test_nothing_happens_without_the_variable(tmp_path: Path) -> None:
-    """The line that is installed imports the package if ``DIODE_LUT`` is set and not 0, and else nothing."""
+    """The line that is installed imports the package if ``DIODE_LUT`` is set, and not to 0 or its like."""
     pth = (ROOT / "diode_lut" / "startup" / "diode_lut.pth").read_text()
     (tmp_path / "diode_lut.pth").write_text(f"{ROOT}\n{pth}")
     program = f"import site, sys; site.addsitedir({str(tmp_path)!r}); print('diode_lut' in sys.modules)"
-    for value, armed in (("", "False"), ("0", "False"), ("False", "False"), ("1", "True"), ("yes", "True")):
-        with started(sys.executable, "-I", "-c", program, cwd=tmp_path, DIODE_LUT=value) as process:
+    off = dict.fromkeys(("", "0", "False", "no", "off"), "False")
+    for value, armed in {**off, "1": "True", "yes": "True"}.items():
+        with started(sys.executable, "-IS", "-c", program, cwd=tmp_path, DIODE_LUT=value) as process:
             assert process.communicate() == (f"{armed}\n", "")

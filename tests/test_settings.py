@@ -120,10 +120,12 @@ def test_wrong_value(name: str, value: Any, allowed: str) -> None:
 
 
 def test_unknown_name() -> None:
-    """A misspelt setting is an error that lists the real ones."""
+    """A misspelt setting is an error that names the one that is meant, or all."""
     settings = Settings({})
-    with pytest.raises(SettingError, match=r"polcy: there is no such setting .*policy, default_mode"):
+    with pytest.raises(SettingError, match=r"polcy: there is no such setting \(did you mean policy\?\)"):
         settings.polcy = "off"
+    with pytest.raises(SettingError, match=r"xyzzy: there is no such setting \(settings: policy, default_mode, "):
+        settings.xyzzy = "off"
     with pytest.raises(SettingError, match="polcy"), settings.patch(polcy="off"):
         pass
 

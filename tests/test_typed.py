@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import diode_lut
 from diode_lut.cli import main
 from diode_lut.cli.values import hardware_of
 from diode_lut.collect.problems import read_problems
 from diode_lut.dataset import read_dataset
-from diode_lut.domain.errors import HardwareError
+from diode_lut.domain.errors import CollectError, HardwareError, ProblemError
 from diode_lut.domain.gpus import KNOWN, known_gpu
 from diode_lut.domain.hardware import Hardware, slug
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import architecture
+from diode_lut.model.training_set import parse_family
 from diode_lut.table import read_table
 from tests.commands import call
 from tests.distill import synthetic
@@ -63,8 +65,24 @@ def test_a_misspelt_name_gets_the_nearest() -> None:
     """The message has the known names, and the one that was probably meant."""
     result = call("show", "nvidia-h20")
     assert result.exit_code == 2
-    assert "no shipped table of that name" in result.stderr
+    assert "no table of that name" in result.stderr
     assert "(did you mean nvidia-h200?)" in result.stderr
+
+
+def test_tables_of_ones_own_have_names(table_file: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name that ``tables`` prints for one of them is read and changed; if a shipped one has it, that is meant."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "config" / "diode_lut").mkdir(parents=True)
+    own = table_file(
+        "config/diode_lut/tables/amd-x-8.json", ROW, hardware={"name": "X", "arch": "cpu-avx2", "sm_count": 8}
+    )
+    table_file("config/diode_lut/tables/nvidia-h200.json", ROW)
+    assert "amd-x-8  X (cpu-avx2, 8 threads)" in call("tables").stdout
+    assert call("show", "amd-x-8").stdout == call("show", own).stdout
+    assert call("set", "amd-x-8", "bmm", "--config", "aten", "--note", "x").exit_code == 0
+    assert "bmm" in own.read_text()
+    assert "a shipped table" in call("fmt", "nvidia-h200").stderr
+    assert "; your own: amd-x-8, nvidia-h200) (did you mean amd-x-8?)" in call("show", "amd-x-9").stderr
 
 
 @pytest.mark.parametrize("command", ["fmt nvidia-h200", "set nvidia-h200 mm --m 3 --config aten --note x"])
@@ -104,6 +122,64 @@ def test_timings_come_through_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(built.stdout)
     figures = piped(data, "evaluate", tmp_path / "t.json", "-", "--json", "-")
     assert json.loads(figures.stdout)["rows"] == len(json.loads(built.stdout)["entries"])
+
+
+def test_datasets_go_through_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``pack`` and ``import`` write a dataset to standard output, and it is what they write to a file."""
+    monkeypatch.chdir(tmp_path)
+    data = synthetic.write(tmp_path / "d.msgpack", 20).read_bytes()
+    assert call("pack", "d.msgpack", "-o", "p.msgpack.zst").exit_code == 0
+    packed = piped(data, "pack", "-", "-o", "-")
+    assert packed.stdout_bytes == Path("p.msgpack.zst").read_bytes()
+    assert "20 problems" in packed.stderr
+    results = "Validator,PT_VERSION,2.9.0\nGemmTunableOp_Half_NN,nn_64_64_64,Default,0.02\n"
+    imported = piped(results, "import", "tunableop", "-", "-o", "-", "--hardware", "H200")
+    assert piped(imported.stdout_bytes, "query", "-", "length(records)").stdout == "1\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.msgpack", "p.msgpack.zst"]
+
+
+def test_tables_are_explained_through_a_pipe(table_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``explain --table -`` answers as the table does as a file, also for its own hardware by name."""
+    path = table_file("x.json", ROW)
+    monkeypatch.chdir(path.parent)
+    explain = ("explain", "mm", 8, 8, 8, "--hardware", "H200", "--table")
+    text = call(*explain, "x.json").stdout
+    assert "x.json" in text
+    assert piped(path.read_text(), *explain, "-").stdout == text.replace("x.json:7", "<stdin>")
+
+
+def test_solutions_come_through_a_pipe(tmp_path: Path) -> None:
+    """A max-autotune solution of torch-diode on standard input is the baseline that it is as a file."""
+    synthetic.write(tmp_path / "d.msgpack", 3)
+    config = {"block_m": 32, "block_n": 64, "block_k": 64, "group_m": 8, "num_stages": 4, "num_warps": 4}
+    (tmp_path / "s.json").write_text(json.dumps({"config": [config]}))
+    evaluate = ("evaluate", "H200", tmp_path / "d.msgpack", "--json", "-", "--against")
+    evaluated = json.loads(call(*evaluate, tmp_path / "s.json").stdout)
+    through_a_pipe = json.loads(piped((tmp_path / "s.json").read_text(), *evaluate, "-").stdout)
+    assert evaluated.pop("against") == "s.json"
+    assert through_a_pipe.pop("against") == "<stdin>"
+    assert through_a_pipe == evaluated
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "collect --random 1 -o -",
+        "run --receipt - -- true",
+        "tune --table - -- true",
+        "compare -o - -- true",
+        "distill d.msgpack -o -",
+        "evaluate H200 d.msgpack --picture -",
+        "verify H200 -o -",
+        "adopt --budget 1 -o -",
+    ],
+)
+def test_what_cannot_be_standard_output_is_refused(typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file or directory called ``-`` is made where somebody means standard output."""
+    monkeypatch.chdir(tmp_path)
+    result = call(*typed.split())
+    assert (result.exit_code, "standard output (-) is not possible here: give a name" in result.stderr) == (2, True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_datasets_are_shown_and_queried(tmp_path: Path) -> None:
@@ -151,23 +227,92 @@ def test_types_layouts_and_sizes_are_spelled_as_people_do(table_file: Write) -> 
 
 
 def test_problem_files_are_spelled_as_people_do(tmp_path: Path) -> None:
-    """A problem file may say ``bf16`` and ``NT`` as well."""
+    """A problem file may say ``MM``, ``bf16``, ``NT`` and ``"1k"`` as well."""
     path = tmp_path / "p.json"
-    path.write_text('[{"op": "mm", "B": 1, "M": 8, "N": 8, "K": 8, "dtype": "bf16", "layout": "NT"}]')
-    assert read_problems(path) == [Problem.of("mm", 8, 8, 8, dtype="bfloat16", layout="nt")]
+    sizes = {"M": "1k", "N": 8, "K": 8}
+    path.write_text(
+        json.dumps([{"op": "MM", "dtype": "bf16", "layout": "NT", **sizes}, {"op": "Addmm", "dtype": "half", **sizes}])
+    )
+    mm = Problem.of("mm", 1024, 8, 8, dtype="bfloat16", layout="nt")
+    assert read_problems(path) == [mm, Problem.of("addmm", 1024, 8, 8, dtype="float16", layout="nn")]
+    path.write_text(path.read_text().replace("1k", "1x"))
+    with pytest.raises(CollectError, match=r"p.json: \[0\].m: '1x' is not a size"):
+        read_problems(path)
+
+
+def test_problems_in_python_are_spelled_as_people_do() -> None:
+    """``Problem.of`` takes the spellings of the command line, torch's types, and sizes as text."""
+    plain = Problem.of("bmm", 1024, 8, 8, dtype="bfloat16", layout="nt", b=4)
+    assert Problem.of("BMM", "1k", 8, "8", dtype="bf16", layout="NT", b="4") == plain
+    with pytest.raises(ProblemError, match=r"^n: '8x' is not a size"):
+        Problem.of("mm", 8, "8x", 8, dtype="bf16", layout="NT")
+    scaled = Problem.of("scaled_mm", 16, 16, 16, dtype="fp8", layout="nt", variant="Row-BF16-fast")
+    assert scaled.variant == "row-bfloat16-fast"
+    torch = pytest.importorskip("torch")
+    assert Problem.of("bmm", 1024, 8, 8, dtype=torch.bfloat16, layout="nt", b=4) == plain
+
+
+@pytest.mark.parametrize("size", ["9" * 5000, "1" + "_" * 5000])
+def test_no_size_has_thousands_of_digits(size: str) -> None:
+    """Such text is refused as any other that is no size."""
+    refused = call("explain", "mm", size, 8, 8, "--hardware", "H200")
+    assert (refused.exit_code, "is not a size" in refused.stderr) == (2, True)
+
+
+def test_variants_are_spelled_as_people_do() -> None:
+    """The type in a variant may be a short name."""
+    explain = ("explain", "scaled_mm", 16, 16, 16, "--hardware", "H200", "--epilogue", "None", "--variant")
+    assert call(*explain, "row-bf16").stdout == call(*explain, "row-bfloat16").stdout
+    assert "scaled_mm row-bfloat16 16x16x16" in call(*explain, "Row-BF16").stdout
+
+
+def test_conditions_and_dynamic_sizes_are_spelled_as_people_do() -> None:
+    """``--leave-out`` and ``--dynamic`` take the same spellings as arguments do."""
+    assert parse_family("OP=MM,dtype=bf16,layout=NT,m=1:1k") == parse_family("op=mm,dtype=bfloat16,layout=nt,m=1:1024")
+    text, short = (
+        call("explain", "mm", 8, 8, 8, "--dynamic", each, "--hardware", "H200") for each in ("m=1:8192", "M=1:8k")
+    )
+    assert text.exit_code == 0
+    assert short.stdout == text.stdout
+
+
+def test_shape_sets_are_spelled_as_people_do(tmp_path: Path) -> None:
+    """The types of torch-diode's shape sets may have torch's names, or short ones."""
+    shape = {"B": 1, "M": 8, "N": 8, "K": 8} | dict.fromkeys(("M_dtype", "K_dtype", "out_dtype"), "torch.float16")
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps({"shapes": [shape, {**shape, "M": 16, "M_dtype": "fp16"}]}))
+    assert [problem.dtype for problem in read_problems(path)] == ["float16", "float16"]
+
+
+@pytest.mark.parametrize("name", ["aten.mm", "aten::mm", "torch.mm", "torch.ops.aten.mm.default", "MM"])
+def test_ops_are_spelled_as_pytorch_prints_them(name: str) -> None:
+    """Names with the library before them, or the underscore of private functions, are those of ops."""
+    assert Problem.of(name, 8, 8, 8, dtype="bf16", layout="nn").op == "mm"
+    assert Problem.of("torch._int_mm", 32, 32, 32, dtype="i8", layout="nt").op == "int_mm"
+
+
+def test_what_is_no_problem_is_refused() -> None:
+    """The message says what makes one; names of functions that are nearly right get the right one."""
+    for function in (diode_lut.select, diode_lut.explain):
+        with pytest.raises(ProblemError, match=r"'mm 8 8 8' is not a Problem \(diode_lut.Problem.of makes one\)"):
+            function("mm 8 8 8", hardware="H200")  # type: ignore[operator]
+    with pytest.raises(AttributeError) as raised:
+        diode_lut.regster_table  # noqa: B018
+    assert (raised.value.name, raised.value.obj) == ("regster_table", diode_lut)
 
 
 def test_known_gpus_need_no_description(tmp_path: Path) -> None:
     """The name of a well-known GPU says its architecture and multiprocessors, with the names that drivers give it."""
     assert hardware_of("a100").same_device(Hardware("NVIDIA A100-SXM4-40GB", "sm_80", 108))
-    assert hardware_of("h100-pcie") == known_gpu("NVIDIA H100 PCIe")
+    assert hardware_of("h100-pcie") == hardware_of("H100PCIe") == known_gpu("NVIDIA H100 PCIe")
+    assert hardware_of("rtx4090") == hardware_of("RTX 4090")
     with pytest.raises(HardwareError, match="x100: no table is for hardware of that name"):
         hardware_of("x100")
 
 
 def test_known_gpus_have_one_meaning() -> None:
     """No two known GPUs share a name, and all of their architectures are known or AMD's."""
-    names = [slug(name) for gpu in KNOWN for name in {slug(each) for each in (gpu.name, *gpu.aliases)}]
+    names = [name for gpu in KNOWN for name in {slug(each).replace("-", "") for each in (gpu.name, *gpu.aliases)}]
     assert len(names) == len(set(names))
     assert all(gpu.arch.startswith("gfx") or architecture(gpu.arch).shared_memory for gpu in KNOWN)
 

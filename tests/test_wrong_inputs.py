@@ -23,7 +23,7 @@ CASES = [
     ("build d.msgpack -o x.json --layout nq", 2, "'nq' is not one of"),
     ("build - d.msgpack -o x.json", 1, "error: <stdin>: the file is empty"),
     ("show HEAD:mine.json", 2, "HEAD:mine.json: no such file, and git has none either: fatal: not a git repository"),
-    ("show h300", 2, "h300: no such file, and no shipped table of that name (shipped: nvidia-"),
+    ("show h300", 2, "h300: no such file, and no table of that name (shipped: nvidia-"),
     (
         "collect --problems d.json --out t.msgpack",
         2,
@@ -42,7 +42,8 @@ CASES = [
     ("explain mm 1x 8 8", 2, "'1x' is not a size (such as 1024, or 1k, which is the same)"),
     ("explain mm 4g 8 8", 2, "'4g' is not a size"),
     ("explain mm 8 8 8 --dtype fp8", 2, "'float8_e4m3fn' is not for mm (allowed: float16, bfloat16, float32, tf32)"),
-    ("explain mm 8 8 8 --hardware h200 --table -", 2, "<stdin>: is not in a file: save it first"),
+    ("explain mm 8 8 8 --hardware h200 --table -", 1, "error: <stdin>: is empty (expected a table, which is a JSON"),
+    ("evaluate --model - d.msgpack", 2, "<stdin>: is not in a file: save it first"),
     ("fmt nvidia-h200", 2, "a shipped table, which is not changed by its name (give the path of a file"),
     ("import tunableop text.json -o x.msgpack", 1, "text.json: not TunableOp's results: no line begins like"),
     ("import vllm text.json -o x.json", 1, "text.json: the name does not say N and K, as vLLM's do"),
@@ -81,7 +82,7 @@ CASES = [
     (
         "compare --table nosuch.json -- python train.py",
         2,
-        "nosuch.json: no such file, and no shipped table of that name",
+        "nosuch.json: no such file, and no table of that name",
     ),
     ("diff mine.json text.json", 2, "error: text.json:1:1: not JSON"),
     ("diff mine.json model.bin", 2, "error: model.bin: a model, not a table"),
@@ -104,6 +105,7 @@ CASES = [
     ),
     ("explain mm 8 8 8 --hardware h300", 2, "error: h300: no table is for hardware of that name (tables: "),
     ("export inductor-table mine.json -o nodir/x.json", 2, "error: nodir/x.json: No such file or directory"),
+    ("export inductor-table mine.json -o x.json --problems modles", 2, "modles: no such file, and no shipped set (mod"),
     ("export t4 mine.json -o x.json", 1, "error: mine.json: a table, not a dataset"),
     ("fmt inverted.json", 1, "[512, 1] ends before it begins (allowed: [lowest, highest]) (correct it first)"),
     ("fmt cut.safetensors", 1, "error: cut.safetensors: a model, not a table (names of models end with .safetensors)"),
@@ -131,6 +133,29 @@ CASES = [
     ),
     ("show text.json", 1, "error: text.json: neither a table nor a safetensors file"),
     ("tables mine.json", 2, "Got unexpected extra argument (mine.json)"),
+    ("collect --problems batch.json -o t.msgpack", 1, "batch.json: [0].batch: not read: the batch is B"),
+    ("collect --problems inside.json -o t.msgpack", 1, "found one object: leave only its list problems"),
+    ("collect --problems layer.json -o t.msgpack", 1, "(linear is addmm, or mm without a bias)"),
+    ("check short.json", 1, 'entries[0].dtype: "bf16" is not allowed (allowed: float16, bfloat16, float32, tf32'),
+    ("check short.json", 1, "tf32) (did you mean bfloat16?)"),
+    ("diff HEAD~1 mine.json", 2, "HEAD~1: a revision, not a file: REVISION:PATH is a file in it"),
+    ("evaluate h200 d.msgpack --chooser rules:f", 2, "h200: a table; with --model or --chooser only datasets are"),
+    ("explain mm 8 8 8 --hardware H200,90,132", 2, "H200,90,132: '90' is no architecture, such as sm_90, gfx942 or"),
+    ("explain mm 8 8 8 --hardware gpu", 2, "and no GPU is known by it; cuda is the GPU of this machine, on AMD as"),
+    ("explain mm 8 8 8 --hardware ''", 2, "and no GPU is known by it; cuda is the GPU of this machine, on AMD as"),
+    ("explain torch.matmul 8 8 8", 2, "'torch.matmul' is no op of Inductor's: it is mm, or bmm with a batch"),
+    ("query mine.json '.entries[]'", 2, "(unlike in jq, an expression begins without a dot: entries[])"),
+    ("query mine.json 'entries[?op=`mm`]'", 2, "(a comparison is written ==)"),
+    ("query mine.json 'entries.length()'", 2, "(a function has its argument in brackets: length(entries))"),
+    ("query mine.json 'SELECT * FROM entries'", 2, "(jmespath.org describes the language)"),
+    ("run -- 'python train.py'", 127, "no such program; a program and its arguments are separate words: leave out"),
+    ("run -- OMP_NUM_THREADS=1 python train.py", 127, "no such program; set variables before diode-lut, or start the"),
+    (
+        "tune --table H200 -- python train.py",
+        2,
+        "--table H200: is built, so it is a file and no name, such as H200.json",
+    ),
+    ("tune --table mine.msgpack -- python train.py", 2, "mine.msgpack: a table is JSON, so the name ends with .json"),
     ("tune --budget 0 -- python train.py", 2, "'0' is not a time above zero"),
     ("unset mine.json bmm", 1, "error: mine.json: no row has the key bmm"),
     ("verify mine.json -o nodir/x.json", 2, "nodir: no such directory to write the problems to"),
@@ -219,11 +244,15 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "misspelt.json").write_text(f"{head}[{{{row.replace('configs', 'config')}}}]}}")
     (here / "shapes.json").write_text('{"shapes": [1]}')
     (here / "text.json").write_text("hello")
+    (here / "short.json").write_text(f'{head}[{{"dtype": "bf16", {row}}}]}}')
     write_model(model(), here / "model.bin")
     (here / "cut.safetensors").write_bytes((here / "model.bin").read_bytes()[:-4])
     problem = '{"op": "mm", "B": 1, "M": 8, "N": 8, "K": 8, "dtype": "fp8", "layout": "nn"}'
     (here / "problems.json").write_text(f"[{problem}]")
     (here / "one.json").write_text(problem)
+    (here / "batch.json").write_text(f"[{problem.replace('B', 'batch')}]")
+    (here / "inside.json").write_text(f'{{"problems": [{problem}]}}')
+    (here / "layer.json").write_text(f"[{problem.replace('mm', 'linear')}]")
     (here / "lines.json").write_text(f"[{problem}]\n[{problem}]\n")
     (here / "small.json").write_text(f"[{problem.replace('M', 'm')}]")
     return here
@@ -260,6 +289,15 @@ def test_commands_that_need_torch_say_so(typed: str, directory: Path, monkeypatc
     command = typed.split()[0]
     missing = "torch and triton" if command == "adopt" and find_spec("triton") is None else "torch"
     assert (result.exit_code, result.stderr) == (2, f"error: {command} needs {missing}: {install_command('torch')}\n")
+
+
+def test_without_torch_the_hardware_has_to_be_named(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only torch knows this machine's device; the message has the option and the command that installs it."""
+    monkeypatch.chdir(directory)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = call("explain", "mm", 8, 8, 8)
+    remedy = f"name the hardware, or install torch: {install_command('torch')}"
+    assert (result.exit_code, result.stderr.endswith(f": {remedy}\n")) == (2, True)
 
 
 def test_every_command_is_tried() -> None:

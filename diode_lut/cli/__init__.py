@@ -88,6 +88,30 @@ SECTIONS_OF_DOCUMENTS = {
 }
 """Where the documentation describes each command."""
 
+_OTHER_NAMES = {
+    "bench": "collect",
+    "benchmark": "collect",
+    "convert": "import",
+    "delete": "unset",
+    "edit": "set",
+    "format": "fmt",
+    "help": "--help, alone or behind a command",
+    "join": "merge",
+    "lint": "check",
+    "list": "tables",
+    "lookup": "explain",
+    "ls": "tables",
+    "measure": "collect",
+    "profile": "compare",
+    "remove": "unset",
+    "search": "query",
+    "train": "distill",
+    "validate": "check",
+    "version": "--version",
+    "view": "show",
+}
+"""What people type, and the command that does it."""
+
 SECTIONS = {
     "Run programs": ("run", "tune", "compare", "receipt", "doctor"),
     "Ask what a GEMM gets": ("explain", "tables"),
@@ -128,7 +152,7 @@ class _Group(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            close = get_close_matches(name, COMMANDS, 2)
+            close = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else get_close_matches(name, COMMANDS, 2)
             remedy = f"did you mean {' or '.join(close)}?" if close else "--help lists all commands"
             ctx.fail(f"no such command: {name} ({remedy})")
         return super().resolve_command(ctx, args)

@@ -9,7 +9,7 @@ import click
 
 from diode_lut.cli.inputs import Optional, require_inductor, require_packages
 from diode_lut.cli.output import say
-from diode_lut.cli.typed import FILE, TABLE, Typed, git_user
+from diode_lut.cli.typed import FILE, NAMED_FILE, TABLE, Named, Typed, git_user
 from diode_lut.cli.values import MINUTES
 from diode_lut.collect.setup import SETS
 from diode_lut.domain.errors import HardwareError
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from diode_lut.dataset import Dataset
     from diode_lut.table import Table
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
 _OPTIONAL = (
     Optional("distributed", "cluster", "a kernel that hangs or crashes ends the run"),
     Optional("vl_convert", "report", "there is no report page"),
@@ -58,7 +57,7 @@ _SHOWN = 10
     "-o",
     "--output",
     metavar="DIRECTORY",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=Named(file_okay=False, path_type=Path),
     default=Path("adopted"),
     show_default=True,
     help="The directory to write to, and to continue from.",
@@ -146,7 +145,7 @@ def _readiness(folder: Path, table: Path) -> list[str]:
     "-o",
     "--output",
     metavar="OUT",
-    type=_FILE,
+    type=NAMED_FILE,
     default=Path("drifted.json"),
     show_default=True,
     help="The problem file to write, with the problems that drifted; without any it is not written.",
@@ -172,7 +171,7 @@ def verify_command(
     from diode_lut.adopt.verify import comparable, sample_of, verify
 
     found = detect_hardware(device)
-    table = open_table(table_file.file if table_file else _table_for(found))
+    table = open_table(table_file.path, table_file.contents) if table_file else open_table(_table_for(found))
     _require_comparable(table, found)
     drift = verify(
         table,

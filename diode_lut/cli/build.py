@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from diode_lut.cli.inputs import end_with_losses, read_whole_table, require_same_device
-from diode_lut.cli.output import is_standard, progress_bars, say, write
+from diode_lut.cli.output import in_a_file, is_standard, progress_bars, say, write
 from diode_lut.cli.typed import FILE, TABLE, TABLE_OUTPUT, Output, Typed
 from diode_lut.cli.values import LAYOUT, hardware_of
 from diode_lut.domain.printable import as_lines, printable
@@ -161,7 +161,7 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
     "--output",
     metavar="OUT",
     required=True,
-    type=Output("a dataset is msgpack", ".msgpack.zst", ".zst", ".msgpack", allow_dash=False),
+    type=Output("a dataset is msgpack", ".msgpack.zst", ".zst", ".msgpack"),
     help="The file to write: NAME.msgpack.zst.",
 )
 @click.option(
@@ -182,13 +182,15 @@ def pack_command(inputs: tuple[Typed, ...], output: Path, measured_by: str) -> N
     if not output.parent.is_dir():
         raise click.UsageError(f"{output.parent}: no such directory to write the dataset to")
     datasets = [open_stream(each.path, each.contents) for each in inputs]
-    with progress_bars() as progress:
+    with progress_bars() as progress, in_a_file(output) as path:
         packed = pack(
-            datasets, output, lambda dataset: progress.track(dataset, dataset.path.name), measured_by=measured_by
+            datasets, path, lambda dataset: progress.track(dataset, dataset.path.name), measured_by=measured_by
         )
-    count, size = sum(packed.timings.values()), output.stat().st_size
+        size = path.stat().st_size
+    count, on_stderr = sum(packed.timings.values()), is_standard(output)
     stages = ", ".join(f"{stage}: {timings}" for stage, timings in sorted(packed.timings.items()))
-    say(printable(f"{output}: {packed.problems} problems, {count} timings ({stages or 'none'}), {size} bytes"))
+    told = f"{output}: {packed.problems} problems, {count} timings ({stages or 'none'}), {size} bytes"
+    say(printable(told), err=on_stderr)
     if packed.copies:
-        say(f"  copies of other records, left out: {packed.copies}")
+        say(f"  copies of other records, left out: {packed.copies}", err=on_stderr)
     end_with_losses(datasets)

@@ -77,7 +77,7 @@ STOPPED = 130
     "-o",
     "path",
     metavar="OUT",
-    type=Output("a dataset is msgpack", ".msgpack", ".zst", dir_okay=True),
+    type=Output("a dataset is msgpack", ".msgpack", ".zst", dir_okay=True, allow_dash=False),
     required=True,
     help="The dataset; if it exists, problems that it holds are skipped and the others appended. In a directory, it is "
     "the file named after the hardware and the software.",

@@ -10,6 +10,7 @@ import click
 from diode_lut.cli.evaluate import check_picture
 from diode_lut.cli.inputs import end_with_losses, require_torch
 from diode_lut.cli.output import say
+from diode_lut.cli.typed import FILE, NAMED_FILE, Typed
 from diode_lut.domain.printable import printable
 from diode_lut.io.files import require_writable
 from diode_lut.model.header import SUFFIX
@@ -17,12 +18,10 @@ from diode_lut.model.header import SUFFIX
 if TYPE_CHECKING:
     from diode_lut.distill import Distilled
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
-
 
 @click.command("distill")
-@click.argument("inputs", metavar="DATASET...", nargs=-1, required=True, type=_FILE)
-@click.option("-o", "--output", metavar="OUT", required=True, type=_FILE, help="The weights file to write.")
+@click.argument("inputs", metavar="DATASET...", nargs=-1, required=True, type=FILE)
+@click.option("-o", "--output", metavar="OUT", required=True, type=NAMED_FILE, help="The weights file to write.")
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**32 - 1),
@@ -54,10 +53,10 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Keep all of these for testing as well: op=mm,layout=nt,m=1:64. Can be given several times.",
 )
 @click.option(
-    "--picture", metavar="FILE", type=_FILE, help="Draw loss and regret by epoch in this .png, .svg or .pdf file."
+    "--picture", metavar="FILE", type=NAMED_FILE, help="Draw loss and regret by epoch in this .png, .svg or .pdf file."
 )
 def distill_command(
-    inputs: tuple[Path, ...],
+    inputs: tuple[Typed, ...],
     output: Path,
     seed: int,
     epochs: int,
@@ -87,7 +86,7 @@ def distill_command(
     from diode_lut.model.weights import write_model
 
     split = Split(seed, test, tuple(map(parse_family, families)))
-    datasets = [read_dataset(path) for path in inputs]
+    datasets = [read_dataset(each.path, contents=each.contents) for each in inputs]
     distilled = distill(datasets, split, Plan(seed, epochs), report=lambda text: say(text, err=True))
     write_model(distilled.model, output)
     _print(distilled, output)

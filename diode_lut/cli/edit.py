@@ -10,9 +10,9 @@ import click
 
 from diode_lut.cli.output import CHANGES, is_standard, say, write
 from diode_lut.cli.typed import TABLE, Typed
-from diode_lut.cli.values import ANY, ANY_OP, DTYPE, LAYOUT, SIZES
+from diode_lut.cli.values import ANY, ANY_OP, DTYPE, EPILOGUE, LAYOUT, SIZES, VARIANT
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.ops import ALIGNS, ATTENTION, BATCHED, EPILOGUES, MATMUL_SIZES, NAMED_VARIANTS, OP_SIZES
+from diode_lut.domain.ops import ALIGNS, ATTENTION, BATCHED, MATMUL_SIZES, OP_SIZES
 from diode_lut.domain.printable import as_lines
 from diode_lut.domain.problem import attention_align, contiguous_align
 from diode_lut.kernels.config import Config
@@ -41,13 +41,13 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--layout", type=LAYOUT, help="Of A and B.  [default: any]"),
         click.option(
             "--epilogue",
-            type=click.Choice(tuple(EPILOGUES)),
+            type=EPILOGUE,
             help="Class of the pointwise work that is fused behind the GEMM: light such as relu, medium such as silu "
             "or a residual, heavy such as gelu with tanh.  [default: any]",
         ),
         click.option(
             "--variant",
-            type=click.Choice(NAMED_VARIANTS),
+            type=VARIANT,
             metavar="VARIANT",
             help="Of scaled_mm, such as row-bfloat16, or of attention, such as causal.  [default: any]",
         ),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from diode_lut.cli.output import is_standard, progress_bars, say, write
-from diode_lut.cli.typed import OUTPUT, TABLE, Typed
+from diode_lut.cli.typed import FILE, NAMED_FILE, OUTPUT, STANDARD, TABLE, Typed
 from diode_lut.domain.errors import ProblemError, SettingError, install_command
 from diode_lut.io.files import require_writable
 from diode_lut.kernels.config import Config
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from diode_lut.dataset import Dataset, Record
     from diode_lut.domain.hardware import Hardware
     from diode_lut.evaluate import Evaluation
+    from diode_lut.evaluate.evaluation import Baseline
     from diode_lut.model.ranking import Model
     from diode_lut.selection.sources import Source
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
 _WIDTH = 120
 """Width of the output in columns if it is not a terminal."""
 
@@ -57,7 +57,9 @@ _WIDTH = 120
     "torch-diode, of whose kernels the fastest counts.",
 )
 @click.option("--json", "json_file", metavar="FILE", type=OUTPUT, help="Write the figures to this file as well.")
-@click.option("--picture", metavar="FILE", type=_FILE, help="Draw regrets and gains in this .png, .svg or .pdf file.")
+@click.option(
+    "--picture", metavar="FILE", type=NAMED_FILE, help="Draw regrets and gains in this .png, .svg or .pdf file."
+)
 def evaluate_command(
     files: tuple[Typed, ...],
     model_file: Typed | None,
@@ -78,7 +80,6 @@ def evaluate_command(
     from diode_lut.cli.inputs import end_with_losses
     from diode_lut.evaluate import evaluate
     from diode_lut.evaluate.formats import AsText
-    from diode_lut.evaluate.solutions import read_solution
     from diode_lut.selection.sources import Threshold
     from diode_lut.settings import config
 
@@ -87,7 +88,7 @@ def evaluate_command(
     if model_file is not None and function is not None:
         raise click.UsageError("--model and --chooser exclude each other.")
     subject, datasets = _subject(files, model_file, function)
-    baseline = read_solution(Path(against)) if Path(against).is_file() else _config(against)
+    baseline = _baseline(against)
     if picture is not None:
         check_picture(picture)
     if json_file is not None and not json_file.parent.is_dir():
@@ -108,8 +109,13 @@ def evaluate_command(
     end_with_losses(datasets)
 
 
-def _config(against: str) -> str:
-    """The config, as it was typed; ProblemError if it is none."""
+def _baseline(against: str) -> Baseline | str:
+    """The solution file of this name; else the config, as it was typed; ProblemError if it is neither."""
+    from diode_lut.evaluate.solutions import read_solution
+
+    if against == STANDARD or Path(against).is_file():
+        typed = FILE.convert(against, None, click.get_current_context())
+        return read_solution(typed.path, typed.contents)
     try:
         Config.parse(against)
     except ProblemError as error:
@@ -135,6 +141,9 @@ def _subject(
     from diode_lut.selection.chooser import Chooser, ChooserSource, load_function
     from diode_lut.selection.tiers import source_of
 
+    named = next((each.shipped_as for each in files if each.shipped_as), "")
+    if named and (function is not None or model_file is not None):
+        raise click.UsageError(f"{named}: a table; with --model or --chooser only datasets are given")
     if function is not None:
         chooser = Chooser(load_function(function), function)
         datasets, device = read_datasets_alike(files)

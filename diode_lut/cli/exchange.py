@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from diode_lut.cli.inputs import end_with_losses, read_whole_table
-from diode_lut.cli.output import is_standard, say, write
+from diode_lut.cli.output import in_a_file, is_standard, say, write
 from diode_lut.cli.typed import FILE, OUTPUT, TABLE, Typed
 from diode_lut.cli.values import DTYPE, LAYOUT, OP, hardware_of
 from diode_lut.domain.errors import ExchangeError
@@ -73,8 +73,9 @@ def import_command(
 @click.option(
     "--problems",
     type=FILE,
-    help="A list as collect takes it: export the table's answers for these problems.  [default: those with a row of "
-    "their own]",
+    metavar="SET|FILE",
+    help="A set or file as collect takes it: export the table's answers for these problems.  [default: those with a "
+    "row of their own]",
 )
 @click.option(
     "--dtype",
@@ -115,9 +116,10 @@ def _save_timings(timings: Timings, output: Path) -> str:
     count = sum(len(record.timings) for record in timings.records)
     if not count:
         raise ExchangeError("nothing in it could be imported")
-    if output.exists():
+    if output.exists() and not is_standard(output):
         raise ExchangeError(f"{output}: exists already, and an import is not appended: name another file")
-    write_stream(output, timings.header, timings.records)
+    with in_a_file(output) as path:
+        write_stream(path, timings.header, timings.records)
     return f"{count} timings of {len({record.problem for record in timings.records})} problems"
 
 
@@ -132,16 +134,13 @@ def _save_table(table: Table, output: Path) -> str:
 
 
 def _table_bytes(name: str, typed: Typed, problems: Typed | None, facts: Facts) -> tuple[bytes, Counter[str]]:
-    from diode_lut.collect.problems import read_problems
+    from diode_lut.cli.collect import problems_of
     from diode_lut.exchange import write_table
     from diode_lut.exchange.content import exact_problems
 
     table = read_whole_table(typed, "correct it first")
     left_out: Counter[str] = Counter()
-    if problems is None:
-        wanted = exact_problems(table, left_out)
-    else:
-        wanted = read_problems(problems.path, contents=problems.contents)
+    wanted = exact_problems(table, left_out) if problems is None else problems_of(problems, None)
     data, skipped = write_table(name, table, wanted, facts)
     return data, left_out + skipped
 

@@ -11,24 +11,26 @@ import click
 
 from diode_lut.cli.output import say
 from diode_lut.cli.typed import TABLE, Typed
-from diode_lut.cli.values import DTYPE, LAYOUT, OP, SIZE, hardware_of
+from diode_lut.cli.values import DTYPE, EPILOGUE, LAYOUT, OP, SIZE, VARIANT, hardware_of
+from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.ops import (
     ALIGNS,
     ATTENTION,
     DOMAINS,
-    EPILOGUES,
     GROUPED,
     MAX_SIZE,
-    NAMED_VARIANTS,
     NO_EPILOGUE,
     NO_VARIANT,
     OP_SIZES,
 )
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
+from diode_lut.domain.spelling import size_of
 
 if TYPE_CHECKING:
+    from diode_lut.model.ranking import Model
     from diode_lut.selection.samples import Axis
+    from diode_lut.table import Table
 
 
 class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic in some releases of click
@@ -39,8 +41,11 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Axis:
         from diode_lut.selection.samples import Axis
 
-        found = re.fullmatch(r"([bmnk])=(\d{1,10}):(\d{1,10})?", value)
-        low, high = (int(found[2]), int(found[3]) if found[3] else None) if found else (0, None)
+        found = re.fullmatch(r"([bmnk])=(\w+):(\w+)?", value.casefold())
+        try:
+            low, high = (size_of(found[2]), size_of(found[3]) if found[3] else None) if found else (0, None)
+        except ProblemError as error:
+            self.fail(str(error), param, ctx)
         if high and high < low:
             self.fail(f"{value!r} ends before it begins", param, ctx)
         if found is None or not 1 <= low <= (high or low) <= MAX_SIZE:
@@ -72,7 +77,7 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
 )
 @click.option(
     "--epilogue",
-    type=click.Choice(tuple(EPILOGUES)),
+    type=EPILOGUE,
     default=NO_EPILOGUE,
     show_default=True,
     help="Class of the pointwise work that is fused behind the GEMM: light such as relu, medium such as silu or a "
@@ -80,7 +85,7 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
 )
 @click.option(
     "--variant",
-    type=click.Choice(NAMED_VARIANTS),
+    type=VARIANT,
     metavar="VARIANT",
     help="Of scaled_mm: what has a scale, the type of the result, and whether there is a bias and fast accumulation, "
     "such as row-bfloat16 or tensor-float16-bias-fast. Of attention: its mask and its modification of scores, such as "
@@ -157,7 +162,7 @@ def explain_command(
         g=g,
         v=v,
     )
-    file = None if table is None else table.file
+    first = None if table is None else _opened(table)
     if dynamic is not None:
         if op in (*ATTENTION, *GROUPED):
             reason = f"where sizes of {op} may change, Inductor decides alone"
@@ -165,13 +170,20 @@ def explain_command(
         if dynamic.fields[0] not in OP_SIZES[op]:
             raise click.BadParameter(f"{op} has no size {dynamic.fields[0]}", param_hint="--dynamic")
         with _registered(chooser):
-            over = api.explanation_over(problem, dynamic, hardware=device, file=file)
+            over = api.explanation_over(problem, dynamic, hardware=device, first=first)
         say(str(over))
         ctx.exit(0 if over.parts or over.whole.configs else 1)
     with _registered(chooser):
-        explanation = api.explanation(problem, hardware=device, file=file)
+        explanation = api.explanation(problem, hardware=device, first=first)
     say(str(explanation))
     ctx.exit(0 if explanation.decision.configs else 1)
+
+
+def _opened(table: Typed) -> Table | Model:
+    """The table or model; a model has to be in a file."""
+    from diode_lut.selection.catalog import open_file, open_table
+
+    return open_file(table.path) if table.contents is None else open_table(table.path, table.contents)
 
 
 def _registered(chooser: str | None) -> AbstractContextManager[object]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -53,6 +54,18 @@ def write(path: Path, data: bytes) -> None:
         click.echo(data, nl=False)
     else:
         write_atomically(path, data)
+
+
+@contextmanager
+def in_a_file(path: Path) -> Iterator[Path]:
+    """A file to write to for a path; for ``-`` a temporary one, which is printed on standard output at the end."""
+    if not is_standard(path):
+        yield path
+        return
+    with TemporaryDirectory() as directory:
+        file = Path(directory) / "output"
+        yield file
+        write(path, file.read_bytes())
 
 
 def is_standard(path: Path) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from diode_lut.cli.output import say
+from diode_lut.cli.typed import NAMED_FILE, Output
 from diode_lut.cli.values import MINUTES, SECONDS
 
 _AS_TYPED = {"ignore_unknown_options": False, "allow_interspersed_args": False}
@@ -19,7 +20,6 @@ _AS_TYPED = {"ignore_unknown_options": False, "allow_interspersed_args": False}
 _COMMAND = click.argument(
     "command", metavar="[--] PROGRAM [ARGUMENT]...", nargs=-1, required=True, type=click.UNPROCESSED
 )
-_FILE = click.Path(dir_okay=False, path_type=Path)
 _TABLES = click.option(
     "--table",
     "tables",
@@ -40,7 +40,7 @@ _STOP_AFTER = click.option(
 @click.option(
     "--receipt",
     metavar="FILE",
-    type=_FILE,
+    type=NAMED_FILE,
     help="Where to write the receipt.  [default: DIODE_LUT_RECEIPT, else diode-lut-receipt.json]",
 )
 @_COMMAND
@@ -64,7 +64,7 @@ def run_command(ctx: click.Context, command: tuple[str, ...], tables: tuple[str,
 @click.option(
     "--table",
     metavar="FILE",
-    type=_FILE,
+    type=Output("a table is JSON", ".json", allow_dash=False),
     help="The table to build or to extend. It is for one kind of device.  [default: for each kind of device, one in "
     "~/.config/diode_lut/tables/, which every program uses]",
 )
@@ -87,6 +87,8 @@ def tune_command(
     The program then runs again with the table, and a summary says what is answered now. If tune is interrupted, give
     the same command again: it continues where it stopped. The exit code is the program's.
     """
+    if table is not None and not table.suffix and not table.exists():
+        raise click.UsageError(f"--table {table}: is built, so it is a file and no name, such as {table}.json")
     require_installed_torch("tune")
     require_answers("user")
     from diode_lut.programs.tune import Order, tune
@@ -119,7 +121,7 @@ def tune_command(
     "--output",
     "-o",
     metavar="FILE",
-    type=_FILE,
+    type=NAMED_FILE,
     default=Path("diode-lut-compare.html"),
     show_default=True,
     help="The HTML page to write. The figures go to a JSON file beside it.",

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ import click
 from diode_lut.cli.output import say
 from diode_lut.cli.typed import TABLE, Typed
 from diode_lut.domain.printable import as_json, printable
+from diode_lut.domain.spelling import dtype_of, layout_of, op_of
 
 _WIDTH = 1000
 """Columns where the output is no terminal: enough for any row of a table."""
@@ -66,7 +68,18 @@ def _document(file: Typed) -> Any:
     return parse(file.path, contents, MAX_VALUES)
 
 
-_BARE_NUMBER = re.compile(r"[<>=]\s*-?\d")
+_REMEDIES = {
+    re.compile(r"[<>=]\s*-?\d"): "numbers are written in backquotes: `64`",
+    re.compile(r"^\s*\."): "unlike in jq, an expression begins without a dot: entries[]",
+    re.compile(r"[^=<>!]=[^=]"): "a comparison is written ==",
+    re.compile(r"\w\(\)"): "a function has its argument in brackets: length(entries)",
+}
+"""What is in a wrong expression, and what to write instead."""
+
+
+def _remedy(expression: str) -> str:
+    found = (remedy for pattern, remedy in _REMEDIES.items() if pattern.search(expression))
+    return next(found, "jmespath.org describes the language")
 
 
 def _require_quotes(expression: dict[str, Any], document: Any) -> None:
@@ -110,6 +123,53 @@ def _misplaced_fields(expression: dict[str, Any], document: Any) -> Iterator[str
                 yield f"note: {word} is a field of {parents[0]}: write {parents[0]}[0].{word}"
 
 
+def _lists_as_objects(expression: dict[str, Any], document: Any) -> Iterator[str]:
+    """A remark on each field whose value is a list, of which the expression wants a field."""
+    for node in _nodes(expression):
+        steps = node["children"] if node["type"] == "subexpression" else []
+        for step, wanted in pairwise(steps):
+            if step["type"] == wanted["type"] == "field":
+                name = step["value"]
+                values = [each[name] for each in _objects(document) if name in each]
+                if values and all(isinstance(value, list) for value in values):
+                    yield f"note: {name} is a list: write {name}[0].{wanted['value']}"
+
+
+def _misspelt_values(expression: dict[str, Any], document: Any) -> Iterator[str]:
+    """A remark on each text that a field is compared with, and that it never is in the document."""
+    for node in _nodes(expression):
+        children = node["children"] if node["type"] == "comparator" else []
+        names = [word for child in children if (word := _last_field(child)) in _SPELLINGS]
+        texts = [child["value"] for child in children if child["type"] == "literal"]
+        for name, text in zip(names, texts, strict=False):
+            found = {value for each in _objects(document) if isinstance(value := each.get(name), str)}
+            if found and isinstance(text, str) and text not in found:
+                yield f"note: no {name} is {text} ({_meant(_SPELLINGS[name](text), found)})"
+
+
+_SPELLINGS: dict[str, Callable[[str], str]] = {
+    "op": op_of,
+    "dtype": dtype_of,
+    "layout": layout_of,
+    "template": str.casefold,
+    "epilogue": str.casefold,
+    "stage": str.casefold,
+}
+"""The fields with few values, and how people's spellings of them become values."""
+
+
+def _last_field(node: dict[str, Any]) -> str:
+    """The field at the end of a path such as ``configs[0].template``; empty if the expression is something else."""
+    if node["type"] == "subexpression":
+        return _last_field(node["children"][-1])
+    return str(node["value"]) if node["type"] == "field" else ""
+
+
+def _meant(text: str, values: set[str]) -> str:
+    close = [text] if text in values else get_close_matches(text, values, 1)
+    return f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(values))}"
+
+
 def _known_fields(expression: dict[str, Any], document: Any) -> set[str]:
     """The fields of the document, and those of objects that the expression itself makes."""
     return _fields_of(document) | {node["value"] for node in _nodes(expression) if node["type"] == "key_val_pair"}
@@ -138,15 +198,19 @@ def _compared(node: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _fields_of(document: Any) -> set[str]:
     """The names of all fields, at any depth."""
-    names, left = set[str](), [document]
+    return {name for each in _objects(document) for name in each}
+
+
+def _objects(document: Any) -> Iterator[dict[str, Any]]:
+    """The document and all that is in it, as far as it is an object."""
+    left = [document]
     while left:
         value = left.pop()
         if isinstance(value, dict):
-            names |= value.keys()
+            yield value
             left += value.values()
         elif isinstance(value, list):
             left += value
-    return names
 
 
 @click.command("query")
@@ -175,11 +239,10 @@ def query_command(file: Typed, expression: str, form: str) -> None:
         _require_quotes(compiled.parsed, document)
         found = compiled.search(document)
     except JMESPathError as error:
-        reason = " ".join(str(error).split())
-        if _BARE_NUMBER.search(expression):
-            reason += " (numbers are written in backquotes: `64`)"
+        reason = f"{' '.join(str(error).split())} ({_remedy(expression)})"
         raise click.BadParameter(reason, param_hint="JMESPATH") from error
     if found in (None, []):
-        for remark in (*_unknown_fields(compiled.parsed, document), *_misplaced_fields(compiled.parsed, document)):
-            say(printable(remark), err=True)
+        for remarks in (_unknown_fields, _misplaced_fields, _lists_as_objects, _misspelt_values):
+            for remark in remarks(compiled.parsed, document):
+                say(printable(remark), err=True)
     _FORMATS[form](found)

@@ -1,6 +1,6 @@
 """The files that people type.
 
-A file is a path, the name of a shipped table, ``-``, or ``REVISION:PATH`` as git has it.
+A file is a path, the name of a table that ``tables`` lists, ``-``, or ``REVISION:PATH`` as git has it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,13 @@ _MAX_BYTES = 1 << 30
 _IN_GIT = re.compile(r"[^:\s]+:.+")
 _NAME = re.compile(r"[\w .-]+")
 _NO_FILES = (
-    (re.compile(r"\w+://"), "an address, not a file: download it first"),
-    (re.compile(r"\s*[\[{]"), "a file is expected, not its contents: save them, or pipe them in and give -"),
-    (re.compile(r".*[*?]"), "no such file: a shell replaces * and ? only without quotes, and only if a file matches"),
+    (re.compile(r"\w+://.*"), "an address, not a file: download it first"),
+    (
+        re.compile(r"\s*[\[{].*", re.DOTALL),
+        "a file is expected, not its contents: save them, or pipe them in and give -",
+    ),
+    (re.compile(r"HEAD[~^\d]*"), "a revision, not a file: REVISION:PATH is a file in it"),
+    (re.compile(r".*[*?].*"), "no such file: a shell replaces * and ? only without quotes, and only if a file matches"),
 )
 """What people give instead of a file, and what to do."""
 _LIKE_FILES = re.compile(r".*\.(json|msgpack|zst|safetensors|html|csv)")
@@ -79,7 +83,7 @@ _STDIN = Path("<stdin>")
 
 
 class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases
-    """Takes what people type, and makes a Typed of it; names of shipped tables only where tables are expected."""
+    """Takes what people type, and makes a Typed of it; names of tables only where tables are expected."""
 
     name = "file"
 
@@ -99,7 +103,7 @@ class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
         if path.exists() or path.is_symlink():
             return Typed(path)
         for pattern, reason in _NO_FILES:
-            if pattern.match(value):
+            if pattern.fullmatch(value):
                 self.fail(f"{value}: {reason}", param, ctx)
         if _IN_GIT.fullmatch(value):
             return Typed(path, _in_git(value))
@@ -109,10 +113,10 @@ class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
         return Typed(path)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Files, and the names of shipped tables."""
+        """Files, and the names of tables."""
         from click.shell_completion import CompletionItem
 
-        names = _shipped_names() if self._names else []
+        names = _known_names() if self._names else []
         return [
             *(CompletionItem(name) for name in names if name.startswith(incomplete)),
             *click.Path().shell_complete(ctx, param, incomplete),
@@ -158,15 +162,16 @@ def _named(name: str) -> Path:
     try:
         return find_path(name)
     except TableError as error:
-        close = get_close_matches(name, _shipped_names(), 1)
+        close = get_close_matches(name, _known_names(), 1)
         more = f" (did you mean {close[0]}?)" if close else ""
         raise TableError(f"{error.reason}{more}", path=error.path) from error.__cause__
 
 
-def _shipped_names() -> list[str]:
+def _known_names() -> list[str]:
+    """The names of the shipped tables and models, and of those in the user's directory of tables."""
     from diode_lut.selection.catalog import find_tables
 
-    return [file.name for file in find_tables(()) if file.shipped]
+    return list(dict.fromkeys(file.name for file in find_tables(())))
 
 
 def git_output(directory: Path, *arguments: str) -> bytes:
@@ -195,7 +200,23 @@ def git_user() -> str:
     return f"{name} <{address}>"
 
 
-class Output(click.Path):
+class Named(click.Path):
+    """A file or directory to write; ``-`` is refused unless it is allowed."""
+
+    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # type: ignore[override]
+        """The path."""
+        if str(value) == STANDARD and not self.allow_dash:
+            self.fail("standard output (-) is not possible here: give a name, such as ./- for a file -", param, ctx)
+        path = super().convert(value, param, ctx)
+        assert isinstance(path, Path)
+        return path
+
+
+NAMED_FILE = Named(dir_okay=False, path_type=Path)
+"""A file to write that cannot be standard output."""
+
+
+class Output(Named):
     """A file to write, whose name has no ending of another kind of file."""
 
     def __init__(self, kind: str, *endings: str, dir_okay: bool = False, allow_dash: bool = True) -> None:
@@ -205,7 +226,6 @@ class Output(click.Path):
     def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # type: ignore[override]
         """The path."""
         path = super().convert(value, param, ctx)
-        assert isinstance(path, Path)
         if path.suffix in _ENDINGS and path.suffix not in self._endings:
             self.fail(f"{path}: {self._kind}, so the name ends with {self._endings[0]}", param, ctx)
         return path

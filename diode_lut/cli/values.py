@@ -10,11 +10,12 @@ from pathlib import Path
 import click
 
 from diode_lut.domain.errors import HardwareError, ProblemError
-from diode_lut.domain.gpus import KNOWN
+from diode_lut.domain.gpus import KNOWN, gpus_of
 from diode_lut.domain.hardware import Hardware, detect_hardware, slug
-from diode_lut.domain.ops import DTYPES, LAYOUTS, MAX_SIZE, OPS
-from diode_lut.domain.spelling import dtype_of, layout_of, size_of
+from diode_lut.domain.ops import DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NAMED_VARIANTS, OPS
+from diode_lut.domain.spelling import OPS_OF_LAYERS, dtype_of, layout_of, op_of, size_of, variant_of
 
+_ARCH = re.compile(r"sm_\d+\w*|gfx\w+|cpu-\w+")
 _NEW_HARDWARE = "NAME,ARCH,SMS, for example 'NVIDIA H200,sm_90,132'"
 
 
@@ -29,24 +30,14 @@ class _Spelled(click.Choice[str]):
         return super().convert(self._spell(value), param, ctx)
 
 
-_LAYERS = {
-    "gemm": "mm, or bmm with a batch",
-    "linear": "addmm, or mm without a bias",
-    "matmul": "mm, or bmm with a batch",
-    "nn.linear": "addmm, or mm without a bias",
-    "torch.matmul": "mm, or bmm with a batch",
-}
-"""What people call a GEMM, and the ops that Inductor makes of it."""
-
-
 class _Op(_Spelled):
-    """An op, in capitals as well."""
+    """An op, in capitals or as PyTorch prints it as well."""
 
     def __init__(self, choices: Sequence[str]) -> None:
-        super().__init__(choices, str.casefold)
+        super().__init__(choices, op_of)
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        ops = _LAYERS.get(value.casefold())
+        ops = OPS_OF_LAYERS.get(op_of(value))
         if ops:
             self.fail(f"{value!r} is no op of Inductor's: it is {ops}", param, ctx)
         return super().convert(value, param, ctx)
@@ -59,6 +50,8 @@ OP = _Op(OPS)
 ANY_OP = _Op((*OPS, ANY))
 DTYPE = _Spelled(DTYPES, dtype_of)
 LAYOUT = _Spelled(LAYOUTS, layout_of)
+VARIANT = _Spelled(NAMED_VARIANTS, variant_of)
+EPILOGUE = _Spelled(tuple(EPILOGUES), str.casefold)
 
 
 _SEVERAL = re.compile(r"\d+(x\d+)+")
@@ -148,13 +141,17 @@ def hardware_of(text: str) -> Hardware:
     arch, sm_count, *aliases = (*rest, "")
     if not sm_count.isdecimal():
         raise HardwareError(f"{text}: is neither a name nor {_NEW_HARDWARE}")
+    if not _ARCH.fullmatch(arch):
+        raise HardwareError(f"{text}: {arch!r} is no architecture, such as sm_90, gfx942 or cpu-avx2")
     fields = {"name": name, "arch": arch, "sm_count": int(sm_count)}
     return Hardware.from_json({**fields, "aliases": list(filter(None, aliases))})
 
 
 def _meant(name: str) -> str:
     """The well-known GPUs that a name may stand for: of an architecture, or those with similar names."""
-    of_arch = [gpu.aliases[0] for gpu in KNOWN if gpu.arch == name]
+    if slug(name) in ("", "gpu", "nvidia", "amd"):
+        return "; cuda is the GPU of this machine, on AMD as well"
+    of_arch = gpus_of(name)
     if of_arch:
         return f"; {name} is an architecture, of {', '.join(of_arch)}"
     names = {slug(alias): alias for gpu in KNOWN for alias in (gpu.name, *gpu.aliases)}

@@ -31,7 +31,7 @@ from diode_lut.domain.ops import (
 )
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
-from diode_lut.domain.spelling import dtype_of, layout_of
+from diode_lut.domain.spelling import op_of
 from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.receipt.read import decode_receipt
 from diode_lut.receipt.receipt import Receipt
@@ -212,6 +212,9 @@ def _misses(receipt: Receipt, path: Path, hardware: Hardware | None) -> list[Pro
 def _problem(fields: Any, where: str) -> Problem:
     if not isinstance(fields, dict):
         raise CollectError(f"{where}: expected an object with {', '.join(REQUIRED)}, found {_kind(fields)}")
+    unread = [name for name in ("b", "batch", "batch_size") if name in fields and "B" not in fields]
+    if unread:
+        raise CollectError(f"{where}.{unread[0]}: not read: the batch is B")
     missing = [key for key in REQUIRED if key not in fields]
     if missing:
         small = "; sizes are in capitals" if missing[0].lower() in fields else ""
@@ -222,8 +225,8 @@ def _problem(fields: Any, where: str) -> Problem:
             fields["M"],
             fields["N"],
             fields["K"],
-            dtype=_spelled(fields["dtype"], dtype_of),
-            layout=_spelled(fields.get("layout", _usual_layout(fields["op"])), layout_of),
+            dtype=fields["dtype"],
+            layout=fields.get("layout", _usual_layout(fields["op"])),
             b=fields.get("B", 1),
             align=fields.get("align"),
             epilogue=fields.get("epilogue", NO_EPILOGUE),
@@ -235,18 +238,21 @@ def _problem(fields: Any, where: str) -> Problem:
 
 
 def _usual_layout(op: Any) -> str:
-    return DOMAINS[op].layouts[0] if op in OPS else LAYOUTS[0]
-
-
-def _spelled(value: Any, spell: Callable[[str], str]) -> Any:
-    return spell(value) if isinstance(value, str) else value
+    return DOMAINS[op_of(op)].layouts[0] if op_of(op) in OPS else LAYOUTS[0]
 
 
 def _kind(value: Any) -> str:
     return (
         "an empty list"
         if value == []
+        else f"one object: leave only its list {lists[0]}"
+        if (lists := _lists_in(value))
         else "one object: put it in []"
         if isinstance(value, dict)
         else type(value).__name__
     )
+
+
+def _lists_in(value: Any) -> list[str]:
+    """The fields of an object that are lists."""
+    return [name for name, each in value.items() if isinstance(each, list)] if isinstance(value, dict) else []

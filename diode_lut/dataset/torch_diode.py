@@ -29,6 +29,7 @@ from diode_lut.domain.errors import DatasetError, ProblemError
 from diode_lut.domain.gpus import gpu_named_in, known_gpu
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
+from diode_lut.domain.spelling import dtype_of
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import pointer_gemm
 from diode_lut.kernels.triton_gemm import TRITON_MM
@@ -173,7 +174,7 @@ def problem_of_shape(op: str, shape: dict[str, Any], layout: str) -> Problem:
     missing = [name for name in (*_TYPES, "M", "N", "K") if shape.get(name) is None]
     if missing:
         raise ProblemError(f"{', '.join(missing)}: missing")
-    dtypes = sorted({str(shape[name]) for name in _TYPES})
+    dtypes = sorted({dtype_of(shape[name]) for name in _TYPES})
     if len(dtypes) > 1:
         raise ProblemError(f"dtype: a mix of {' and '.join(map(repr, dtypes))}")
     sizes = {"b": shape.get("B", 1), **{name: shape[name.upper()] for name in "mnk"}}

@@ -50,8 +50,18 @@ KNOWN = (
 
 
 def known_gpu(name: str) -> Hardware | None:
-    """The GPU of that name or alias; None if it is not known."""
-    return next((gpu for gpu in KNOWN if gpu.called(name)), None)
+    """The GPU of that name or alias, with or without its blanks: ``RTX4090``; None if it is not known."""
+    wanted = _closed(name)
+    return next((gpu for gpu in KNOWN if wanted in map(_closed, (gpu.name, *gpu.aliases))), None)
+
+
+def gpus_of(arch: str) -> list[str]:
+    """The short names of the well-known GPUs of an architecture."""
+    return [gpu.aliases[0] for gpu in KNOWN if gpu.arch == arch]
+
+
+def _closed(name: str) -> str:
+    return slug(name).replace("-", "")
 
 
 def gpu_named_in(text: str) -> Hardware | None:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from diode_lut.domain.errors import BROKEN_IMPORT, HardwareError, ProblemError
+from diode_lut.domain.errors import BROKEN_IMPORT, HardwareError, ProblemError, install_command
 from diode_lut.domain.printable import printable
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ def detect_hardware(device: str | torch.device | None = None) -> Hardware:
     try:
         import torch
     except BROKEN_IMPORT as error:
-        raise HardwareError(f"torch cannot be imported ({error}): install it, or name the hardware") from error
+        remedy = f"name the hardware, or install torch: {install_command('torch')}"
+        raise HardwareError(f"torch cannot be imported ({error}): {remedy}") from error
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -6,7 +6,7 @@ Problem is a named tuple, because a lookup hashes it in a microsecond. Making on
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.ops import (
@@ -32,7 +32,11 @@ from diode_lut.domain.ops import (
     Domain,
     letters,
 )
+from diode_lut.domain.spelling import OPS_OF_LAYERS, dtype_of, layout_of, number_of, op_of, variant_of
 from diode_lut.domain.variants import Scaling
+
+if TYPE_CHECKING:
+    import torch
 
 _RESULT_SIZES = {**ITEMSIZES, RESULT_OF_INTEGERS: 4}
 
@@ -95,7 +99,8 @@ class Problem(NamedTuple):
             ("epilogue", epilogue, tuple(EPILOGUES)),
         ):
             if value not in allowed:
-                raise ProblemError(f"{name}: {value!r} is not one of {_one_of(allowed)}")
+                layer = f" ({value} is {OPS_OF_LAYERS[value]})" if name == "op" and value in [*OPS_OF_LAYERS] else ""
+                raise ProblemError(f"{name}: {value!r} is not one of {_one_of(allowed)}{layer}")
         for name, size in zip(SIZE_FIELDS, (b, m, n, k, h, g, v), strict=True):
             if type(size) is not int or not 1 <= size <= MAX_SIZE:
                 raise ProblemError(f"{name}: {size!r} is not an integer from 1 to {MAX_SIZE}")
@@ -114,23 +119,28 @@ class Problem(NamedTuple):
     def of(
         cls,
         op: str,
-        m: int,
-        n: int,
-        k: int,
+        m: int | str,
+        n: int | str,
+        k: int | str,
         *,
-        dtype: str,
+        dtype: str | torch.dtype,
         layout: str,
-        b: int = 1,
+        b: int | str = 1,
         align: int | None = None,
         epilogue: str = NO_EPILOGUE,
         variant: str = NO_VARIANT,
-        h: int = 1,
-        g: int = 1,
-        v: int | None = None,
+        h: int | str = 1,
+        g: int | str = 1,
+        v: int | str | None = None,
     ) -> Problem:
-        """The problem, or ProblemError; ``align`` is by default that of packed matrices, ``v`` attention's ``k``."""
+        """The problem, or ProblemError; ``align`` is by default that of packed matrices, ``v`` attention's ``k``.
+
+        Ops, types, layouts and sizes may be spelled as on the command line: ``bf16``, ``NT``, ``1k``.
+        """
+        op, dtype, layout, variant = op_of(op), dtype_of(dtype), layout_of(layout), variant_of(variant)
         attention = op in ATTENTION
-        v = (k if attention else 1) if v is None else v
+        sizes = (b, m, n, k, h, g, (k if attention else 1) if v is None else v)
+        b, m, n, k, h, g, v = map(number_of, SIZE_FIELDS, sizes)
         problem = cls.checked(op, dtype, layout, 16 if align is None else align, b, m, n, k, epilogue, variant, h, g, v)
         if align is not None:
             return problem

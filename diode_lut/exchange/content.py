@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from diode_lut.dataset import Header, Record
 from diode_lut.domain.errors import ExchangeError, ProblemError
-from diode_lut.domain.gpus import known_gpu
+from diode_lut.domain.gpus import gpus_of, known_gpu
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import BATCHED, SIZE_FIELDS
 from diode_lut.domain.problem import Problem
@@ -64,6 +64,8 @@ def known_hardware(facts: Facts, path: Path, *names: str) -> Hardware:
     found = facts.hardware or next(filter(None, map(known_gpu, names)), None)
     if found is None:
         said = f"is of {', '.join(map(repr, names))}" if names else "does not say what it was measured on"
+        alike = [gpu for name in names for gpu in gpus_of(name.partition(":")[0])]
+        said += f", such as {', '.join(alike)}" if alike else ""
         raise ExchangeError(f"{path}: {said}: give --hardware, as a GPU's or table's name or 'NVIDIA H200,sm_90,132'")
     return found
 

@@ -4,7 +4,8 @@ Files ``cache/HASH`` hold ``{"system": {...}, "cache": {OP: {OPERANDS: {PRECISIO
 OPERANDS is the repr of ``[(device type, dtype, *sizes, *strides, offset), ...]``; 2.15 appends how it was benchmarked.
 A Triton CHOICE is ``triton_mm-KEY``; its config is in the file ``KEY[1:3]/KEY.py``, and is skipped without the file.
 Another CHOICE begins with the ATen function's name, with ``decompose_k_mm_SPLIT_split``, or, for the C++ template, with
-``CppMicroGemm``. On a machine without a GPU, the system says nothing. Source: codecache.py (PersistentCache) and
+``CppMicroGemm``. On a machine without a GPU, the system says nothing. OP ``packed_linear`` is an mm on a CPU: OPERANDS
+are A, the frozen weight as MKL packs it, and the weight with N rows. Source: codecache.py (PersistentCache) and
 select_algorithm.py (hash_key) of torch 2.11, 2.13 and 2.15; files that 2.13 had written.
 """
 
@@ -34,6 +35,8 @@ _BENCHMARKER = "Inductor's cache"
 _OPERANDS = re.compile(r"(\[.*\])(:benchmark_policy=\w+)?")
 _TRITON = re.compile(r"triton_(\w+)-(\w{1,200})")
 _CPP = "CppMicroGemm"
+_PACKED, _MKL_LINEAR = "packed_linear", "_mkl_linear"
+"""A linear layer with a frozen weight, and the library's kernel for it."""
 _SPLIT = re.compile(r"decompose_k_mm_(\d+)_split\b")
 _ARGUMENT = re.compile(r"'?\b(\w+)'?[:=] ?(\d+)")
 """An argument of a template or of Triton's compiler: ``'BLOCK_M': 64`` or ``num_warps=4`` in the head of a kernel."""
@@ -92,7 +95,10 @@ class _Reader:
     def records(self, document: Any) -> Iterator[Record]:
         """One record for each GEMM; other things that Inductor caches in the same file are not timings."""
         for op, gemms in document.get("cache", {}).items():
-            for operands, precisions in gemms.items() if op in MATMULS else ():
+            if op not in (*MATMULS, _PACKED):
+                self._skipped[f"op {op}"] += len(gemms) if isinstance(gemms, dict) else 1
+                continue
+            for operands, precisions in gemms.items():
                 for precision, choices in precisions.items():
                     with counting(self._skipped, len(choices)):
                         problem = _problem(op, operands, precision, self._device)
@@ -115,7 +121,9 @@ class _Reader:
         if choice.startswith(_CPP):
             return Config(CPP_GEMM.name)
         name = choice.partition("-")[0]
-        if f"aten::{name}" in UIDS["aten"][op]:
+        if op == _PACKED and name == _MKL_LINEAR:
+            return ATEN
+        if f"aten::{name}" in UIDS["aten"].get(op, ()):
             return ATEN
         raise ProblemError(f"kernel {name}")
 
@@ -137,13 +145,18 @@ def _problem(op: str, text: str, precision: str, device: str) -> Problem:
     if match is None:
         raise ProblemError("sizes that are only hints")
     *_, a, b = literal(match[1])
+    if op == _PACKED:
+        a, _, b = literal(match[1])
     if a[0] != device or b[0] != device:
         raise ProblemError(f"device type {a[0]}")
     dtypes = {a[1].removeprefix("torch."), b[1].removeprefix("torch.")}
     if len(dtypes) > 1:
         raise ProblemError(f"a mix of {' and '.join(sorted(dtypes))}")
     (dtype,) = dtypes
-    return problem_of(op, _with_precision(dtype, precision), _operand(a), _operand(b))
+    dtype = _with_precision(dtype, precision)
+    if op == _PACKED:
+        return problem_of("mm", dtype, _operand(a), _transposed(_operand(b)))
+    return problem_of(op, dtype, _operand(a), _operand(b))
 
 
 def _with_precision(dtype: str, precision: str) -> str:
@@ -154,6 +167,10 @@ def _with_precision(dtype: str, precision: str) -> str:
     if known is None:
         raise ProblemError(f"float32 with precision {precision!r}")
     return known
+
+
+def _transposed(operand: Operand) -> Operand:
+    return Operand(operand.sizes[::-1], operand.strides[::-1], operand.offset)
 
 
 def _operand(key: tuple[Any, ...]) -> Operand:

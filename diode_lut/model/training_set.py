@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.ops import ALIGNS, BATCHED, DTYPES, GEMMS, LAYOUTS, MAX_SIZE, NO_EPILOGUE, NO_VARIANT, OPS
 from diode_lut.domain.problem import Problem
+from diode_lut.domain.spelling import dtype_of, layout_of, op_of, size_of
 from diode_lut.table import Range, of_kind
 
 TRAIN, TEST = "train", "test"
@@ -21,6 +22,7 @@ TRAIN, TEST = "train", "test"
 Family = tuple[tuple[str, Any], ...]
 """Conditions on a problem: names of fields, each with its value, or with its least and largest size."""
 
+_SPELLINGS = {"op": op_of, "dtype": dtype_of, "layout": layout_of}
 _KINDS = {"op": OPS, "dtype": DTYPES, "layout": LAYOUTS, "align": tuple(map(str, ALIGNS))}
 
 
@@ -71,15 +73,20 @@ def parse_family(text: str) -> Family:
 
 def _condition(text: str) -> tuple[str, Any]:
     name, _, value = text.partition("=")
+    name = name.casefold()
     if name in _KINDS:
+        value = _SPELLINGS.get(name, str)(value)
         if value not in _KINDS[name]:
             raise ProblemError(f"{text}: {value!r} is not one of {', '.join(_KINDS[name])}")
         return name, int(value) if name == "align" else value
     low, colon, high = value.partition(":")
-    sizes = [int(size) for size in (low, high if colon else low) if size.isdecimal()]
-    if name not in ("b", "m", "n", "k") or len(sizes) != 2 or not 1 <= sizes[0] <= sizes[1] <= MAX_SIZE:
+    try:
+        sizes = size_of(low), size_of(high if colon else low)
+    except ProblemError:
+        sizes = 0, 0
+    if name not in ("b", "m", "n", "k") or not 1 <= sizes[0] <= sizes[1] <= MAX_SIZE:
         raise ProblemError(f"{text!r}: not a condition such as op=mm, layout=nt or m=1:64")
-    return name, (sizes[0], sizes[1])
+    return name, sizes
 
 
 def family_name(family: Family) -> str:

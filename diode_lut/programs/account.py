@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from diode_lut.domain.errors import ReceiptError
+from diode_lut.domain.errors import ReceiptError, install_command
 from diode_lut.io.files import require_writable, write_atomically
 from diode_lut.programs.launch import INHERITED, Ended, Streams, armed, run_program
 from diode_lut.programs.savings import EXPECTED, MEASURED, UNKNOWN, savings
@@ -25,7 +25,7 @@ _NAMED = 3
 
 _NO_RECEIPT = (
     "no receipt: no process imported PyTorch and ended by itself (a signal or os._exit leaves none), "
-    "or its Python lacks what diode_lut needs, as `pip install diode-lut` installs it"
+    f"or its Python lacks what diode_lut needs: {install_command()}"
 )
 
 

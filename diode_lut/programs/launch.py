@@ -7,6 +7,7 @@ gets a session of its own, in which a signal for us reaches all of its processes
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -201,7 +202,16 @@ def _content(path: Path) -> bytes:
 
 
 def _not_started(program: str, error: OSError) -> ProgramError:
-    script = f"; to run a script: {Path(sys.executable).name} {program}" if program.endswith(".py") else ""
+    remedy = _remedy(program)
     if isinstance(error, FileNotFoundError):
-        return ProgramError(f"{program}: no such program{script}", NOT_FOUND)
-    return ProgramError(f"{program}: cannot be started: {error.strerror}{script}", NOT_EXECUTABLE)
+        return ProgramError(f"{program}: no such program{remedy}", NOT_FOUND)
+    return ProgramError(f"{program}: cannot be started: {error.strerror}{remedy}", NOT_EXECUTABLE)
+
+
+def _remedy(program: str) -> str:
+    """What to write instead of something that is no program, as text; empty if nothing is known."""
+    if " " in program:
+        return "; a program and its arguments are separate words: leave out the quotes around them"
+    if re.match(r"\w+=", program):
+        return "; set variables before diode-lut, or start the program with env"
+    return f"; to run a script: {Path(sys.executable).name} {program}" if program.endswith(".py") else ""

@@ -10,6 +10,7 @@ from statistics import median
 from string import Template
 
 from diode_lut.domain.printable import printable
+from diode_lut.programs.account import counted
 from diode_lut.programs.comparison import WORDS, Comparison, GemmChange, middle_ns
 from diode_lut.programs.noise import Change, spread_text
 from diode_lut.programs.trace import GemmTime
@@ -130,7 +131,8 @@ def _gemms(changes: Sequence[GemmChange]) -> str:
     if unpaired:
         parts.append(_listed("GEMMs of one run only", unpaired[:_LISTED], "", "Padding and decompose_k change sizes."))
     if others:
-        parts.append(f'<p class="hint">{others} more GEMMs without a difference beyond noise.</p>')
+        text = f"{counted(others, 'more GEMM')} without a difference beyond noise."
+        parts.append(f'<p class="hint">{text}</p>')
     return "\n".join(parts)
 
 

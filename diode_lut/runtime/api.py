@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from diode_lut.domain.errors import SettingError
+from diode_lut.domain.errors import ProblemError, SettingError
 from diode_lut.domain.hardware import Hardware, detect_hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.runtime import recorder
@@ -27,6 +26,10 @@ from diode_lut.selection.samples import Axis
 from diode_lut.selection.selector import Decision, Selector
 from diode_lut.selection.sources import Threshold
 from diode_lut.settings import Settings, config
+
+if TYPE_CHECKING:
+    from diode_lut.model.ranking import Model
+    from diode_lut.table import Table
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -57,11 +60,11 @@ def select(problem: Problem, *, hardware: Hardware | str | None = None) -> Decis
     """The decision for one problem on ``hardware``: by default the device that torch would use.
 
     A name stands for the hardware of the table that is called so, or that is for hardware called so. HardwareError if
-    there is none, or if torch finds no device.
+    there is none, or if torch finds no device; ProblemError if ``problem`` is no Problem.
     """
     settings = config.copy()
     selector = selector_for(_hardware(hardware, settings), settings, registered())
-    return selector.select(problem, Threshold.of(settings), padding=settings.pad)
+    return selector.select(_checked(problem), Threshold.of(settings), padding=settings.pad)
 
 
 def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
@@ -69,33 +72,38 @@ def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
     return str(explanation(problem, hardware=hardware))
 
 
-def explanation(problem: Problem, *, hardware: Hardware | str | None = None, file: Path | None = None) -> Explanation:
-    """What ``explain`` says, in its parts; of the user's own tables and models, the one in ``file`` comes first.
-
-    TableError or ModelError if that file is invalid.
-    """
+def explanation(
+    problem: Problem, *, hardware: Hardware | str | None = None, first: Table | Model | None = None
+) -> Explanation:
+    """What ``explain`` says, in its parts; ``first`` is asked before the user's own tables, or models."""
     settings = config.copy()
-    selector = _selector(hardware, file, settings)
-    return explanation_of(selector, problem, Threshold.of(settings), padding=settings.pad)
+    selector = _selector(hardware, first, settings)
+    return explanation_of(selector, _checked(problem), Threshold.of(settings), padding=settings.pad)
 
 
 def explanation_over(
-    problem: Problem, axis: Axis, *, hardware: Hardware | str | None = None, file: Path | None = None
+    problem: Problem, axis: Axis, *, hardware: Hardware | str | None = None, first: Table | Model | None = None
 ) -> OverSizes:
     """What a problem gets whose sizes along an axis may change; the other arguments are those of ``explanation``."""
     settings = config.copy()
-    selector, most = _selector(hardware, file, settings), settings.dynamic_kernels
+    selector, most = _selector(hardware, first, settings), settings.dynamic_kernels
     return explain_over(selector, problem, axis, Threshold.of(settings), most, padding=settings.pad)
 
 
-def _selector(hardware: Hardware | str | None, file: Path | None, settings: Settings) -> Selector:
-    if file is None:
+def _selector(hardware: Hardware | str | None, first: Table | Model | None, settings: Settings) -> Selector:
+    if first is None:
         return selector_for(_hardware(hardware, settings), settings, registered())
-    opened = open_file(file)
-    mine = TableFile(file, opened.hardware, shipped=False)
+    assert first.path is not None
+    mine = TableFile(first.path, first.hardware, shipped=False)
     called = isinstance(hardware, str) and mine.called(hardware)
     device = mine.hardware if called else _hardware(hardware, settings)
-    return selector_with(opened, device, settings, registered())
+    return selector_with(first, device, settings, registered())
+
+
+def _checked(problem: Problem) -> Problem:
+    if not isinstance(problem, Problem):
+        raise ProblemError(f"{problem!r} is not a Problem (diode_lut.Problem.of makes one)")
+    return problem
 
 
 def _hardware(hardware: Hardware | str | None, settings: Settings) -> Hardware:

@@ -62,17 +62,21 @@ def find_tables(user_tables: Iterable[str]) -> list[TableFile]:
 
 
 def find_path(name_or_path: str) -> Path:
-    """The file of a path, or of a shipped table's or model's name; TableError if there is none."""
+    """The file of a path, or of the name of a shipped table or model, or of a table in the user's directory of tables.
+
+    TableError if there is none. A shipped table is meant if both are called so.
+    """
     path = Path(name_or_path)
     fault = _no_file(path)
     if not fault:
         return path
-    shipped = _shipped(*_SHIPPED)
-    for file in shipped:
+    shipped, own = _shipped(*_SHIPPED), own_tables()
+    for file in (*shipped, *own):
         if file.called(name_or_path):
             return file.path
     known = ", ".join(file.name for file in shipped) or "none"
-    more = f", and no shipped table of that name (shipped: {known})" if fault == _MISSING else ""
+    mine = f"; your own: {', '.join(file.name for file in own)}" if own else ""
+    more = f", and no table of that name (shipped: {known}{mine})" if fault == _MISSING else ""
     raise TableError(f"{fault}{more}{_meant(name_or_path)}", path=path) from OSError(name_or_path)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,6 +11,7 @@ from diode_lut.domain.errors import DiodeLutError, TableError, let_pass
 from diode_lut.domain.hardware import Hardware
 from diode_lut.io.log import warn_once
 from diode_lut.selection.catalog import (
+    TableFile,
     find_path,
     is_model,
     open_table,
@@ -103,9 +104,21 @@ def _names_model(name: str) -> bool:
         return is_model(Path(name))
 
 
-def _user_tier(name: str, hardware: Hardware, named: Iterable[str | Table]) -> Tier:
-    own = [file for file in own_tables() if file.hardware.same_device(hardware)]
-    return _tier(name, hardware, [*named, *(str(file.path) for file in own)], _USER)
+def _user_tier(name: str, hardware: Hardware, named: Sequence[str | Table]) -> Tier:
+    own = own_tables()
+    fitting = [str(file.path) for file in own if file.hardware.same_device(hardware)]
+    tier = _tier(name, hardware, [*named, *fitting], _USER)
+    reasons = () if fitting else tuple(_of_this_cpu(own, hardware))
+    return tier._replace(left_out=(*(tier.left_out if named else ()), *reasons)) if reasons else tier
+
+
+def _of_this_cpu(own: Iterable[TableFile], hardware: Hardware) -> Iterator[str]:
+    """Why tables in the user's directory that are for this CPU cannot be used, each also a warning."""
+    for file in own:
+        if hardware.is_cpu and file.hardware.is_cpu and file.hardware.called(hardware.name):
+            reason = f"{file.path}: is for {file.hardware}: {file.hardware.difference_from(hardware)}"
+            warn_once(f"table left out: {reason}")
+            yield f"left out: {reason}"
 
 
 def _model_tier(name: str, hardware: Hardware, mine: Iterable[str | Model]) -> Tier:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from diode_lut.domain.spelling import dtype_of, op_of
 from diode_lut.io.resources import schemas_directory
 from diode_lut.table.position import Fault, JsonPath, missing_field, shown, unknown_field
 
@@ -30,7 +32,8 @@ def table_validator(version: int) -> Draft202012Validator:
 def broken_rules(document: object, version: int) -> list[Fault]:
     """The first _MOST things that the schema says are wrong with a parsed table. Thousands of rows take seconds."""
     errors = table_validator(version).iter_errors(document)
-    return list(islice((fault for error in errors for fault in _faults(error)), _MOST))
+    faults = islice((fault for error in errors for fault in _faults(error)), _MOST)
+    return list({(fault.path, fault.reason): fault for fault in faults}.values())  # several rules may say the same
 
 
 @cache
@@ -79,7 +82,17 @@ def _faults(error: ValidationError) -> Iterator[Fault]:
         known = error.schema["properties"]
         yield from (Fault(unknown_field(known), *path, name) for name in found if name not in known)
     else:
-        yield Fault(f"{shown(found)} is not {_allowed(error.schema)}", *path)
+        yield Fault(f"{shown(found)} is not {_allowed(error.schema)}{_meant(found, error.schema)}", *path)
+
+
+def _meant(found: object, schema: Any) -> str:
+    """Which of the allowed values is probably meant, as text; empty if none is alike."""
+    allowed = [each for each in schema.get("enum", ()) if isinstance(each, str)]
+    if not isinstance(found, str) or not allowed:
+        return ""
+    spelled = [each for each in (dtype_of(found), op_of(found)) if each in allowed]
+    close = spelled or get_close_matches(found, allowed, 1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _allowed(schema: Any) -> str:

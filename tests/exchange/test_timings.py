@@ -189,6 +189,22 @@ def test_inductors_cache_of_a_cpu(tmp_path: Path) -> None:
     assert (content.header.hardware, skipped) == (cpu, {})
 
 
+def test_inductors_cache_of_frozen_linear_layers(tmp_path: Path) -> None:
+    """On a CPU they have an op of their own, are an mm with the weight transposed, and other ops are counted."""
+    cpu = Hardware("Some CPU", "cpu-avx2", 4)
+    keys = [(8, 256, 256, 1, 0), (1459233, 1, 1, 0, 0), (384, 256, 256, 1, 0)]
+    operands = str([("cpu", "torch.float32", *numbers) for numbers in keys])
+    choices = {"CppMicroGemmFP32Vec-ch6": 0.035, "_mkl_linear-B=None-batch_size=8-ckf": 0.0325}
+    times = {"packed_linear": {operands: {"highest": choices}}, "linear_unary": {operands: {"highest": choices}}}
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "44").write_text(json.dumps({"system": {"hash": "44"}, "cache": times}))
+    content, skipped = taken("inductor-cache", tmp_path, hardware=cpu)
+    (record,) = content.records
+    assert str(record.problem) == "mm 8x384x256 float32 nt align 16"
+    assert {str(timing.config): timing.ns for timing in record.timings} == {"aten": 32500, "cpp_gemm": 35000}
+    assert skipped == {"op linear_unary": 1}
+
+
 def test_tunableops_results(tmp_path: Path) -> None:
     """What BLAS sees column-major is row-major here: a linear layer, TN there, is nt. The library is aten."""
     lines = [
@@ -209,6 +225,8 @@ def test_tunableops_results(tmp_path: Path) -> None:
         ("bmm 4x64x96x128 float32 tn align 16", 500000),
         ("mm 8x8x9 float16 nt align 2", 500000),
     ]
+    with pytest.raises(ExchangeError, match=r"is of .gfx942.*, such as MI300X, MI325X: give --hardware"):
+        read("tunableop", tmp_path / "t.csv", Facts())
     assert content.header.torch == "2.9.1"
     assert skipped == {"GEMMs without a time": 1, "operation ScaledGemmTunableOp_Float8": 1}
     (tmp_path / "x.csv").write_text("a,b\n")

@@ -48,7 +48,7 @@ def test_everything_is_reported_at_once(good: str, save: Save) -> None:
         "7:72: entries[0].m: [1024, 513] ends before it begins (allowed: [lowest, highest])",
         (
             '11:24: entries[1].dtype: "half" is not allowed (allowed: float16, bfloat16, float32, tf32, float8_e4m3fn, '
-            "float8_e5m2, int8)"
+            "float8_e5m2, int8) (did you mean float16?)"
         ),
         "12:35: entries[1].configs[0].block_m: unknown field (known: template, pad, gain_permille)",
         (
@@ -56,6 +56,11 @@ def test_everything_is_reported_at_once(good: str, save: Save) -> None:
             "h, g, v, problems, aten_ns, configs, note)"
         ),
     ]
+
+
+def test_a_fault_is_reported_once(good: str, save: Save) -> None:
+    """Several rules of the schema refuse a config that is text, with one message."""
+    assert _check(save, good, {"configs": ["aten"]}) == ['entries[0].configs[0]: "aten" is not an object']
 
 
 @pytest.mark.parametrize(
