@@ -79,6 +79,7 @@ CASES = [
         2,
         "--output x.json: the page is HTML, and the figures go to x.json beside",
     ),
+    ("run --table nvidia-h20 -- python train.py", 2, "(did you mean nvidia-h200?)"),
     (
         "compare --table nosuch.json -- python train.py",
         2,

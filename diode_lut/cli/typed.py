@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -108,7 +107,9 @@ class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
         if _IN_GIT.fullmatch(value):
             return Typed(path, _in_git(value))
         if self._names and _NAME.fullmatch(value) and not _LIKE_FILES.fullmatch(value):
-            path = _named(value)
+            from diode_lut.selection.catalog import find_path
+
+            path = find_path(value)
             return Typed(path, shipped_as=value if path.is_relative_to(tables_directory()) else "")
         return Typed(path)
 
@@ -154,17 +155,6 @@ def _in_git(name: str) -> bytes:
     except SettingError as error:
         reason = str(error).partition("; run this")[0]
         raise TableError(f"no such file, and git has none either: {reason}", path=Path(name)) from OSError(name)
-
-
-def _named(name: str) -> Path:
-    from diode_lut.selection.catalog import find_path
-
-    try:
-        return find_path(name)
-    except TableError as error:
-        close = get_close_matches(name, _known_names(), 1)
-        more = f" (did you mean {close[0]}?)" if close else ""
-        raise TableError(f"{error.reason}{more}", path=error.path) from error.__cause__
 
 
 def _known_names() -> list[str]:

@@ -74,10 +74,19 @@ def find_path(name_or_path: str) -> Path:
     for file in (*shipped, *own):
         if file.called(name_or_path):
             return file.path
+    more = _no_table(name_or_path, shipped, own) if fault == _MISSING else ""
+    raise TableError(f"{fault}{more}{_meant(name_or_path)}", path=path) from OSError(name_or_path)
+
+
+def _no_table(name: str, shipped: Sequence[TableFile], own: Sequence[TableFile]) -> str:
+    """That no table has this name, which names there are, and which of them may be meant."""
+    from difflib import get_close_matches
+
     known = ", ".join(file.name for file in shipped) or "none"
     mine = f"; your own: {', '.join(file.name for file in own)}" if own else ""
-    more = f", and no table of that name (shipped: {known}{mine})" if fault == _MISSING else ""
-    raise TableError(f"{fault}{more}{_meant(name_or_path)}", path=path) from OSError(name_or_path)
+    close = get_close_matches(name, [file.name for file in (*shipped, *own)], 1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return f", and no table of that name (shipped: {known}{mine}){hint}"
 
 
 def _meant(name: str) -> str:
