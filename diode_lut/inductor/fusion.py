@@ -192,6 +192,13 @@ class _Buffer(MultiTemplateBuffer):
         if isinstance(self.layout, FlexibleLayout):
             self.freeze_layout()
 
+    def freeze_layout(self) -> None:
+        """The own kernel's layout, if it has one and no concatenation took the result: that one is not padded."""
+        if self._remake is not None and self._own is not None and isinstance(self.layout, FlexibleLayout):
+            self.layout = copy.copy(self._own.layout)
+        else:
+            super().freeze_layout()
+
     def fuses(self, followers: Sequence[BaseSchedulerNode]) -> bool:
         """Whether to fuse all of ``followers``; if so, the kernel for that is taken."""
         name = epilogue_of(self, followers, self._alternatives.problem.epilogue)

@@ -95,6 +95,19 @@ def test_a_result_that_is_used_besides(rows: Rows) -> None:
     assert parts(lowered)[0] == "(128, 1), 0"
 
 
+def test_a_result_that_is_copied_after_all(rows: Rows) -> None:
+    """Where the concatenation is computed together with what reads it, the kernel writes rows without gaps."""
+    rows({"configs": [MM]})
+
+    def function(x: Any, w: Any, y: Any) -> Any:
+        return torch.cat([x @ w, y * 2], 1).relu()
+
+    lowered = lower(function, Input((256, 64)), Input((64, 2047)), Input((256, 64)))
+    assert not parts(lowered)
+    assert len(lowered.triton_templates) == 1
+    assert "empty_strided_cuda((256, 2047), (2047, 1)" in lowered.code
+
+
 def test_without_rows_the_code_is_that_without_the_hook(rows: Rows) -> None:
     """A library's result is written as Inductor does it."""
     rows({"configs": [ATEN]})
