@@ -19,19 +19,15 @@ from typing import Any
 from torch._inductor.dependencies import MemoryDep
 from torch._inductor.ir import (
     ChoiceCaller,
-    ComputedBuffer,
     FixedLayout,
     FlexibleLayout,
-    InputBuffer,
     Layout,
     MultiTemplateBuffer,
     TensorBox,
-    is_storage_and_layout,
 )
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.scheduler import BaseSchedulerNode, FusionResult, Scheduler
 from torch._inductor.select_algorithm import TritonTemplateCaller
-from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
 from diode_lut.domain.errors import let_pass
@@ -44,7 +40,7 @@ from diode_lut.inductor.choices import config_of
 from diode_lut.inductor.concat import fixed, is_written_in_rows, opened, take_part_in_concatenation
 from diode_lut.inductor.dispatch import Branches, can_branch, take_part_in_codegen
 from diode_lut.inductor.epilogue import epilogue_of, has_aligned_rows, moves_single_elements
-from diode_lut.inductor.layouts import has_open_base
+from diode_lut.inductor.layouts import with_a_layout
 from diode_lut.inductor.problems import asked_about, axes, problem_of
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import leave
@@ -76,7 +72,7 @@ def with_epilogues(
     about those of ``problem``.
     """
     assumed: list[tuple[Any, Layout]] = []
-    nodes = [_with_a_layout(node, assumed) for node in inputs.nodes()]
+    nodes = [with_a_layout(node, assumed) for node in inputs.nodes()]
     with_layouts = MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype)
     likely = problem_of(with_layouts, op) if assumed else None
     problem = problem if likely is None else asked_about(likely, with_layouts)
@@ -115,35 +111,6 @@ def with_epilogues(
 def _remade(build: Callable[..., ChoiceCaller], config: Config, layout: FixedLayout) -> ChoiceCaller:
     with as_in_lowering():
         return build(config, layout=layout)
-
-
-def _with_a_layout(node: Any, assumed: list[tuple[Any, Layout]]) -> Any:
-    """The input; where its layout is open, a buffer of that name with the layout that is likely.
-
-    CannotRun for a bias that is not in memory yet, which only torch 2.11 passes: putting it there for a kernel that may
-    never run would change what the library reads.
-    """
-    if not is_storage_and_layout(node):
-        raise CannotRun("its bias is not in memory yet")
-    layout = node.get_layout()
-    if not isinstance(layout, FlexibleLayout) and not has_open_base(node):
-        return node
-    likely = _likely_layout(node, layout)
-    assumed.append((node, likely))
-    return TensorBox.create(InputBuffer(name=node.get_name(), layout=likely))
-
-
-def _likely_layout(node: Any, layout: Layout) -> Layout:
-    """The layout that Inductor decides on in the end if nothing else asks for one: in the order in which data is read.
-
-    So the copy of a column-major matrix that padding makes is column-major.
-    """
-    buffer = V.graph.try_get_buffer(node.get_name())
-    if isinstance(layout, FlexibleLayout) and isinstance(buffer, ComputedBuffer):
-        order = buffer.get_fill_order()
-        if order:
-            return layout.as_fill_order(order)
-    return copy.copy(layout).as_fixed()
 
 
 _Remake = Callable[[FixedLayout], ChoiceCaller]

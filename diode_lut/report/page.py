@@ -1,23 +1,10 @@
-"""The page: one self-contained HTML file, and its data. Making it needs vl-convert-python, from the extra ``report``.
-
-The table's content is JSON data, which the page's program shows as text. The page's Content-Security-Policy allows only
-its own two scripts, and no request.
-"""
+"""The page's data: what its program shows of tables and of their choices on measured problems, as text."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from html import escape
-from pathlib import Path
-from string import Template
 from typing import Any, NamedTuple
-
-import orjson
-import vl_convert
 
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import ATTENTION, DOMAINS, DTYPES, GROUPED, LAYOUTS, OP_SIZES, OPS
@@ -267,37 +254,3 @@ def _rounded(value: float | None) -> float | None:
 
 def _listed(value: str | list[str]) -> str:
     return value if isinstance(value, str) else ", ".join(value)
-
-
-_ASSETS = Path(__file__).parent / "assets"
-
-_SCRIPTS = ("words", "filters", "colours", "view", "coverage", "charts", "details", "ask", "rows", "address", "main")
-"""Names of the files of the page's program, in loading order."""
-
-
-def as_page(data: Mapping[str, Any]) -> str:
-    """The HTML of the page for the result of ``as_data``."""
-    program = "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
-    return Template(_asset("page.html")).substitute(
-        title=escape(" and ".join(data["tables"])),
-        hashes=" ".join(f"'sha256-{_digest(script)}'" for script in (_library(), program)),
-        style=_asset("style.css"),
-        data=orjson.dumps(data).decode().replace("<", r"\u003c"),  # so that no note can end the script element
-        library=_library(),
-        program=program,
-    )
-
-
-@cache
-def _library() -> str:
-    """The JavaScript of Vega, Vega-Lite and Vega-Embed, with the global name ``vegaEmbed``."""
-    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return bundle
-
-
-def _asset(name: str) -> str:
-    return (_ASSETS / name).read_text(encoding="utf-8")
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -91,7 +91,7 @@ def test_what_cannot_be_read_or_written_is_2(tmp_path: Path, table: Path, datase
 
 def test_without_the_library_is_2(tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing library is an error that says what to install."""
-    for name in ("vl_convert", "diode_lut.report.page", "diode_lut.report"):
+    for name in ("vl_convert", "diode_lut.report.html", "diode_lut.report"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     result = report(table, "-o", tmp_path / "r.html")
