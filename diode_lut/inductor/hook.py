@@ -197,7 +197,8 @@ class _Question:
         """
         wanted = snapshot().settings.epilogues and self._is_single() and (choices is not None or not autotuning())
         alone = not wanted or not may_be_followed(V.graph.current_node)
-        joined = self._is_single() and is_concatenated(V.graph.current_node)
+        triton = self._is_single() and choices is not None and isinstance(choices[0], TritonTemplateCaller)
+        joined = triton and is_concatenated(V.graph.current_node)
         if alone and not joined and self._branches is None:
             if wanted:
                 snapshot().record_unfused(problem, self.inputs.device(), NOTHING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torch._inductor.dependencies import MemoryDep
-from torch._inductor.scheduler import BaseSchedulerNode, ExternKernelSchedulerNode, Scheduler
+from torch._inductor.scheduler import BaseSchedulerNode, ExternKernelSchedulerNode, NopKernelSchedulerNode, Scheduler
 
 NOTHING = "no pointwise work follows, but another op or nothing"
 UNKNOWN = "no row and no model knows the epilogue"
@@ -37,6 +37,8 @@ def _readers(node: BaseSchedulerNode) -> Iterator[BaseSchedulerNode]:
 
 
 def _why_not(scheduler: Scheduler, matmul: BaseSchedulerNode, reader: BaseSchedulerNode) -> str:
+    if isinstance(reader, NopKernelSchedulerNode):
+        return NOTHING  # a concatenation that the matmul has written already
     if reader.is_template() or isinstance(reader, ExternKernelSchedulerNode):
         return OTHER_KERNEL
     fused = scheduler.name_to_fused_node[reader.get_name()]

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from diode_lut.inductor import fusion
+from diode_lut.inductor import fusion, unfused
 from tests.fake_cuda import Input, Lowered, lower
+from tests.inductor.test_fusion import reasons
 from tests.inductor.test_hook import ATEN, MM, blocks, triton
 
 pytestmark = pytest.mark.usefixtures("h200")
@@ -106,6 +107,17 @@ def test_a_result_that_is_copied_after_all(rows: Rows) -> None:
     assert not parts(lowered)
     assert len(lowered.triton_templates) == 1
     assert "empty_strided_cuda((256, 2047), (2047, 1)" in lowered.code
+
+
+def test_receipts_say_that_nothing_follows(rows: Rows) -> None:
+    """A concatenation is no epilogue, whoever writes its parts."""
+
+    def function(x: Any, w: Any) -> Any:
+        return torch.cat([x @ w, x], 1)
+
+    for config in (MM, ATEN):
+        rows({"configs": [config]})
+        assert reasons(function, Input((256, 64)), Input((64, 64))) == {("none", unfused.NOTHING): 1}
 
 
 def test_without_rows_the_code_is_that_without_the_hook(rows: Rows) -> None:
