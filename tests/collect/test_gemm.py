@@ -87,6 +87,8 @@ def test_tf32_is_allowed_for_tf32_alone(dtype: str, precision: str) -> None:
 @pytest.mark.parametrize("variant", VARIANTS["scaled_mm"])
 def test_scaled_mm_is_what_float64_computes(variant: str) -> None:
     """The library's result is that of float64 but for the precision of its type, whatever is scaled and added."""
+    if variant.startswith("row") and torch.__version__ < (2, 13):  # type: ignore[operator]  # as TorchVersion compares
+        pytest.skip("before torch 2.13, a CPU scales whole tensors only")
     problem = Problem.of("scaled_mm", 48, 64, 80, dtype="float8_e4m3fn", layout="nt", variant=variant)
     tensors = make_operands(problem, "cpu")
     result = function_of(problem)(*tensors)
