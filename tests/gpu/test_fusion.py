@@ -57,6 +57,23 @@ def test_what_is_not_fused_is_right(function: Function, rows: Rows) -> None:
     assert "triton_tem_fused" not in codes[0]
 
 
+@pytest.mark.usefixtures("mode")
+def test_parts_of_a_concatenation_are_right(rows: Rows) -> None:
+    """Kernels that write side by side into one tensor are right, and no other kernel copies what they wrote."""
+    rows({"op": "mm", "configs": [MM]})
+    x, *weights = random(512, 256), random(256, 128) / 16, random(256, 64) / 16, random(256, 320) / 16
+
+    def heads(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x @ weight for weight in weights], 1)
+
+    result, codes = run_and_get_code(torch.compile(heads), x, *weights)
+    assert distance(result, heads(*(each.double() for each in (x, *weights)))) < TOLERANCE
+    assert codes[0].count("  # alias") == len(weights)
+    assert "triton_poi" not in codes[0]
+    assert "extern_kernels.mm" not in codes[0]
+    assert benchmarks() == 0
+
+
 def test_training_and_cuda_graphs(rows: Rows) -> None:
     """A layer of sequences with gelu is right forward and backward, replayed as a CUDA graph."""
     rows({"configs": [ATEN]}, *({"epilogue": name, "configs": [MM]} for name in ("light", "medium", "heavy")))
