@@ -89,6 +89,6 @@ def moves_single_elements(buffer: Buffer, nodes: Sequence[BaseSchedulerNode]) ->
 
 
 def has_aligned_rows(layout: Layout, multiple: int = ROW_BYTES) -> bool:
-    """Whether a matrix has rows of a multiple of so many bytes; not if that depends on a dynamic size."""
+    """Whether the length of a matrix's rows is a multiple of 16 bytes, or of another number; not if it is dynamic."""
     row = layout.size[-1] * layout.dtype.itemsize
     return V.graph.sizevars.statically_known_multiple_of(row, multiple)

@@ -86,9 +86,7 @@ def with_epilogues(
     may_branch = bool(changing) and can_branch()
     as_good = own == ATEN or alone or has_aligned_rows(layout)
     as_good = as_good and all(decision.configs[0] == own for decision in answers.values())
-    remake = None
-    if concatenated and not changing and own is not None and isinstance(plain, TritonTemplateCaller):
-        remake = partial(_remade, build, own)
+    remake = partial(_remade, build, own) if concatenated and not changing and own not in (None, ATEN) else None
     if not may_branch and own_branches is None and as_good and remake is None:
         if own == ATEN and not alone:
             snapshot().record_unfused(problem, device, SLOWER if len(answers) == len(_CLASSES) else UNKNOWN)
