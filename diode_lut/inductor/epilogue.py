@@ -26,7 +26,7 @@ _MAX_MEDIUM = 2.0
 """Maximum cost of an epilogue of the class ``medium``."""
 
 _WORD_BYTES = 4
-"""What threads of a warp have to write at least, each behind the other, to fill their part of a transaction."""
+"""Rows of a multiple of this are written to padded rows as fast as to others, by the times of 10,922 columns."""
 
 _LIKE_VIEWS = (torch.ops.aten._unsafe_view.default, torch.ops.aten.reshape.default)
 """Ops that are views, although their schemas do not say so."""
