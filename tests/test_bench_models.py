@@ -155,8 +155,14 @@ def test_labels_are_written_as_settings() -> None:
     assert Label.from_json(label.to_json()) == label
 
 
-def test_the_page_shows_the_results() -> None:
-    """The tables and the picture in docs/ are what the tool makes of the results beside them."""
+@pytest.mark.parametrize("page", ["benchmarks", "benchmarks-h100"])
+def test_the_page_shows_the_results(page: str) -> None:
+    """The tables of the pages in docs/ are what the tool makes of the results beside them."""
+    models = summarize(read([DOCS / f"{page}.jsonl"]))
+    assert markdown(models) in (DOCS / f"{page}.md").read_text(encoding="utf-8")
+
+
+def test_the_picture_shows_the_results() -> None:
+    """The picture in docs/ is what the tool draws of the results beside it."""
     models = summarize(read([DOCS / "benchmarks.jsonl"]))
-    assert markdown(models) in (DOCS / "benchmarks.md").read_text(encoding="utf-8")
     assert draw(models) == (DOCS / "benchmarks.svg").read_text(encoding="utf-8")

@@ -134,7 +134,7 @@ def _readiness(folder: Path, table: Path) -> list[str]:
     "--budget",
     type=MINUTES,
     metavar="MINUTES",
-    default=0.7,
+    default=0.6,
     show_default=True,
     help="Begin no row after this time, which begins with the first row that is measured.",
 )
