@@ -17,7 +17,7 @@ from diode_lut.programs.compare import printed_steps
 from diode_lut.programs.comparison import WITH, WITHOUT, Comparison, GemmChange, as_json, summary
 from diode_lut.programs.noise import change_of, spread_text
 from diode_lut.programs.page import as_page
-from diode_lut.programs.trace import GemmTime, read_traces
+from diode_lut.programs.trace import GemmTime, read_traces, unpadded
 from diode_lut.receipt.receipt import Device, Hit, Receipt
 from diode_lut.runtime.probe import CALL, FIRST_CALL
 from tests.commands import run
@@ -166,8 +166,6 @@ def event(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, 
 
 def gpu_trace(directory: Path) -> Path:
     """What a GPU leaves of two calls of a graph: aten with a kernel of its own for relu, and a Triton template."""
-    source = directory / "kernel.py"
-    source.write_text("def triton_tem_fused_bmm_0(arg_A, arg_B, out_ptr0):\n    M = 16\n    N = 32\n    K = 64\n")
     halves = {"Input_type": ["c10::Half"] * 3}
     events = []
     for number, start in enumerate((0.0, 100.0, 200.0)):
@@ -180,19 +178,17 @@ def gpu_trace(directory: Path) -> Path:
             ),
             event("cpu_op", "aten::mm", start + 2, 10.0, External_id=10 * number + 3, Input_Dims=[[1, 1], [1, 1]]),
             event("cpu_op", "triton_poi_fused_relu_1", start + 30, 5.0, External_id=10 * number + 4),
-            {
-                **event(
-                    "cpu_op", "triton_tem_fused_bmm_0", start + 40, 5.0, External_id=10 * number + 5,
-                    Input_Dims=[[4, 16, 64], [4, 64, 32], [4, 16, 32], []], **halves,
-                ),
-            },
+            event(
+                "cpu_op", "Triton GEMM 16 32 64", start + 40, 5.0, External_id=10 * number + 6,
+                Input_Dims=[[4, 16, 64], [4, 64, 32], [4, 16, 32], []], **halves,
+            ),
+            event("cpu_op", "triton_tem_fused_bmm_0", start + 41, 3.0, External_id=10 * number + 5),
             event("kernel", "cutlass_gemm", start + 50, 3.0 + number, External_id=10 * number + 2),
             event("kernel", "splitk_reduce", start + 54, 1.0, External_id=10 * number + 3),
             event("kernel", "triton_poi_fused_relu_1", start + 56, 2.0, External_id=10 * number + 4),
             event("kernel", "triton_tem_fused_bmm_0", start + 60, 7.0, External_id=10 * number + 5),
             event("gpu_user_annotation", call, start + 50, 20.0, External_id=10 * number + 1),
         ]  # fmt: skip
-        events[-6]["args"]["kernel_file"] = str(source)
     events += [event("kernel", "eager", 300.0, 1000.0, External_id=99), {"ph": "M", "name": "process_name"}]
     path = directory / "1.trace.json"
     path.write_text(json.dumps({"traceEvents": events}))
@@ -277,6 +273,32 @@ def comparison() -> Comparison:
         True,
         gemms,
     )
+
+
+@pytest.mark.parametrize(
+    ("runs", "shown"),
+    [
+        (["7x9x13 float16"], {"7x9x13 float16": "7x9x13 float16"}),
+        (
+            ["2x7x9x13 float16", "2x8x16x16 float16"],
+            dict.fromkeys(["2x7x9x13 float16", "2x8x16x16 float16"], "2x7x9x13 float16"),
+        ),
+        (["1x9x13 float32", "1x12x16 float32"], dict.fromkeys(["1x9x13 float32", "1x12x16 float32"], "1x9x13 float32")),
+        (
+            ["7x9x13 float16", "16x9x13 float16"],
+            {"7x9x13 float16": "7x9x13 float16", "16x9x13 float16": "16x9x13 float16"},
+        ),
+        (
+            ["7x9x13 float16,8x16x16 float16"],
+            {"7x9x13 float16": "7x9x13 float16", "8x16x16 float16": "8x16x16 float16"},
+        ),
+        (["aten::mm", "Triton GEMM ? ? ?"], {"aten::mm": "aten::mm", "Triton GEMM ? ? ?": "Triton GEMM ? ? ?"}),
+    ],
+)
+def test_a_padded_gemm_is_the_gemm_without_padding(runs: list[str], shown: dict[str, str]) -> None:
+    """That is so if no run has both: then they are two GEMMs."""
+    gemms = [dict.fromkeys(run.split(","), GemmTime(1, 1.0, "kernel")) for run in runs]
+    assert unpadded(gemms) == shown
 
 
 @pytest.mark.parametrize(

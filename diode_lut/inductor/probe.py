@@ -1,16 +1,13 @@
 """What ``diode-lut compare`` measures in Inductor: the time of compiling, and a trace of the calls of compiled graphs.
 
 The profiler starts with the first call of a graph and stops after some calls or seconds, so that traces stay small.
-Inductor names its Triton kernels in a trace; C++ GEMMs get a name here.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
-from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +17,7 @@ from diode_lut.domain.errors import let_pass
 from diode_lut.io.log import warn_once
 from diode_lut.runtime import probe
 from diode_lut.runtime.post_import import when_imported
-from diode_lut.runtime.probe import CALL, CPP_GEMM, FIRST_CALL
+from diode_lut.runtime.probe import CALL, FIRST_CALL
 
 _MAX_CALLS, _MAX_SECONDS = 500, 20.0
 """How many calls that are not first ones are traced, and for how long."""
@@ -31,7 +28,8 @@ def begin(_config: ModuleType) -> None:
     probe.add("compile_s", _compile_s)
     if probe.is_traced():
         when_imported("torch._inductor.output_code", f"{__name__}:trace_graphs")
-        when_imported("torch._inductor.codecache", f"{__name__}:name_cpp_gemms")
+        when_imported("torch._inductor.codecache", "diode_lut.inductor.probed_gemms:name_cpp_gemms")
+        when_imported("torch._inductor.runtime.triton_heuristics", "diode_lut.inductor.probed_gemms:name_triton_gemms")
 
 
 def _compile_s() -> float | None:
@@ -105,39 +103,3 @@ class _Trace:
             self._file = f"{os.getpid()}.trace.json"
             profile.export_chrome_trace(str(directory / self._file))
         return self._file
-
-
-def name_cpp_gemms(codecache: Any) -> None:
-    """Record the calls of C++ GEMMs by name, given ``torch._inductor.codecache``."""
-    try:
-        cache = codecache.CppPythonBindingsCodeCache
-        original = cache.load_pybinding_async.__func__
-    except AttributeError as error:
-        warn_once(f"C++ GEMMs are not traced: {error!r}")
-        return
-
-    def load(cls: Any, *arguments: Any, **keywords: Any) -> Callable[[], Any]:
-        loaded: Callable[[], Any] = original(cls, *arguments, **keywords)
-        name = _gemm_name(arguments) if cls is cache else None
-        return loaded if name is None else lambda: _recorded(loaded(), name)
-
-    cache.load_pybinding_async = classmethod(load)
-
-
-def _gemm_name(arguments: Sequence[Any]) -> str | None:
-    """The name of a C++ GEMM, given the types of its arguments and its source; None for any other kernel."""
-    source = arguments[1] if len(arguments) > 1 else ""
-    if "micro_gemm" not in source:
-        return None
-    found = (re.search(rf"\b{size} = (?:static_cast<int64_t>\()?(\d+)", source) for size in "MNK")
-    return " ".join([CPP_GEMM, *(size[1] if size else "?" for size in found)])
-
-
-def _recorded(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:
-        if not torch.autograd.profiler._is_profiler_enabled:
-            return kernel(*arguments)
-        with torch._C._profiler._RecordFunctionFast(name, arguments, {}):
-            return kernel(*arguments)
-
-    return call

@@ -16,7 +16,7 @@ def pad_multiple(dtype: str) -> int:
 
 def is_copied(problem: Problem, multiple: int) -> tuple[bool, bool]:
     """Whether A has to be copied to make M and K multiples of ``multiple``, and whether B has to be for K and N."""
-    m, n, k = (_rounded(size, multiple) != size for size in (problem.m, problem.n, problem.k))
+    m, n, k = (padded_size(size, multiple) != size for size in (problem.m, problem.n, problem.k))
     return m or k, n or k
 
 
@@ -41,10 +41,11 @@ def padded(problem: Problem, multiple: int) -> Problem:
     """
     copied = is_copied(problem, multiple)
     layout = "".join("n" if copy else letter for copy, letter in zip(copied, problem.layout, strict=True))
-    m, n, k = (_rounded(size, multiple) for size in (problem.m, problem.n, problem.k))
+    m, n, k = (padded_size(size, multiple) for size in (problem.m, problem.n, problem.k))
     align = contiguous_align(problem.dtype, layout, m, n, k, problem.b) if any(copied) else problem.align
     return problem._replace(layout=layout, align=align, m=m, n=n, k=k)
 
 
-def _rounded(size: int, multiple: int) -> int:
+def padded_size(size: int, multiple: int) -> int:
+    """The size that is left where M, N or K is padded to a multiple; 1 stays, as Inductor leaves it."""
     return size if size == 1 else -(-size // multiple) * multiple

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from diode_lut.programs.account import Run, counted, run_with_receipt
 from diode_lut.programs.comparison import WITH, WITHOUT, Comparison, GemmChange
 from diode_lut.programs.launch import Streams, cold
 from diode_lut.programs.noise import Change, change_of, spread_text
-from diode_lut.programs.trace import GraphTimes, read_traces
+from diode_lut.programs.trace import GemmTime, GraphTimes, read_traces, unpadded
 from diode_lut.receipt.receipt import Receipt
 from diode_lut.runtime.probe import TRACED, VARIABLE
 
@@ -220,9 +221,11 @@ def _traces(plan: Plan, tell: Callable[[str], None]) -> dict[str, list[GraphTime
 
 
 def _gemm_changes(graphs: Mapping[str, Sequence[GraphTimes]]) -> list[GemmChange]:
-    names = dict.fromkeys(name for kind in KINDS for times in graphs[kind] for name in times.gemms)
-    changes = [
-        GemmChange(name, *([times.gemms[name] for times in graphs[kind] if name in times.gemms] for kind in KINDS))
-        for name in names
-    ]
+    shown = unpadded([times.gemms for kind in KINDS for times in graphs[kind]])
+    found: defaultdict[str, dict[str, list[GemmTime]]] = defaultdict(lambda: {kind: [] for kind in KINDS})
+    for kind in KINDS:
+        for times in graphs[kind]:
+            for name, time in times.gemms.items():
+                found[shown[name]][kind].append(time)
+    changes = [GemmChange(name, *(times[kind] for kind in KINDS)) for name, times in found.items()]
     return sorted(changes, key=lambda change: (-change.saved_ns, change.name))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from diode_lut.domain.printable import printable
 from diode_lut.programs.noise import Change, spread_text
-from diode_lut.programs.trace import TRITON_GEMM, GemmTime
+from diode_lut.programs.trace import GemmTime
 from diode_lut.receipt.receipt import Receipt
 
 WITHOUT, WITH = "without", "with"
@@ -26,6 +26,9 @@ WORDS = {
 
 _LEAST_RUNS = 2
 """Fewer traced runs of each kind say nothing of noise."""
+
+_TEMPLATE = "triton_tem_"
+"""The beginning of the name of a Triton template's kernel."""
 
 
 class GemmChange(NamedTuple):
@@ -53,7 +56,7 @@ class GemmChange(NamedTuple):
         if min(len(one), len(other)) < _LEAST_RUNS:
             return False
         kernels = {time.kernel for time in (*self.without, *self.tuned)}
-        is_same = len(kernels) == 1 and not kernels.pop().startswith(TRITON_GEMM)
+        is_same = len(kernels) == 1 and not kernels.pop().startswith(_TEMPLATE)
         return not is_same and (min(one) > max(other) or min(other) > max(one))
 
 

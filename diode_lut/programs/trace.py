@@ -6,7 +6,6 @@ be compared. A GEMM's time is that of its kernels on the GPU; where the trace ha
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,17 +16,27 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from diode_lut.runtime.probe import CALL, CPP_GEMM, FIRST_CALL
+from diode_lut.domain.ops import ITEMSIZES
+from diode_lut.kernels.padding import pad_multiple, padded_size
+from diode_lut.runtime.probe import CALL, CPP_GEMM, FIRST_CALL, TRITON_GEMM
 
-TRITON_GEMM = "triton_tem_"
-"""The beginning of the name of a Triton template's kernel."""
-
-_OPERANDS = {"aten::mm": (0, 1), "aten::addmm": (1, 2), "aten::bmm": (0, 1), "aten::baddbmm": (1, 2)}
+_OPERANDS = {
+    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::_int_mm", "aten::_scaled_mm"), (0, 1)),
+    **dict.fromkeys(("aten::addmm", "aten::baddbmm"), (1, 2)),
+}
 """Of each op of the library the numbers of A and B among its inputs."""
 _LINEAR = {"mkl::_mkl_linear": 2, "mkldnn::_linear_pointwise": 1}
 """Of each op of the CPU's library the number of the weight, of N rows."""
 
-_DTYPES = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "double": "float64"}
+_DTYPES = {
+    "double": "float64",
+    "float": "float32",
+    "c10::Half": "float16",
+    "c10::BFloat16": "bfloat16",
+    "c10::Float8_e4m3fn": "float8_e4m3fn",
+    "c10::Float8_e5m2": "float8_e5m2",
+    "signed char": "int8",
+}
 
 Event = Mapping[str, Any]
 """An event of a trace."""
@@ -171,11 +180,42 @@ def _ns(events: Iterable[Event]) -> float:
 def _name(gemm: Event) -> str:
     """The sizes and the type of a GEMM, or the name of its op where the trace does not say them."""
     args = gemm.get("args", {})
-    types = [_DTYPES.get(each, each) for each in args.get("Input type", ()) if each in _DTYPES]
+    types = [_DTYPES[each] for each in args.get("Input type", ()) if each in _DTYPES]
     with suppress(IndexError, KeyError, TypeError, ValueError, ZeroDivisionError):
         b, m, n, k = _sizes(gemm["name"], args)
         return f"{f'{b}x' if b > 1 else ''}{m}x{n}x{k} {types[0]}"
     return str(gemm["name"])
+
+
+def unpadded(runs: Sequence[Mapping[str, GemmTime]]) -> dict[str, str]:
+    """For each name of a GEMM in some runs the name to show it by, which is that of the GEMM without padding.
+
+    GEMMs are the same if their sizes are equal when rounded up to 16 bytes, and no run has more than one of them.
+    """
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for name in dict.fromkeys(name for run in runs for name in run):
+        groups[_padded(name)].append(name)
+    shown = {}
+    for names in groups.values():
+        is_one = all(len(run.keys() & names) <= 1 for run in runs)
+        shown.update({name: min(names, key=_numbers) if is_one else name for name in names})
+    return shown
+
+
+def _padded(name: str) -> str:
+    """The name of a GEMM with its sizes rounded up to 16 bytes, but for the batch."""
+    sizes, dtype = _numbers(name), name.rpartition(" ")[2]
+    if not sizes:
+        return name
+    *batch, m, n, k = sizes
+    rounded = (padded_size(size, pad_multiple(dtype)) for size in (m, n, k))
+    return f"{'x'.join(map(str, (*batch, *rounded)))} {dtype}"
+
+
+def _numbers(name: str) -> list[int]:
+    """The sizes in a GEMM's name; none if it has only a kernel's name."""
+    sizes, _, dtype = name.rpartition(" ")
+    return [int(size) for size in sizes.split("x")] if dtype in ITEMSIZES else []
 
 
 def _sizes(name: str, args: Event) -> tuple[int, int, int, int]:
@@ -187,17 +227,7 @@ def _sizes(name: str, args: Event) -> tuple[int, int, int, int]:
     if name in _LINEAR:
         a, weight = shapes[0], shapes[_LINEAR[name]]
         return 1, prod(a[:-1]), weight[0], a[-1]
-    m, n, k = name.split()[-3:] if name.startswith(CPP_GEMM) else _triton_sizes(Path(args["kernel_file"]))
+    m, n, k = name.split()[-3:]
     result = prod([shape for shape in shapes if shape][-1])
     rows = int(m) if m != "?" else result // int(n)
     return result // (rows * int(n)), rows, int(n), int(k)
-
-
-def _triton_sizes(file: Path) -> list[str]:
-    """M, N and K as the source of a Triton kernel has them, with ``?`` for what is dynamic."""
-    try:
-        source = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(str(error)) from error
-    found = (re.search(rf"^ +{size} = (\d+)$", source, flags=re.MULTILINE) for size in "MNK")
-    return [size[1] if size else "?" for size in found]

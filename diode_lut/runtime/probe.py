@@ -26,8 +26,9 @@ FIRST_CALL, CALL = "diode_lut: first call of graph", "diode_lut: call of graph"
 """The beginnings of the names in a trace of a graph's first call, in which kernels may still be tuned, and of its later
 ones; the graph's number follows."""
 
-CPP_GEMM = "C++ GEMM"
-"""The beginning of the name in a trace of a C++ GEMM; M, N and K follow, ``?`` where they are dynamic."""
+CPP_GEMM, TRITON_GEMM = "C++ GEMM", "Triton GEMM"
+"""The beginnings of the names in a trace of GEMMs by Inductor's templates; M, N and K follow, ``?`` where they are
+dynamic."""
 
 _MAX_STEPS = 1_000_000
 """How many steps of a process are timed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,7 +17,14 @@ import triton.language as tl
 from torch._inductor.runtime import triton_helpers
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, interpreter
-from triton.runtime.interpreter import GridExecutor, InterpreterBuilder, ReduceOps, TensorHandle, interpreter_builder
+from triton.runtime.interpreter import (
+    GridExecutor,
+    InterpretedFunction,
+    InterpreterBuilder,
+    ReduceOps,
+    TensorHandle,
+    interpreter_builder,
+)
 
 from tests.fake_cuda import H200
 
@@ -40,6 +48,9 @@ def complete_triton() -> Iterator[None]:
             (triton_helpers, "set_driver_to_gpu", lambda: driver.set_active(_DRIVER)),
         ):
             stack.enter_context(mock.patch.object(owner, name, value))
+        # Functions that Triton compiles have their source.
+        source = property(lambda function: inspect.getsource(function.fn))
+        stack.enter_context(mock.patch.object(InterpretedFunction, "src", source, create=True))
         stack.enter_context(_interpreted_language())
         driver.set_active(_DRIVER)
         yield

@@ -1,0 +1,55 @@
+"""Traces compiled GEMMs on the interpreter's device; tests/interpreter/test_traces.py reads what it prints.
+
+``python traced_gemms.py DIRECTORY``: a table and the trace go there. Prints the GEMMs that are found in the trace with
+their number of calls and their kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.interpreter.device import interpreter_cuda
+from tests.programs.concat import ROWS
+from tests.programs.convolve import HARDWARE
+
+
+def main(directory: Path) -> dict[str, list[Any]]:
+    """The GEMMs in the trace."""
+    import torch
+    from torch._inductor.utils import fresh_cache
+
+    import diode_lut
+    from diode_lut.inductor.probe import begin
+    from diode_lut.programs.trace import read_traces
+    from diode_lut.runtime import probe
+
+    table = directory / "rows.json"
+    table.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": ROWS}), encoding="utf-8")
+    os.environ[probe.VARIABLE] = f"{probe.TRACED}{directory}"
+    begin(torch._inductor.config)
+
+    def function(x: Any, w: Any, heads: Any) -> Any:
+        return (x @ w).relu(), torch.bmm(heads, heads)
+
+    compiled = torch.compile(function, dynamic=False)
+    resized = torch.compile(lambda x, w: x @ w)
+    x, rows, w, heads = (torch.randn(shape, device="cuda") for shape in ((40, 24), (33, 24), (24, 56), (2, 24, 24)))
+    torch._dynamo.mark_dynamic(rows, 0)
+    with fresh_cache(), diode_lut.config.patch(tables=(str(table),), tiers=("user",)):
+        for _ in range(3):
+            compiled(x, w, heads)
+            resized(rows, w)
+    probe._write(os.getpid())
+    times = read_traces([directory / f"{os.getpid()}.trace.json"])
+    assert times is not None
+    return {name: [gemm.calls, gemm.kernel] for name, gemm in times.gemms.items()}
+
+
+if __name__ == "__main__":
+    with interpreter_cuda():
+        answer = main(Path(sys.argv[1]))
+    print(json.dumps(answer))
