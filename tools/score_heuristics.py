@@ -34,9 +34,7 @@ def main(paths: Sequence[str]) -> None:
         answers = {problem: nvidia(problem, dataset.header.hardware) for problem in measured}
         timed = {problem: found for problem, found in measured.items() if {*answers[problem][:1]} & found.keys()}
         best = geometric_mean(found[ATEN] / min(found.values()) for found in timed.values())
-        print(
-            f"{path}: {len(timed)} of {len(measured)} GEMMs have a time of the first config, best possible gain {best:.3f}"
-        )
+        print(f"{path}: {len(timed)} of {len(measured)} GEMMs have a timed first config; best gain {best:.3f}")
         for count in COUNTS:
             gains = [_gain(found, answers[problem][:count]) for problem, found in timed.items()]
             print(f"  {count} verified: {geometric_mean(gains):.3f}")
