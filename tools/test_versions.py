@@ -76,10 +76,21 @@ def _complete(directory: Path) -> None:
         (libraries / runtime.name).symlink_to(runtime)
     for name in _missing(libraries):
         _make_empty(libraries / name)
-    # Functions of the empty libraries are looked for when they are called, which is never.
-    (directory / "sitecustomize.py").write_text(
-        "import os\nimport sys\n\nsys.setdlopenflags(os.RTLD_LAZY)\n", encoding="utf-8"
-    )
+    (directory / "sitecustomize.py").write_text(_AT_START, encoding="utf-8")
+
+
+_AT_START = """
+import os, sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+
+sys.setdlopenflags(os.RTLD_LAZY)
+_next = PathFinder.find_spec("sitecustomize", sys.path[sys.path.index(os.path.dirname(__file__)) + 1 :])
+if _next is not None:
+    _next.loader.exec_module(module_from_spec(_next))
+"""
+"""Run when Python starts, with the next module of this name, which a test may have written. Functions of the empty
+libraries are looked for when they are called, which is never."""
 
 
 def _missing(libraries: Path) -> list[str]:

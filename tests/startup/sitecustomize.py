@@ -3,7 +3,7 @@
 torch and Inductor are a million objects that stay. Without this, the garbage collector walks through them again and
 again while they are imported, and at the end: a third of the CPU time that such a process takes.
 
-Python runs one module of this name. Another that it would have run instead is run at the end.
+Python runs one module of this name. The next one in ``sys.path`` is run at the end.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import atexit
 import gc
 import sys
 from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 
 gc.set_threshold(50_000, 50, 50)
 atexit.register(gc.freeze)
 
-_others = [directory for directory in sys.path if directory != __file__.rpartition("/")[0]]
-_next = PathFinder.find_spec("sitecustomize", _others)
-if _next is not None and _next.loader is not None and _next.origin != __file__:
-    exec(_next.loader.get_code("sitecustomize"))  # type: ignore[attr-defined]
+_here = __file__.rpartition("/")[0]
+if _here in sys.path:  # pytest's own process imports this as a module of tests
+    _next = PathFinder.find_spec("sitecustomize", sys.path[sys.path.index(_here) + 1 :])
+    if _next is not None and _next.loader is not None:
+        _next.loader.exec_module(module_from_spec(_next))
