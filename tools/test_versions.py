@@ -85,7 +85,8 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 
 sys.setdlopenflags(os.RTLD_LAZY)
-_next = PathFinder.find_spec("sitecustomize", sys.path[sys.path.index(os.path.dirname(__file__)) + 1 :])
+_after = len(sys.path) - sys.path[::-1].index(os.path.dirname(__file__))
+_next = PathFinder.find_spec("sitecustomize", sys.path[_after:])
 if _next is not None:
     _next.loader.exec_module(module_from_spec(_next))
 """

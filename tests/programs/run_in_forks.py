@@ -37,7 +37,7 @@ def fork_for_each(requests: Iterable[str]) -> dict[str, Any] | None:
 def run(arguments: list[str], environment: dict[str, str], cwd: str, stdout: str, stderr: str) -> None:
     """Become the process that would run this, and run it."""
     for number, path in enumerate((os.devnull, stdout, stderr)):
-        os.dup2(os.open(path, os.O_RDWR), number)
+        os.dup2(os.open(path, os.O_RDWR | os.O_APPEND), number)  # both may be one file
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 (the other one has read requests that are not for this process)
     os.chdir(cwd)
     os.environ.clear()

@@ -19,6 +19,6 @@ atexit.register(gc.freeze)
 
 _here = __file__.rpartition("/")[0]
 if _here in sys.path:  # pytest's own process imports this as a module of tests
-    _next = PathFinder.find_spec("sitecustomize", sys.path[sys.path.index(_here) + 1 :])
+    _next = PathFinder.find_spec("sitecustomize", sys.path[len(sys.path) - sys.path[::-1].index(_here) :])
     if _next is not None and _next.loader is not None:
         _next.loader.exec_module(module_from_spec(_next))
