@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+from diode_lut.programs.launch import without_leaks
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = ROOT / "tests" / "programs" / "run_in_forks.py"
@@ -83,11 +84,7 @@ class Forked:
         if self._code is None:
             self._code = int(self._answers.readline())
         stdout, stderr = (output.read_text() for output in self._outputs)
-        return subprocess.CompletedProcess([], self._code, stdout, _LEAKS.sub("", stderr))
-
-
-_LEAKS = re.compile(r"^nanobind: leaked .*?refleaks\.html\n?", flags=re.MULTILINE | re.DOTALL)
-"""What Triton 3.9 prints at the end of a process that has loaded it."""
+        return subprocess.CompletedProcess([], self._code, stdout, without_leaks(stderr))
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import orjson
 from diode_lut.domain.errors import ProgramError
 from diode_lut.programs.account import Run, counted, run_with_receipt
 from diode_lut.programs.comparison import WITH, WITHOUT, Comparison, GemmChange
-from diode_lut.programs.launch import Streams, cold
+from diode_lut.programs.launch import Streams, cold, without_leaks
 from diode_lut.programs.noise import Change, change_of, spread_text
 from diode_lut.programs.trace import GemmTime, GraphTimes, read_traces, unpadded
 from diode_lut.receipt.receipt import Receipt
@@ -144,7 +144,7 @@ def _tell_end(run: Run, kind: str, output: IO[bytes], tell: Callable[[str], None
     if run.ended.interrupted:
         tell("interrupted: nothing is compared")
         return
-    for line in _tail(output).splitlines()[-_TAIL_LINES:]:
+    for line in without_leaks(_tail(output)).splitlines()[-_TAIL_LINES:]:
         tell(f"| {line}")
     tell(f"the program failed {kind} tables, with exit code {run.ended.code}: nothing is compared")
 

@@ -40,6 +40,13 @@ _TYPED = (signal.SIGINT, signal.SIGQUIT)
 _MARKS = "_DIODE_LUT_RUN"
 """The variable with the mark that all processes of a program have, behind those of programs that it is part of."""
 
+_LEAKS = re.compile(r"^nanobind: leaked .*?refleaks\.html\n?", flags=re.MULTILINE | re.DOTALL)
+
+
+def without_leaks(output: str) -> str:
+    """What a program printed, without the 40 lines on leaks that Triton 3.9 has at the end of each process."""
+    return _LEAKS.sub("", output)
+
 
 class Ended(NamedTuple):
     """How a program ended: its exit code, as shells have it, its wall time in seconds, and whether we got a signal."""
