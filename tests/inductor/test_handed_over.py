@@ -6,9 +6,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-import torch
-
 from diode_lut.domain.hardware import detect_hardware
 from tests.forks import Forks
 
@@ -17,8 +14,9 @@ ROOT = Path(__file__).parents[2]
 FAULT = """
 from diode_lut.runtime.post_import import when_imported
 when_imported("torch._inductor.codegen.cpp_bmm_template", "fault:install")
+import tests.startup.sitecustomize
 """
-"""Runs when Python starts."""
+"""Runs when Python starts, before what would run without it, which the installed PyTorch may need."""
 
 INSTALL_FAULT = """
 import os
@@ -79,10 +77,6 @@ compile_for(5)
 """
 
 
-@pytest.mark.skipif(
-    torch.__version__ < (2, 12),
-    reason="PyTorch's own compile worker ends at once, and its parent waits, also where diode_lut arms no hook",
-)
 def test_graphs_of_another_process_are_served_if_they_are_what_their_keys_stand_for(
     table_file: Callable[..., Path], tmp_path: Path, after_inductor: Forks
 ) -> None:
