@@ -78,12 +78,14 @@ def report_command(
     if beside is not None:
         sides.append(_beside(beside, datasets, _link(beside.path, output, link_base)))
         require_same_device(datasets, sides[1].chooser)
-    data = as_data(
-        sides[0],
-        beside=sides[1] if sides[1:] else None,
-        datasets=[dataset.path.name for dataset in datasets],
-        asked=_asked(receipts, table.hardware) if receipts else (),
-    )
+    with progress_bars() as progress:
+        data = as_data(
+            sides[0],
+            beside=sides[1] if sides[1:] else None,
+            datasets=[dataset.path.name for dataset in datasets],
+            asked=_asked(receipts, table.hardware) if receipts else (),
+            track=lambda problems: progress.track(problems, "model", len(problems)),
+        )
     page = as_page(data)
     write(output, page.encode())
     problems = f", {len(sides[0].cases)} problems" if datasets else ""

@@ -19,7 +19,10 @@ import vl_convert
 
 _ASSETS = Path(__file__).parent / "assets"
 
-_SCRIPTS = ("words", "filters", "colours", "view", "coverage", "charts", "details", "ask", "rows", "address", "main")
+_SCRIPTS = (
+    *("words", "filters", "colours", "view", "coverage", "charts"),
+    *("details", "model", "ask", "rows", "address", "main"),
+)
 """Names of the files of the page's program, in loading order."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, BASELINES, baseline
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.model.ranking import Model
+from diode_lut.report.grid import Track, as_grid
 from diode_lut.selection.sources import Threshold
 from diode_lut.selection.tiers import source_of
 from diode_lut.settings import config
@@ -101,20 +102,27 @@ class Asked(NamedTuple):
 
 
 def as_data(
-    side: Side, *, beside: Side | None = None, datasets: Sequence[str] = (), asked: Sequence[Asked] = ()
+    side: Side,
+    *,
+    beside: Side | None = None,
+    datasets: Sequence[str] = (),
+    asked: Sequence[Asked] = (),
+    track: Track = iter,
 ) -> Plain:
     """The table's name and provenance, its rows, and the problems of the evaluation; the same of what is beside it.
 
     ``table`` of rows and problems is 0, or 1 for what is beside. Of the rows that cover a problem, the last one
     answers. ``row`` of a problem is the index of the row that answers it, None for a miss and for a model. ``kinds`` of
     rows and problems are indices into the list ``kinds``. Gains are factors and regrets are fractions, with six digits;
-    they are None if not measured. Times are in nanoseconds.
+    they are None if not measured. Times are in nanoseconds. ``grid`` has what a model beside it answers at other sizes,
+    of the kinds that are most frequent here; ``track`` may show how far asking is.
     """
     table = side.chooser
     assert isinstance(table, Table)
     sides = [side] if beside is None else [side, beside]
     problems = [case.problem for each in sides for case in each.cases] + [each.problem for each in asked]
-    kinds = kinds_of((entry for each in sides for entry in each.entries), problems)
+    entries = [entry for each in sides for entry in each.entries]
+    kinds = kinds_of(entries, problems)
     rows: list[Plain] = []
     cases: list[Plain] = []
     for number, each in enumerate(sides):
@@ -144,7 +152,15 @@ def as_data(
         "rows": rows,
         "problems": cases,
         "asked": [_asked(each, sides, kinds) for each in asked],
+        "grid": None if beside is None else _grid(beside, [*entries, *problems], track),
     }
+
+
+def _grid(side: Side, things: Iterable[Entry | Problem], track: Track) -> Plain | None:
+    """None for a table."""
+    if not isinstance(side.chooser, Model):
+        return None
+    return as_grid(side.chooser, [kind for kind, _ in Counter(map(kind_of, things)).most_common()], track)
 
 
 def _rows(side: Side, kinds: Sequence[Kind], answered: Mapping[Entry | None, list[Case]]) -> list[Plain]:

@@ -25,6 +25,8 @@ from diode_lut.domain.ops import DTYPES, GEMMS
 from diode_lut.domain.problem import Problem
 from diode_lut.receipt.receipt import Device, Hit, Receipt
 from diode_lut.receipt.write import receipt_bytes
+from diode_lut.runtime.api import explanation
+from diode_lut.settings import config
 from diode_lut.table import Table, read_table, write_table
 from diode_lut.table.canonical import key_text
 from diode_lut.table.wire import decode_entry
@@ -55,6 +57,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert call("report", made / "mine.json", timings, *more).exit_code == 0
     model = ("--beside", "nvidia-h200.mlp", "-o", made / "model.html")
     assert call("report", made / "mine.json", timings, *model).exit_code == 0
+    with config.patch(confidence_threshold=1.0, gain_threshold=100.0):
+        assert call("report", made / "mine.json", *model[:2], "-o", made / "unsure.html").exit_code == 0
     write_table(Table(H200, map(decode_entry, OTHER_ROWS)), made / "other.json")
     arguments = (write_other_dataset(made / "other.msgpack"), "-o", made / "other.html")
     assert call("report", made / "other.json", *arguments).exit_code == 0
@@ -508,14 +512,55 @@ def test_two_tables_side_by_side(open_page: Open) -> None:
 
 
 def test_a_model_beside_the_table(open_page: Open) -> None:
-    """A model has its choices on the measured problems; for another GEMM the page names the command that asks it."""
+    """A model has its choices on the measured problems; for all others the page names the command that asks it."""
     page = open_page("model.html")
     assert page.figures()["rows"] == "3 of 3 | 0 of 0"
-    assert "this page has its answers only for the measured problems" in page.one("#answer").text
+    assert "this page has its answers for measured problems" in page.one("#answer").text
     assert re.search(r"mlp.safetensors\nkernel\n(.+)\nexpected", page.ask(dtype="float16", m="64", n="64", k="64"))
-    assert "diode-lut explain mm 65 64 64 --dtype float16 --layout nn --table" in page.ask(m="65")
+    assert "diode-lut explain mm 66 64 64 --dtype float16 --layout nn --table" in page.ask(m="66")
     page.choose("[name=of][value='1']")
     assert page.complaints() == []
+
+
+def looked_up(said: str) -> tuple[str, str, str] | None:
+    """The sizes, the kernel and the gain that the page has of a model; None without an answer."""
+    found = re.search(r"answer for\n(.+)\nkernel\n(.+)\ngain\n(\S+) over aten.*: the model's estimate", said)
+    return None if found is None else (found[1], found[2], found[3])
+
+
+def test_a_model_answers_near_powers_of_two(open_page: Open) -> None:
+    """At the sizes asked the page says what explain says; near them it names them; elsewhere it has no answer."""
+    page = open_page("model.html")
+    kind = {"op": "mm", "dtype": "float16", "layout": "nn"}
+    for size in (8, 256, 2048):
+        problem = Problem.of("mm", size, 4096, 512, dtype="float16", layout="nn")
+        expected = explanation(problem, hardware=H200)
+        decision = expected.models or expected.decision
+        said = page.ask_at_once(**kind, m=str(size), n="4096", k="512")
+        assert decision.answer is not None
+        assert decision.answer.expected_time is not None
+        found = (
+            str(decision.configs[0]) if decision.configs else "abstains",
+            f"{1 / decision.answer.expected_time:.3f}",
+        )
+        assert looked_up(said) == (f"{size} x 4096 x 512", *found)
+    for typed, asked in (("2896", "2048"), ("2897", "4096")):
+        sizes, *_ = looked_up(page.ask_at_once(**kind, m=typed, n="4k", k="520")) or ("",)
+        assert sizes.startswith(f"{asked} x 4096 x 512, the nearest that the model was asked")
+    for unlike in ({"m": "40k"}, {"k": "515"}, {"layout": "nt"}, {"n": "10"}):
+        assert looked_up(page.ask_at_once(**{**kind, "m": "64", "n": "64", "k": "512", **unlike})) is None
+    batched = {"op": "bmm", "m": "64", "n": "128", "k": "64"}
+    sizes, *_ = looked_up(page.ask_at_once(**{**kind, **batched}, b="5")) or ("",)
+    assert sizes.startswith("8 x 64 x 128 x 64, the nearest")
+    assert page.complaints() == []
+
+
+def test_a_model_abstains_near_powers_of_two(open_page: Open) -> None:
+    """An abstention is shown as one, with the gain expected of its first config."""
+    said = open_page("unsure.html").ask_at_once(op="mm", dtype="float16", layout="nn", m="256", n="256", k="256")
+    _, kernel, gain = looked_up(said) or ("", "", "")
+    assert (kernel, float(gain) > 0) == ("abstains", True)
+    assert "of its first config, which it is not sure of" in said
 
 
 def test_a_receipt_lies_on_the_map(open_page: Open) -> None:

@@ -99,20 +99,6 @@ function askElsewhere(data, problem, table) {
   return [element("p", {}, "To ask on a command line: ", element("code", {}, command))];
 }
 
-const ONLY_MEASURED = "A model does not run in a browser, so this page has its answers only for the measured problems and those of receipts.";
-
-// A model answers here only for what was measured or asked for, because it does not run in a browser.
-function modelInWords(data, problem, table) {
-  const same = (thing) => SAME.every((field) => thing[field] === problem[field]) && distance(thing, problem) === 0;
-  const measured = data.problems.find((thing) => thing.table === table && same(thing));
-  if (measured) return [element("dl", {}, ...fact("kernel", measured.missed ? "abstains" : measured.choice), ...fact("expected", `${microseconds(measured.ns)}, as measured`))];
-  const asked = data.asked.find(same);
-  if (asked) return [element("dl", {}, ...fact("kernel", asked.now[table] ?? "abstains"))];
-  return [element("p", {}, ONLY_MEASURED), ...askElsewhere(data, problem, table)];
-}
-
-const isModel = (data, table) => !data.rows.some((row) => row.table === table);
-
 function answersInWords(data, problem) {
   return data.tables.map((name, table) => {
     const title = data.tables.length === 1 ? [] : [element("h3", {}, name)];
@@ -138,7 +124,7 @@ function fillAsked(data, form, place) {
   fitAsked(data, form);
   const typed = SIZES.some((name) => form.elements[`ask-${name}`].value);
   const problem = readAsked(data, form);
-  const models = data.tables.some((_, table) => isModel(data, table)) ? ` ${ONLY_MEASURED}` : "";
+  const models = data.tables.some((_, table) => isModel(data, table)) ? ` ${NOT_IN_BROWSER}` : "";
   const groups = data.ops[form.elements["ask-op"].value].attention ? " G, the heads that share keys, divides H; V is K if it is left out." : "";
   const hint = typed ? `M, N and K are sizes such as 4096 or 4k.${groups}` : `Type M, N and K to see which row answers.${models}`;
   place.replaceChildren(...(problem ? answersInWords(data, problem) : [element("p", { className: "hint" }, hint)]));
