@@ -65,7 +65,8 @@ def _problems(op: str, dtype: str, layout: str) -> Iterator[Problem]:
     sizes = _sizes(op)
     assert tuple(sizes) == OP_SIZES[op]
     for values in product(*sizes.values()):
-        yield Problem.of(op, **dict(zip(sizes, values, strict=True)), dtype=dtype, layout=layout, align=16)
+        named: dict[str, Any] = dict(zip(sizes, values, strict=True))
+        yield Problem.of(op, **named, dtype=dtype, layout=layout, align=16)
 
 
 def _answers(model: Model, problems: Iterable[Problem]) -> Iterator[tuple[Config | None, int | None]]:
