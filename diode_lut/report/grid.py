@@ -18,7 +18,7 @@ from diode_lut.selection.tiers import source_of
 from diode_lut.settings import config
 
 MAX_KINDS = 16
-"""Number of ops, types and layouts of which a model is asked: that many take about 15 s and 250 kB."""
+"""Number of ops, types and layouts of which a model is asked: that takes up to 9 s and 0.44 MB of the page."""
 
 
 def _powers(first: int, last: int, step: int = 1) -> tuple[int, ...]:
