@@ -138,6 +138,7 @@ def dynamic() -> float:
     """The largest relative error of one compiled function at several sizes."""
     import torch
 
+    torch.manual_seed(0)  # a sum of terms that cancel has a large relative error
     compiled = torch.compile(lambda a, b: (a @ b).sum(-1), dynamic=True)
     pairs = [(torch.randn(rows, 33), torch.randn(33, 20)) for rows in (5, 64, 129)]
     return max(
