@@ -189,8 +189,7 @@ class Problem(NamedTuple):
 
         True for ops that are no plain GEMMs of floating-point numbers.
         """
-        others = self.op in (*ATTENTION, *GROUPED, *SCALED, *INTEGER)
-        return others or self.n * ITEMSIZES[self.dtype] % ROW_BYTES == 0
+        return self.n % aligned_columns(self.op, self.dtype) == 0
 
     @property
     def nbytes(self) -> int:
@@ -230,6 +229,11 @@ class Problem(NamedTuple):
         tail = "" if self.epilogue == NO_EPILOGUE else f" epilogue {self.epilogue}"
         head = self.op if self.variant == NO_VARIANT else f"{self.op} {self.variant}"
         return f"{head} {batch}{self.m}x{self.n}x{self.k}{more} {self.dtype} {self.layout} align {self.align}{tail}"
+
+
+def aligned_columns(op: str, dtype: str) -> int:
+    """Of what N is a multiple where all rows of a packed C are multiples of 16 bytes; 1 if that does not matter."""
+    return 1 if op in (*ATTENTION, *GROUPED, *SCALED, *INTEGER) else ROW_BYTES // ITEMSIZES[dtype]
 
 
 def contiguous_align(dtype: str, layout: str, m: int, n: int, k: int, b: int = 1) -> int:

@@ -18,7 +18,7 @@ from diode_lut.domain.ops import (
     OP_SIZES,
     SIZE_FIELDS,
 )
-from diode_lut.domain.problem import Problem
+from diode_lut.domain.problem import Problem, aligned_columns
 from diode_lut.kernels.config import Config
 
 Range = tuple[int, int]
@@ -157,9 +157,9 @@ class Entry(NamedTuple):
         """
         if self.problems is None or self.n is None or self.n[0] == self.n[1] or self.op is None or self.dtype is None:
             return None
-        least = Problem(self.op, self.dtype, "nn", 16, 1, 1, self.n[0], 1)
-        found = {least.has_aligned_result, least._replace(n=self.n[1]).has_aligned_result}
-        return found.pop() if len(found) == 1 else None
+        columns = aligned_columns(self.op, self.dtype)
+        first, last = (end % columns == 0 for end in self.n)
+        return first if first == last and columns > 1 else None
 
     @property
     def covers_unbatched(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from diode_lut.domain.ops import ALIGNS, ATTENTION, ATTENTION_ONLY, BATCHED, DOMAINS, MAX_SIZE, OP_SIZES, SIZE_FIELDS
 from diode_lut.domain.problem import Problem
 from diode_lut.table.entry import KIND_FIELDS, Entry, Range, ops_of
+from diode_lut.table.results import Results
 
 STEPS = 4_000_000
 """Steps for one table, each about a microsecond. 20,000 rows that do not overlap need a quarter of them at most."""
@@ -78,6 +79,7 @@ class Neighbours:
         if effort is not None:
             effort.spend(8 * len(rows))
         keys = [coverage(row) for row in rows]
+        self._results = [Results.of(row) for row in rows]
         self._blocks = [
             (start, _sharings(keys[start : start + BLOCK_ROWS])) for start in range(0, len(rows), BLOCK_ROWS)
         ]
@@ -87,7 +89,7 @@ class Neighbours:
 
         ExhaustedError if the effort is used up before: a step is a mask, or a row that is found.
         """
-        key = coverage(entry)
+        key, results = coverage(entry), Results.of(entry)
         for start, sharings in self._blocks:
             if start >= stop:
                 break
@@ -102,7 +104,9 @@ class Neighbours:
                 effort.spend(steps + mask.bit_count())
             while mask:
                 lowest = mask & -mask
-                yield start + lowest.bit_length() - 1
+                number = start + lowest.bit_length() - 1
+                if results.shared(self._results[number]) is not None:
+                    yield number
                 mask ^= lowest
 
 
@@ -150,7 +154,9 @@ def shared_problem(one: Entry, other: Entry) -> Problem:
     Its number of heads is a multiple of those that share keys, unless the entries cover no such number.
     """
     pairs = ((x or _ANY, y or _ANY) for x, y in zip(one.sizes, other.sizes, strict=True))
-    b, m, n, k, *more = (max(low, other_low) for (low, _), (other_low, _) in pairs)
+    b, m, _, k, *more = (max(low, other_low) for (low, _), (other_low, _) in pairs)
+    n = Results.of(one).shared(Results.of(other))
+    assert n is not None
     h, g, v = more or (1, 1, 1)
     multiple = -(-h // g) * g
     h = multiple if all(each.h is None or multiple <= each.h[1] for each in (one, other)) else h

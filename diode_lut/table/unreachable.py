@@ -13,17 +13,28 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
-from diode_lut.domain.ops import ALIGNS, BATCHED, DOMAINS
+from diode_lut.domain.ops import ALIGNS, BATCHED, DOMAINS, SIZE_FIELDS
+from diode_lut.domain.problem import aligned_columns
 from diode_lut.table.entry import Entry, Range, ops_of
 from diode_lut.table.overlap import Effort, ExhaustedError, Neighbours, box
+from diode_lut.table.results import places
 
 Kind = tuple[Any, ...]
 """op, dtype, layout, align, epilogue and variant of a problem."""
 
 Box = tuple[Range, ...]
 """Sizes along SIZE_FIELDS."""
+
+_N = SIZE_FIELDS.index("n")
+
+
+class _Sized(NamedTuple):
+    """A row, as one for the op of a kind and for any results, and its box."""
+
+    row: Entry
+    box: Box
 
 
 def unreachable(
@@ -40,9 +51,9 @@ def unreachable(
     reachable: set[int] = set()
     unknown: set[int] = set()
     try:
-        for (op, *_), numbers in _by_kind(entries, volumes, asked, effort).items():
-            rows = {number: entries[number]._replace(op=op) for number in numbers}
-            _look_at(rows, volumes, asked, reachable, unknown, effort)
+        for (op, dtype, *_), numbers in _by_kind(entries, volumes, asked, effort).items():
+            for rows in _by_results({number: entries[number] for number in numbers}, op, dtype):
+                _look_at(rows, volumes, asked, reachable, unknown, effort)
     except ExhaustedError:
         unknown.update(asked)
     effort.undecided |= unknown - reachable
@@ -102,8 +113,27 @@ def _kinds(entry: Entry, domains: _Domains) -> Iterator[Kind]:
             yield from product((op,), *choices)
 
 
+def _by_results(rows: Mapping[int, Entry], op: str, dtype: str) -> Iterator[dict[int, _Sized]]:
+    """The rows of a kind; where some are for aligned results only, or for others, the rows for either, apart.
+
+    Of these, boxes have the places of N among aligned ones, or among others.
+    """
+    any_result = {number: row._replace(op=op, problems=None) for number, row in rows.items()}
+    sized = {number: _Sized(row, box(row)) for number, row in any_result.items()}
+    if all(row.aligned_results is None for row in rows.values()):
+        yield sized
+        return
+    for aligned in (True, False):
+        part = {}
+        for number, (row, sizes) in sized.items():
+            found = places(sizes[_N], aligned, aligned_columns(op, dtype))
+            if found is not None and rows[number].aligned_results in (None, aligned):
+                part[number] = _Sized(row, (*sizes[:_N], found, *sizes[_N + 1 :]))
+        yield part
+
+
 def _look_at(
-    rows: Mapping[int, Entry],
+    rows: Mapping[int, _Sized],
     volumes: Mapping[int, int],
     asked: Collection[int],
     reachable: set[int],
@@ -111,18 +141,18 @@ def _look_at(
     effort: Effort,
 ) -> None:
     """Sort the rows, of one kind and in order of volume, into those that answer a problem of it and the unknown."""
-    boxes = [box(row) for row in rows.values()]
+    boxes = [sizes for _, sizes in rows.values()]
     sums = list(accumulate(map(_size, boxes), initial=0))
     sizes = [volumes[number] for number in rows]
     neighbours: Neighbours | None = None
-    for place, (number, row) in enumerate(rows.items()):
+    for place, (number, (row, _)) in enumerate(rows.items()):
         if number not in asked or number in reachable:
             continue
         narrower = bisect_left(sizes, sizes[place])
         if sums[narrower] < _size(boxes[place]):
             reachable.add(number)
             continue
-        neighbours = neighbours or Neighbours(list(rows.values()), effort)
+        neighbours = neighbours or Neighbours([row for row, _ in rows.values()], effort)
         share = effort.share()
         try:
             if not _covered(boxes[place], [boxes[at] for at in neighbours.of(row, narrower, share)], share):

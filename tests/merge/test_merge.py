@@ -169,6 +169,14 @@ def test_new_rows_that_contradict_each_other_are_settled_by_evidence() -> None:
     assert set(merge(None, table(one), table(nested)).table.entries) == {one, nested}
 
 
+def test_rows_of_build_for_other_results_do_not_contradict_each_other() -> None:
+    """Those for aligned results and those for others stay, although their ranges overlap."""
+    one, other = row(B, n=(1024, 4096), problems=2), row(C, n=(1023, 4095), problems=5)
+    merged = merge(None, table(one), table(other))
+    assert set(merged.table.entries) == {one, other}
+    assert not merged.remarks
+
+
 def test_provenance_names_all_datasets_and_the_newer_date() -> None:
     """Lists are united; where texts differ the newer stays, and a remark says so."""
     ours = table(datasets=["a", "b"], measured_on="2026-02-01")

@@ -318,6 +318,15 @@ def test_rows_that_narrower_rows_leave_nothing_are_reported(good: str, save: Sav
     assert _check(save, good, *rows) == [f"entries[0]: {reason}"]
 
 
+def test_rows_for_other_results_are_not_reported(good: str, save: Save) -> None:
+    """Of rows that build made, those for aligned results and those for others neither clash nor cover each other."""
+    row = {"op": "mm", "dtype": "float16", "layout": "nn", "align": 16, "k": [64, 64], "configs": [ATEN]}
+    built = [{**row, "m": m, "n": [1024, 4096], "problems": 3} for m in ([1, 8], [9, 16])]
+    rest = {**row, "m": [1, 16], "n": [1024, 4096]}
+    odd = {**row, "m": [1, 8], "n": [1023, 4095], "problems": 3}
+    assert _check(save, good, *built, rest, odd) == []
+
+
 def test_what_a_merge_left_open_is_reported(good: str, save: Save) -> None:
     """A note that says so is a fault until somebody decides; other notes are not."""
     note = "mine; merge conflict: ours aten, theirs decompose_k 2"

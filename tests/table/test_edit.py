@@ -78,6 +78,13 @@ def test_what_would_be_wrong_is_refused(new: Entry, message: str) -> None:
     assert message in str(raised.value)
 
 
+def test_a_row_for_what_rows_of_build_leave_out_is_set() -> None:
+    """Rows between GEMMs with aligned results leave the others to a row for any."""
+    built = [row(m, n=(1024, 2048), problems=3) for m in ((1, 4), (5, 8))]
+    edit = set_row(Table(GPU, built), row((1, 8), n=(1024, 2048)))
+    assert edit.narrower == tuple(built)
+
+
 def test_a_row_is_removed_by_its_key() -> None:
     """The row with the key goes, whatever it answers; the rest stays."""
     table = Table(GPU, [row((1, 8), note="x"), row((9, 9))])

@@ -89,6 +89,26 @@ def test_rows_that_share_a_problem_are_found(data: st.DataObject, draw_from: Any
         assert list(overlap.Neighbours(rows).of(entry, len(rows))) == expected
 
 
+@settings(max_examples=200)
+@given(data=st.data())
+def test_rows_for_some_results_only(data: st.DataObject) -> None:
+    """Rows that build made, for aligned results or for others only, share the problems that both answer for."""
+    sizes = st.integers(1, 13)
+    ranges = st.tuples(sizes, sizes).map(lambda ends: (min(ends), max(ends)))
+    drawn = st.builds(
+        lambda op, n, problems: Entry(op, "tf32", "nn", 16, None, (1, 1), n, (1, 1), (), problems=problems),
+        st.sampled_from(["mm", "mm", None]),
+        ranges,
+        st.sampled_from([None, 3]),
+    )
+    one, other = data.draw(drawn), data.draw(drawn)
+    problems = (Problem("mm", "tf32", "nn", 16, 1, 1, n, 1) for n in range(1, 14))
+    shared = [problem for problem in problems if one.covers(problem) and other.covers(problem)]
+    assert list(overlap.Neighbours([one]).of(other, 1)) == ([0] if shared else [])
+    if shared:
+        assert overlap.shared_problem(one, other) == shared[0]
+
+
 def test_heads_of_a_shared_problem() -> None:
     """The number of heads that a message names is one that attention can have, if the rows cover one."""
     row = Entry("flex_attention", None, None, None, None, None, None, None, (), g=(3, 3))

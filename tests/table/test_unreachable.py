@@ -15,6 +15,8 @@ from diode_lut.table import Candidate, Entry
 from diode_lut.table.unreachable import unreachable
 
 SIZES = range(1, 5)
+COLUMNS = range(1, 13)
+"""Values of N: with tf32, results are aligned where it is a multiple of 4, with float16 where it is one of 8."""
 
 
 def row(op: str | None = "mm", dtype: str | None = "float16", **sizes: tuple[int, int] | None) -> Entry:
@@ -26,7 +28,7 @@ def _by_hand(entries: dict[int, Entry]) -> list[int]:
     """Asking for every problem: rows that a narrower row always beats."""
     problems = [
         Problem(op, dtype, "nn", 16, b, m, n, 1)
-        for op, dtype, b, m, n in product(OPS[1:3], ("float16", "tf32"), (1, 2), SIZES, SIZES)
+        for op, dtype, b, m, n in product(OPS[1:3], ("float16", "tf32"), (1, 2), SIZES, COLUMNS)
         if op == "bmm" or b == 1
     ]
     answering = set()
@@ -52,6 +54,22 @@ def test_it_agrees_with_asking_for_every_problem(data: st.DataObject) -> None:
         ranges,
     )
     entries = dict(enumerate(data.draw(st.lists(drawn, max_size=20))))
+    assert list(unreachable(entries)) == _by_hand(entries)
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_it_agrees_where_rows_are_for_some_results_only(data: st.DataObject) -> None:
+    """Rows that build made, for aligned results or for others only, are reported exactly as well."""
+    ends = st.sampled_from([(4, 8), (4, 12), (8, 12), (8, 9), (1, 3), (5, 7), (3, 9), (4, 11), (9, 11), (1, 12)])
+    drawn = st.builds(
+        lambda op, m, n, problems: row(op, "tf32", m=m, n=n)._replace(problems=problems),
+        st.sampled_from(["addmm", "bmm"]),
+        st.sampled_from([(1, 2), (3, 4), (1, 4), (2, 2)]),
+        ends,
+        st.sampled_from([None, 3]),
+    )
+    entries = dict(enumerate(data.draw(st.lists(drawn, max_size=12))))
     assert list(unreachable(entries)) == _by_hand(entries)
 
 
