@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from operator import getitem
 from typing import Any
 
 import torch
@@ -18,8 +19,34 @@ from diode_lut.domain.ops import ROW_BYTES
 
 
 def is_concatenated(node: torch.fx.Node | None) -> bool:
-    """Whether the result of this node of Inductor's graph is a part of a concatenation."""
-    return node is not None and any(user.target is torch.ops.aten.cat.default for user in node.users)
+    """Whether the result of this node of Inductor's graph is a part of a concatenation, and nothing else returns it.
+
+    A view that the graph returns would share its memory with the concatenation, which somebody may change.
+    """
+    joined = node is not None and any(user.target is torch.ops.aten.cat.default for user in node.users)
+    return joined and not _is_returned(node)
+
+
+def _is_returned(node: torch.fx.Node | None) -> bool:
+    """Whether the graph returns the node's result, or a view of it."""
+    seen: set[torch.fx.Node] = set()
+    left = [] if node is None else [node]
+    while left:
+        for user in left.pop().users:
+            if user.op == "output":
+                return True
+            if _is_view(user.target) and user not in seen:
+                seen.add(user)
+                left.append(user)
+    return False
+
+
+def _is_view(target: Any) -> bool:
+    return target in _VIEWS or (isinstance(target, torch._ops.OpOverload) and target.is_view)
+
+
+_VIEWS = (getitem, torch.ops.aten._unsafe_view.default, torch.ops.aten.reshape.default)
+"""What Inductor makes a view of, besides the ops whose schemas say so."""
 
 
 def opened(layout: Layout) -> FlexibleLayout:

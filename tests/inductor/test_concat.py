@@ -96,6 +96,23 @@ def test_a_result_that_is_used_besides(rows: Rows) -> None:
     assert parts(lowered)[0] == "(128, 1), 0"
 
 
+@pytest.mark.parametrize(
+    "view", [lambda y: y.transpose(1, 2), lambda y: y.view(-1), lambda y: y.select(0, 1), lambda y: y.split(32, 1)[1]]
+)
+def test_a_view_that_is_returned_besides(view: Callable[[Any], Any], rows: Rows) -> None:
+    """It does not share memory with the concatenation, which the caller may change."""
+    rows({"op": "bmm", "configs": [BMM]})
+
+    def function(a: Any, b: Any) -> Any:
+        product = torch.bmm(a, b)
+        return torch.cat([product, torch.bmm(b, a)], 1), view(product)
+
+    lowered = lower(function, *[Input((4, 64, 64))] * 2)
+    written = re.findall(r"(buf\d+) = reinterpret_tensor\(.*# alias", lowered.code)
+    templates = re.findall(r"triton_tem_\w+\.run\(\w+, \w+, (\w+)", lowered.code)
+    assert [name in written for name in templates] == [False, True]
+
+
 def test_a_result_that_is_copied_after_all(rows: Rows) -> None:
     """Where the concatenation is computed together with what reads it, the kernel writes rows without gaps."""
     rows({"configs": [MM]})
