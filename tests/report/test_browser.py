@@ -494,8 +494,10 @@ def test_a_row_is_copied_as_a_command(
         assert call("set", "copy.json", *words[3:]).exit_code == 0
         before, after = (read_table(Path(name)).entries for name in (table, "copy.json"))
         assert [(row.key, row.configs) for row in before] == [(row.key, row.configs) for row in after]
-    page.one("#details button:not(.close)").click()
-    assert page.one("#details button:not(.close)").text in ("Copied", "Select the command above to copy it")
+    button = page.one("#details button:not(.close)")
+    button.click()
+    said = ("Copied", "Select the command above to copy it")
+    WebDriverWait(page.browser, 60).until(lambda _: button.text in said)  # the clipboard answers later
 
 
 def test_two_tables_side_by_side(open_page: Open) -> None:
