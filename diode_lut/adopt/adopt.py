@@ -103,10 +103,10 @@ def adopt(
             _pack_finished(folder.timings, dataset, METHODS[setup.method][-1], measured_by)
             built = build([read_dataset(dataset)])
             gains = _gains(built.table, read_dataset(dataset))
-            until = max(begin + _CHECKING * budget_s, time.monotonic() + (_CHECKING - _MEASURING) * budget_s)
+            now = time.monotonic()
+            seconds = max(begin + _CHECKING * budget_s - now, (_CHECKING - _MEASURING) * budget_s)
             report(f"measuring {len(gains)} answers again, to see the noise")
-            seconds = until - time.monotonic()
-            drift = measure_drift(built.table, gains, executor, seconds, device=device, report=report)
+            drift = measure_drift(built.table, gains, executor, seconds, now, device=device, report=report)
     drift = drift._replace(noise=noise_of([(row.recorded, row.measured[0]) for row in drift.rows]))
     _require([*slowed(machine.samples), *_unreliable(drift, len(gains))])
     table = folder.tables / f"{slug(setup.header.hardware.name)}.json"

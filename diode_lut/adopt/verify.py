@@ -32,8 +32,11 @@ SAMPLE = 48
 _REPEATED = 8
 """Rows that did not drift and are measured twice all the same, to know the noise."""
 
+_LEAST = 1 / 3
+"""Share of the budget that is there for measuring, however long it takes to start."""
+
 _FIRST = 0.75
-"""Share of the time after which the first measurement begins no row, so that there is time for the second."""
+"""Share of that time after which the first measurement begins no row, so that there is time for the second."""
 
 Report = Callable[[str], None]
 """Is called with a line of text about what happens."""
@@ -95,17 +98,20 @@ def verify(
     device: str | None = None,
     method: str | None = None,
     budget_s: float = 60.0,
+    begun: float | None = None,
     sample: Sample | None = None,
     report: Report = lambda _: None,
 ) -> Drift:
     """Measure rows of the table against ``aten``, and compare their gains with those that the table records.
 
     Rows that seem to have drifted, and some others, are measured twice. ``device`` and ``method`` are those of
-    ``collect``, and so are the errors. No row is begun after ``budget_s`` seconds, as ``measure_drift`` counts them.
+    ``collect``, and so are the errors. No row is begun after ``budget_s`` seconds, as ``measure_drift`` counts them;
+    they begin now, or at ``begun``.
     """
+    begun = time.monotonic() if begun is None else begun
     gains = sample_of(comparable(table), SAMPLE) if sample is None else sample
     with open_executor(device, None) as executor:
-        return measure_drift(table, gains, executor, budget_s, device=device, method=method, report=report)
+        return measure_drift(table, gains, executor, budget_s, begun, device=device, method=method, report=report)
 
 
 def measure_drift(
@@ -113,6 +119,7 @@ def measure_drift(
     gains: Sample,
     executor: Executor,
     budget_s: float,
+    begun: float,
     *,
     device: str | None = None,
     method: str | None = None,
@@ -120,8 +127,8 @@ def measure_drift(
 ) -> Drift:
     """What ``verify`` does, with an executor that is open.
 
-    The budget begins when the first row is measured: with it start workers and compilers, which takes from seconds to a
-    minute where nothing was imported or compiled before.
+    The budget began at ``begun``, as ``time.monotonic`` counts. Workers and compilers start with the first row, which
+    takes up to a minute where nothing is in memory yet; a third of the budget is for the other rows in any case.
     """
     with TemporaryDirectory(prefix="diode-lut-") as directory:
 
@@ -134,11 +141,12 @@ def measure_drift(
 
         wanted = list(gains)
         first = measure(wanted[:1], "start", math.inf)
-        begin = time.monotonic()
-        first |= measure(wanted[1:], "first", begin + _FIRST * budget_s)
+        started = time.monotonic()
+        left = max(begun + budget_s - started, _LEAST * budget_s)
+        first |= measure(wanted[1:], "first", started + _FIRST * left)
         report(f"{len(first)} of {len(gains)} rows measured once")
         repeated = _to_repeat(gains, first)
-        second = measure(repeated, "second", begin + budget_s)
+        second = measure(repeated, "second", started + left)
         report(f"{len(second)} of {len(repeated)} rows measured twice")
     rows = [
         Row(problems, gains[problems], (gain, second[problems]) if problems in second else (gain,))

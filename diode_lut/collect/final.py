@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict, deque
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -33,7 +34,7 @@ from diode_lut.domain.ops import FLOAT8, INT8, NO_EPILOGUE
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.padded import PaddedKernel, PaddedLibrary, Padding
 from diode_lut.inductor.program import Program, generate
-from diode_lut.inductor.standalone import Kernel, Lowering, Subgraph, lowering
+from diode_lut.inductor.standalone import COMPILE_LIMIT_S, Kernel, Lowering, Subgraph, lowering
 from diode_lut.kernels.config import ATEN, Config, baseline
 
 _CLOSE_FACTOR = {16: 1.12, 2: 1.3}
@@ -51,6 +52,9 @@ _SERVING_FACTOR = 1.04
 
 _COMPILING_PROBLEMS = 12
 """Problems that are compiled in the background while one is timed."""
+
+_POLL_S = 0.01
+"""Time between two looks at what is compiled, in seconds."""
 
 _TOLERANCE = {
     "float16": 0.02,
@@ -147,27 +151,40 @@ def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str)
         lowering(torch.device(device, torch.cuda.current_device())) as lowered,
         matmul_precision(tasks[0].problem.dtype),
     ):
-        waiting: deque[_Prepared] = deque()
+        waiting: list[Prepared] = []
         for task in tasks:
             waiting.append(_prepare(task, lowered))
-            if len(waiting) > _COMPILING_PROBLEMS:
-                yield _measure(waiting.popleft(), device, watch, bench)
+            if len(waiting) > _COMPILING_PROBLEMS or any(each.is_compiled for each in waiting):
+                yield _measure(take_compiled(waiting), device, watch, bench)
         while waiting:
-            yield _measure(waiting.popleft(), device, watch, bench)
+            yield _measure(take_compiled(waiting), device, watch, bench)
+
+
+def take_compiled(waiting: list[Prepared]) -> Prepared:
+    """Take out the first that is compiled, once there is one; the first of all if that takes too long."""
+    latest = time.monotonic() + COMPILE_LIMIT_S
+    while not any(each.is_compiled for each in waiting) and time.monotonic() < latest:
+        time.sleep(_POLL_S)
+    return waiting.pop(next((number for number, each in enumerate(waiting) if each.is_compiled), 0))
 
 
 Runnable = Kernel | Subgraph | Program | PaddedKernel | PaddedLibrary
 """What runs a config other than ``aten``."""
 
 
-class _Prepared(NamedTuple):
+class Prepared(NamedTuple):
     """A task and its kernels, which are compiled in the background."""
 
     task: Task
     kernels: dict[Config, Runnable]
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether loading its kernels does not have to wait."""
+        return all(kernel.is_compiled for kernel in self.kernels.values())
 
-def _prepare(task: Task, lowered: Lowering) -> _Prepared:
+
+def _prepare(task: Task, lowered: Lowering) -> Prepared:
     problem, failed = task.problem, {timing.config for timing in task.failed}
     shapes = make_operands(problem, "meta")
     kernels: dict[Config, Runnable] = {}
@@ -182,7 +199,7 @@ def _prepare(task: Task, lowered: Lowering) -> _Prepared:
         if kernel is not None:
             kernel.compile()
             kernels[config] = kernel
-    return _Prepared(task, kernels)
+    return Prepared(task, kernels)
 
 
 def _make(
@@ -201,7 +218,7 @@ def generate_program(problem: Problem, device: torch.device, config: Config) -> 
         return generate(with_epilogue(problem), tensors, device, config)
 
 
-def _measure(prepared: _Prepared, device: str, watch: Watch, bench: Bench) -> Outcome:
+def _measure(prepared: Prepared, device: str, watch: Watch, bench: Bench) -> Outcome:
     problem = prepared.task.problem
     try:
         timings = _timings(prepared, watch, bench, make_operands(problem, device), make_tensors(problem, device))
@@ -212,7 +229,7 @@ def _measure(prepared: _Prepared, device: str, watch: Watch, bench: Bench) -> Ou
 
 
 def _timings(
-    prepared: _Prepared,
+    prepared: Prepared,
     watch: Watch,
     bench: Bench,
     operands: tuple[torch.Tensor, ...],

@@ -165,6 +165,11 @@ class PaddedLibrary(NamedTuple):
     def compile(self) -> None:
         """Nothing: it is compiled when loaded, in this process."""
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether ``load`` does not wait for another process; it never does."""
+        return True
+
     def load(self) -> str | None:
         """Compile it inside ``lowering``; if that fails, the reason of dataset.REASONS."""
         return self.padding.load("library")
@@ -184,6 +189,11 @@ class PaddedKernel(NamedTuple):
     def compile(self) -> None:
         """Start compiling the kernel."""
         self.multiply.compile()
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether ``load`` does not have to wait."""
+        return self.multiply.is_compiled
 
     def load(self) -> str | None:
         """Load it, once the copies are loaded; if that fails, the reason of dataset.REASONS."""

@@ -55,6 +55,11 @@ class Program:
         code = _generators().submit(self._generate) if get_compile_threads() > 1 else _done(self._generate)
         self._loading = _loaders().submit(lambda: PyCodeCache.load(code.result()))
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether ``load`` does not have to wait."""
+        return self._loading is None or self._loading.done()
+
     def load(self) -> str | None:
         """Wait until it is compiled and put it on the device; if that fails, the reason of dataset.REASONS."""
         assert self._loading is not None

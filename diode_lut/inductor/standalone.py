@@ -78,6 +78,11 @@ class Kernel:
         except Exception as error:
             self._failure = failure_reason(error, "compile")
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether ``load`` does not have to wait."""
+        return not isinstance(self._compiling, CodeCacheFuture) or self._compiling.future.done()  # type: ignore[attr-defined]
+
     def load(self) -> str | None:
         """Wait until it is compiled and put it on the device; if that fails, the reason of dataset.REASONS."""
         if self._failure is None and isinstance(self._compiling, CodeCacheFuture):
@@ -126,6 +131,11 @@ class Subgraph(NamedTuple):
 
     def compile(self) -> None:
         """Nothing: it is compiled when loaded, in this process."""
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether ``load`` does not wait for another process; it never does."""
+        return True
 
     def load(self) -> str | None:
         """Compile it inside ``lowering``; if that fails, the reason of dataset.REASONS."""

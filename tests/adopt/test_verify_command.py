@@ -94,7 +94,7 @@ def test_a_table_that_never_answers_here_is_refused_at_once(tmp_path: Path, monk
     assert "nothing was measured" in other.stderr
 
 
-def test_starting_is_not_in_the_budget(tmp_path: Path) -> None:
+def test_the_first_row_is_measured_in_any_case(tmp_path: Path) -> None:
     """With a budget that is over at once, the row that starts everything is measured, and no other."""
     result = verified(tmp_path, rows(60), None, "--budget", "1e-9")
     assert "1 of 48 rows measured once" in result.stderr

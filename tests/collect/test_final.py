@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from diode_lut.collect.final import finalists
+from diode_lut.collect.final import Prepared, finalists, take_compiled
 from diode_lut.collect.tasks import Task
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
+from diode_lut.inductor.program import Program
 from diode_lut.kernels.config import ATEN, Config
 
 
@@ -135,3 +137,21 @@ def test_compiler_options_on_amd() -> None:
     assert tasks_of(swept)[0].configs == (ATEN, config(2))
     aten = tasks_of([record(64, aten=100, s2=120)], hardware=Hardware("AMD Instinct MI300X", "gfx942", 304))
     assert aten[0].configs == (ATEN,)
+
+
+def compiling(problem: Problem, code: str) -> Prepared:
+    """A problem with one kernel, whose code is being loaded."""
+    program = Program(lambda: code)
+    program.compile()
+    return Prepared(Task(problem), {ATEN: program})
+
+
+def test_what_is_compiled_is_measured_first(tmp_path: Path) -> None:
+    """A problem whose kernel takes long to compile does not hold up those after it."""
+    done = tmp_path / "done"
+    wait = f"import os, time\nwhile not os.path.exists({str(done)!r}): time.sleep(0.01)"
+    waiting = [compiling(record(64).problem, wait), compiling(record(128).problem, "compiled = True")]
+    taken = take_compiled(waiting)
+    done.touch()
+    assert [taken.task.problem.m, take_compiled(waiting).task.problem.m] == [128, 64]
+    assert not waiting
