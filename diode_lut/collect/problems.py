@@ -10,9 +10,7 @@ from typing import Any
 
 import orjson
 
-from diode_lut.collect.attention_set import attention_problems
-from diode_lut.collect.grouped_set import grouped_problems
-from diode_lut.collect.int8_set import int8_problems
+from diode_lut.collect.named_sets import attention_problems, grouped_problems, int8_problems
 from diode_lut.dataset import is_dataset, read_dataset
 from diode_lut.dataset.torch_diode import problem_of_shape
 from diode_lut.domain.errors import CollectError, ProblemError
