@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 
 from diode_lut import config
 from diode_lut.domain.errors import TableError
-from diode_lut.io import resources
+from diode_lut.io import resources, unfinished
 from diode_lut.runtime import snapshot
 from diode_lut.table import read_table, write_table
 from tests.forks import INDUCTOR, Forks, first_compile, forks_after
@@ -128,6 +128,12 @@ def no_tables(shipped: Path) -> Iterator[None]:
     """No shipped tables, and none of the user's."""
     with config.patch(tables=()):
         yield
+
+
+@pytest.fixture
+def nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is writing the files that are read here, so a reader of a bad one does not wait for the rest of it."""
+    monkeypatch.setattr(unfinished, "_PAUSE_S", 0)
 
 
 @pytest.fixture(scope="session")
