@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, settings
 
 from diode_lut import config
 from diode_lut.domain.errors import TableError
-from diode_lut.io import resources
+from diode_lut.io import resources, unfinished
 from diode_lut.runtime import snapshot
 from diode_lut.table import read_table, write_table
-from tests.forks import Forks, forks_after
+from tests.forks import INDUCTOR, Forks, first_compile, forks_after
 from tests.startup import sitecustomize
 
 PYTHON_IN_FORK = Path(__file__).parent / "programs" / "python_in_fork.py"
@@ -84,20 +84,6 @@ if "CXX" not in os.environ and shutil.which("g++") and shutil.which("bash"):
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-INDUCTOR = """
-import torch, torch._inductor.compile_fx, torch._inductor.kernel.bmm, torch._inductor.kernel.mm
-import torch._dynamo.backends.inductor, torch._inductor.codegen.cpp_bmm_template
-"""
-"""What programs import that compile."""
-
-FOUND_OUT_ONCE = """
-from torch._inductor.codecache import CacheBase, torch_key
-from torch._inductor.cpu_vec_isa import pick_vec_isa
-CacheBase.get_system(), torch_key(), pick_vec_isa()
-"""
-"""What the first compile of a process finds out about PyTorch, Triton and the CPU, in seconds, with a C++ compiler."""
-
-
 @pytest.fixture
 def table_file(tmp_path: Path) -> Callable[..., Path]:
     """Writes a table file, by default for the H200, and gives its path; ``fields`` replace top-level ones.
@@ -144,6 +130,12 @@ def no_tables(shipped: Path) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is writing the files that are read here, so a reader of a bad one does not wait for the rest of it."""
+    monkeypatch.setattr(unfinished, "_PAUSE_S", 0)
+
+
 @pytest.fixture(scope="session")
 def after_torch() -> Iterator[Forks]:
     """Programs in processes of their own, in which torch has been imported, and nothing of Inductor's."""
@@ -154,7 +146,7 @@ def after_torch() -> Iterator[Forks]:
 @pytest.fixture(scope="session")
 def after_inductor() -> Iterator[Forks]:
     """Programs in processes of their own, in which Inductor has been imported, and diode_lut has not."""
-    with forks_after(INDUCTOR + FOUND_OUT_ONCE) as forks:
+    with forks_after(INDUCTOR + first_compile("cpu")) as forks:
         yield forks
 
 

@@ -18,7 +18,30 @@ from diode_lut.programs.launch import without_leaks
 ROOT = Path(__file__).parent.parent
 PROGRAM = ROOT / "tests" / "programs" / "run_in_forks.py"
 
+INDUCTOR = """
+import torch, torch._inductor.compile_fx, torch._inductor.kernel.bmm, torch._inductor.kernel.mm
+import torch._dynamo.backends.inductor, torch._inductor.codegen.cpp_bmm_template
+"""
+"""What programs import that compile."""
+
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def first_compile(device: str) -> str:
+    """A program that does what the first compile of a process for a device does, and later ones do not do again.
+
+    It finds out about PyTorch, Triton and the CPU, in seconds, with a C++ compiler, and makes the patterns of attention
+    that Inductor looks for.
+    """
+    return f"""
+import torch
+from torch._inductor.codecache import CacheBase, torch_key
+from torch._inductor.cpu_vec_isa import pick_vec_isa
+from torch._inductor.fx_passes.fuse_attention import _sfdp_init
+from torch._inductor.pattern_matcher import init_once_fakemode
+CacheBase.get_system(), torch_key(), pick_vec_isa()
+init_once_fakemode(lambda: _sfdp_init(torch.device({device!r})))()
+"""
 
 
 class Forks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -49,6 +50,7 @@ def kinds(
 ) -> SearchStrategy[Kind]:
     """Those that go together, of some ops, dtypes and layouts. An op that has none of the dtypes is left out."""
 
+    @cache
     def of(op: str) -> SearchStrategy[Kind]:
         domain = DOMAINS[op]
         types = st.sampled_from([dtype for dtype in domain.dtypes if dtype in dtypes])
@@ -65,6 +67,7 @@ def _ranges(highest: int) -> SearchStrategy[Range | None]:
 
 
 def _configs() -> SearchStrategy[Config]:
+    @cache
     def with_params(template: str) -> SearchStrategy[Config]:
         values = {each.name: st.sampled_from(each.values) for each in TEMPLATES[template].parameters}
         required = {each.name: values.pop(each.name) for each in TEMPLATES[template].required}

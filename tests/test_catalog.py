@@ -201,6 +201,7 @@ def test_a_shipped_file_that_vanishes(
     assert caplog.messages == [f"{left_out(path)}: no such file"]
 
 
+@pytest.mark.usefixtures("nobody_writes")
 def test_bad_models_are_said_to_be_models(shipped: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever is wrong with what is named like a model, there is one warning, and it calls it a model."""
     directory, empty = tmp_path / "mine.safetensors", shipped / "nvidia-h200.mlp.safetensors"

@@ -52,7 +52,10 @@ show {}
 unset {} mm --m 8
 """.strip().splitlines()
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes in the file system")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes in the file system"),
+    pytest.mark.usefixtures("nobody_writes"),
+]
 
 
 @pytest.fixture(autouse=True)

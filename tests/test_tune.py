@@ -34,10 +34,10 @@ def config(directory: Path) -> dict[str, str]:
 
 
 @needs_torch
-def test_an_interrupted_tune_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_tune_goes_on(tmp_path: Path, python: Path) -> None:
     """Interrupted while it measures, ``tune`` measures what is left, builds, and runs the program once more."""
     (tmp_path / "program.py").write_text(PROGRAM)
-    command = ("--", sys.executable, "program.py")
+    command = ("--", str(python), "program.py")
     with running("tune", *command, cwd=tmp_path, **config(tmp_path)) as process:
         tables = tmp_path / "config" / "diode_lut" / "tables"
         while process.poll() is None and not list(tables.glob("*.timings/*")):

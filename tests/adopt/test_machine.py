@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from diode_lut.adopt import machine
 from diode_lut.adopt.machine import Machine, Sample, busy, clocks_text, parse_sample, slowed
 
 IDLE = Sample(345, 1980, 30, 0, 0x1)
@@ -19,6 +20,7 @@ def nvidia_smi(directory: Path, monkeypatch: pytest.MonkeyPatch, line: str, unkn
     program.write_text(f'#!/bin/sh\ncase "$*" in {answers};; esac\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(directory), prepend=":")
+    monkeypatch.setattr(machine, "_INTERVAL_S", 0.01)
 
 
 def test_a_line_of_nvidia_smi_is_a_sample() -> None:

@@ -140,6 +140,7 @@ if __name__ == "__main__":
 def test_aot_inductor(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """AOTInductor's packages are made with the table's kernels, and are right."""
     monkeypatch.setenv("TORCHINDUCTOR_DEBUG_COMPILE", "1")
+    monkeypatch.setattr("torch._inductor.config.aot_inductor.precompile_headers", False)  # 10 s for a single compile
 
     class Matmul(torch.nn.Module):
         def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

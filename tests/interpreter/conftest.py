@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.forks import ROOT, Forks, forks_after
+from tests.forks import INDUCTOR, ROOT, Forks, first_compile, forks_after
 from tests.interpreter.process import require_interpreter
 
-DEVICE = """
+DEVICE = f"""
 from tests.interpreter.device import interpreter_cuda
 with interpreter_cuda():
-    import torch._dynamo.backends.inductor, torch._inductor.compile_fx
-    import torch._inductor.kernel.bmm, torch._inductor.kernel.mm
+{textwrap.indent(INDUCTOR + first_compile("cuda:0"), "    ")}
 """
 
 

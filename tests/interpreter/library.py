@@ -18,7 +18,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("device.cpp")
 
-OPTIONS = ("-O1", "-std=c++20", "-shared", "-fPIC")
+OPTIONS = ("-O1", "-std=c++20", "-shared", "-fPIC", "-DAT_PER_OPERATOR_HEADERS")
 
 
 class UnavailableError(Exception):

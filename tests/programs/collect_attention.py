@@ -1,14 +1,12 @@
 """Measures attention on the interpreter's device, as JSON for tests/interpreter/test_collect_attention.py.
 
-Times are those of a device that takes a millisecond for everything, so one round tells as much as ten; results are
-checked.
+Times are those of a device that takes a millisecond for everything; results are checked.
 """
 
 from __future__ import annotations
 
 import json
 from typing import Any
-from unittest import mock
 
 from tests.programs.collect_padded import timing_device
 
@@ -29,7 +27,6 @@ CASES = (
 
 def main() -> dict[str, Any]:
     """For each problem, its configs with their times or the reasons of their failures."""
-    from diode_lut.collect import rounds
     from diode_lut.collect.sweep import measure
     from diode_lut.collect.tasks import Task
     from diode_lut.collect.watch import Loss, Watch
@@ -43,8 +40,7 @@ def main() -> dict[str, Any]:
     for op, sizes in CASES:
         problem = Problem.of(op, dtype="float32", layout="nt", **sizes)  # type: ignore[arg-type]
         task = Task(problem, tuple(map(Config.parse, CONFIGS[op])))
-        with mock.patch.object(rounds, "_ROUNDS", 1):
-            *_, outcome = measure([task], "cuda", Watch(lost), "default")
+        *_, outcome = measure([task], "cuda", Watch(lost), "default")
         timings = outcome.record.timings if outcome.record else ()
         reasons = {str(timing.config): timing.ns or timing.reason for timing in timings}
         found[f"{op} {sizes['variant']}"] = reasons or outcome.reason

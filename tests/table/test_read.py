@@ -196,6 +196,7 @@ def _outcome(path: Path) -> Any:
     return table.entries, [str(error) for error in table.errors], list(map(table.line_of, table.entries))
 
 
+@pytest.mark.usefixtures("nobody_writes")
 @settings(max_examples=200)
 @given(data=st.data())
 def test_pieces_mean_what_the_whole_means(data: st.DataObject, good: str, tmp_path_factory: Any) -> None:

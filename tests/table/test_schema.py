@@ -26,6 +26,8 @@ from diode_lut.table.schema import table_validator
 from tests.mutated import mutate
 from tools import write_schema
 
+pytestmark = pytest.mark.usefixtures("nobody_writes")
+
 VERSION_1 = "dd92d55f9364c7ba43da358f6a91616a8e1b311a010328a837b56532a5399ef5"
 
 SCHEMAS = {version: table_validator(version).schema for version in VERSIONS}
