@@ -40,7 +40,7 @@ from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.fx_passes.fuse_attention import _sfdp_init
 from torch._inductor.pattern_matcher import init_once_fakemode
 CacheBase.get_system(), torch_key(), pick_vec_isa()
-init_once_fakemode(lambda: _sfdp_init(torch.device({device!r})))()
+init_once_fakemode(_sfdp_init)(torch.device({device!r}))
 """
 
 

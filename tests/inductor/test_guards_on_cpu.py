@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._inductor import config as inductor_config
 from torch._inductor.utils import fresh_cache
 
 import diode_lut
@@ -140,7 +141,6 @@ if __name__ == "__main__":
 def test_aot_inductor(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """AOTInductor's packages are made with the table's kernels, and are right."""
     monkeypatch.setenv("TORCHINDUCTOR_DEBUG_COMPILE", "1")
-    monkeypatch.setattr("torch._inductor.config.aot_inductor.precompile_headers", False)  # 10 s for a single compile
 
     class Matmul(torch.nn.Module):
         def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -148,7 +148,8 @@ def test_aot_inductor(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     a, b = torch.randn(4, 16, 32), torch.randn(4, 32, 24)
     program = torch.export.export(Matmul(), (a, b))
-    with diode_lut.profile_predictions() as counts:
+    headers = inductor_config.patch({"aot_inductor.precompile_headers": False})  # they take 10 s for a single compile
+    with headers, diode_lut.profile_predictions() as counts:
         package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
     assert counts.hits["user"] == 1
     torch.testing.assert_close(torch._inductor.aoti_load_package(package)(a, b), torch.bmm(a, b))
