@@ -40,6 +40,15 @@ if TYPE_CHECKING:
 
 _RESULT_SIZES = {**ITEMSIZES, RESULT_OF_INTEGERS: 4}
 
+_VALUES: tuple[tuple[str, tuple[object, ...]], ...] = (
+    ("op", OPS),
+    ("dtype", DTYPES),
+    ("layout", LAYOUTS),
+    ("align", ALIGNS),
+    ("epilogue", tuple(EPILOGUES)),
+)
+"""What the fields of any problem may be."""
+
 
 class Problem(NamedTuple):
     """One GEMM, or one attention: everything a choice may depend on, as plain values.
@@ -91,13 +100,7 @@ class Problem(NamedTuple):
         v: int = 1,
     ) -> Problem:
         """The problem, or ProblemError naming the first value that is not allowed."""
-        for name, value, allowed in (
-            ("op", op, OPS),
-            ("dtype", dtype, DTYPES),
-            ("layout", layout, LAYOUTS),
-            ("align", align, ALIGNS),
-            ("epilogue", epilogue, tuple(EPILOGUES)),
-        ):
+        for (name, allowed), value in zip(_VALUES, (op, dtype, layout, align, epilogue), strict=True):
             if value not in allowed:
                 layer = f" ({value} is {OPS_OF_LAYERS[value]})" if name == "op" and value in [*OPS_OF_LAYERS] else ""
                 raise ProblemError(f"{name}: {value!r} is not one of {_one_of(allowed)}{layer}")

@@ -86,18 +86,18 @@ def decide(inputs: Any, op: str, *, fast: bool | None = None) -> tuple[Decision 
     it. Else an addmm with more than a row as its bias is an mm with an epilogue, as ``asked_about`` has it. None if
     tables have no such problems.
     """
-    unpadded = _unpadded(V.graph.current_node, op) if snapshot().settings.pad else None
+    now, device = snapshot(), inputs.device()
+    unpadded = _unpadded(V.graph.current_node, op) if now.settings.pad else None
     if unpadded is not None:
         changing = axes(inputs, op)
-        considered = snapshot().consider(unpadded, inputs.device(), padding=True, axes=changing)
-        pad = _first_pad(considered, inputs.device())
+        pad = _first_pad(now.consider(unpadded, device, padding=True, axes=changing), device)
         if pad > 1:
-            return snapshot().decide(unpadded, inputs.device(), padding=True, axes=changing), pad
+            return now.decide(unpadded, device, padding=True, axes=changing), pad
     problem = problem_of(inputs, op, fast=fast)
     if problem is None:
         return None, 1
-    asked = asked_about(problem, inputs) if snapshot().settings.epilogues else problem
-    return snapshot().decide(asked, inputs.device(), padding=False, axes=axes(inputs, op)), 1
+    asked = asked_about(problem, inputs) if now.settings.epilogues else problem
+    return now.decide(asked, device, padding=False, axes=axes(inputs, op)), 1
 
 
 def followed(decision: Decision, pad: int, inputs: Any, op: str) -> Problem | None:

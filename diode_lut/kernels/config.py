@@ -103,7 +103,7 @@ class Config(NamedTuple):
 
     def padded(self, pad: int) -> Config:
         """The config with another ``pad``; itself where its template has no such tunable."""
-        return Config.make(self.template, {**self.tunables, PAD.name: pad})
+        return self if pad == self.pad else Config.make(self.template, {**self.tunables, PAD.name: pad})
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``from_json`` takes, in canonical order."""
