@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 _RESULT_SIZES = {**ITEMSIZES, RESULT_OF_INTEGERS: 4}
 
+_NOT_PLAIN = frozenset((*ATTENTION, *GROUPED, *SCALED, *INTEGER))
+"""The ops that are no plain GEMMs of floating-point numbers."""
+
 _VALUES: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("op", OPS),
     ("dtype", DTYPES),
@@ -236,7 +239,7 @@ class Problem(NamedTuple):
 
 def aligned_columns(op: str, dtype: str) -> int:
     """Of what N is a multiple where all rows of a packed C are multiples of 16 bytes; 1 if that does not matter."""
-    return 1 if op in (*ATTENTION, *GROUPED, *SCALED, *INTEGER) else ROW_BYTES // ITEMSIZES[dtype]
+    return 1 if op in _NOT_PLAIN else ROW_BYTES // ITEMSIZES[dtype]
 
 
 def contiguous_align(dtype: str, layout: str, m: int, n: int, k: int, b: int = 1) -> int:

@@ -17,7 +17,7 @@ from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
 from diode_lut.domain.version import __version__
 from diode_lut.io.forks import in_forked_children
-from diode_lut.io.resources import code_digest, is_code_as_imported
+from diode_lut.io.own_code import code_digest, is_code_as_imported
 from diode_lut.kernels.config import Config
 from diode_lut.runtime import recorder
 from diode_lut.runtime.choosers import registered
