@@ -26,10 +26,11 @@ class Operand(NamedTuple):
 
         ``itemsize`` is the bytes of an element. The memory that the offset counts from starts on such a boundary.
         """
-        *batch, rows, columns = zip(self.sizes, self.strides, strict=True)
-        steps = [step for size, step in (rows, columns) if size != 1 and step != 1]
-        steps += [step for size, step in batch if size != 1]
-        return not any(step * itemsize % ROW_BYTES for step in (*steps, self.offset))
+        matrix = len(self.sizes) - 2
+        for axis, (size, step) in enumerate(zip(self.sizes, self.strides, strict=True)):
+            if size != 1 and (step != 1 or axis < matrix) and step * itemsize % ROW_BYTES:
+                return False
+        return self.offset * itemsize % ROW_BYTES == 0
 
 
 def problem_of(op: str, dtype: str, a: Operand, b: Operand, variant: str = NO_VARIANT) -> Problem:

@@ -152,7 +152,7 @@ class _Question:
         if self.op == "addmm" and autotuning() and not self._first_question():
             return [] if self._answered_before() else None
         self._now = snapshot()
-        decision, pad = decide(self.inputs, self.op, fast=self._accumulates_fast())
+        decision, pad = decide(self._now, self.inputs, self.op, fast=self._accumulates_fast())
         if decision is not None:
             self._variant = decision.problem.variant
         self._branches = None if decision is None or pad != 1 else self._in_branches(decision)

@@ -26,7 +26,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import in_force, is_big_enough
 from diode_lut.inductor.dynamic import axes_of_tensors
 from diode_lut.inductor.problems import asked_about, axes, dtype_of, problem_of
-from diode_lut.inductor.snapshot import snapshot
+from diode_lut.inductor.snapshot import Snapshot, snapshot
 from diode_lut.inductor.versions import hint_of
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import ATEN, Config
@@ -75,8 +75,8 @@ def _has_compared(decision: Decision) -> bool:
     return any(config.pad > 1 for config in decision.configs)
 
 
-def decide(inputs: Any, op: str, *, fast: bool | None = None) -> tuple[Decision | None, int]:
-    """The decision about a matmul with these KernelInputs, and the number of elements its operands are padded to.
+def decide(now: Snapshot, inputs: Any, op: str, *, fast: bool | None = None) -> tuple[Decision | None, int]:
+    """The compile's decision about a matmul with these KernelInputs, and the number of elements they are padded to.
 
     ``fast`` says whether a scaled_mm accumulates fast; None for other ops.
 
@@ -86,7 +86,7 @@ def decide(inputs: Any, op: str, *, fast: bool | None = None) -> tuple[Decision 
     it. Else an addmm with more than a row as its bias is an mm with an epilogue, as ``asked_about`` has it. None if
     tables have no such problems.
     """
-    now, device = snapshot(), inputs.device()
+    device = inputs.device()
     unpadded = _unpadded(V.graph.current_node, op) if now.settings.pad else None
     if unpadded is not None:
         changing = axes(inputs, op)

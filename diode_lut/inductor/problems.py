@@ -183,11 +183,12 @@ def stays_aligned(node: Any) -> bool:
     """Whether what ``node`` views, and each of its rows, starts on a 16-byte boundary whatever sizes there will be."""
     layout, graph = node.get_layout(), V.graph
     itemsize = layout.dtype.itemsize
-    offset = layout.offset * itemsize
-    changing = [stride for stride in layout.stride if type(stride) not in _PLAIN]
-    if not all(graph.sizevars.statically_known_multiple_of(stride * itemsize, ROW_BYTES) for stride in changing):
-        return False
-    if offset != 0 and not graph.sizevars.statically_known_multiple_of(offset, ROW_BYTES):
+    for step in layout.stride:
+        changes = type(step) not in _PLAIN
+        if changes and not graph.sizevars.statically_known_multiple_of(step * itemsize, ROW_BYTES):
+            return False
+    offset = layout.offset
+    if offset != 0 and not graph.sizevars.statically_known_multiple_of(offset * itemsize, ROW_BYTES):
         return False
     # Inductor looks at the addresses of inputs on a GPU only, and calls all other inputs unaligned.
     return node.get_name() not in graph.unaligned_buffers or node.get_device().type == "cpu"
