@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from diode_lut.domain.version import __version__
-from diode_lut.io.resources import remember_code
+from diode_lut.io.own_code import remember_code
 from diode_lut.runtime.post_import import when_imported
 from diode_lut.settings import autoregister, config
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -31,47 +27,3 @@ def test_checkout_and_installed_package(tmp_path: Path, monkeypatch: pytest.Monk
     (package / "tables").mkdir(parents=True)
     assert resources.tables_directory() == package / "tables"
     assert resources.schemas_directory() == tmp_path / "schemas"
-
-
-def test_code_that_changes_after_its_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An upgrade is noticed, whatever it does to the code's files; what Python adds when it runs the code is none."""
-    copy = tmp_path / "diode_lut"
-    shutil.copytree(Path(diode_lut.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(resources, "_CODE", copy)
-    monkeypatch.setattr(resources, "_imported", None)
-    module, cached = copy / "table" / "index.py", copy / "table" / "__pycache__" / "index.cpython-311.pyc"
-
-    def rewrite() -> None:
-        time = module.stat().st_mtime_ns
-        (copy / "new").write_bytes(module.read_bytes())
-        (copy / "new").replace(module)
-        os.utime(module, ns=(time, time))
-
-    for upgrade in (lambda: module.write_text("# better\n"), rewrite, module.unlink, lambda: module.write_text("")):
-        resources.remember_code()
-        cached.parent.mkdir(exist_ok=True)
-        cached.write_bytes(os.urandom(8))
-        assert resources.is_code_as_imported()
-        upgrade()
-        assert not resources.is_code_as_imported()
-
-
-def test_import_remembers_the_code() -> None:
-    """What the code was like when ``import diode_lut`` began to load it is known from then on."""
-    program = "import diode_lut; from diode_lut.io import resources; assert resources._imported"
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
-
-
-def test_digest_of_the_code(tmp_path: Path) -> None:
-    """A copy has the same digest, before and after it has run; one of which a single module differs has another."""
-    copy = tmp_path / "diode_lut"
-    shutil.copytree(Path(diode_lut.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
-
-    def digest() -> str:
-        command = [sys.executable, "-c", PRINT_DIGEST]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
-
-    assert digest() == digest() == resources.code_digest()
-    with (copy / "inductor" / "callers.py").open("a", encoding="utf-8") as module:
-        module.write("# better\n")
-    assert digest() != resources.code_digest()

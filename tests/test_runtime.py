@@ -18,7 +18,7 @@ import diode_lut
 from diode_lut.domain.errors import HardwareError, SettingError, TableError
 from diode_lut.domain.hardware import Hardware, detect_hardware
 from diode_lut.domain.problem import Problem
-from diode_lut.io.resources import code_digest
+from diode_lut.io.own_code import code_digest
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.weights import write_model
 from diode_lut.runtime.snapshot import Snapshot, forget_tables, skip

@@ -229,7 +229,7 @@ def bench_decision(path: Path) -> None:
     def decide(inputs: Any) -> None:
         problem = problem_of(inputs, "mm")
         assert problem is not None
-        Snapshot().decide(problem, inputs.device(), padding=False)
+        snapshot.decide(problem, inputs.device(), padding=False)
 
     def measure(inputs: Any, op: str, **options: Any) -> Problem | None:
         decide(inputs)  # the first has to load what answers
@@ -244,6 +244,7 @@ def bench_decision(path: Path) -> None:
         diode_lut.config.patch(tables=(str(path),)),
         mock.patch("diode_lut.inductor.padding.problem_of", measure),
     ):
+        snapshot = Snapshot()  # one for all, as in a compile
         for problem in (hit, hit._replace(m=20_000)):
             shapes = (problem.m, problem.k), (problem.k, problem.n)
             lower(torch.mm, *(Input(shape, torch.float16) for shape in shapes))

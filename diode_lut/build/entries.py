@@ -45,7 +45,8 @@ def entries_of(
     numbers_of: dict[tuple[tuple[object, ...], bool], list[int]] = defaultdict(list)
     for number, problem in enumerate(problems):
         numbers_of[problem.kind, problem.has_aligned_result].append(number)
-    everything = _times(measurements, np.ones_like(allowed))
+    are_wide = np.array([problem.op in WIDE for problem in problems])
+    everything = _times(measurements, are_wide[measurements.problem_numbers])
     narrow, wide = [], []
     for (kind, _), numbers in numbers_of.items():
         group = Group(numbers, sizes, times)

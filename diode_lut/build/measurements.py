@@ -91,9 +91,11 @@ class Columns:
         one_kernel[:] = [problem.op in (*ATTENTION, *GROUPED) for problem in self._problems]
         numbers = np.frombuffer(self._problem_numbers, np.int32)
         final = np.frombuffer(self._final, np.bool_)
-        pairs = numbers * np.int64(len(self._configs)) + np.frombuffer(self._config_numbers, np.int32)
         counting: npt.NDArray[np.bool_] = final == has_final[numbers]
-        return counting | (one_kernel[numbers] & ~np.isin(pairs, pairs[final]))
+        both = np.flatnonzero(one_kernel[numbers])
+        pairs = numbers[both] * np.int64(len(self._configs)) + np.frombuffer(self._config_numbers, np.int32)[both]
+        counting[both] |= ~np.isin(pairs, pairs[final[both]])
+        return counting
 
 
 def _are_baselines(config_numbers: _Array, configs: list[Config]) -> _Array:

@@ -10,7 +10,6 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from os import PathLike
@@ -152,6 +151,8 @@ class _Group(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
+            from difflib import get_close_matches
+
             close = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else get_close_matches(name, COMMANDS, 2)
             remedy = f"did you mean {' or '.join(close)}?" if close else "--help lists all commands"
             ctx.fail(f"no such command: {name} ({remedy})")

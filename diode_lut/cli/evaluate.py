@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from diode_lut.cli.output import is_standard, progress_bars, say, write
-from diode_lut.cli.typed import FILE, NAMED_FILE, OUTPUT, STANDARD, TABLE, Typed
+from diode_lut.cli.output import STANDARD, is_standard, progress_bars, say, write
+from diode_lut.cli.typed import FILE, NAMED_FILE, OUTPUT, TABLE, Typed
 from diode_lut.domain.errors import ProblemError, SettingError, install_command
 from diode_lut.io.files import require_writable
 from diode_lut.kernels.config import Config

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import click
 
 from diode_lut.cli.inputs import read_whole_table
-from diode_lut.cli.output import CHANGES, ERROR, progress_bars, say, write
-from diode_lut.cli.typed import FILE, STANDARD, TABLE, TABLE_OUTPUT, Typed, git_output
+from diode_lut.cli.output import CHANGES, ERROR, STANDARD, progress_bars, say, write
+from diode_lut.cli.typed import FILE, TABLE, TABLE_OUTPUT, Typed, git_output
 from diode_lut.domain.errors import SettingError, TableError
 from diode_lut.domain.printable import printable
 from diode_lut.io.files import read_at_most, write_atomically

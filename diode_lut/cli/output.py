@@ -7,12 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from diode_lut.cli.typed import STANDARD
 from diode_lut.domain.errors import DiodeLutError, HardwareError, ProblemError, ProgramError, SettingError, TableError
 from diode_lut.domain.printable import as_json, printable, printable_lines
 
@@ -20,6 +18,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 Item = TypeVar("Item")
+
+STANDARD = "-"
+"""What stands for standard input or standard output."""
 
 
 def say(text: str, *, err: bool = False, colors: Mapping[str, str] | None = None) -> None:
@@ -62,6 +63,8 @@ def in_a_file(path: Path) -> Iterator[Path]:
     if not is_standard(path):
         yield path
         return
+    from tempfile import TemporaryDirectory
+
     with TemporaryDirectory() as directory:
         file = Path(directory) / "output"
         yield file

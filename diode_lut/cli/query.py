@@ -88,8 +88,9 @@ def _require_quotes(expression: dict[str, Any], document: Any) -> None:
     It is a word that should have been quoted otherwise: JMESPath finds nothing then, and says nothing.
     """
     compared = {child["value"]: None for node in _nodes(expression) for child in _compared(node)}
-    known = _known_fields(expression, document) | _fields_of_tables() if compared else set()
-    for word in compared:
+    unusual = [word for word in compared if word not in _fields_of_tables()]
+    known = _known_fields(expression, document) if unusual else set()
+    for word in unusual:
         if word not in known:
             reason = f'no field is called {word}: a text is written `"{word}"`, a field of the table without quotes'
             raise click.BadParameter(reason, param_hint="JMESPATH")

@@ -6,7 +6,6 @@ A file is a path, the name of a table that ``tables`` lists, ``-``, or ``REVISIO
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from diode_lut.cli.output import STANDARD
 from diode_lut.domain.errors import SettingError, TableError
 from diode_lut.io.files import read_at_most
 from diode_lut.io.resources import tables_directory
@@ -21,23 +21,20 @@ from diode_lut.io.resources import tables_directory
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-STANDARD = "-"
-"""What stands for standard input or standard output."""
-
 _MAX_BYTES = 1 << 30
-_IN_GIT = re.compile(r"[^:\s]+:.+")
-_NAME = re.compile(r"[\w .-]+")
+_IN_GIT = r"[^:\s]+:.+"
+_NAME = r"[\w .-]+"
 _NO_FILES = (
-    (re.compile(r"\w+://.*"), "an address, not a file: download it first"),
+    (r"\w+://.*", "an address, not a file: download it first"),
     (
-        re.compile(r"\s*[\[{].*", re.DOTALL),
+        r"(?s)\s*[\[{].*",
         "a file is expected, not its contents: save them, or pipe them in and give -",
     ),
-    (re.compile(r"HEAD[~^\d]*"), "a revision, not a file: REVISION:PATH is a file in it"),
-    (re.compile(r".*[*?].*"), "no such file: a shell replaces * and ? only without quotes, and only if a file matches"),
+    (r"HEAD[~^\d]*", "a revision, not a file: REVISION:PATH is a file in it"),
+    (r".*[*?].*", "no such file: a shell replaces * and ? only without quotes, and only if a file matches"),
 )
 """What people give instead of a file, and what to do."""
-_LIKE_FILES = re.compile(r".*\.(json|msgpack|zst|safetensors|html|csv)")
+_LIKE_FILES = r".*\.(json|msgpack|zst|safetensors|html|csv)"
 
 
 class Typed(NamedTuple):
@@ -102,11 +99,11 @@ class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
         if path.exists() or path.is_symlink():
             return Typed(path)
         for pattern, reason in _NO_FILES:
-            if pattern.fullmatch(value):
+            if re.fullmatch(pattern, value):
                 self.fail(f"{value}: {reason}", param, ctx)
-        if _IN_GIT.fullmatch(value):
+        if re.fullmatch(_IN_GIT, value):
             return Typed(path, _in_git(value))
-        if self._names and _NAME.fullmatch(value) and not _LIKE_FILES.fullmatch(value):
+        if self._names and re.fullmatch(_NAME, value) and not re.fullmatch(_LIKE_FILES, value):
             from diode_lut.selection.catalog import find_path
 
             path = find_path(value)
@@ -166,6 +163,8 @@ def _known_names() -> list[str]:
 
 def git_output(directory: Path, *arguments: str) -> bytes:
     """What git prints; SettingError if it fails or is not installed."""
+    import subprocess
+
     try:
         completed = subprocess.run(  # noqa: S603
             ["git", "-C", str(directory), *arguments],  # noqa: S607

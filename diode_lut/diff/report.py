@@ -7,15 +7,17 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from statistics import fmean
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from diode_lut.build.measurements import Measurements, measurements_of
-from diode_lut.dataset import Record
 from diode_lut.diff.compare import Change, Diff
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.table import Table
 from diode_lut.table.canonical import key_text, winner_text
+
+if TYPE_CHECKING:
+    from diode_lut.build.measurements import Measurements
+    from diode_lut.dataset import Record
 
 
 class Switch(NamedTuple):
@@ -62,6 +64,8 @@ def effect_of(old: Table, new: Table, records: Iterable[Record]) -> Effect:
 
     DatasetError is raised if nothing was measured successfully.
     """
+    from diode_lut.build.measurements import measurements_of  # with NumPy, which a diff alone needs not
+
     measurements = measurements_of(records)
     answers = [_first_choices(table, measurements) for table in (old, new)]
     old_covered, new_covered = (sum(choice is not None for choice in choices) for choices in answers)

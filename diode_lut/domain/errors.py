@@ -24,12 +24,14 @@ raises, such as an alarm's TimeoutError, belongs to the program.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
-from pathlib import Path
-from types import FrameType
+from typing import TYPE_CHECKING
 
 from diode_lut.domain.printable import printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import FrameType
 
 BROKEN_IMPORT = (AttributeError, ImportError, OSError, RuntimeError)
 """What importing torch or Triton raises where it is missing, or where it and what it loads do not fit together."""
@@ -40,6 +42,9 @@ def install_command(extras: str = "") -> str:
 
     In a clone it installs the clone.
     """
+    import shlex
+    from pathlib import Path
+
     clone = Path(__file__).resolve().parent.parent.parent
     package = str(clone) if (clone / "pyproject.toml").is_file() else "diode-lut"
     return "pip install " + shlex.quote(f"{package}[{extras}]" if extras else package)

@@ -26,10 +26,11 @@ class Operand(NamedTuple):
 
         ``itemsize`` is the bytes of an element. The memory that the offset counts from starts on such a boundary.
         """
-        *batch, rows, columns = zip(self.sizes, self.strides, strict=True)
-        steps = [step for size, step in (rows, columns) if size != 1 and step != 1]
-        steps += [step for size, step in batch if size != 1]
-        return all(step * itemsize % ROW_BYTES == 0 for step in (*steps, self.offset))
+        matrix = len(self.sizes) - 2
+        for axis, (size, step) in enumerate(zip(self.sizes, self.strides, strict=True)):
+            if size != 1 and (step != 1 or axis < matrix) and step * itemsize % ROW_BYTES:
+                return False
+        return self.offset * itemsize % ROW_BYTES == 0
 
 
 def problem_of(op: str, dtype: str, a: Operand, b: Operand, variant: str = NO_VARIANT) -> Problem:
@@ -47,8 +48,8 @@ def problem_of(op: str, dtype: str, a: Operand, b: Operand, variant: str = NO_VA
         raise ProblemError("a matrix in which neither rows nor columns are without gaps")
     batch = b.sizes[0] if op in BATCHED else 1
     problem = Problem.checked(op, dtype, a.letter + b.letter, 16, batch, m, n, k, variant=variant)
-    aligned = all(operand.is_aligned(ITEMSIZES[dtype]) for operand in (a, b))
-    return problem._replace(align=16 if aligned else 2)
+    itemsize = ITEMSIZES[dtype]
+    return problem if a.is_aligned(itemsize) and b.is_aligned(itemsize) else problem._replace(align=2)
 
 
 def packed_operands(problem: Problem) -> tuple[Operand, Operand]:

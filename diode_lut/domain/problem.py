@@ -40,6 +40,18 @@ if TYPE_CHECKING:
 
 _RESULT_SIZES = {**ITEMSIZES, RESULT_OF_INTEGERS: 4}
 
+_NOT_PLAIN = frozenset((*ATTENTION, *GROUPED, *SCALED, *INTEGER))
+"""The ops that are no plain GEMMs of floating-point numbers."""
+
+_VALUES: tuple[tuple[str, tuple[object, ...]], ...] = (
+    ("op", OPS),
+    ("dtype", DTYPES),
+    ("layout", LAYOUTS),
+    ("align", ALIGNS),
+    ("epilogue", tuple(EPILOGUES)),
+)
+"""What the fields of any problem may be."""
+
 
 class Problem(NamedTuple):
     """One GEMM, or one attention: everything a choice may depend on, as plain values.
@@ -91,13 +103,7 @@ class Problem(NamedTuple):
         v: int = 1,
     ) -> Problem:
         """The problem, or ProblemError naming the first value that is not allowed."""
-        for name, value, allowed in (
-            ("op", op, OPS),
-            ("dtype", dtype, DTYPES),
-            ("layout", layout, LAYOUTS),
-            ("align", align, ALIGNS),
-            ("epilogue", epilogue, tuple(EPILOGUES)),
-        ):
+        for (name, allowed), value in zip(_VALUES, (op, dtype, layout, align, epilogue), strict=True):
             if value not in allowed:
                 layer = f" ({value} is {OPS_OF_LAYERS[value]})" if name == "op" and value in [*OPS_OF_LAYERS] else ""
                 raise ProblemError(f"{name}: {value!r} is not one of {_one_of(allowed)}{layer}")
@@ -233,7 +239,7 @@ class Problem(NamedTuple):
 
 def aligned_columns(op: str, dtype: str) -> int:
     """Of what N is a multiple where all rows of a packed C are multiples of 16 bytes; 1 if that does not matter."""
-    return 1 if op in (*ATTENTION, *GROUPED, *SCALED, *INTEGER) else ROW_BYTES // ITEMSIZES[dtype]
+    return 1 if op in _NOT_PLAIN else ROW_BYTES // ITEMSIZES[dtype]
 
 
 def contiguous_align(dtype: str, layout: str, m: int, n: int, k: int, b: int = 1) -> int:

@@ -94,9 +94,11 @@ def is_big_enough(device: torch.device, decision: Decision, config: Config) -> b
 
     With the policy ``verify`` Inductor measures it itself.
     """
-    templates = config.kernel.tiled or config.kernel in (DECOMPOSE_K, TRITON_GROUPED_MM)
-    measured = decision.is_measured(config) or snapshot().settings.policy == "verify"
-    return not templates or measured or is_big_gpu(device)
+    kernel = config.kernel
+    templates = kernel.tiled or kernel is DECOMPOSE_K or kernel is TRITON_GROUPED_MM
+    if not templates or decision.is_measured(config):
+        return True
+    return snapshot().settings.policy == "verify" or is_big_gpu(device)
 
 
 def _why_not(config: Config, problem: Problem, pad: int) -> str:

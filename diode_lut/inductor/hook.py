@@ -32,6 +32,7 @@ from diode_lut.inductor.switch import OFF, cache_identity, follow, is_off, leave
 from diode_lut.inductor.unfused import NOTHING
 from diode_lut.inductor.versions import require_same_parameters, uuid_of
 from diode_lut.kernels.config import ATEN, Config
+from diode_lut.selection.selector import Decision
 
 Choices = list[ChoiceCaller]
 
@@ -150,10 +151,11 @@ class _Question:
             return None  # there the filter answers, which sees the C++ template too
         if self.op == "addmm" and autotuning() and not self._first_question():
             return [] if self._answered_before() else None
-        decision, pad = decide(self.inputs, self.op, fast=self._accumulates_fast())
+        self._now = snapshot()
+        decision, pad = decide(self._now, self.inputs, self.op, fast=self._accumulates_fast())
         if decision is not None:
             self._variant = decision.problem.variant
-        self._branches = None if decision is None or pad != 1 else self._in_branches(decision.problem)
+        self._branches = None if decision is None or pad != 1 else self._in_branches(decision)
         if self._branches is not None:
             choices: Choices | None = list(self._branches.triton[:1])
         else:
@@ -172,22 +174,22 @@ class _Question:
         """
         return self.options.get(UIDS["triton_mm"]["scaled_mm"][0], {}).get("USE_FAST_ACCUM")
 
-    def _in_branches(self, problem: Problem) -> Branches | None:
+    def _in_branches(self, decision: Decision) -> Branches | None:
         """A kernel for each part of a dynamic size's range; None where one kernel is as good, or all there can be."""
-        now, changing = snapshot(), axes(self.inputs, self.op)
-        if len(changing) != 1 or not self._is_single() or not can_branch():
+        if not decision.over or not self._is_single() or not can_branch():
             return None
-        pieces = now.pieces(problem, self.inputs.device(), changing, library=True)
+        changing = axes(self.inputs, self.op)
+        pieces = self._now.pieces(decision.problem, self.inputs.device(), changing, library=True)
         with suppress(CannotRun):
             found = branches(pieces, changing[0], self.inputs, self._build) if pieces else None
             for piece in pieces:
-                now.record_fusion(piece.decision, piece.config)
+                self._now.record_fusion(piece.decision, piece.config)
             return found
         return None
 
     def _is_single(self) -> bool:
         """Whether Inductor gets one choice."""
-        settings = snapshot().settings
+        settings = self._now.settings
         return settings.policy == "pick" and settings.top_k == 1
 
     def _with_epilogues(self, problem: Problem, choices: Choices | None) -> Choices | None:
@@ -195,13 +197,14 @@ class _Question:
 
         Where Inductor benchmarks, it does so with the epilogues.
         """
-        wanted = snapshot().settings.epilogues and self._is_single() and (choices is not None or not autotuning())
+        single = self._is_single()
+        wanted = self._now.settings.epilogues and single and (choices is not None or not autotuning())
         alone = not wanted or not may_be_followed(V.graph.current_node)
-        triton = self._is_single() and choices is not None and isinstance(choices[0], TritonTemplateCaller)
+        triton = single and choices is not None and isinstance(choices[0], TritonTemplateCaller)
         joined = triton and is_concatenated(V.graph.current_node)
         if alone and not joined and self._branches is None:
             if wanted:
-                snapshot().record_unfused(problem, self.inputs.device(), NOTHING)
+                self._now.record_unfused(problem, self.inputs.device(), NOTHING)
             return choices
         choices = choices or self.ask_base(self.templates)
         if len(choices) == 1 and isinstance(choices[0], (ExternKernelCaller, TritonTemplateCaller)):

@@ -26,7 +26,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import in_force, is_big_enough
 from diode_lut.inductor.dynamic import axes_of_tensors
 from diode_lut.inductor.problems import asked_about, axes, dtype_of, problem_of
-from diode_lut.inductor.snapshot import snapshot
+from diode_lut.inductor.snapshot import Snapshot, snapshot
 from diode_lut.inductor.versions import hint_of
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import ATEN, Config
@@ -75,8 +75,8 @@ def _has_compared(decision: Decision) -> bool:
     return any(config.pad > 1 for config in decision.configs)
 
 
-def decide(inputs: Any, op: str, *, fast: bool | None = None) -> tuple[Decision | None, int]:
-    """The decision about a matmul with these KernelInputs, and the number of elements its operands are padded to.
+def decide(now: Snapshot, inputs: Any, op: str, *, fast: bool | None = None) -> tuple[Decision | None, int]:
+    """The compile's decision about a matmul with these KernelInputs, and the number of elements they are padded to.
 
     ``fast`` says whether a scaled_mm accumulates fast; None for other ops.
 
@@ -86,18 +86,18 @@ def decide(inputs: Any, op: str, *, fast: bool | None = None) -> tuple[Decision 
     it. Else an addmm with more than a row as its bias is an mm with an epilogue, as ``asked_about`` has it. None if
     tables have no such problems.
     """
-    unpadded = _unpadded(V.graph.current_node, op) if snapshot().settings.pad else None
+    device = inputs.device()
+    unpadded = _unpadded(V.graph.current_node, op) if now.settings.pad else None
     if unpadded is not None:
         changing = axes(inputs, op)
-        considered = snapshot().consider(unpadded, inputs.device(), padding=True, axes=changing)
-        pad = _first_pad(considered, inputs.device())
+        pad = _first_pad(now.consider(unpadded, device, padding=True, axes=changing), device)
         if pad > 1:
-            return snapshot().decide(unpadded, inputs.device(), padding=True, axes=changing), pad
+            return now.decide(unpadded, device, padding=True, axes=changing), pad
     problem = problem_of(inputs, op, fast=fast)
     if problem is None:
         return None, 1
-    asked = asked_about(problem, inputs) if snapshot().settings.epilogues else problem
-    return snapshot().decide(asked, inputs.device(), padding=False, axes=axes(inputs, op)), 1
+    asked = asked_about(problem, inputs) if now.settings.epilogues else problem
+    return now.decide(asked, device, padding=False, axes=axes(inputs, op)), 1
 
 
 def followed(decision: Decision, pad: int, inputs: Any, op: str) -> Problem | None:

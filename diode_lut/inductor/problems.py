@@ -149,7 +149,7 @@ def _is_vector(scale: Any, size: list[Any]) -> bool:
 
 def axes(inputs: MMKernelInputs, op: str) -> tuple[Axis, ...]:
     """The axes along which a problem with these inputs may change; empty if none may."""
-    a, b = MMKernelInputs(list(inputs.mat1mat2())).shapes_symbolic()
+    a, b = (node.get_size() for node in inputs.mat1mat2())
     if is_plain((*a, *b)):
         return ()
     return axes_of(op, tuple(a), tuple(b), V.graph.sizevars.shape_env)
@@ -163,12 +163,13 @@ def _numbers(inputs: MMKernelInputs) -> tuple[_Numbers, _Numbers] | None:
 
     A bias is not looked at: in torch 2.11 it may not be in memory yet, and then has no strides.
     """
-    matrices = MMKernelInputs(list(inputs.mat1mat2()))
-    shapes, strides = matrices.shapes_symbolic(), matrices.strides_symbolic()
+    layouts = [node.get_layout() for node in inputs.mat1mat2()]
+    shapes, strides = [layout.size for layout in layouts], [layout.stride for layout in layouts]
     if is_plain(chain(*shapes, *strides)):
         return tuple(tuple(map(int, shape)) for shape in shapes), tuple(tuple(map(int, s)) for s in strides)
     if free_unbacked_symbols([*shapes, *strides]):
         return None
+    matrices = MMKernelInputs(list(inputs.mat1mat2()))
     return matrices.shapes_hinted(), matrices.strides_hinted()
 
 
@@ -181,12 +182,13 @@ def dtype_of(kinds: set[torch.dtype], device_type: str | None) -> str | None:
 def stays_aligned(node: Any) -> bool:
     """Whether what ``node`` views, and each of its rows, starts on a 16-byte boundary whatever sizes there will be."""
     layout, graph = node.get_layout(), V.graph
-    itemsize = node.get_dtype().itemsize
-    offset = layout.offset * itemsize
-    changing = (stride for stride in node.get_stride() if type(stride) not in _PLAIN)
-    if not all(graph.sizevars.statically_known_multiple_of(stride * itemsize, ROW_BYTES) for stride in changing):
-        return False
-    if offset != 0 and not graph.sizevars.statically_known_multiple_of(offset, ROW_BYTES):
+    itemsize = layout.dtype.itemsize
+    for step in layout.stride:
+        changes = type(step) not in _PLAIN
+        if changes and not graph.sizevars.statically_known_multiple_of(step * itemsize, ROW_BYTES):
+            return False
+    offset = layout.offset
+    if offset != 0 and not graph.sizevars.statically_known_multiple_of(offset * itemsize, ROW_BYTES):
         return False
     # Inductor looks at the addresses of inputs on a GPU only, and calls all other inputs unaligned.
     return node.get_name() not in graph.unaligned_buffers or node.get_device().type == "cpu"

@@ -99,11 +99,11 @@ class Config(NamedTuple):
     @property
     def pad(self) -> int:
         """Number of elements of which operands are padded to multiples; 1 for none."""
-        return self.tunables.get(PAD.name, 1)
+        return self.tunables.get(PAD.name, 1) if self.has_optional_tunables else 1
 
     def padded(self, pad: int) -> Config:
         """The config with another ``pad``; itself where its template has no such tunable."""
-        return Config.make(self.template, {**self.tunables, PAD.name: pad})
+        return self if pad == self.pad else Config.make(self.template, {**self.tunables, PAD.name: pad})
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``from_json`` takes, in canonical order."""

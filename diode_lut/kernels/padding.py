@@ -30,7 +30,7 @@ def copied_bytes(problem: Problem, multiple: int) -> int:
 
 def needed_pad(problem: Problem, pad: int) -> int:
     """``pad``, or 1 where the problem's sizes are multiples of it already, so that nothing is padded."""
-    return pad if any(is_copied(problem, pad)) else 1
+    return pad if pad > 1 and any(is_copied(problem, pad)) else 1
 
 
 def padded(problem: Problem, multiple: int) -> Problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from diode_lut.domain.problem import Problem
@@ -111,12 +112,12 @@ class Template:
     tma = False
     """Whether it loads its operands through tensor descriptors."""
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the tunables."""
         return tuple(parameter.name for parameter in self.parameters)
 
-    @property
+    @cached_property
     def required(self) -> tuple[Parameter, ...]:
         """The tunables that every config has."""
         return tuple(parameter for parameter in self.parameters if parameter.default is None)

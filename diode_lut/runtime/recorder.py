@@ -232,12 +232,10 @@ def _counts() -> list[Counts]:
     return _counting if collected is None else [*_counting, collected.counts]
 
 
-def _receiving(hardware: Hardware) -> Iterator[Device]:
+def _receiving(hardware: Hardware) -> list[Device]:
     """Wherever it is noted what this thread asks for on a device of this machine."""
-    yield _device(hardware)
-    collected = _collecting.__dict__.get("collected")
-    if collected is not None:
-        yield collected.devices.setdefault(hardware, Device())
+    device, collected = _device(hardware), _collecting.__dict__.get("collected")
+    return [device] if collected is None else [device, collected.devices.setdefault(hardware, Device())]
 
 
 def _device(hardware: Hardware) -> Device:

@@ -17,7 +17,7 @@ from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
 from diode_lut.domain.version import __version__
 from diode_lut.io.forks import in_forked_children
-from diode_lut.io.resources import code_digest, is_code_as_imported
+from diode_lut.io.own_code import code_digest, is_code_as_imported
 from diode_lut.kernels.config import Config
 from diode_lut.runtime import recorder
 from diode_lut.runtime.choosers import registered
@@ -58,6 +58,10 @@ class Snapshot:
         self._pieces: dict[Hashable, tuple[Piece, ...]] = {}
 
     @cached_property
+    def _threshold(self) -> Threshold:
+        return Threshold.of(self.settings)
+
+    @cached_property
     def identity(self) -> tuple[Hashable, ...]:
         """Everything that its decisions can depend on: equal in another process if that decides the same."""
         devices = self._local()
@@ -73,7 +77,7 @@ class Snapshot:
             "strict",
             "epilogues",
         )
-        settings = (*(getattr(self.settings, name) for name in names), *Threshold.of(self.settings))
+        settings = (*(getattr(self.settings, name) for name in names), *self._threshold)
         # Where GPUs are alike, their number does not matter; where they differ, a graph may be for any of them.
         return (
             __version__,
@@ -111,7 +115,7 @@ class Snapshot:
         self, problem: Problem, device: str | torch.device, *, padding: bool, axes: tuple[Axis, ...] = ()
     ) -> Decision:
         """The decision for a problem that may not come about, which is not recorded."""
-        selector, threshold = self._selector(self._hardware(device)), Threshold.of(self.settings)
+        selector, threshold = self._selector(self._hardware(device)), self._threshold
         if not axes:
             return selector.select(problem, threshold, padding=padding)
         key = (selector.hardware, problem, axes, padding)
@@ -130,8 +134,8 @@ class Snapshot:
         selector, (axis,) = self._selector(self._hardware(device)), axes
         key = (selector.hardware, problem, axis, library)
         if key not in self._pieces:
-            most, threshold = self.settings.dynamic_kernels, Threshold.of(self.settings)
-            self._pieces[key] = pieces_over(selector, problem, axis, threshold, most, library=library)
+            most = self.settings.dynamic_kernels
+            self._pieces[key] = pieces_over(selector, problem, axis, self._threshold, most, library=library)
         return self._pieces[key]
 
     def record_fusion(self, decision: Decision, served: Config) -> None:

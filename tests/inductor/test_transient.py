@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import diode_lut
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.inductor.switch import is_off
-from diode_lut.io import resources
+from diode_lut.io import own_code
 from diode_lut.runtime.snapshot import forget_tables
 from tests.forks import Forks
 from tests.inductor.reloaded import gemm
@@ -87,9 +87,9 @@ def test_graph_is_not_cached_once_diode_lut_was_replaced(
 ) -> None:
     """A process whose code is no longer on the disk neither saves graphs nor gets those of the new code."""
     (tmp_path / "code").mkdir()
-    monkeypatch.setattr(resources, "_CODE", tmp_path / "code")
-    monkeypatch.setattr(resources, "_imported", None)
-    resources.remember_code()
+    monkeypatch.setattr(own_code, "_CODE", str(tmp_path / "code"))
+    monkeypatch.setattr(own_code, "_imported", None)
+    own_code.remember_code()
     with functorch_config.patch(bundled_autograd_cache=bundled):
         assert [asked(), asked()] == [1, 0]
         (tmp_path / "code" / "new.py").touch()
