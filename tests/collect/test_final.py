@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from torch._inductor import config as inductor_config
+
 from diode_lut.collect.final import Prepared, finalists, take_compiled
 from diode_lut.collect.tasks import Task
 from diode_lut.dataset import Record, Timing
@@ -142,7 +144,8 @@ def test_compiler_options_on_amd() -> None:
 def compiling(problem: Problem, code: str) -> Prepared:
     """A problem with one kernel, whose code is being loaded."""
     program = Program(lambda: code)
-    program.compile()
+    with inductor_config.patch(compile_threads=1):
+        program.compile()
     return Prepared(Task(problem), {ATEN: program})
 
 
