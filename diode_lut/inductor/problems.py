@@ -103,7 +103,7 @@ def _dtype_of(inputs: MMKernelInputs, op: str) -> str | None:
     if op in INTEGER:
         types = [*inputs.dtypes(), inputs.out_dtype()]
         return INT8 if [_DTYPES.get(each) for each in types] == [INT8, INT8, RESULT_OF_INTEGERS] else None
-    return dtype_of({*inputs.dtypes(), inputs.out_dtype()}, inputs.device_type)
+    return dtype_of({*inputs.dtypes(), inputs.out_dtype()}, inputs.device().type)
 
 
 def _float8_of(inputs: MMKernelInputs) -> str | None:
