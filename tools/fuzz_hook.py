@@ -4,8 +4,8 @@ Run with ``python tools/fuzz_hook.py --device interpreter --seed 1 --cases 500``
 not there: kernels are made for it and compiled by Triton for sm_90. On ``interpreter``, which needs no GPU either, on
 ``cpu`` and on ``cuda`` they run, and results are compared with float64. A case of kind ``gemms`` is a GEMM and what is
 fused with it. One of kind ``graphs`` has several GEMMs, views, reductions, gradients, and options of Inductor. One of
-kind ``attention`` is a flex attention or its gradients, one of kind ``grouped`` a grouped matmul. Ends with 1 if
-anything failed; each failure comes with the command that repeats it.
+kind ``attention`` is a flex attention, also with its gradients, one of kind ``grouped`` a grouped matmul. Ends with 1
+if anything failed; each failure comes with the command that repeats it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ PATIENCE_S = 120.0
 EVERY = 20
 """Cases after which a line of counts is printed."""
 
-LOWERED = ("attention", "grouped")
-"""The kinds of cases that are not executed."""
+OPS = ("attention", "grouped")
+"""The kinds of cases that need a GPU, or one that is not there."""
 
 Report = dict[str, Any]
 """What a worker says about a case: its ``number``, a ``status`` (first ``begun``, then an Outcome's), a ``detail``."""
@@ -50,7 +50,7 @@ def main() -> int:
     parser.add_argument("--device", choices=["fake", "cpu", "interpreter", "cuda"], default="fake")
     parser.add_argument(
         "--kind",
-        choices=["gemms", "graphs", *LOWERED],
+        choices=["gemms", "graphs", *OPS],
         help="of cases; graphs where Triton's interpreter runs",
     )
     parser.add_argument("--seed", type=int, default=0)
@@ -64,8 +64,8 @@ def main() -> int:
     options.kind = options.kind or ("graphs" if options.device == "interpreter" else "gemms")
     if options.device == "fake" and options.kind == "graphs":
         parser.error("--kind graphs: graphs are run, and nothing runs on --device fake (use interpreter)")
-    if options.device != "fake" and options.kind in LOWERED:
-        parser.error(f"--kind {options.kind}: it is only lowered and compiled (use --device fake)")
+    if options.device == "cpu" and options.kind in OPS:
+        parser.error(f"--kind {options.kind}: rows for it are for GPUs (use fake, interpreter or cuda)")
     if options.step is not None:
         work(options)
         return 0
@@ -213,22 +213,29 @@ def work(options: argparse.Namespace) -> None:
 def _tried(options: argparse.Namespace, number: int, directory: Path) -> tuple[TableCase, Outcome]:
     """A case, and what becomes of it."""
     from tests.fuzzing.attention import draw_attention_case, lowered_attention
+    from tests.fuzzing.attention_check import executed_attention
     from tests.fuzzing.cases import draw_case, draw_graph_case
     from tests.fuzzing.check import executed, lowered
     from tests.fuzzing.graph_check import executed_graph
     from tests.fuzzing.grouped import draw_grouped_case, lowered_grouped
+    from tests.fuzzing.grouped_check import executed_grouped
 
-    device = "cuda" if options.device == "interpreter" else options.device
+    small = options.device == "interpreter"
+    device = "cuda" if small else options.device
     if options.kind == "graphs":
         graph = draw_graph_case(options.seed, number)
         return graph, executed_graph(graph, device, directory)
     compiling = number % options.compile_every == 0
     if options.kind == "attention":
-        attention = draw_attention_case(options.seed, number)
-        return attention, lowered_attention(attention, directory, compiling=compiling)
+        attention = draw_attention_case(options.seed, number, small=small)
+        if device == "fake":
+            return attention, lowered_attention(attention, directory, compiling=compiling)
+        return attention, executed_attention(attention, device, directory)
     if options.kind == "grouped":
-        grouped = draw_grouped_case(options.seed, number)
-        return grouped, lowered_grouped(grouped, directory, compiling=compiling)
+        grouped = draw_grouped_case(options.seed, number, small=small)
+        if device == "fake":
+            return grouped, lowered_grouped(grouped, directory, compiling=compiling)
+        return grouped, executed_grouped(grouped, device, directory)
     case = draw_case(options.seed, number)
     if device == "fake":
         return case, lowered(case, directory, compiling=compiling)

@@ -23,6 +23,7 @@ from tests.fuzzing.rows import Row
 
 _TEMPLATES = {op: template.name for op in ATTENTION for template in TEMPLATES.values() if template.ops == (op,)}
 _BACKWARD = "flex_attention_backward"
+_SMALL_LENGTHS = (1, 16, 100, 127, 128, 129)
 _WRONG = (None, -1, 0, 48, 256, "64", [64], 2**31)
 _OPTIONS: tuple[dict[str, Any], ...] = (
     {"BLOCK_M": 32, "BLOCK_N": 32},
@@ -50,12 +51,21 @@ class AttentionCase(TableCase):
     @property
     def op(self) -> str:
         """The op that it is likely to be."""
-        short = self.attention.m < 128 and not self.options.get("FORCE_USE_FLEX_ATTENTION")
-        return _BACKWARD if self.backward else "flex_decoding" if short else "flex_attention"
+        return _BACKWARD if self.backward else self._forward_op
 
     @property
     def tunables(self) -> tuple[str, ...]:
-        return tuple(name for name in TEMPLATES[_TEMPLATES[self.op]].names if name != "num_warps")
+        return _tunables(self.op)
+
+    @property
+    def other_tunables(self) -> tuple[tuple[str, ...], ...]:
+        """Gradients that are run come with the result."""
+        return (_tunables(self._forward_op),) if self.backward else ()
+
+    @property
+    def _forward_op(self) -> str:
+        short = self.attention.m < 128 and not self.options.get("FORCE_USE_FLEX_ATTENTION")
+        return "flex_decoding" if short else "flex_attention"
 
     @property
     def names_kernels(self) -> bool:
@@ -67,11 +77,15 @@ class AttentionCase(TableCase):
         return f"seed {self.seed} attention {self.number}: {self.attention} {how} {json.dumps(self.rows)}"
 
 
-def draw_attention_case(seed: int, number: int) -> AttentionCase:
-    """Attention ``number`` of a seed."""
+def _tunables(op: str) -> tuple[str, ...]:
+    return tuple(name for name in TEMPLATES[_TEMPLATES[op]].names if name != "num_warps")
+
+
+def draw_attention_case(seed: int, number: int, *, small: bool = False) -> AttentionCase:
+    """Attention ``number`` of a seed; a small one is soon interpreted."""
     random = Random(f"attention {seed}/{number}")
     backward = random.random() < 0.25
-    attention = _draw_attention(random, backward=backward)
+    attention = _draw_attention(random, backward=backward, small=small)
     return AttentionCase(
         seed=seed,
         number=number,
@@ -84,13 +98,13 @@ def draw_attention_case(seed: int, number: int) -> AttentionCase:
     )
 
 
-def _draw_attention(random: Random, *, backward: bool) -> Attention:
+def _draw_attention(random: Random, *, backward: bool, small: bool) -> Attention:
     k = random.choice([16, 24, 64, 64, 80, 128, 192, 256])
-    m, n = (random.choice([1, 16, 100, 127, 128, 129, 256, 512, 1000]) for _ in "mn")
+    m, n = (random.choice(_SMALL_LENGTHS if small else (*_SMALL_LENGTHS, 256, 512, 1000)) for _ in "mn")
     g = random.choice([1, 1, 2, 3, 4])
     plain = backward or random.random() < 0.7
     return Attention(
-        b=random.choice([1, 2]),
+        b=random.choice([1, 1] if small else [1, 2]),
         h=g * random.choice([1, 2]),
         g=g,
         m=m,

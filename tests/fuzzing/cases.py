@@ -37,6 +37,11 @@ class TableCase:
         return ("block_m", "block_n", "block_k", "group_m", "num_stages")
 
     @property
+    def other_tunables(self) -> tuple[tuple[str, ...], ...]:
+        """The same of kernels from other templates that go with it."""
+        return ()
+
+    @property
     def names_kernels(self) -> bool:
         """Whether each Triton template that is used after an answer must be one of the rows'."""
         return self.mode != "max-autotune-no-cudagraphs"

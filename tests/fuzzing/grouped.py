@@ -20,6 +20,9 @@ from tests.fuzzing.outcome import GuaranteeError, Outcome, outcome_of
 from tests.fuzzing.rows import Row
 
 _TEMPLATE = "triton_grouped_mm"
+_SMALL_GROUPS = (1, 2, 4, 8)
+_SMALL_ROWS = (1, 7, 64, 100)
+_SMALL_EIGHTHS = (1, 2, 3, 9)
 _WRONG = (None, -1, 0, 48, 512, "64", [64], 2**31)
 
 
@@ -36,7 +39,7 @@ def _sum(result: torch.Tensor) -> torch.Tensor:
     return result.float().sum(-1)
 
 
-_FOLLOWING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+FOLLOWING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "nothing": lambda result: result,
     "relu": _relu,
     "gate": _gate,
@@ -63,24 +66,25 @@ class GroupedCase(TableCase):
 
     def compute(self, a: Any, b: Any, ends: Any) -> Any:
         """What is compiled."""
-        return _FOLLOWING[self.following](torch._grouped_mm(a * 2 if self.before else a, b, ends))
+        return FOLLOWING[self.following](torch._grouped_mm(a * 2 if self.before else a, b, ends))
 
     def __str__(self) -> str:
         how = f"{self.mode} {self.settings} {'product, ' if self.before else ''}{self.following}"
         return f"seed {self.seed} grouped {self.number}: {self.inputs} {how} {json.dumps(self.rows)}"
 
 
-def draw_grouped_case(seed: int, number: int) -> GroupedCase:
-    """Grouped matmul ``number`` of a seed."""
+def draw_grouped_case(seed: int, number: int, *, small: bool = False) -> GroupedCase:
+    """Grouped matmul ``number`` of a seed; a small one is soon interpreted."""
     random = Random(f"grouped {seed}/{number}")
-    g = random.choice([1, 2, 4, 8, 64])
-    m, n, k = random.choice([1, 7, 64, 100, 1024]), *(8 * random.choice([1, 2, 3, 9, 32, 128, 176]) for _ in "nk")
+    g = random.choice(_SMALL_GROUPS if small else (*_SMALL_GROUPS, 64))
+    m = random.choice(_SMALL_ROWS if small else (*_SMALL_ROWS, 1024))
+    n, k = (8 * random.choice(_SMALL_EIGHTHS if small else (*_SMALL_EIGHTHS, 32, 128, 176)) for _ in "nk")
     return GroupedCase(
         seed=seed,
         number=number,
         inputs=_draw_inputs(random, g, m, n, k),
         before=random.random() < 0.2,
-        following=random.choice(list(_FOLLOWING)),
+        following=random.choice(list(FOLLOWING)),
         rows=[_draw_row(random, {"b": g, "m": m, "n": n, "k": k}) for _ in range(random.choice([1, 2, 3]))],
         mode=random.choices(["default", "max-autotune-no-cudagraphs"], [8, 1])[0],
         settings={"fallback_to_autotune": False},

@@ -83,9 +83,9 @@ def _device_is_alive() -> bool:
 def _answered(case: TableCase, counts: Counts, code: str) -> Outcome:
     """Who made the choice; GuaranteeError if a kernel is none of the rows'."""
     hits = counts.as_dict()["hits"]
-    kernels = [_config_of(source, case.tunables) for source in Lowered(code).triton_templates]
-    known = [tuple(config.get(name) for name in case.tunables) for row in case.rows for config in _configs(row)]
-    ours = [kernel for kernel in kernels if kernel in known]
+    sources = Lowered(code).triton_templates
+    kernels = [_config_of(source, case.tunables) for source in sources]
+    ours = [source for source in sources if any(_is_ours(source, case, names) for names in _kinds(case))]
     alone = hits["user"] == sum(hits.values()) and case.names_kernels
     if alone and len(ours) < len(kernels):
         raise GuaranteeError(f"kernels that no row names: {kernels}")
@@ -94,6 +94,16 @@ def _answered(case: TableCase, counts: Counts, code: str) -> Outcome:
     if counts.no_choice and not hits["user"]:
         return Outcome("void", "Inductor has no choice here")
     return Outcome("row" if hits["user"] else "miss")
+
+
+def _kinds(case: TableCase) -> tuple[tuple[str, ...], ...]:
+    return (case.tunables, *case.other_tunables)
+
+
+def _is_ours(source: str, case: TableCase, tunables: tuple[str, ...]) -> bool:
+    """Whether a kernel is one that a row names."""
+    known = [tuple(config.get(name) for name in tunables) for row in case.rows for config in _configs(row)]
+    return _config_of(source, tunables) in known
 
 
 def _configs(row: dict[str, Any]) -> list[dict[str, Any]]:

@@ -6,6 +6,8 @@ import json
 import re
 import subprocess
 
+import pytest
+
 from tests.forks import Forks
 from tests.interpreter.process import ROOT, require_interpreter, run_program
 
@@ -26,11 +28,22 @@ def test_generated_graphs_are_right() -> None:
     assert int(executed) >= 50
 
 
-def test_broken_kernels_are_found(with_device: Forks) -> None:
-    """Graphs whose rows' kernels leave something unwritten fail, and are not taken for a failure of Inductor's."""
-    done = with_device.run(str(ROOT / "tests" / "programs" / "fuzz_broken_kernels.py"), str(SEED), "3", "5")
+@pytest.mark.parametrize("kind", ["attention", "grouped"])
+def test_generated_ops_are_right(kind: str) -> None:
+    """No generated table breaks attention or a grouped matmul or changes a digit; a third get a row's kernel."""
+    done = fuzz(f"--kind={kind}", f"--seed={SEED}", "--cases=12")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (executed,) = re.findall(r"(\d+)% with a row's Triton kernel", done.stdout.splitlines()[-1])
+    assert int(executed) >= 33
+
+
+@pytest.mark.parametrize(("kind", "first", "end"), [("graphs", 3, 5), ("attention", 2, 4), ("grouped", 3, 4)])
+def test_broken_kernels_are_found(with_device: Forks, kind: str, first: int, end: int) -> None:
+    """Cases whose rows' kernels leave something unwritten fail, and are not taken for a failure of Inductor's."""
+    program = str(ROOT / "tests" / "programs" / "fuzz_broken_kernels.py")
+    done = with_device.run(program, kind, str(SEED), str(first), str(end))
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == ["failed"] * 2
+    assert json.loads(done.stdout.splitlines()[-1]) == ["failed"] * (end - first)
 
 
 def test_nothing_runs_on_the_fake_device() -> None:

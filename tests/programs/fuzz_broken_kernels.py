@@ -1,6 +1,6 @@
-"""Says what becomes of generated graphs if each row's kernel leaves the last row of its result unwritten.
+"""Says what becomes of generated cases if each row's kernel leaves the last row of its result unwritten.
 
-``python fuzz_broken_kernels.py SEED FIRST END``. A graph whose GEMM is padded to more rows does not notice.
+``python fuzz_broken_kernels.py KIND SEED FIRST END``. A graph whose GEMM is padded to more rows does not notice.
 """
 
 from __future__ import annotations
@@ -14,26 +14,44 @@ from unittest import mock
 
 from tests.interpreter.device import interpreter_cuda
 
+MASKS = ("mask = (idx_m < M)", "mask = (idx_m < Q_LEN)", "mask = (offs_am[:, None] < m_size)")
+"""How templates say which rows they store, or load and store."""
 
-def statuses(seed: int, numbers: range) -> list[str]:
-    """The outcome of each case."""
+
+def statuses(kind: str, seed: int, numbers: range) -> list[str]:
+    """The outcome of each case of a kind, as tools/fuzz_hook.py names it."""
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.utils import fresh_cache
 
+    import diode_lut
+    from tests.fuzzing.attention import draw_attention_case
+    from tests.fuzzing.attention_check import executed_attention
     from tests.fuzzing.cases import draw_graph_case
     from tests.fuzzing.graph_check import executed_graph
+    from tests.fuzzing.grouped import draw_grouped_case
+    from tests.fuzzing.grouped_check import executed_grouped
 
     right = AsyncCompile.triton
 
     def wrong(self: Any, name: str, source: str, **options: Any) -> Any:
-        if "triton_heuristics.template(" in source:
-            source = source.replace("mask = (idx_m < M)", "mask = (idx_m < M - 1)")
+        if "triton_heuristics.template(" in source and diode_lut.config.policy != "off":
+            for mask in MASKS:
+                source = source.replace(mask, f"{mask[:-1]} - 1)")
         return right(self, name, source, **options)
 
     with mock.patch.object(AsyncCompile, "triton", wrong), tempfile.TemporaryDirectory() as directory, fresh_cache():
-        return [executed_graph(draw_graph_case(seed, number), "cuda", Path(directory)).status for number in numbers]
+        found = []
+        for number in numbers:
+            if kind == "attention":
+                attention = draw_attention_case(seed, number, small=True)
+                found.append(executed_attention(attention, "cuda", Path(directory)))
+            elif kind == "grouped":
+                found.append(executed_grouped(draw_grouped_case(seed, number, small=True), "cuda", Path(directory)))
+            else:
+                found.append(executed_graph(draw_graph_case(seed, number), "cuda", Path(directory)))
+        return [outcome.status for outcome in found]
 
 
 if __name__ == "__main__":
     with interpreter_cuda():
-        print(json.dumps(statuses(int(sys.argv[1]), range(int(sys.argv[2]), int(sys.argv[3])))))
+        print(json.dumps(statuses(sys.argv[1], int(sys.argv[2]), range(int(sys.argv[3]), int(sys.argv[4])))))
