@@ -11,14 +11,15 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from diode_lut.adopt.drift import Drift, Row, noise_of
-from diode_lut.collect.collector import Executor, collect, open_executor
+from diode_lut.collect.collector import Executor, InProcess, collect
 from diode_lut.collect.problems import ends
-from diode_lut.collect.tasks import Outcome
 from diode_lut.dataset import Dataset
 from diode_lut.domain.problem import Problem
 from diode_lut.evaluate.evaluation import geometric_mean
@@ -105,13 +106,12 @@ def verify(
     """Measure rows of the table against ``aten``, and compare their gains with those that the table records.
 
     Rows that seem to have drifted, and some others, are measured twice. ``device`` and ``method`` are those of
-    ``collect``, and so are the errors. No row is begun after ``budget_s`` seconds, as ``measure_drift`` counts them;
-    they begin now, or at ``begun``.
+    ``collect``, and so are the errors. It measures in this process, which a kernel that hangs ends. No row is begun
+    after ``budget_s`` seconds, as ``measure_drift`` counts them; they begin now, or at ``begun``.
     """
     begun = time.monotonic() if begun is None else begun
     gains = sample_of(comparable(table), SAMPLE) if sample is None else sample
-    with open_executor(device, None) as executor:
-        return measure_drift(table, gains, executor, budget_s, begun, device=device, method=method, report=report)
+    return measure_drift(table, gains, InProcess(), budget_s, begun, device=device, method=method, report=report)
 
 
 def measure_drift(
@@ -127,26 +127,35 @@ def measure_drift(
 ) -> Drift:
     """What ``verify`` does, with an executor that is open.
 
-    The budget began at ``begun``, as ``time.monotonic`` counts. Workers and compilers start with the first row, which
-    takes up to a minute where nothing is in memory yet; a third of the budget is for the other rows in any case.
+    The budget began at ``begun``, as ``time.monotonic`` counts. Until the first kernel is compiled, it takes up to a
+    minute where nothing is in memory yet; a third of the budget is for what comes after that in any case.
     """
+    started = math.inf
+
+    def is_over(share: float) -> bool:
+        left = max(begun + budget_s - started, _LEAST * budget_s)
+        return time.monotonic() >= started + share * left
+
     with TemporaryDirectory(prefix="diode-lut-") as directory:
 
-        def measure(rows: Iterable[Problems], name: str, until: float) -> dict[Problems, float]:
+        def measure(rows: Sequence[Problems], name: str, share: float) -> dict[Problems, float]:
+            nonlocal started
             path = Path(directory) / f"{name}.msgpack"
-            seconds = max(0.0, until - time.monotonic())
             problems = [problem for row in rows for problem in row]
-            found = again(table, problems, path, executor, device=device, method=method, budget_s=seconds)
+            found: dict[Problem, float] = {}
+            if not is_over(share):
+                with closing(again(table, problems, path, executor, device=device, method=method)) as measured:
+                    for problem, gain in measured:
+                        started = min(started, time.monotonic())
+                        found |= {} if gain is None else {problem: gain}
+                        if is_over(share):
+                            break
             return {row: _mean([found[each] for each in row]) for row in rows if found.keys() >= set(row)}
 
-        wanted = list(gains)
-        first = measure(wanted[:1], "start", math.inf)
-        started = time.monotonic()
-        left = max(begun + budget_s - started, _LEAST * budget_s)
-        first |= measure(wanted[1:], "first", started + _FIRST * left)
+        first = measure(list(gains), "first", _FIRST)
         report(f"{len(first)} of {len(gains)} rows measured once")
         repeated = _to_repeat(gains, first)
-        second = measure(repeated, "second", started + left)
+        second = measure(repeated, "second", 1.0)
         report(f"{len(second)} of {len(repeated)} rows measured twice")
     rows = [
         Row(problems, gains[problems], (gain, second[problems]) if problems in second else (gain,))
@@ -176,21 +185,17 @@ def again(
     *,
     device: str | None,
     method: str | None,
-    budget_s: float,
-) -> dict[Problem, float]:
-    """Time the table's answers and ``aten``, with the records in a new dataset, and return the gains.
+) -> Generator[tuple[Problem, float | None]]:
+    """Time the table's answers and ``aten``, with the records in a new dataset, and yield each problem's gain.
 
     A gain is 0 where the answer failed; where ``aten`` failed there is none.
     """
-    outcomes: list[Outcome] = []
-    passes = collect(problems, path, device=device, method=method, budget_s=budget_s, table=table, executor=executor)
-    for each in passes:
-        outcomes += each.outcomes
-    found = {}
-    for outcome in outcomes:
-        times = {timing.config: timing.ns for timing in outcome.record.timings} if outcome.record else {}
-        entry, aten = table.lookup(outcome.problem), times.get(baseline(outcome.problem.op))
-        if entry is not None and aten is not None:
-            ns = times.get(entry.best.config)
-            found[outcome.problem] = aten / ns if ns else 0.0
-    return found
+    with closing(collect(problems, path, device=device, method=method, table=table, executor=executor)) as passes:
+        for outcome in chain.from_iterable(each.outcomes for each in passes):
+            times = {timing.config: timing.ns for timing in outcome.record.timings} if outcome.record else {}
+            entry, aten = table.lookup(outcome.problem), times.get(baseline(outcome.problem.op))
+            if entry is None or aten is None:
+                yield outcome.problem, None
+            else:
+                ns = times.get(entry.best.config)
+                yield outcome.problem, aten / ns if ns else 0.0

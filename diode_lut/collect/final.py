@@ -50,7 +50,7 @@ _MAX_SHARED = 3
 _SERVING_FACTOR = 1.04
 """A config serves a problem if the sweep timed it within this factor of the best."""
 
-_COMPILING_PROBLEMS = 12
+_COMPILING_PROBLEMS = 16
 """Problems that are compiled in the background while one is timed."""
 
 _POLL_S = 0.01
