@@ -121,7 +121,7 @@ MOVED_ON = {
     "the hook's signature changed": "hook.get_template_configs = lambda self, *_, **more: ask(self, *_, **more)",
     "signature changed": "cpp_bmm_template.CppBmmTemplate.add_choices = lambda layout: None",
     "the question about padding changed": "from torch._inductor.fx_passes import pad_mm; pad_mm._should_pad = len",
-    "method missing": "del kernel_inputs.KernelInputs.strides_symbolic",
+    "method missing": "del kernel_inputs.KernelInputs.dtypes",
 }
 """What happens to Inductor, or to us; the first three are noticed when Inductor is imported, the others later."""
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from diode_lut.domain.errors import TableError
-from diode_lut.domain.ops import BATCHED, MAX_SIZE
+from diode_lut.domain.ops import ATTENTION_ONLY, BATCHED, DOMAINS, MATMULS, MAX_SIZE, OP_SIZES, SIZE_FIELDS
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.table import Table, read_table, to_bytes
 from diode_lut.table import read as read_module
@@ -73,11 +73,22 @@ def _in_pieces(document: Any) -> bytes:
 
 
 def _means_something(row: Any) -> bool:
-    """The rules that a schema cannot state: ranges in order, no config twice, a time of a problem that is covered."""
-    ordered = all(row[name][0] <= row[name][1] for name in "bmnk" if name in row)
+    """The rules that a schema cannot state: ranges in order, no config twice, a time of a problem that is covered.
+
+    And what it does not: that there are problems with all that the row names.
+    """
+    ordered = all(row[name][0] <= row[name][1] for name in SIZE_FIELDS if name in row)
     configs = [_tunables(config) for config in row["configs"]]
     distinct = all(config not in configs[:number] for number, config in enumerate(configs))
-    return ordered and distinct and ("aten_ns" not in row or _is_of_the_row(row["aten_ns"], row))
+    possible = any(_is_possible(op, row) for op in ([row["op"]] if "op" in row else MATMULS))
+    return possible and ordered and distinct and ("aten_ns" not in row or _is_of_the_row(row["aten_ns"], row))
+
+
+def _is_possible(op: str, row: dict[str, Any]) -> bool:
+    """Whether problems of this op have the values and sizes that the row names."""
+    values = zip(("dtype", "layout", "epilogue", "variant"), DOMAINS[op], strict=True)
+    sizes = [name for name in ATTENTION_ONLY if name in row]
+    return all(row[name] in allowed for name, allowed in values if name in row) and {*sizes} <= {*OP_SIZES[op]}
 
 
 def _tunables(config: dict[str, Any]) -> dict[str, Any]:
