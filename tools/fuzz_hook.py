@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock, Thread, Timer
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,9 @@ OPS = ("attention", "grouped")
 Report = dict[str, Any]
 """What a worker says about a case: its ``number``, a ``status`` (first ``begun``, then an Outcome's), a ``detail``."""
 
+NO_MORE = ("begun", "fault")
+"""The last status of a worker whose process or GPU a case has put an end to."""
+
 
 def main() -> int:
     """Run the cases, and say how to exit."""
@@ -60,6 +64,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1, help="number of processes, which are spread over all GPUs")
     parser.add_argument("--compile-every", type=int, default=1, metavar="N", help="fake: have Triton compile each Nth")
     parser.add_argument("--step", type=int, help=argparse.SUPPRESS)  # given to workers: how far it is to the next case
+    parser.add_argument("--off", action="store_true", help=argparse.SUPPRESS)  # the same: no rows, no hook
     options = parser.parse_args()
     options.kind = options.kind or ("graphs" if options.device == "interpreter" else "gemms")
     if options.device == "fake" and options.kind == "graphs":
@@ -100,22 +105,35 @@ class Team:
     def _one_worker(self, place: int, share: range) -> range:
         """Have a process do its cases; what is left of them if it dies."""
         environment = _environment(self._options.device, place)
-        worker = subprocess.Popen(self._command(share), stdout=subprocess.PIPE, text=True, env=environment)
-        timer = Timer(self._seconds_left() + PATIENCE_S, worker.kill)
-        timer.start()
-        number, status = share.start, "begun"
-        assert worker.stdout is not None
-        for line in worker.stdout:
-            report: Report = json.loads(line)
-            number, status = report["number"], report["status"]
-            self._note(report)
-        timer.cancel()
-        code = worker.wait()
+        report: Report = {"number": share.start, "status": "begun"}
+        with subprocess.Popen(self._command(share), stdout=subprocess.PIPE, text=True, env=environment) as worker:
+            timer = Timer(self._seconds_left() + PATIENCE_S, worker.kill)
+            timer.start()
+            assert worker.stdout is not None
+            for line in worker.stdout:
+                report = json.loads(line)
+                if report["status"] not in NO_MORE:
+                    self._note(report)
+            timer.cancel()
+            code = worker.wait()
         if code == 0:
             return range(0)
-        if status == "begun":
-            self._note({"number": number, "status": "failed", "detail": f"the process ended with {code}"})
-        return range(number + share.step, share.stop, share.step)
+        if report["status"] in NO_MORE:
+            detail = report.get("detail", f"the process ended with {code}")
+            blame = "void" if self._is_inductors(place, report["number"]) else "failed"
+            self._note({**report, "status": blame, "detail": detail})
+        return range(report["number"] + share.step, share.stop, share.step)
+
+    def _is_inductors(self, place: int, number: int) -> bool:
+        """Whether a case that ended its process, or its GPU's work for that, ends a new one without diode_lut too."""
+        command = [*self._command(range(number, number + 1)), f"--seconds={PATIENCE_S}", "--off"]
+        environment = _environment(self._options.device, place)
+        try:
+            said = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            return True
+        reports = [json.loads(line) for line in said.stdout.splitlines()]
+        return bool(reports) and reports[-1]["status"] in NO_MORE
 
     def _command(self, share: range) -> list[str]:
         options = self._options
@@ -133,8 +151,6 @@ class Team:
 
     def _note(self, report: Report) -> None:
         status, number = report["status"], report["number"]
-        if status == "begun":
-            return
         with self._lock:
             self._counts[status] += 1
             if status == "failed":
@@ -204,7 +220,7 @@ def work(options: argparse.Namespace) -> None:
                 return
             report(number=number, status="begun")
             case, outcome = _tried(options, number, directory)
-            detail = f"{case}\n  {outcome.detail}" if outcome.status == "failed" else outcome.detail
+            detail = f"{case}\n  {outcome.detail}" if outcome.status in ("failed", "fault") else outcome.detail
             report(number=number, status=outcome.status, detail=detail)
             if options.device == "cuda":
                 torch.cuda.synchronize()  # after a fault the device does nothing any more, and this process must end
@@ -222,21 +238,22 @@ def _tried(options: argparse.Namespace, number: int, directory: Path) -> tuple[T
 
     small = options.device == "interpreter"
     device = "cuda" if small else options.device
+    off: dict[str, Any] = {"rows": [], "settings": {"policy": "off"}} if options.off else {}
     if options.kind == "graphs":
-        graph = draw_graph_case(options.seed, number)
+        graph = replace(draw_graph_case(options.seed, number), **off)
         return graph, executed_graph(graph, device, directory)
     compiling = number % options.compile_every == 0
     if options.kind == "attention":
-        attention = draw_attention_case(options.seed, number, small=small)
+        attention = replace(draw_attention_case(options.seed, number, small=small), **off)
         if device == "fake":
             return attention, lowered_attention(attention, directory, compiling=compiling)
         return attention, executed_attention(attention, device, directory)
     if options.kind == "grouped":
-        grouped = draw_grouped_case(options.seed, number, small=small)
+        grouped = replace(draw_grouped_case(options.seed, number, small=small), **off)
         if device == "fake":
             return grouped, lowered_grouped(grouped, directory, compiling=compiling)
         return grouped, executed_grouped(grouped, device, directory)
-    case = draw_case(options.seed, number)
+    case = replace(draw_case(options.seed, number), **off)
     if device == "fake":
         return case, lowered(case, directory, compiling=compiling)
     return case, executed(case, device, directory)

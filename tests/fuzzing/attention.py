@@ -13,6 +13,7 @@ from torch._inductor import config as inductor_config
 
 from diode_lut.domain.ops import ATTENTION, VARIANTS
 from diode_lut.kernels.config import Config
+from diode_lut.kernels.flex_attention import Heads
 from diode_lut.kernels.registry import TEMPLATES
 from tests.attention import Attention, causal, soft_cap, window
 from tests.attention import plain as plain_score
@@ -24,6 +25,11 @@ from tests.fuzzing.rows import Row
 _TEMPLATES = {op: template.name for op in ATTENTION for template in TEMPLATES.values() if template.ops == (op,)}
 _BACKWARD = "flex_attention_backward"
 _SMALL_LENGTHS = (1, 16, 100, 127, 128, 129)
+_UNROLLED = 8192
+"""Multiplications in a step of a thread that are allowed in float32, which has no tensor cores.
+
+Triton writes out each of them, and compiles twice as many for a minute.
+"""
 _WRONG = (None, -1, 0, 48, 256, "64", [64], 2**31)
 _OPTIONS: tuple[dict[str, Any], ...] = (
     {"BLOCK_M": 32, "BLOCK_N": 32},
@@ -130,20 +136,33 @@ def _draw_row(random: Random, attention: Attention) -> Row:
         if random.random() < 0.15:
             size = getattr(attention, name)
             row[name] = [max(1, size // random.choice([1, 2])), size * random.choice([1, 2])]
-    row["configs"] = [_draw_config(random, op) for _ in range(random.choice([1, 2, 4]))]
+    row["configs"] = [_draw_config(random, op, attention) for _ in range(random.choice([1, 2, 4]))]
     if random.random() < 0.1:
         config = random.choice(row["configs"])
         config[random.choice(list(config))] = random.choice(_WRONG)
     return row
 
 
-def _draw_config(random: Random, op: str) -> dict[str, Any]:
+def _draw_config(random: Random, op: str, attention: Attention) -> dict[str, Any]:
     if random.random() < 0.05:
         return {"template": "default"}
     template = TEMPLATES[_TEMPLATES[op] if random.random() < 0.97 else random.choice(list(_TEMPLATES.values()))]
     values = {each.name: random.choice(list(each.values)) for each in template.parameters}
     values["num_stages"] = random.choice([1, 2, 3, 4])
+    if attention.dtype == torch.float32 and _unrolled(values, attention) > _UNROLLED:
+        return _draw_config(random, op, attention)
     return Config.make(template.name, values).to_json()
+
+
+def _unrolled(values: dict[str, int], attention: Attention) -> int:
+    """Multiplications of a thread in a step of a kernel's loop, for scores and for what they are weights of."""
+    heads = Heads.of(attention.k, attention.v, min(attention.m, 127) * attention.g)  # of decoding
+    areas = (
+        values.get("block_m", heads.rows) * values.get("block_n", 0),
+        values.get("block_m1", 0) * values.get("block_n1", 0),
+        values.get("block_m2", 0) * values.get("block_n2", 0),
+    )
+    return max(areas) * (heads.k + heads.v) // (32 * values["num_warps"])
 
 
 def lowered_attention(case: AttentionCase, directory: Path, *, compiling: bool) -> Outcome:

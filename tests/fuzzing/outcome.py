@@ -26,6 +26,7 @@ class Outcome(NamedTuple):
     """``kernel``: a row's Triton kernel was made; ``row``: a row answered otherwise; ``miss``: Inductor decided.
 
     ``void``: nothing can be learnt, because it does not work without diode_lut either; ``failed``: it does.
+    ``fault``: the GPU does nothing more for this process, so a new one has to find out which of the two it is.
     """
 
     status: str
@@ -61,7 +62,7 @@ def _blame(error: Exception, attempt: Callable[[], str]) -> Outcome:
     """Whose failure an error is, found out by another attempt, without diode_lut."""
     reason = f"{type(error).__name__}: {str(error).strip()[:2000]}"
     if not _device_is_alive():
-        return Outcome("failed", reason)
+        return Outcome("fault", reason)
     try:
         attempt()
     except Exception:  # noqa: BLE001 (whatever it is, it is not ours)
