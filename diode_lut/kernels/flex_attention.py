@@ -31,6 +31,9 @@ _SPILLED = 2
 _NUMBERS = 8
 """Bytes that gradients read for each query besides its rows."""
 
+_SINGLE = 4
+"""Bytes of a number in float32."""
+
 _BARRIERS = 128
 """Bytes of shared memory besides the blocks."""
 
@@ -69,8 +72,9 @@ class Flex(Template):
     def shared_memory(self, params: Params, heads: Heads, itemsize: int, architecture: Architecture) -> int:
         """Bytes of shared memory that the kernel takes at most; ``itemsize`` is in bytes.
 
-        Triton's compiler for sm_90 takes just that, without the barriers, for blocks of 64 queries or more of 2-byte
-        elements, and less for smaller blocks.
+        Triton's compiler for sm_90 takes just that, without the barriers, for the loop of blocks of 64 queries or more
+        of 2-byte elements, and less for smaller blocks. It takes up to all of a result to store it: more, the more
+        warps there are.
         """
         raise NotImplementedError
 
@@ -123,10 +127,10 @@ class Forward(Flex):
     """A program computes ``block_m`` rows of the result, and takes ``block_n`` keys and values a step."""
 
     def shared_memory(self, params: Params, heads: Heads, itemsize: int, architecture: Architecture) -> int:
-        """The queries, and as many blocks of keys and values as there are stages."""
+        """The queries, and as many blocks of keys and values as there are stages; later the result."""
         block_m, block_n, stages, _ = params
-        steps = architecture.stages_in_memory(stages) * block_n * (heads.k + heads.v)
-        return itemsize * (block_m * heads.k + steps) + _BARRIERS
+        loop = _loop_memory((block_m, block_n, stages), heads, itemsize, architecture)
+        return max(loop, itemsize * block_m * heads.v)
 
     def accumulators(self, params: Params, heads: Heads) -> int:
         """A block of the result."""
@@ -183,10 +187,10 @@ class Decoding(Flex):
     """A program computes all queries of a group of heads for a part of the keys, ``block_n`` of them a step."""
 
     def shared_memory(self, params: Params, heads: Heads, itemsize: int, architecture: Architecture) -> int:
-        """All queries, and as many blocks of keys and values as there are stages."""
+        """All queries, and as many blocks of keys and values as there are stages; later the results in float32."""
         block_n, stages, _ = params
-        steps = architecture.stages_in_memory(stages) * block_n * (heads.k + heads.v)
-        return itemsize * (heads.rows * heads.k + steps) + _BARRIERS
+        loop = _loop_memory((heads.rows, block_n, stages), heads, itemsize, architecture)
+        return max(loop, _SINGLE * heads.rows * heads.v)
 
     def accumulators(self, params: Params, heads: Heads) -> int:
         """The results of all queries."""
@@ -199,6 +203,17 @@ class Decoding(Flex):
         for block_n, stages, warps in product(_fitting(problem.n), (1, 2, 3, 4, 5), (1, 2, 4, 8)):
             if warps <= max(2, block_n // 8):
                 yield block_n, stages, warps
+
+
+def _loop_memory(tile: tuple[int, int, int], heads: Heads, itemsize: int, architecture: Architecture) -> int:
+    """Bytes of rows of queries and of ``stages`` blocks of keys and values; ``tile`` is rows, keys, and stages.
+
+    In float32, scores are there as well: they are no operands of tensor cores, which keep them in registers.
+    """
+    rows, keys, stages = tile
+    steps = architecture.stages_in_memory(stages) * keys * (heads.k + heads.v)
+    scores = rows * keys if itemsize == _SINGLE else 0
+    return itemsize * (rows * heads.k + steps + scores) + _BARRIERS
 
 
 def _rounded(size: int) -> int:

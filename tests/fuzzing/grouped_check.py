@@ -22,7 +22,10 @@ SCALE = 1 / 4
 """Standard deviation of the operands' values."""
 
 GRADIENTS = 0.25
-"""The share of cases with gradients."""
+"""The share of cases with gradients, where Inductor does not try its own kernels for them.
+
+With tensor descriptors for a result's gradient whose rows are not aligned, these fault in torch 2.11.
+"""
 
 
 def executed_grouped(case: GroupedCase, device: str, directory: Path) -> Outcome:
@@ -30,7 +33,7 @@ def executed_grouped(case: GroupedCase, device: str, directory: Path) -> Outcome
     if max(map(elements, case.inputs)) > MOST_ELEMENTS:
         return Outcome("void", "too large")
     random = Random(f"grouped run {case.seed}/{case.number}")
-    backward = random.random() < GRADIENTS
+    backward = random.random() < GRADIENTS and case.mode == "default"
     a, b, ends = case.inputs
     limits = torch.tensor(_ends(random, a.shape[0], prod(ends.shape)), dtype=torch.int32)
 

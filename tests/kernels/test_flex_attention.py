@@ -32,7 +32,11 @@ CASES: dict[str, tuple[Flex, tuple[int, ...], Attention]] = {
     "small blocks": (FORWARD, (16, 32, 2, 4), Attention()),
     "float32": (FORWARD, (64, 32, 2, 4), Attention(dtype=torch.float32)),
     "backward": (BACKWARD, (32, 64, 64, 32, 2, 4), Attention()),
+    "wide values": (FORWARD, (64, 16, 1, 16), Attention(k=16, v=128)),
+    "wide values in float32": (FORWARD, (64, 16, 1, 8), Attention(k=16, v=128, dtype=torch.float32)),
     "decoding": (DECODING, (32, 3, 4), Attention(m=16, g=4, mask=None)),
+    "many rows": (DECODING, (16, 1, 16), Attention(m=32, g=4, k=16, v=128, mask=None)),
+    "many rows in float32": (DECODING, (16, 1, 8), Attention(m=32, g=4, mask=None, dtype=torch.float32)),
 }
 
 
@@ -66,6 +70,14 @@ def test_sweep_tries_some_dozens(op: str, sizes: dict[str, int], count: int) -> 
     configs = [Config(template.name, tuple(params)) for params in template.search(problem, 132)]
     assert len(set(configs)) == len(configs) == count
     assert all(Config.from_json(json.loads(json.dumps(config.to_json()))) == config for config in configs)
+
+
+def test_results_that_do_not_fit() -> None:
+    """A kernel whose loop fits in memory is refused if its results do not: such a kernel would end the compile."""
+    heads = Heads.of(16, 128, 400)
+    (complaint,) = DECODING.faults((128, 3, 16), heads, 2, SM_90)
+    assert "need 262144 bytes of shared memory (sm_90 has 232448)" in complaint.reason
+    assert not list(DECODING.faults((128, 3, 16), heads._replace(rows=256), 2, SM_90))
 
 
 def test_blocks_that_do_not_go_together() -> None:
