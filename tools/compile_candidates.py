@@ -169,7 +169,7 @@ def written(path: Path) -> Iterator[tuple[Trial, Found | str]]:
     """The trials in a file, each with what was found, or with the error as text."""
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         (arch, config, dtype, layout, align), result = json.loads(line)
-        trial = Trial(arch, Config.parse(config), dtype, layout, int(align))
+        trial = Trial(arch, Config.parse(config), dtype, layout, align)
         yield trial, result if isinstance(result, str) else Found(*result)
 
 
@@ -190,7 +190,8 @@ def main() -> None:
             error = done.exception()
             result = done.result() if error is None else f"{type(error).__name__}: {error}"[:500]
             known[trial] = result
-            print(json.dumps([[*trial[:1], str(trial.config), *trial[2:]], result]), file=out, flush=True)
+            named = [trial.arch, str(trial.config), trial.dtype, trial.layout, trial.align]
+            print(json.dumps([named, result]), file=out, flush=True)
     report({trial: known[trial] for trial in trials})
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
-from compile_candidates import ARCHITECTURES, candidates, measure, passes, verdicts
+from compile_candidates import ARCHITECTURES, candidates, main, measure, passes, verdicts
 
 from diode_lut.compilation.trial import Trial
 
@@ -22,3 +23,20 @@ def test_a_candidate_compiles_and_fits(arch: str) -> None:
     found = set(verdicts(trial, measure(trial)))
     assert found >= {"kernels", "pass"}
     assert not found & {"failed", "too large"}
+
+
+def test_a_file_of_results_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a file has is not compiled again, and is reported with what is added."""
+    results = tmp_path / "results.jsonl"
+    reports = []
+    for sample in ("1", "1", "2"):
+        monkeypatch.setattr(
+            "sys.argv", ["compile_candidates.py", "--arch", "sm_80", "--sample", sample, "--out", str(results)]
+        )
+        main()
+        reports.append((len(results.read_text().splitlines()), capsys.readouterr().out))
+    first, again, more = reports
+    assert again == first
+    assert (first[0], more[0]) in ((1, 2), (1, 3))  # a larger sample may leave out what a smaller one has
