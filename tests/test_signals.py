@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,20 +40,44 @@ def test_a_signal_waits_for_the_end_of_the_block(number: int) -> None:
     assert signal.getsignal(number) is signal.default_int_handler
 
 
+class Finalized:
+    """Gets a signal in its ``__del__``, or in what that calls."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        self.interrupted()
+
+    def interrupted(self) -> None:
+        signal.raise_signal(self.number)
+
+
+class Watched:
+    """The callback of a weak reference to it gets a signal, and has no name to go by."""
+
+    def __init__(self, number: int) -> None:
+        self.reference = weakref.ref(self, lambda _: signal.raise_signal(number))
+
+
+def forget(kind: type[Finalized | Watched], number: int) -> list[Any]:
+    """Make an object and forget it, but not the reference to it."""
+    return [vars(kind(number)).get("reference")]
+
+
 @pytest.mark.parametrize("number", STOPPING)
-def test_a_signal_while_an_object_is_finalized(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Python ignores there takes effect at the end of the next block."""
+@pytest.mark.parametrize(("kind", "said"), [(Finalized, []), (Watched, [KeyboardInterrupt])])
+def test_a_signal_while_an_object_is_finalized(
+    kind: type[Finalized | Watched], said: list[Any], number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Python ignores there takes effect at the end of the next block, after a ``__del__`` without a note."""
     ignored: list[Any] = []
     done: list[str] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda args: ignored.append(args.exc_type))
 
-    class Finalized:
-        def __del__(self) -> None:
-            signal.raise_signal(number)
-
     def interrupted() -> None:
         interrupt_on_signals()
-        Finalized()
+        forget(kind, number)
         done.append("measured")
         with signals_held():
             done.append("written")
@@ -60,7 +85,7 @@ def test_a_signal_while_an_object_is_finalized(number: int, monkeypatch: pytest.
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert (ignored, done) == ([KeyboardInterrupt], ["measured", "written"])
+    assert (ignored, done) == (said, ["measured", "written"])
 
 
 def test_an_ignored_ctrl_c_stays_ignored() -> None:

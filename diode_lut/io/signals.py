@@ -1,7 +1,6 @@
 """Signals that come while something is written, or while Python runs code whose exceptions it ignores.
 
-What a handler raises is ignored, after a note on stderr, if it strikes in a ``__del__``, in the callback of a weak
-reference, or in what C code calls.
+What a handler raises is ignored in a ``__del__``, in the callback of a weak reference, and in what C code calls.
 """
 
 from __future__ import annotations
@@ -16,14 +15,17 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Interrupt:
-    """Raises KeyboardInterrupt, and remembers that it did."""
+    """Raises KeyboardInterrupt, but not in a ``__del__``, where it would only be a note; remembers that it came."""
 
     def __init__(self) -> None:
         self.called = False
 
-    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+    def __call__(self, _number: int, frame: FrameType | None) -> None:
         self.called = True
-        raise KeyboardInterrupt
+        while frame is not None and frame.f_code.co_name != "__del__":
+            frame = frame.f_back
+        if frame is None:
+            raise KeyboardInterrupt
 
 
 def interrupt_on_signals() -> None:
