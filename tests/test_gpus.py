@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+import diode_lut
+from diode_lut.domain.problem import Problem
+from diode_lut.io.log import warn_once
+from diode_lut.runtime.snapshot import forget_tables
 from diode_lut.selection.catalog import find_hardware
 from diode_lut.selection.tiers import tiers_for
 from tests.documents import ROOT
@@ -37,3 +43,22 @@ def test_what_a_gpu_gets(row: dict[str, str]) -> None:
 def test_the_table_is_there() -> None:
     """All of its rows are looked at."""
     assert len(ROWS) == 15
+
+
+def test_a_table_of_another_gpu_says_so_once(table_file: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
+    """Where no table is for a GPU, the first that answers for its kind is named; with a table of its own, none is."""
+    problem = Problem.of("mm", 64, 4096, 4096, dtype="bfloat16", layout="nt")
+    gh200, h200 = (find_hardware(name, ()) for name in ("GH200", "H200"))
+    forget_tables()
+    warn_once.cache_clear()
+    for _ in range(2):
+        diode_lut.select(problem, hardware=gh200)
+    (message,) = caplog.messages
+    assert message.startswith(f"no table is for {gh200}: ")
+    assert "nvidia-h100.json answers, which was measured on another GPU" in message
+    caplog.clear()
+    diode_lut.select(problem, hardware=h200)
+    mine = table_file("mine.json", {"configs": [{"template": "aten"}]}, hardware=gh200._asdict())
+    with diode_lut.config.patch(tables=(str(mine),)):
+        diode_lut.select(problem, hardware=gh200)
+    assert caplog.messages == []

@@ -258,7 +258,7 @@ def test_first_use_says_what_is_used(table_file: Write, caplog: pytest.LogCaptur
     with caplog.at_level(logging.INFO, "diode_lut"), diode_lut.config.patch(tables=(path,)):
         for _ in range(2):
             diode_lut.select(MM, hardware="mine")
-    assert caplog.messages == [f"NVIDIA H200 (sm_90, 132 SMs): user: {path} (2 rows)"]
+    assert caplog.messages == [f"NVIDIA H200 (sm_90, 132 SMs): user: {path} (2 rows for NVIDIA H200)"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

@@ -17,6 +17,7 @@ from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
 from diode_lut.domain.version import __version__
 from diode_lut.io.forks import in_forked_children
+from diode_lut.io.log import warn_once
 from diode_lut.io.own_code import code_digest, is_code_as_imported
 from diode_lut.kernels.config import Config
 from diode_lut.runtime import recorder
@@ -213,8 +214,19 @@ def _build_selector(
         for source in tier.sources
     ]
     log.info("%s: %s", hardware, printable(", ".join(sources)) or "no tables")
+    _warn_of_another_gpus(selector)
     recorder.sources_seen(selector)
     return selector
+
+
+def _warn_of_another_gpus(selector: Selector) -> None:
+    """Warn once where the only tables that answer were measured on another GPU."""
+    tables = {tier.name: tier.sources for tier in selector.tiers if tier.name in ("user", "device", "same_arch")}
+    first, *_ = tables.pop("same_arch", ()) or (None,)
+    if first is not None and not any(tables.values()):
+        elsewhere = f"{first.path} answers, which was measured on another GPU with the same architecture and SMs"
+        verify = "python -m diode_lut verify says whether its gains hold here"
+        warn_once(f"no table is for {selector.hardware}: {elsewhere}; {verify}")
 
 
 @lru_cache(maxsize=8)

@@ -106,8 +106,8 @@ class TableSource:
         return EXACT if answer.entry.is_exact else RANGE
 
     def description(self) -> str:
-        """The number of rows."""
-        return f"{self.rows} rows"
+        """The number of rows, and which device they were measured on."""
+        return printable(f"{self.rows} rows for {self.table.hardware.name}")
 
 
 def _shown_sizes(op: str) -> tuple[str, ...]:
