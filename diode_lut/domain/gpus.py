@@ -1,7 +1,7 @@
 """GPUs by name: the architecture and the number of multiprocessors, where a file or a person says only the name.
 
 Sources: the vendors' data sheets and architecture white papers, and the names that the drivers give. On an MI250X,
-PyTorch's device is one of its two dies.
+PyTorch's device is one of its two dies. Compute units of RDNA GPUs are counted in pairs, as PyTorch does.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ KNOWN = (
     _gpu("AMD Instinct MI325X", "gfx942", 304, "MI325X"),
     _gpu("AMD Instinct MI350X", "gfx950", 256, "MI350X"),
     _gpu("AMD Instinct MI355X", "gfx950", 256, "MI355X"),
+    _gpu("AMD Radeon RX 7900 XTX", "gfx1100", 48, "RX 7900 XTX", "Radeon RX 7900 XTX"),
+    _gpu("AMD Radeon RX 7900 XT", "gfx1100", 42, "RX 7900 XT", "Radeon RX 7900 XT"),
 )
 """Each with the names that people and files give it."""
 
