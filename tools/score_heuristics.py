@@ -2,24 +2,34 @@
 
 ``python tools/score_heuristics.py tables/datasets/nvidia-h200-models.msgpack.zst`` prints the gain over ``aten`` of the
 best of ``aten`` and 1, 2 or 4 configs a GEMM, which is what ``policy="verify"`` takes, and that of the first config
-alone. GEMMs count if their first config has a measured time; other configs without one are left out. It needs
-``nvidia-matmul-heuristics``.
+alone; beside them, on the same GEMMs, those of the table and the model that are shipped for the device. GEMMs count if
+their first config has a measured time; other configs without one are left out. What a table or a model does not answer,
+or answers with a config without a time, counts as ``aten``. All is printed again for the GEMMs that the model was not
+trained on. It needs ``nvidia-matmul-heuristics``.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 
 from diode_lut.dataset import read_dataset
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
+from diode_lut.model.training_set import TRAIN
 from diode_lut.selection.heuristics import nvidia
+from diode_lut.selection.models import ModelSource
+from diode_lut.selection.sources import THRESHOLD, Source
+from diode_lut.selection.tiers import tiers_for
 
 COUNTS = (1, 2, 4)
 SLOWER = 0.97
+
+Times = Mapping[Problem, Mapping[Config, float]]
+"""In nanoseconds."""
 
 
 def main(paths: Sequence[str]) -> None:
@@ -33,17 +43,50 @@ def main(paths: Sequence[str]) -> None:
         measured = {problem: found for problem, found in times.items() if ATEN in found}
         answers = {problem: nvidia(problem, dataset.header.hardware) for problem in measured}
         timed = {problem: found for problem, found in measured.items() if {*answers[problem][:1]} & found.keys()}
-        best = geometric_mean(found[ATEN] / min(found.values()) for found in timed.values())
-        print(f"{path}: {len(timed)} of {len(measured)} GEMMs have a timed first config; best gain {best:.3f}")
-        for count in COUNTS:
-            gains = [_gain(found, answers[problem][:count]) for problem, found in timed.items()]
-            print(f"  {count} verified: {geometric_mean(gains):.3f}")
-        first = [found[ATEN] / found[answers[problem][0]] for problem, found in timed.items()]
-        slower = sum(gain < SLOWER for gain in first) / len(first)
-        print(f"  the first, not verified: {geometric_mean(first):.3f}, {slower:.0%} slower than aten by over 3 %")
+        sources = shipped(dataset.header.hardware)
+        print(f"{path}: {len(timed)} of {len(measured)} GEMMs have a timed first config")
+        _score("all", timed, answers, sources)
+        splits = [source.model.split for source in sources.values() if isinstance(source, ModelSource)]
+        unseen = {
+            problem: found for problem, found in timed.items() if all(split.group(problem) != TRAIN for split in splits)
+        }
+        _score("not trained on", unseen, answers, sources)
 
 
-def _gain(times: dict[Config, float], configs: Sequence[Config]) -> float:
+def shipped(hardware: Hardware) -> dict[str, Source]:
+    """The device's own table, and the model that answers on it."""
+    tiers = tiers_for(hardware, (), ("device", "model"))
+    return {tier.name: tier.sources[0] for tier in tiers if tier.sources}
+
+
+def _score(name: str, timed: Times, answers: Mapping[Problem, Sequence[Config]], sources: Mapping[str, Source]) -> None:
+    best = geometric_mean(found[ATEN] / min(found.values()) for found in timed.values())
+    print(f"  {name}: {len(timed)} GEMMs; best gain {best:.3f}")
+    for count in COUNTS:
+        gains = [_gain(found, answers[problem][:count]) for problem, found in timed.items()]
+        print(f"    {count} verified: {geometric_mean(gains):.3f}")
+    first = [found[ATEN] / found[answers[problem][0]] for problem, found in timed.items()]
+    print(f"    the first, not verified: {_summary(first)}")
+    for tier, source in sources.items():
+        choices = {problem: _choice(source, problem, found) for problem, found in timed.items()}
+        gains = [found[ATEN] / found.get(choices[problem] or ATEN, found[ATEN]) for problem, found in timed.items()]
+        missed = sum(choice is None for choice in choices.values())
+        untimed = sum(choice is not None and choice not in timed[problem] for problem, choice in choices.items())
+        print(f"    {tier}: {_summary(gains)}; {missed} missed, {untimed} without a time")
+
+
+def _summary(gains: Sequence[float]) -> str:
+    slower = sum(gain < SLOWER for gain in gains)
+    return f"{geometric_mean(gains):.3f}, {slower} ({slower / len(gains):.0%}) slower than aten by over 3 %"
+
+
+def _choice(source: Source, problem: Problem, times: Mapping[Config, float]) -> Config | None:
+    """The first config of an answer; None for a miss."""
+    answer = source.ask(problem, THRESHOLD, padding=any(config.pad > 1 for config in times))
+    return answer.configs[0] if answer is not None and answer.configs else None
+
+
+def _gain(times: Mapping[Config, float], configs: Sequence[Config]) -> float:
     """That of the fastest of the configs and aten."""
     return times[ATEN] / min(times[config] for config in (ATEN, *configs) if config in times)
 
