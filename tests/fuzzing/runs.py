@@ -24,6 +24,13 @@ SHAKEN = 3
 Where large terms cancel, their roundings are more than those of the result, and eager's error may be small by luck.
 """
 
+EXACT_ROUNDING = 2.0**-51
+"""How far operands are rounded for the noise of float64 itself, which is that of a smaller type but for its size.
+
+Where a result is zero because all of its terms cancel, as a gradient of what a softmax of equal numbers ignores,
+rounding the operands changes nothing, but every intermediate result that is rounded does.
+"""
+
 TF32 = 2.0**-10
 """Twice rounding to TF32, which eager need not use where it is allowed, as for a GEMM with one row."""
 
@@ -64,10 +71,14 @@ class Run(NamedTuple):
         exactly = partial(results_of, in_float64, backward=backward)
         exact = exactly([_exactly(tensor) for tensor in tensors])
         eager = [each.cpu() for each in results_of(function, tensors, backward=backward)]
-        shaken = [
-            exactly([_shaken(each, _rounding(each.dtype, tf32), seed) for each in tensors]) for seed in range(SHAKEN)
+        shaken, noisy = [], []
+        for seed in range(SHAKEN):
+            shaken.append(exactly([_shaken(each, _rounding(each.dtype, tf32), seed) for each in tensors]))
+            noisy.append(exactly([_shaken(each, EXACT_ROUNDING, seed) for each in tensors]))
+        limits = [
+            _limit(*results, noise=_distance(results[0], *noises), tf32=tf32)
+            for *results, noises in zip(exact, eager, *shaken, zip(*noisy, strict=True), strict=True)
         ]
-        limits = [_limit(*results, tf32=tf32) for results in zip(exact, eager, *shaken, strict=True)]
         return cls(tensors, before, exact, eager, limits)
 
     def distances(self, results: Sequence[torch.Tensor]) -> list[float]:
@@ -118,10 +129,16 @@ def _shaken(tensor: torch.Tensor, rounding: float, seed: int) -> torch.Tensor:
     return exact * (1 + rounding * (2 * drawn - 1))
 
 
-def _limit(exact: torch.Tensor, eager: torch.Tensor, *shaken: torch.Tensor, tf32: bool) -> float:
-    error = max(float((each.double() - exact).abs().max()) for each in (eager, *shaken)) if exact.numel() else 0.0
+def _limit(exact: torch.Tensor, eager: torch.Tensor, *shaken: torch.Tensor, noise: float, tf32: bool) -> float:
+    rounding = _rounding(eager.dtype, tf32)
+    error = max(_distance(exact, eager, *shaken), noise * rounding / EXACT_ROUNDING)
     largest = float(exact.abs().max()) if exact.numel() else 0.0
-    return EAGER_ERRORS * error + ROUNDINGS * _rounding(eager.dtype, tf32) * largest + 1e-7
+    return EAGER_ERRORS * error + ROUNDINGS * rounding * largest + 1e-7
+
+
+def _distance(exact: torch.Tensor, *others: torch.Tensor) -> float:
+    """The largest difference between an element and that of another result."""
+    return max(float((each.double() - exact).abs().max()) for each in others) if exact.numel() else 0.0
 
 
 def _rounding(dtype: torch.dtype, tf32: bool) -> float:
