@@ -94,7 +94,7 @@ def _exhaustive(problem: Problem, hardware: Hardware) -> Iterator[Config]:
     known = architecture(hardware.arch)
     for template in TEMPLATES.values():
         if problem.op in template.ops and template.runs_on(known):
-            found = (Config(template.name, tuple(params)) for params in template.search(problem, hardware.sm_count))
+            found = (Config(template.name, tuple(params)) for params in template.search(problem, hardware))
             if isinstance(template, Flex):
                 found = (config for config in found if template.suits(config.params, problem, known))
             yield from dict.fromkeys(map(_as_on_rocm, found)) if known.triton == "hip" else found

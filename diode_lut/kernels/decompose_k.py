@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.template import Complaint, Covered, Parameter, Params, Template
@@ -33,9 +34,9 @@ class DecomposeK(Template):
             text = str(low) if low == high else f"{low} to {high}"
             yield Complaint(f"{split} divides no k of the row ({text})", "k_split")
 
-    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Splits into equal parts that are not short, where K is long."""
-        del sm_count
+        del hardware
         if problem.k >= LONG_K * max(problem.m, problem.n):
             yield from ((s,) for s in _SPLITS if problem.k % s == 0 and problem.k // s >= _LEAST_PART)
 

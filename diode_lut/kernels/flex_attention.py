@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import ATTENTION, ITEMSIZES, least_itemsize
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import Architecture
@@ -137,9 +138,9 @@ class Forward(Flex):
         block_m, *_ = params
         return block_m * heads.v
 
-    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """The two largest blocks of queries that the length fills, and the three of keys."""
-        del sm_count
+        del hardware
         for block_m, block_n in product(_fitting(problem.m)[-2:], _fitting(problem.n)[-3:]):
             for stages, warps in product((1, 2, 3, 4), _warps(block_m * max(block_n, problem.v))):
                 yield block_m, block_n, stages, warps
@@ -173,9 +174,9 @@ class Backward(Flex):
         if m2 % n2:
             yield Complaint(f"{m2} is no multiple of block_n2, which is {n2}", "block_m2")
 
-    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Blocks of the second kind mirror those of the first, as in Inductor's own search."""
-        del sm_count
+        del hardware
         for step, rows in product((16, 32, 64), (16, 32, 64, 128)):
             if rows % step == 0 and rows < 2 * max(problem.n, 16) and step < 2 * max(problem.m, 16):
                 for stages, warps in product((1, 2, 3, 4), (4, 8)):
@@ -197,9 +198,9 @@ class Decoding(Flex):
         del params
         return heads.rows * heads.v
 
-    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """All blocks, stages and warps that are in proportion to each other."""
-        del sm_count
+        del hardware
         for block_n, stages, warps in product(_fitting(problem.n), (1, 2, 3, 4, 5), (1, 2, 4, 8)):
             if warps <= max(2, block_n // 8):
                 yield block_n, stages, warps
@@ -271,9 +272,9 @@ TRITON_FLEX_DECODING = Decoding(
 class Default(Template):
     """What attention is compared with."""
 
-    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """The one there is."""
-        del problem, sm_count
+        del problem, hardware
         yield ()
 
 

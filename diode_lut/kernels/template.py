@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import Architecture
 
@@ -146,9 +147,9 @@ class Template:
                 reason = f"{architecture.name} has no such tunable (what has it: {parameter.architectures}...)"
                 yield Complaint(reason, parameter.name)
 
-    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
-        """What a sweep tries on a problem of one of its ops, on a device with this number of multiprocessors."""
-        del problem, sm_count
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+        """What a sweep tries on a problem of one of its ops."""
+        del problem, hardware
         return iter(())
 
     def least_sizes(self, params: Params) -> tuple[int, int, int]:

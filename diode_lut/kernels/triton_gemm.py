@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import INT8, ITEMSIZES, ROW_BYTES, WITHOUT_TENSOR_CORES, least_itemsize
 from diode_lut.domain.problem import Problem
 from diode_lut.domain.variants import Scaling
@@ -171,13 +172,13 @@ class TritonGemm(Template):
                 f"({architecture.name} has {architecture.shared_memory})"
             )
 
-    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Blocks in proportion to the problem, with stages and warps that they can use.
 
         Left out are blocks far larger than the problem or far too small for a large one, more stages than there are
         steps along K, a single step without tensor cores, and warps with too little or too much to do.
         """
-        large = problem.b * problem.m * problem.n >= _FULL_WAVES * sm_count * _MEDIUM_AREA
+        large = problem.b * problem.m * problem.n >= _FULL_WAVES * hardware.sm_count * _MEDIUM_AREA
         itemsize = ITEMSIZES[problem.dtype]
         for block_m, block_n in product(_blocks(problem.m), _blocks(problem.n)):
             area = block_m * block_n
@@ -227,12 +228,12 @@ class PersistentTma(TritonGemm):
         if covered.align == 2 and self.values(params)["pad"] * itemsize % ROW_BYTES:
             yield Complaint(f"{self.name} needs an align of 16", "template")
 
-    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Of the above, large blocks on aligned problems with enough rows; scaled_mm has no such kernel with a bias."""
         if problem.variant and Scaling.of(problem.variant).bias:
             return
         if problem.align == 16 and problem.m >= TMA_ROWS:
-            for params in super().search(problem, sm_count):
+            for params in super().search(problem, hardware):
                 tiles = Tiles.of(params)
                 if tiles.block_m * tiles.block_n >= _MEDIUM_AREA and tiles.block_k >= 64 and tiles.num_stages != 5:
                     yield tiles

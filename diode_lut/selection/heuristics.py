@@ -73,7 +73,7 @@ def nvidia(problem: Problem, hardware: Hardware) -> list[Config]:
         layout = _library().boolsToNvMatmulHeuristicsLayout(*(letter == "t" for letter in problem.layout))
         asked = interface.makeNvMatmulHeuristicsProblem(problem.m, problem.n, problem.k, layout, problem.b)
         kernels = [found["kernel"] for found in interface.get(asked, _ASKED, precision)]
-    tried = [Tiles.of(params) for params in template.search(problem, hardware.sm_count)]
+    tried = [Tiles.of(params) for params in template.search(problem, hardware)]
     nearest = (_nearest(_tiles(kernel), tried) for kernel in kernels if kernel.split_k == 1)
     return list(dict.fromkeys(Config(template.name, tuple(tiles)) for tiles in nearest if tiles is not None))
 
