@@ -63,7 +63,7 @@ READING = {"'rb'", "path", "name", "os.O_RDONLY", "os.devnull", "os.O_WRONLY", "
 READING |= {"os.O_RDONLY | getattr(os, 'O_NONBLOCK', 0)"}
 """The arguments of ``open`` outside of files.py: it is for reading, or of the null device."""
 
-RECORDS = {"problem", "entry", "kind", "candidate", "candidates", "layout", "box", "params", "fault"}
+RECORDS = {"problem", "entry", "kind", "candidate", "candidates", "layout", "box", "params", "fault", "TIERS"}
 """Names of records and of their parts: code says ``entry.best``, not ``entry.candidates[0]``."""
 OF_RECORDS = (
     "diode_lut/domain/ops.py",
@@ -228,7 +228,7 @@ def test_exceptions_are_caught_by_name() -> None:
 
 
 def test_parts_of_records_have_names() -> None:
-    """No part of a problem, a row, a config or a fault is taken by its number outside of the module that defines it."""
+    """No part of a problem, a row, a config or a fault is taken by its number outside of its module, and no tier is."""
 
     def taken_by_number(path: Path) -> set[str]:
         found = [node for node in ast.walk(parse(path)) if isinstance(node, ast.Subscript)]
