@@ -190,7 +190,7 @@ def _registered(chooser: str | None) -> AbstractContextManager[object]:
     """The function MODULE:FUNCTION is registered, if there is one."""
     if chooser is None:
         return nullcontext()
-    from diode_lut.runtime.choosers import register_chooser
+    from diode_lut.runtime.api import register_chooser
     from diode_lut.selection.chooser import load_function
 
     return register_chooser(load_function(chooser), name=chooser, digest=chooser, before_tables=True)
