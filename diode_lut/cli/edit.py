@@ -15,7 +15,7 @@ from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.ops import ALIGNS, ATTENTION, BATCHED, MATMUL_SIZES, OP_SIZES
 from diode_lut.domain.printable import as_lines
 from diode_lut.domain.problem import attention_align, contiguous_align
-from diode_lut.kernels.config import Config
+from diode_lut.kernels.config import ATEN, Config
 
 if TYPE_CHECKING:
     from diode_lut.table import Entry
@@ -100,7 +100,7 @@ def unset_command(table_file: Typed, **key: Any) -> None:
     from diode_lut.cli.inputs import read_whole_table
     from diode_lut.table.edit import unset_row
 
-    anything = {"configs": [Config("aten").to_json()]}
+    anything = {"configs": [ATEN.to_json()]}
     target = table_file.target
     edit = unset_row(read_whole_table(table_file, _REMEDY), _entry({**_key(**key), **anything}))
     _save(edit, target)

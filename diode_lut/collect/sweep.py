@@ -24,7 +24,6 @@ from diode_lut.inductor.padded import PaddedKernel, Padding
 from diode_lut.inductor.specialization import Specialization, shares_kernels
 from diode_lut.inductor.standalone import Kernel, Lowering, lowering
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.kernels.decompose_k import DECOMPOSE_K
 from diode_lut.kernels.padding import padded
 
 _SLOW_NS = 1_000_000
@@ -149,7 +148,7 @@ def _launch(
     """A launch of the config; or the reason of its failure; or None if it cannot compute this problem."""
     if config == ATEN:
         return aten_launch(problem, operands, out)
-    if config.kernel is DECOMPOSE_K:
+    if config.k_split > 1:
         return partial(_decomposed, config.k_split, *operands)
     kernel = kernels.get(problem, config)
     return kernel.bind(problem, operands, out) if isinstance(kernel, Kernel) else kernel
@@ -164,7 +163,7 @@ def _padded_launch(
     reason = padding.load("copies")
     if reason is not None:
         return reason
-    if config.kernel is DECOMPOSE_K:
+    if config.k_split > 1:
         return lambda: _decomposed(config.k_split, *padding.complete(operands, padding.copies(operands)))
     kernel = kernels.get(problem, config)
     return PaddedKernel(kernel, padding).bind(problem, operands, padding.out) if isinstance(kernel, Kernel) else kernel

@@ -12,8 +12,8 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import GROUPED, ITEMSIZES, least_itemsize
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import Architecture, architecture
-from diode_lut.kernels.template import Complaint, Covered, Params, Template
-from diode_lut.kernels.triton_gemm import TILES, Tiles, accumulator_registers, registers
+from diode_lut.kernels.template import Complaint, Covered, Heads, Params, Template
+from diode_lut.kernels.tiles import TILES, Tiles, accumulator_registers, registers
 
 _BARRIERS = 128
 """Bytes of shared memory besides the tiles, at most."""
@@ -32,6 +32,8 @@ class GroupedMm(Template):
     """A Triton kernel for grouped matmuls."""
 
     tma = True
+    many_sms = True
+    stand_in = "persistent_tma_gemm"
 
     def runs_on(self, architecture: Architecture) -> bool:
         """On NVIDIA's with tensor descriptors."""
@@ -70,6 +72,16 @@ class GroupedMm(Template):
         memory, allowed = self.shared_memory(params, itemsize), shared_memory or architecture.shared_memory
         if allowed is not None and memory > allowed:
             yield Complaint(f"its blocks need {memory} bytes of shared memory ({architecture.name} has {allowed})")
+
+    def faults_on(
+        self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
+    ) -> Iterator[Complaint]:
+        """Those for the problem's dtype."""
+        return self.faults(params, ITEMSIZES[problem.dtype], architecture, shared_memory)
+
+    def blocks(self, params: Params, heads: Heads | None) -> dict[str, int]:
+        """Tiles are not in groups."""
+        return {**super().blocks(params, heads), "GROUP_M": 1}
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Blocks in proportion to the rows of a group, with few stages and with as many as fit."""

@@ -21,7 +21,7 @@ from diode_lut.domain.ops import MATMULS
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES, pointer_gemm
-from diode_lut.kernels.triton_gemm import GROUP_M, Tiles
+from diode_lut.kernels.tiles import GROUP_M, Tiles
 
 _PACKAGE = "nvidia-matmul-heuristics"
 

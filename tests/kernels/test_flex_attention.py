@@ -20,8 +20,8 @@ from diode_lut.kernels.flex_attention import (
     TRITON_FLEX_ATTENTION_BACKWARD,
     TRITON_FLEX_DECODING,
     Flex,
-    Heads,
 )
+from diode_lut.kernels.template import Heads
 from tests.attention import Attention
 from tests.fake_cuda import compile_triton, fake_cuda
 
