@@ -10,7 +10,7 @@ from statistics import median_low
 import torch
 
 from diode_lut.collect import compiled
-from diode_lut.collect.gemm import function_of, make_operands, make_result, matmul_precision
+from diode_lut.collect.gemm import make_operands, make_result, matmul_precision
 from diode_lut.collect.rounds import Bench
 from diode_lut.collect.search_space import candidates, padded_candidates
 from diode_lut.collect.tasks import Outcome, Task
@@ -23,6 +23,7 @@ from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.padded import PaddedKernel, Padding
 from diode_lut.inductor.specialization import Specialization, shares_kernels
 from diode_lut.inductor.standalone import Kernel, Lowering, lowering
+from diode_lut.inductor.tensors import function_of
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.padding import padded
 
