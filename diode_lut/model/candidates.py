@@ -42,8 +42,8 @@ class Candidates:
         self.tiling = Tiling(configs, architecture)
         self._architecture = architecture
         self._least_sizes = np.array([config.kernel.least_sizes(config.params) for config in configs], np.int64).T
-        self._of_kernel = [
-            (kernel, np.array([config.kernel is kernel for config in configs]))
+        self._of_other_kernels = [
+            (kernel, np.array([config.kernel is not kernel for config in configs]))
             for kernel in dict.fromkeys(config.kernel for config in configs)
         ]
         self._k_splits = np.array([config.k_split for config in configs], np.int64)
@@ -72,9 +72,9 @@ class Candidates:
             fits &= least <= size
         if problem.dtype == WITHOUT_TENSOR_CORES:
             fits &= self._block_k < problem.k
-        for kernel, own in self._of_kernel:
+        for kernel, others in self._of_other_kernels:
             if not kernel.can_pay(problem):
-                fits &= ~own
+                fits &= others
         return fits
 
 
