@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from diode_lut.runtime.api import get_prediction_stats as get_prediction_stats
     from diode_lut.runtime.api import list_available_tables as list_available_tables
     from diode_lut.runtime.api import profile_predictions as profile_predictions
+    from diode_lut.runtime.api import register_chooser as register_chooser
     from diode_lut.runtime.api import register_table as register_table
     from diode_lut.runtime.api import select as select
     from diode_lut.runtime.api import set_log_level as set_log_level
-    from diode_lut.runtime.choosers import register_chooser as register_chooser
-    from diode_lut.runtime.probe import step as step
+    from diode_lut.runtime.api import step as step
     from diode_lut.selection.catalog import TableFile as TableFile
     from diode_lut.selection.selector import Decision as Decision
 
@@ -49,11 +49,11 @@ _EXPORTS = {
     "get_prediction_stats": "diode_lut.runtime.api",
     "list_available_tables": "diode_lut.runtime.api",
     "profile_predictions": "diode_lut.runtime.api",
-    "register_chooser": "diode_lut.runtime.choosers",
+    "register_chooser": "diode_lut.runtime.api",
     "register_table": "diode_lut.runtime.api",
     "select": "diode_lut.runtime.api",
     "set_log_level": "diode_lut.runtime.api",
-    "step": "diode_lut.runtime.probe",
+    "step": "diode_lut.runtime.api",
 }
 
 __all__ = ["__version__", "config", *_EXPORTS]

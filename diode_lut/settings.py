@@ -12,7 +12,7 @@ from diode_lut.domain.errors import SettingError
 from diode_lut.domain.values import FLAG, FRACTION, NAMES, NOT_NEGATIVE, PATH, Values, integer, one_of, some_of
 from diode_lut.io.forks import in_forked_children
 
-TIERS = ("user", "device", "same_arch", "chooser", "model")
+TIERS = USER, DEVICE, SAME_ARCH, CHOOSER, MODEL = ("user", "device", "same_arch", "chooser", "model")
 """Who can answer: the user's own tables, those shipped for this device, those for the same architecture, the user's
 own functions (which may also be registered to be asked first), a model."""
 

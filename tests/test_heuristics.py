@@ -54,7 +54,7 @@ def test_configs_of_the_search_space(op: str) -> None:
     found = heuristics.nvidia(problem, L4)
     assert found
     assert len(set(found)) == len(found)
-    assert all(config.params in set(config.kernel.search(problem, L4.sm_count)) for config in found)
+    assert all(config.params in set(config.kernel.search(problem, L4)) for config in found)
     assert heuristics.nvidia(problem, L4) == found
 
 

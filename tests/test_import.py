@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from inspect import isfunction
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,13 @@ def test_all_names_exist_and_are_documented() -> None:
     assert sorted(diode_lut.__all__) == dir(diode_lut)
     undocumented = [name for name in diode_lut.__all__ if not getattr(diode_lut, name).__doc__]
     assert undocumented == []
+
+
+def test_public_functions_are_in_one_module() -> None:
+    """Who looks for what the package offers reads one module; what is no function is defined where it belongs."""
+    functions = [value for value in (getattr(diode_lut, name) for name in diode_lut.__all__) if isfunction(value)]
+    assert {function.__module__ for function in functions} == {"diode_lut.runtime.api"}
+    assert {"register_chooser", "step"} <= {function.__name__ for function in functions}
 
 
 def test_unknown_name() -> None:

@@ -35,6 +35,15 @@ def test_gaps_and_offsets_count_for_the_alignment(a: Operand, align: int) -> Non
     assert problem_of("mm", "float16", a, Operand((32, 16), (16, 1))).align == align
 
 
+@pytest.mark.parametrize(("strides", "align"), [((1, 8, 1), 2), ((8, 64, 1), 16), ((512, 1, 1), 16)])
+def test_matrices_of_one_column_side_by_side(strides: tuple[int, ...], align: int) -> None:
+    """Matrices that start an element apart are not aligned, whatever the step between their rows is."""
+    b = Operand((8, 1, 64), (64, 64, 1))
+    assert problem_of("bmm", "float16", Operand((8, 512, 1), strides), b) == Problem(
+        "bmm", "float16", "nn", align, 8, 512, 64, 1
+    )
+
+
 def test_matrices_of_one_element_next_to_each_other_are_not_aligned() -> None:
     """A batch is packed with a step of one element then, which is no boundary."""
     one = Operand((2, 1, 1), (1, 1, 1))

@@ -63,7 +63,7 @@ READING = {"'rb'", "path", "name", "os.O_RDONLY", "os.devnull", "os.O_WRONLY", "
 READING |= {"os.O_RDONLY | getattr(os, 'O_NONBLOCK', 0)"}
 """The arguments of ``open`` outside of files.py: it is for reading, or of the null device."""
 
-RECORDS = {"problem", "entry", "kind", "candidate", "candidates", "layout", "box", "params", "fault"}
+RECORDS = {"problem", "entry", "kind", "candidate", "candidates", "layout", "box", "params", "fault", "TIERS"}
 """Names of records and of their parts: code says ``entry.best``, not ``entry.candidates[0]``."""
 OF_RECORDS = (
     "diode_lut/domain/ops.py",
@@ -81,6 +81,19 @@ CALLING_THE_USERS = "diode_lut/selection/chooser.py"
 """What calls a user's function, which may raise anything."""
 OUR_OWN_PROCESSES = ("diode_lut/collect/dispatch.py",)
 """What passes objects to a Dask worker and back, which run each other's code anyway."""
+
+FOR_ALL_FAMILIES = {"__init__", "architecture", "config", "padding", "registry", "template", "tiles"}
+"""The modules in ``kernels`` that are not about one family of templates."""
+FAMILIES = {path.stem for path in (PACKAGE / "kernels").glob("*.py")} - FOR_ALL_FAMILIES
+NAMING_TEMPLATES = {
+    "diode_lut/inductor/names.py": "what Inductor calls each template, for all modules",
+    "diode_lut/table/entry.py": "the templates of version 1 of the table format, which is frozen",
+    "diode_lut/model/features.py": "names of features, which weights files have",
+    "diode_lut/report/page.py": "a field of the page's data, for the time of the baseline",
+}
+"""The modules outside of ``kernels`` in which a template's name stands, and why."""
+COMMON_WORD = "default"
+"""A template that is called like other things, such as a search space."""
 
 CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today", "time.localtime", "time.gmtime"}
 
@@ -228,14 +241,28 @@ def test_exceptions_are_caught_by_name() -> None:
 
 
 def test_parts_of_records_have_names() -> None:
-    """No part of a problem, a row, a config or a fault is taken by its number outside of the module that defines it."""
+    """No part of a problem, a row, a config or a fault is taken by its number outside of its module, and no tier is."""
 
     def taken_by_number(path: Path) -> set[str]:
         found = [node for node in ast.walk(parse(path)) if isinstance(node, ast.Subscript)]
         return {ast.unparse(node) for node in found if last_name(node.value) in RECORDS and is_number(node.slice)}
 
-    modules = [path for path in everywhere_but("inductor", "report") if name_of(path) not in OF_RECORDS]
+    modules = [path for path in everywhere_but("inductor") if name_of(path) not in OF_RECORDS]
     assert breaches(modules, taken_by_number) == {}
+
+
+def test_only_the_registry_knows_templates() -> None:
+    """Other modules ask a template for what it is like: they neither have its name nor import its family's module."""
+
+    def named(path: Path) -> set[str]:
+        nodes = list(ast.walk(parse(path)))
+        strings = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        parts = [name.split(".") for name in imports(nodes) if name.startswith("diode_lut.kernels.")]
+        return strings & (TEMPLATES.keys() - {COMMON_WORD}) | {part[2] for part in parts if part[2] in FAMILIES}
+
+    found = breaches(everywhere_but("kernels"), named)
+    assert {name: names for name, names in found.items() if name not in NAMING_TEMPLATES} == {}
+    assert set(found) == set(NAMING_TEMPLATES)
 
 
 def last_name(node: ast.expr) -> str:

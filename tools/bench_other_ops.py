@@ -60,7 +60,7 @@ def main() -> None:
 
 
 class Problem(NamedTuple):
-    """An op of OPS with sizes, and what it is in words."""
+    """An op of OPS with sizes; ``about`` is a phrase that says what computes it in a model."""
 
     op: str
     about: str

@@ -15,7 +15,7 @@ from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.ops import ALIGNS, ATTENTION, BATCHED, MATMUL_SIZES, OP_SIZES
 from diode_lut.domain.printable import as_lines
 from diode_lut.domain.problem import attention_align, contiguous_align
-from diode_lut.kernels.config import Config
+from diode_lut.kernels.config import ATEN, Config
 
 if TYPE_CHECKING:
     from diode_lut.table import Entry
@@ -77,7 +77,7 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
 def set_command(table_file: Typed, configs: tuple[str, ...], note: str, **key: Any) -> None:
     """Add a row to a table, or replace the row with the same key.
 
-    OP is mm, addmm, bmm, baddbmm, scaled_mm or int_mm, or any for a row that covers all of them.
+    OP is an op of the table format, such as mm or bmm, or any for a row that covers all that multiply two matrices.
 
     The row is refused, and the file stays as it is, if the row could never answer or contradicts another one.
     """
@@ -95,12 +95,12 @@ def set_command(table_file: Typed, configs: tuple[str, ...], note: str, **key: A
 def unset_command(table_file: Typed, **key: Any) -> None:
     """Remove the row with this key from a table.
 
-    OP is mm, addmm, bmm, baddbmm, scaled_mm or int_mm, or any for a row that covers all of them.
+    OP is an op of the table format, such as mm or bmm, or any for a row that covers all that multiply two matrices.
     """
     from diode_lut.cli.inputs import read_whole_table
     from diode_lut.table.edit import unset_row
 
-    anything = {"configs": [Config("aten").to_json()]}
+    anything = {"configs": [ATEN.to_json()]}
     target = table_file.target
     edit = unset_row(read_whole_table(table_file, _REMEDY), _entry({**_key(**key), **anything}))
     _save(edit, target)

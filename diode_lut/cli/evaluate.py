@@ -13,7 +13,7 @@ from diode_lut.cli.output import STANDARD, is_standard, progress_bars, say, writ
 from diode_lut.cli.typed import FILE, NAMED_FILE, OUTPUT, TABLE, Typed
 from diode_lut.domain.errors import ProblemError, SettingError, install_command
 from diode_lut.io.files import require_writable
-from diode_lut.kernels.config import Config
+from diode_lut.kernels.config import ATEN, Config
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset, Record
@@ -51,7 +51,7 @@ _WIDTH = 120
 @click.option(
     "--against",
     metavar="CONFIG|FILE",
-    default="aten",
+    default=str(ATEN),
     show_default=True,
     help="The baseline of gains: a config, written as explain writes it; or a max-autotune solution file of "
     "torch-diode, of whose kernels the fastest counts.",

@@ -134,8 +134,8 @@ def explain_command(
 ) -> None:
     """Show which kernel a GEMM gets, from which row, and why.
 
-    OP is mm, addmm, bmm, baddbmm, scaled_mm or int_mm, which multiplies an M x K and a K x N matrix; grouped_mm, with M
-    rows in all groups together; or flex_attention, flex_attention_backward or flex_decoding, with M queries and N keys
+    OP is an op of the table format: mm or another that multiplies an M x K and a K x N matrix; grouped_mm, with M rows
+    in all groups together; or flex_attention, flex_attention_backward or flex_decoding, with M queries and N keys
     of K elements. The output names the configs, the
     row of the table that answers, the rows that would answer next, and what the model expects. It exits
     with 1 if neither a table nor a model answers.
@@ -190,7 +190,7 @@ def _registered(chooser: str | None) -> AbstractContextManager[object]:
     """The function MODULE:FUNCTION is registered, if there is one."""
     if chooser is None:
         return nullcontext()
-    from diode_lut.runtime.choosers import register_chooser
+    from diode_lut.runtime.api import register_chooser
     from diode_lut.selection.chooser import load_function
 
     return register_chooser(load_function(chooser), name=chooser, digest=chooser, before_tables=True)

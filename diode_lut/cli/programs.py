@@ -13,6 +13,7 @@ import click
 from diode_lut.cli.output import say
 from diode_lut.cli.typed import NAMED_FILE, Output
 from diode_lut.cli.values import MINUTES, SECONDS
+from diode_lut.settings import USER
 
 _AS_TYPED = {"ignore_unknown_options": False, "allow_interspersed_args": False}
 """Options end where the program begins, with or without ``--``."""
@@ -90,7 +91,7 @@ def tune_command(
     if table is not None and not table.suffix and not table.exists():
         raise click.UsageError(f"--table {table}: is built, so it is a file and no name, such as {table}.json")
     require_installed_torch("tune")
-    require_answers("user")
+    require_answers(USER)
     from diode_lut.programs.tune import Order, tune
 
     environment = dict(os.environ)

@@ -7,7 +7,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -23,7 +22,7 @@ from diode_lut.collect.gemm import (
     with_epilogue,
 )
 from diode_lut.collect.rounds import Bench, medians
-from diode_lut.collect.search_space import other_compiler_options, other_groups
+from diode_lut.collect.search_space import variations
 from diode_lut.collect.sweep import Launch, aten_launch
 from diode_lut.collect.tasks import Outcome, Task
 from diode_lut.collect.watch import Watch
@@ -114,8 +113,7 @@ def _alone(problem: Problem, ranking: _Ranking, served: Mapping[Config, int], ha
     serving = [config for config, factor in ranking if factor <= _SERVING_FACTOR and config not in best]
     serving.sort(key=lambda config: -served[config])
     (fastest, _), *_ = ranking
-    others = other_groups(problem, fastest, hardware.sm_count), other_compiler_options(fastest, hardware.arch)
-    return [*best, *serving[:_MAX_SHARED], *chain(*others)]
+    return [*best, *serving[:_MAX_SHARED], *variations(problem, fastest, hardware)]
 
 
 def _best(ranking: _Ranking, align: int) -> list[Config]:

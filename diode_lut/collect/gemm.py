@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 
 from diode_lut.domain.errors import CollectError
-from diode_lut.domain.ops import BATCHED, FLOAT8, INT8, INTEGER, ITEMSIZES, MATMULS, NO_EPILOGUE, SCALED, letters
+from diode_lut.domain.ops import BATCHED, FLOAT8, INT8, INTEGER, ITEMSIZES, MATMULS, NO_EPILOGUE, SCALED
 from diode_lut.domain.problem import Problem, contiguous_align
-from diode_lut.domain.variants import Scaling
-from diode_lut.inductor.problems import TORCH_DTYPES, operand_dtypes
+from diode_lut.inductor.problems import TORCH_DTYPES
+from diode_lut.inductor.tensors import Part, function_of, tensors_of
 
 
 class Gemm(NamedTuple):
@@ -39,20 +39,10 @@ def make_gemm(problem: Problem, device: str) -> Gemm:
     return Gemm(function_of(problem), operands, frozen=False)
 
 
-def function_of(problem: Problem) -> Callable[..., torch.Tensor]:
-    """The problem as a function of the tensors of ``make_operands``, with an optional ``out``."""
-    if problem.op in INTEGER:
-        return torch._int_mm
-    if problem.op not in SCALED:
-        return getattr(torch, problem.op)  # type: ignore[no-any-return]
-    scaling = Scaling.of(problem.variant)
-    return partial(torch._scaled_mm, out_dtype=TORCH_DTYPES[scaling.result], use_fast_accum=scaling.fast)
-
-
 def matrices(problem: Problem, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """A and B of the tensors of ``make_operands``."""
-    a, b = operands[:2] if problem.op in SCALED else operands[-2:]
-    return a, b
+    roles = [part.role for part in tensors_of(problem, *problem.sizes)]
+    return operands[roles.index("a")], operands[roles.index("b")]
 
 
 def make_result(problem: Problem, operands: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -162,15 +152,13 @@ def make_tensors(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
 
 
 def make_operands(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
-    """Normally distributed operands of exactly the problem's layout and alignment: the bias, if any, then A and B.
+    """The tensors of ``tensors_of`` with random numbers, A and B with exactly the problem's layout and alignment.
 
-    Those of int_mm are evenly distributed over all numbers of 8 bits. Those of scaled_mm are A, B, their scales, from
-    0.5 to 1.5, and the bias, if any. CollectError if they do not fit in memory.
+    They are normally distributed, those of int_mm evenly over all numbers of 8 bits, scales evenly from 0.5 to 1.5. A
+    bias of a row is as ``nn.Linear`` has it. CollectError if they do not fit in memory.
     """
     try:
-        if problem.op in SCALED:
-            return (*_operands(problem, device), *_scales_and_bias(problem, device))
-        return (*_bias(problem, device), *_operands(problem, device))
+        return tuple(_tensor(problem, part, device) for part in tensors_of(problem, *problem.sizes))
     except RuntimeError as error:
         raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
 
@@ -198,42 +186,22 @@ class _Linear(torch.nn.Module):
         return torch.mm(a, self.b) if self.bias is None else torch.addmm(self.bias, a, self.b)
 
 
-def _operands(problem: Problem, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    letter_a, letter_b = letters(problem.layout)
-    type_a, type_b = operand_dtypes(problem.dtype)
-    a = _matrix(problem, problem.m, problem.k, letter_a, type_a, device)
-    b = _matrix(problem, problem.k, problem.n, letter_b, type_b, device)
-    return a, b
-
-
-def _scales_and_bias(problem: Problem, device: str) -> Iterator[torch.Tensor]:
-    scaling = Scaling.of(problem.variant)
-    rows, columns = (problem.m, problem.n) if scaling.per == "row" else (1, 1)
-    for shape in ((rows, 1), (1, columns)):
-        yield torch.rand(shape, device=device) + 0.5
-    if scaling.bias:
-        yield torch.randn(problem.n, dtype=TORCH_DTYPES[scaling.result], device=device)
-
-
-def _bias(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
-    """The third input: one row for ``addmm``, as ``nn.Linear`` has it; as large as the result for ``baddbmm``."""
-    shapes = {"addmm": (problem.n,), "baddbmm": (problem.b, problem.m, problem.n)}
-    shape = shapes.get(problem.op)
-    return () if shape is None else (torch.randn(shape, dtype=TORCH_DTYPES[problem.dtype], device=device),)
-
-
-def _matrix(problem: Problem, rows: int, columns: int, letter: str, dtype: torch.dtype, device: str) -> torch.Tensor:
-    """A batch of matrices, without the batch dimension for the ops that have none; ``t`` is stored transposed."""
-    lines, length = (rows, columns) if letter == "n" else (columns, rows)
-    batch = (problem.b,) if problem.op in BATCHED else ()
+def _tensor(problem: Problem, part: Part, device: str) -> torch.Tensor:
+    """A tensor of random numbers. Lines of A and B have the problem's pitch; ``t`` is stored transposed."""
+    if part.role == "scale":
+        return torch.rand(part.size, device=device) + 0.5
+    if part.role == "bias":
+        return torch.randn(part.size, dtype=part.dtype, device=device)
+    *batch, rows, columns = part.size
+    lines, length = (rows, columns) if part.letter == "n" else (columns, rows)
     shape = (*batch, lines, _pitch(problem, length))
     if problem.dtype == INT8:
-        stored = torch.randint(-128, 128, shape, dtype=dtype, device=device)
+        stored = torch.randint(-128, 128, shape, dtype=part.dtype, device=device)
     else:
-        drawn = torch.bfloat16 if problem.dtype in FLOAT8 else dtype  # there are no random numbers in float8
-        stored = torch.randn(shape, dtype=drawn, device=device).to(dtype)
+        drawn = torch.bfloat16 if problem.dtype in FLOAT8 else part.dtype  # there are no random numbers in float8
+        stored = torch.randn(shape, dtype=drawn, device=device).to(part.dtype)
     matrix = stored[..., :length]
-    return matrix if letter == "n" else matrix.transpose(-2, -1)
+    return matrix if part.letter == "n" else matrix.transpose(-2, -1)
 
 
 def _pitch(problem: Problem, length: int) -> int:

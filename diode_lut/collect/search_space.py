@@ -14,10 +14,8 @@ from diode_lut.domain.problem import Problem
 from diode_lut.io.files import write_atomically
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config, baseline
-from diode_lut.kernels.flex_attention import Flex
 from diode_lut.kernels.padding import PADDED_OPS, is_copied, pad_multiple, padded
 from diode_lut.kernels.registry import TEMPLATES
-from diode_lut.kernels.triton_gemm import OTHER_COMPILER_OPTIONS, OTHER_GROUPS
 
 PATH = Path(__file__).with_name("default_search_space.json")
 """A map from architectures to lists of configs, written as in tables, one config a line."""
@@ -94,9 +92,8 @@ def _exhaustive(problem: Problem, hardware: Hardware) -> Iterator[Config]:
     known = architecture(hardware.arch)
     for template in TEMPLATES.values():
         if problem.op in template.ops and template.runs_on(known):
-            found = (Config(template.name, tuple(params)) for params in template.search(problem, hardware.sm_count))
-            if isinstance(template, Flex):
-                found = (config for config in found if template.suits(config.params, problem, known))
+            tried = (params for params in template.search(problem, hardware) if template.suits(params, problem, known))
+            found = (Config(template.name, tuple(params)) for params in tried)
             yield from dict.fromkeys(map(_as_on_rocm, found)) if known.triton == "hip" else found
 
 
@@ -119,24 +116,7 @@ def _equivalents(problem: Problem, config: Config) -> Iterator[Config]:
         yield config.with_tiles(tiles._replace(block_k=tiles.block_k * itemsize // _SWEPT_BYTES))
 
 
-def other_groups(problem: Problem, config: Config, sm_count: int) -> list[Config]:
-    """The same config with each ``group_m`` that makes another order of tiles, where the order can matter.
-
-    It cannot where all tiles are computed at once, on ``sm_count`` SMs.
-    """
-    if not config.kernel.tiled:
-        return []
-    tiles = config.tiles
-    rows, columns = -(-problem.m // tiles.block_m), -(-problem.n // tiles.block_n)
-    if rows * columns * problem.b <= sm_count:
-        return []
-    groups = [group for group in OTHER_GROUPS if group < rows]
-    return [config.with_tiles(tiles._replace(group_m=group)) for group in groups]
-
-
-def other_compiler_options(config: Config, arch: str) -> list[Config]:
-    """The same config with other tunables of Triton's compiler, one at a time; none where it has no such tunables."""
-    known = architecture(arch)
-    if not config.kernel.tiled or known.triton != "hip":
-        return []
-    return [Config.make(config.template, {**config.tunables, name: value}) for name, value in OTHER_COMPILER_OPTIONS]
+def variations(problem: Problem, config: Config, hardware: Hardware) -> list[Config]:
+    """What may be faster still than a config that was the fastest in a sweep."""
+    found = config.kernel.variations(config.params, problem, hardware)
+    return [Config(config.template, tuple(params)) for params in found]

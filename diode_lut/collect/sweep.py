@@ -10,7 +10,7 @@ from statistics import median_low
 import torch
 
 from diode_lut.collect import compiled
-from diode_lut.collect.gemm import function_of, make_operands, make_result, matmul_precision
+from diode_lut.collect.gemm import make_operands, make_result, matmul_precision
 from diode_lut.collect.rounds import Bench
 from diode_lut.collect.search_space import candidates, padded_candidates
 from diode_lut.collect.tasks import Outcome, Task
@@ -23,8 +23,8 @@ from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.padded import PaddedKernel, Padding
 from diode_lut.inductor.specialization import Specialization, shares_kernels
 from diode_lut.inductor.standalone import Kernel, Lowering, lowering
+from diode_lut.inductor.tensors import function_of
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.kernels.decompose_k import DECOMPOSE_K
 from diode_lut.kernels.padding import padded
 
 _SLOW_NS = 1_000_000
@@ -149,7 +149,7 @@ def _launch(
     """A launch of the config; or the reason of its failure; or None if it cannot compute this problem."""
     if config == ATEN:
         return aten_launch(problem, operands, out)
-    if config.kernel is DECOMPOSE_K:
+    if config.k_split > 1:
         return partial(_decomposed, config.k_split, *operands)
     kernel = kernels.get(problem, config)
     return kernel.bind(problem, operands, out) if isinstance(kernel, Kernel) else kernel
@@ -164,7 +164,7 @@ def _padded_launch(
     reason = padding.load("copies")
     if reason is not None:
         return reason
-    if config.kernel is DECOMPOSE_K:
+    if config.k_split > 1:
         return lambda: _decomposed(config.k_split, *padding.complete(operands, padding.copies(operands)))
     kernel = kernels.get(problem, config)
     return PaddedKernel(kernel, padding).bind(problem, operands, padding.out) if isinstance(kernel, Kernel) else kernel

@@ -20,8 +20,6 @@ from diode_lut.domain.errors import BROKEN_IMPORT, HardwareError, SettingError, 
 from diode_lut.domain.ops import DOMAINS
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
-from diode_lut.kernels.flex_attention import Flex, Heads
-from diode_lut.kernels.grouped_mm import GroupedMm
 from diode_lut.kernels.padding import pad_multiple
 from diode_lut.table import Entry
 from diode_lut.table.check import launchable
@@ -91,15 +89,11 @@ def _trials(rows: Mapping[int, Entry], arch: str) -> dict[Trial, list[Place]]:
 def _of_config(config: Config, entry: Entry, arch: str) -> Iterator[Trial]:
     """The trials of a row's config, by dtype and layout; attention has the smallest heads that the row covers."""
     kernel = config.kernel
-    if isinstance(kernel, Flex):
-        heads = Heads.least(entry)
-    elif kernel.tiled or isinstance(kernel, GroupedMm):
-        heads = None
-    else:
+    if not kernel.stand_in:
         return
     for dtype, layout in _kinds(entry, kernel.ops):
         align = 16 if config.pad % pad_multiple(dtype) == 0 else entry.align or 16
-        yield Trial(arch, config, dtype, layout, align, heads)
+        yield Trial(arch, config, dtype, layout, align, kernel.heads(entry))
 
 
 def _kinds(entry: Entry, ops: Sequence[str]) -> list[tuple[str, str]]:

@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 from diode_lut.domain.ops import letters
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
-from diode_lut.kernels.flex_attention import Heads
-from diode_lut.kernels.grouped_mm import GroupedMm
-from diode_lut.kernels.triton_gemm import ROCM
+from diode_lut.kernels.template import Heads
 
 _POINTERS = {
     "float16": ("*fp16",) * 3,
@@ -74,45 +72,42 @@ _Source = tuple[Any, dict[str, str], dict[str, Any]]
 
 
 def _gemm(trial: Trial) -> _Source:
-    from diode_lut.compilation.kernels import gemm, persistent_tma_gemm
+    from diode_lut.compilation import kernels
 
-    own = trial.config.kernel
-    tiles = own.tiles(trial.config.params) if isinstance(own, GroupedMm) else trial.config.tiles
     letter_a, letter_b = letters(trial.layout)
     constants = {
         **dict.fromkeys("MNK", _SIZES[trial.align]),
         "A_ROW_MAJOR": letter_a == "n",
         "B_ROW_MAJOR": letter_b == "n",
-        "BLOCK_M": tiles.block_m,
-        "BLOCK_N": tiles.block_n,
-        "BLOCK_K": tiles.block_k,
-        "GROUP_M": tiles.group_m,
+        **_blocks(trial),
     }
-    kernel = persistent_tma_gemm if trial.config.kernel.tma else gemm
+    kernel = getattr(kernels, trial.config.kernel.stand_in)
     return kernel, dict(zip("abc", _POINTERS[trial.dtype], strict=True)), constants
 
 
 def _attention(trial: Trial, heads: Heads) -> _Source:
-    from diode_lut.compilation.attention import backward, forward
+    from diode_lut.compilation import attention
 
-    blocks = {name.upper(): value for name, value in trial.config.tunables.items() if name.startswith("block_")}
-    if trial.config.template == "triton_flex_decoding":
-        blocks["BLOCK_M"] = heads.rows
     gap = _GAPS[trial.align]
-    constants = {"K": heads.k, "V": heads.v, "STRIDE_K": heads.k + gap, "STRIDE_V": heads.v + gap, **blocks}
-    of_op = trial.config.kernel.ops == ("flex_attention_backward",)
-    rows = ("q", "k", "v", "do", "dq", "dk", "dv") if of_op else ("q", "k", "v", "out")
-    numbers = {"sums": "*fp32", "delta": "*fp32"} if of_op else {}
+    constants = {"K": heads.k, "V": heads.v, "STRIDE_K": heads.k + gap, "STRIDE_V": heads.v + gap, **_blocks(trial)}
+    kernel = getattr(attention, trial.config.kernel.stand_in)
+    gradients = kernel is attention.backward
+    rows = ("q", "k", "v", "do", "dq", "dk", "dv") if gradients else ("q", "k", "v", "out")
+    numbers = {"sums": "*fp32", "delta": "*fp32"} if gradients else {}
     pointers = {**dict.fromkeys(rows, _POINTERS[trial.dtype][0]), **numbers, "steps": "*i32", "jumps": "*i32"}
-    return backward if of_op else forward, pointers, constants
+    return kernel, pointers, constants
+
+
+def _blocks(trial: Trial) -> dict[str, int]:
+    return trial.config.kernel.blocks(trial.config.params, trial.heads)
 
 
 def _options(trial: Trial) -> dict[str, int]:
     """Warps, stages, and the tunables that Triton takes as options of its compiler; 0 leaves these to Triton."""
-    values = trial.config.kernel.values(trial.config.params)
-    known = architecture(trial.arch)
-    more = {each.name: values[each.name] for each in ROCM if each.is_known_to(known) and values.get(each.name)}
-    return {"num_warps": values["num_warps"], "num_stages": values["num_stages"], **more}
+    kernel, known = trial.config.kernel, architecture(trial.arch)
+    values = kernel.values(trial.config.params)
+    options = (each.name for each in kernel.parameters if each.option and each.is_known_to(known))
+    return {name: values[name] for name in options if values.get(name)}
 
 
 def _target(name: str) -> object:

@@ -31,10 +31,7 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.domain.spelling import dtype_of
 from diode_lut.kernels.config import Config
-from diode_lut.kernels.registry import pointer_gemm
-from diode_lut.kernels.triton_gemm import TRITON_MM
-
-_TUNABLES = TRITON_MM.names
+from diode_lut.kernels.registry import POINTER_TUNABLES, pointer_gemm
 
 
 def open_torch_diode(
@@ -153,11 +150,12 @@ class _SolutionParser:
         return "tf32" if tf32 else problem.dtype, timing
 
     def _config(self, op: str, fields: dict[str, Any]) -> Config:
-        values = tuple(map(fields.get, _TUNABLES))
+        values = tuple(map(fields.get, POINTER_TUNABLES))
         try:
             return self._configs[op, values]
         except (KeyError, TypeError):  # new, or not hashable
-            config = Config.from_json({"template": pointer_gemm(op), **dict(zip(_TUNABLES, values, strict=True))})
+            tunables = dict(zip(POINTER_TUNABLES, values, strict=True))
+            config = Config.from_json({"template": pointer_gemm(op), **tunables})
             return self._configs.setdefault((op, values), config)
 
 

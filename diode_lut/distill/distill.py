@@ -19,7 +19,7 @@ from diode_lut.domain.ops import NO_EPILOGUE
 from diode_lut.domain.version import __version__
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.kernels.triton_gemm import GROUP_M
+from diode_lut.kernels.tiles import GROUP_M
 from diode_lut.model.candidates import families
 from diode_lut.model.ranking import Model
 from diode_lut.model.training_set import MIN_PROBLEMS, TEST, TRAIN, Split, family_name, kinds_of

@@ -18,7 +18,7 @@ from diode_lut.dataset.pack import combined
 from diode_lut.domain.ops import BATCHED
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.kernels.triton_gemm import GROUP_M
+from diode_lut.kernels.tiles import GROUP_M
 
 MAX_CANDIDATES = 80
 """Maximum number of candidates for problems with a batch, and for those without one."""

@@ -21,8 +21,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.evaluate.evaluation import Baseline
 from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.kernels.config import Config
-from diode_lut.kernels.registry import pointer_gemm
-from diode_lut.kernels.triton_gemm import TRITON_MM
+from diode_lut.kernels.registry import POINTER_TUNABLES, pointer_gemm
 
 _MAX_BYTES = 64 << 20
 _MAX_VALUES = 5_000_000
@@ -80,4 +79,4 @@ def _sizes(row: dict[str, Any]) -> _Sizes:
 
 
 def _config(op: str, row: dict[str, Any]) -> Config:
-    return Config.from_json({"template": pointer_gemm(op), **{name: row.get(name) for name in TRITON_MM.names}})
+    return Config.from_json({"template": pointer_gemm(op), **{name: row.get(name) for name in POINTER_TUNABLES}})

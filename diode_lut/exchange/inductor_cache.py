@@ -24,20 +24,16 @@ from diode_lut.domain.operands import Operand, problem_of
 from diode_lut.domain.ops import MATMULS
 from diode_lut.domain.problem import Problem
 from diode_lut.exchange.content import Facts, Skipped, Timings, counting, known_hardware, literal, read_json
-from diode_lut.inductor.names import KWARGS, TEMPLATE_OF_UID, UIDS
+from diode_lut.inductor.names import KWARGS, TEMPLATE_OF_UID, TEMPLATES_OF_CHOICES, UIDS
 from diode_lut.io.files import read_at_most
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.kernels.cpp_gemm import CPP_GEMM
-from diode_lut.kernels.decompose_k import DECOMPOSE_K
 
 _KERNEL_BYTES = 4 << 20
 _BENCHMARKER = "Inductor's cache"
 _OPERANDS = re.compile(r"(\[.*\])(:benchmark_policy=\w+)?")
 _TRITON = re.compile(r"triton_(\w+)-(\w{1,200})")
-_CPP = "CppMicroGemm"
 _PACKED, _MKL_LINEAR = "packed_linear", "_mkl_linear"
 """A linear layer with a frozen weight, and the library's kernel for it."""
-_SPLIT = re.compile(r"decompose_k_mm_(\d+)_split\b")
 _ARGUMENT = re.compile(r"'?\b(\w+)'?[:=] ?(\d+)")
 """An argument of a template or of Triton's compiler: ``'BLOCK_M': 64`` or ``num_warps=4`` in the head of a kernel."""
 
@@ -116,14 +112,14 @@ class _Reader:
     def _config(self, op: str, choice: str) -> Config:
         if triton := _TRITON.fullmatch(choice):
             return self._triton(op, *triton.groups())
-        if split := _SPLIT.match(choice):
-            return Config.from_json({"template": DECOMPOSE_K.name, "k_split": int(split[1])})
-        if choice.startswith(_CPP):
-            return Config(CPP_GEMM.name)
+        for template, beginning in TEMPLATES_OF_CHOICES.items():
+            if found := beginning.match(choice):
+                tunables = {tunable: int(value) for tunable, value in found.groupdict().items()}
+                return Config.from_json({"template": template, **tunables})
         name = choice.partition("-")[0]
         if op == _PACKED and name == _MKL_LINEAR:
             return ATEN
-        if f"aten::{name}" in UIDS["aten"].get(op, ()):
+        if f"aten::{name}" in UIDS[ATEN.template].get(op, ()):
             return ATEN
         raise ProblemError(f"kernel {name}")
 

@@ -18,7 +18,8 @@ from diode_lut.domain.ops import BATCHED
 from diode_lut.domain.problem import Problem
 from diode_lut.exchange.content import Facts, Skipped, Timings, counting, known_hardware, literal, read_json
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.kernels.triton_gemm import GROUP_M, TRITON_MM
+from diode_lut.kernels.registry import POINTER_TUNABLES, pointer_gemm
+from diode_lut.kernels.tiles import GROUP_M
 
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
@@ -36,7 +37,7 @@ def _records(entry: Any, facts: Facts, skipped: Skipped) -> Iterator[Record]:
     for sizes, rows in gemms.items():
         with counting(skipped, len(rows)):
             problem = _problem(entry.get("kernel_type", facts.op), sizes, facts)
-            yield Record(problem, tuple(_timings(rows, skipped)))
+            yield Record(problem, tuple(_timings(problem.op, rows, skipped)))
 
 
 def _problem(op: str | None, sizes: str, facts: Facts) -> Problem:
@@ -48,22 +49,22 @@ def _problem(op: str | None, sizes: str, facts: Facts) -> Problem:
     return Problem.of(op, m, n, k, dtype=str(facts.dtype), layout=facts.layout or "nn")
 
 
-def _timings(rows: list[Any], skipped: Skipped) -> Iterator[Timing]:
+def _timings(op: str, rows: list[Any], skipped: Skipped) -> Iterator[Timing]:
     """The best time of each config: the log does not distinguish all of Inductor's choices."""
     best: dict[Config, float] = {}
     for row in rows:
         with counting(skipped):
-            config = _config(row)
+            config = _config(op, row)
             best[config] = min(best.get(config, row["time"]), row["time"])
     yield from (Timing.of_milliseconds(config, milliseconds) for config, milliseconds in best.items())
 
 
-def _config(row: Any) -> Config:
+def _config(op: str, row: Any) -> Config:
     kind = row.get("type") if isinstance(row, dict) else None
     if kind == "cublas":
         return ATEN
     if kind != "triton":
         raise ProblemError("kernels that the log does not describe")
     values = {name.lower(): value for name, value in row.items()}
-    fields = {name: values.get(name) for name in TRITON_MM.names}
-    return Config.from_json({**fields, "template": TRITON_MM.name, "group_m": GROUP_M})
+    fields = {name: values.get(name) for name in POINTER_TUNABLES}
+    return Config.from_json({**fields, "template": pointer_gemm(op), "group_m": GROUP_M})

@@ -33,12 +33,10 @@ from diode_lut.exchange.content import (
     read_json,
 )
 from diode_lut.kernels.config import Config
-from diode_lut.kernels.registry import pointer_gemm
-from diode_lut.kernels.triton_gemm import TRITON_MM
+from diode_lut.kernels.registry import POINTER_TUNABLES, pointer_gemm
 from diode_lut.table import Table
 
 _VERSION = {"version": 1}
-_TUNABLES = TRITON_MM.names
 _WHAT = "torch-diode's table, an object with 'hardware'"
 
 
@@ -100,7 +98,7 @@ def _solutions(path: Path, facts: Facts) -> Iterator[tuple[str, str, str, list[A
 
 
 def _config(op: str, row: dict[str, Any]) -> Config:
-    fields = {name: row.get(name) for name in _TUNABLES}
+    fields = {name: row.get(name) for name in POINTER_TUNABLES}
     return Config.from_json({"template": pointer_gemm(op), **fields})
 
 

@@ -15,8 +15,6 @@ from diode_lut.domain.problem import Problem
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import is_off
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.kernels.decompose_k import DECOMPOSE_K
-from diode_lut.kernels.grouped_mm import TRITON_GROUPED_MM
 from diode_lut.kernels.padding import PADDED_OPS, needed_pad, pad_multiple
 from diode_lut.runtime.snapshot import skip
 from diode_lut.selection.selector import Decision
@@ -94,9 +92,7 @@ def is_big_enough(device: torch.device, decision: Decision, config: Config) -> b
 
     With the policy ``verify`` Inductor measures it itself.
     """
-    kernel = config.kernel
-    templates = kernel.tiled or kernel is DECOMPOSE_K or kernel is TRITON_GROUPED_MM
-    if not templates or decision.is_measured(config):
+    if not config.kernel.many_sms or decision.is_measured(config):
         return True
     return snapshot().settings.policy == "verify" or is_big_gpu(device)
 

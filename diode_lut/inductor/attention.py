@@ -29,7 +29,6 @@ from diode_lut.inductor.problems import dtype_of
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import DEFAULT, Config
-from diode_lut.kernels.flex_attention import Flex, Heads
 from diode_lut.runtime.snapshot import skip
 from diode_lut.selection.selector import Decision
 
@@ -127,8 +126,7 @@ def _inductors(config: Config, asked: Attention, own: Any) -> Any:
     if config == DEFAULT and asked.problem.op == "flex_decoding":
         made.block_n = min(made.block_n, asked.sparse_kv)  # as Inductor has it
     _require_divisors(made, asked)
-    if isinstance(config.kernel, Flex):
-        _require_room(config, config.kernel, asked)
+    _require_room(config, asked)
     return made
 
 
@@ -142,16 +140,14 @@ def _require_divisors(made: Any, asked: Attention) -> None:
             raise CannotRun(f"a block of {block} {what} does not divide the mask's, of {sparse}")
 
 
-def _require_room(config: Config, kernel: Flex, asked: Attention) -> None:
+def _require_room(config: Config, asked: Attention) -> None:
     """CannotRun if the kernel takes more than the device has, or its blocks do not go together."""
     device = architecture(detect_hardware(asked.device).arch)
-    if not kernel.runs_on(device):
+    if not config.kernel.runs_on(device):
         raise CannotRun(f"there is no {config.template} for {device.name}")
     properties = torch.cuda.get_device_properties(asked.device)
     memory = getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block
-    problem = asked.problem
-    heads = Heads.of_problem(problem)
-    for complaint in kernel.faults(config.params, heads, ITEMSIZES[problem.dtype], device, memory):
+    for complaint in config.kernel.faults_on(asked.problem, config.params, device, memory):
         raise CannotRun(complaint.reason)
 
 

@@ -45,8 +45,7 @@ from diode_lut.inductor.versions import (
 )
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import Config
-from diode_lut.kernels.decompose_k import DECOMPOSE_K
-from diode_lut.kernels.triton_gemm import BLOCKS_K_OF_BYTES, accumulator_registers, registers
+from diode_lut.kernels.tiles import BLOCKS_K_OF_BYTES, accumulator_registers, registers
 
 _MAX_GRID_Y = 65535
 """The limit of CUDA and of ROCm on the second dimension of a launch."""
@@ -66,10 +65,10 @@ def build_choice(
 
     A Triton kernel writes its result in ``layout``, by default without gaps. ``variant`` is that of the problem.
     """
-    if op not in UIDS[config.template] or not (config.kernel.tiled or config.kernel is DECOMPOSE_K):
+    if op not in UIDS[config.template] or not (config.kernel.tiled or config.k_split > 1):
         raise CannotRun(f"{config.template} is not for {op} on this device")
     _require_triton(inputs, op)
-    if config.kernel is DECOMPOSE_K:
+    if config.k_split > 1:
         return _decompose_k(config, inputs)
     if op in INTEGER:
         _require_blocks_of_bytes(config)

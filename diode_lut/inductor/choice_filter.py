@@ -24,6 +24,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import MARK, CannotRun, answer, in_force
 from diode_lut.inductor.choices import MKL_LINEAR, aten_of, config_of, problem_of_aten
 from diode_lut.inductor.grouped import answer_grouped
+from diode_lut.inductor.names import TEMPLATE_OF_CLASS
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import leave
 from diode_lut.kernels.config import ATEN, Config
@@ -57,7 +58,7 @@ def _from_table(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
 
     def build(config: Config) -> ChoiceCaller:
         offered = next((choice for choice in choices if config_of(choice) == config), None)
-        if offered is None and config.template == "cpp_gemm":
+        if offered is None and config.template in TEMPLATE_OF_CLASS.values():
             offered = _build_cpp_choice(aten, problem)
         if offered is None:
             raise CannotRun("Inductor does not offer it here")

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch._inductor.codegen.cpp_bmm_template import CppBmmTemplate
-from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
 from torch._inductor.ir import ChoiceCaller, FixedLayout, ReinterpretView
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.lowering import permute
@@ -19,7 +17,7 @@ from torch._inductor.select_algorithm import ExternKernelCaller, realize_inputs
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import CannotRun
-from diode_lut.inductor.names import KWARGS, TEMPLATE_OF_UID, UIDS
+from diode_lut.inductor.names import KWARGS, TEMPLATE_OF_CLASS, TEMPLATE_OF_UID, UIDS
 from diode_lut.inductor.problems import axes, problem_of
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.selection.samples import Axis
@@ -27,7 +25,7 @@ from diode_lut.selection.samples import Axis
 MKL_LINEAR, ONEDNN_LINEAR = "_mkl_linear", "_linear_pointwise"
 """Inductor's names of the library calls for a matmul with a frozen weight."""
 
-_OP_OF_UID = {uid: op for op, uids in UIDS["aten"].items() for uid in uids}
+_OP_OF_UID = {uid: op for op, uids in UIDS[ATEN.template].items() for uid in uids}
 
 
 def config_of(choice: ChoiceCaller) -> Config | None:
@@ -41,8 +39,9 @@ def config_of(choice: ChoiceCaller) -> Config | None:
         return _from_params(ktc.template.uid, ktc.params.to_kwargs())
     # The C++ choices come inside a wrapper that passes attributes on, so their own class cannot be asked for. The
     # subclasses of their template are other ops (grouped, quantised).
-    if type(getattr(choice, "template", None)) in (CppGemmTemplate, CppBmmTemplate):
-        return Config("cpp_gemm")
+    template = TEMPLATE_OF_CLASS.get(type(getattr(choice, "template", None)).__name__)
+    if template is not None:
+        return Config(template)
     return ATEN if is_packed_linear(choice) else None
 
 
@@ -117,7 +116,7 @@ def library_choice(templates: Sequence[Any], op: str, ask: Callable[[list[Any]],
 
     Of addmm's two choices it is the one that keeps the bias a vector, for cuBLASLt's bias epilogue.
     """
-    library = offered(templates, "aten", op)
+    library = offered(templates, ATEN.template, op)
     choices = ask(library) if library else []
     if not choices:
         raise CannotRun("Inductor does not offer the library here")

@@ -21,7 +21,7 @@ from torch._inductor.virtualized import V
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.domain.operands import Operand, problem_of
-from diode_lut.domain.ops import GROUPED, ITEMSIZES, letters
+from diode_lut.domain.ops import GROUPED, letters
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import CannotRun, answer
 from diode_lut.inductor.build_choice import require_templates, shared_memory_of
@@ -32,7 +32,6 @@ from diode_lut.inductor.problems import dtype_of, is_plain, stays_aligned
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.kernels.grouped_mm import GroupedMm
 
 _OP = torch.ops.aten._grouped_mm.default
 
@@ -72,10 +71,10 @@ def build_grouped(config: Config, asked: Grouped, choices: list[ChoiceCaller]) -
         if library is None:
             raise CannotRun("Inductor does not offer the library here")
         return library
-    if not isinstance(config.kernel, GroupedMm):
+    if asked.problem.op not in config.kernel.ops:
         raise CannotRun(f"{config.template} is not for {asked.problem.op}")
     _require_kernel(asked)
-    _require_room(config, config.kernel, asked)
+    _require_room(config, asked)
     return _triton(config, asked)
 
 
@@ -129,13 +128,12 @@ def _apart(node: Any) -> bool:
     return bool(numbers[0][0] == 1)
 
 
-def _require_room(config: Config, kernel: GroupedMm, asked: Grouped) -> None:
+def _require_room(config: Config, asked: Grouped) -> None:
     """CannotRun if there is no such kernel for the device, or the device has too little for it."""
     device = architecture(detect_hardware(asked.device).arch)
-    if not kernel.runs_on(device):
+    if not config.kernel.runs_on(device):
         raise CannotRun(f"there is no {config.template} for {device.name}")
-    itemsize, memory = ITEMSIZES[asked.problem.dtype], shared_memory_of(asked.device)
-    for complaint in kernel.faults(config.params, itemsize, device, memory):
+    for complaint in config.kernel.faults_on(asked.problem, config.params, device, shared_memory_of(asked.device)):
         raise CannotRun(complaint.reason)
 
 

@@ -15,7 +15,7 @@ from torch._inductor.utils import use_aten_gemm_kernels
 from torch._inductor.virtualized import V
 
 from diode_lut.domain.errors import MissError
-from diode_lut.domain.ops import DOMAINS, NO_EPILOGUE, NO_VARIANT
+from diode_lut.domain.ops import DOMAINS, NO_EPILOGUE, NO_VARIANT, SCALED
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import CannotRun, answer, autotuning, in_force
 from diode_lut.inductor.build_choice import build_choice
@@ -32,9 +32,13 @@ from diode_lut.inductor.switch import OFF, cache_identity, follow, is_off, leave
 from diode_lut.inductor.unfused import NOTHING
 from diode_lut.inductor.versions import require_same_parameters, uuid_of
 from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.registry import pointer_gemm
 from diode_lut.selection.selector import Decision
 
 Choices = list[ChoiceCaller]
+
+_SCALED_UID, *_ = UIDS[pointer_gemm(SCALED[0])][SCALED[0]]
+"""Inductor's plain template for scaled_mm."""
 
 
 class DiodeChoices(InductorChoices):
@@ -172,7 +176,7 @@ class _Question:
 
         Scales of blocks may have the shapes of others, but this template is not offered for them.
         """
-        return self.options.get(UIDS["triton_mm"]["scaled_mm"][0], {}).get("USE_FAST_ACCUM")
+        return self.options.get(_SCALED_UID, {}).get("USE_FAST_ACCUM")
 
     def _in_branches(self, decision: Decision) -> Branches | None:
         """A kernel for each part of a dynamic size's range; None where one kernel is as good, or all there can be."""
@@ -220,8 +224,8 @@ class _Question:
         It is decided when aten is offered, or, where aten is not among the backends, when Triton is.
         """
         return bool(
-            offered(self.templates, "aten", self.op)
-            or (not use_aten_gemm_kernels() and offered(self.templates, "triton_mm", self.op))
+            offered(self.templates, ATEN.template, self.op)
+            or (not use_aten_gemm_kernels() and offered(self.templates, pointer_gemm(self.op), self.op))
         )
 
     def _answered_before(self) -> bool:

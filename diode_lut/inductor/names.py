@@ -6,6 +6,8 @@ all supported releases for everything named here.
 
 from __future__ import annotations
 
+import re
+
 from diode_lut.domain.errors import let_pass
 from diode_lut.kernels.registry import TEMPLATES
 
@@ -59,7 +61,7 @@ UIDS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """The uids of a template for each op that it can compute; the first is the usual one.
 
-``cpp_gemm`` has none: Inductor adds its C++ choices outside the choices handler, so they are known by their class.
+``cpp_gemm`` has none: Inductor adds its C++ choices outside the choices handler, so they are in TEMPLATE_OF_CLASS.
 Neither has attention, where the handler is asked for configs, nor a grouped matmul, where it is asked for nothing.
 """
 
@@ -67,6 +69,18 @@ TEMPLATE_OF_UID: dict[str, str] = {
     uid: template for template, uids_of_op in UIDS.items() for uids in uids_of_op.values() for uid in uids
 }
 """Our name of the template behind a uid."""
+
+TEMPLATE_OF_CLASS = {"CppGemmTemplate": "cpp_gemm", "CppBmmTemplate": "cpp_gemm"}
+"""Our name of the template behind a choice that has no uid, by Inductor's class."""
+
+TEMPLATES_OF_CHOICES = {
+    "decompose_k": re.compile(r"decompose_k_mm_(?P<k_split>\d+)_split\b"),
+    "cpp_gemm": re.compile("CppMicroGemm"),
+}
+"""How the names of choices begin in Inductor's cache, by template, with tunables as groups.
+
+Triton's choices say there where their sources are.
+"""
 
 _REASONS = {
     "out of resource: shared memory": "shared_memory",

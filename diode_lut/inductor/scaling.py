@@ -10,7 +10,7 @@ from torch._inductor.virtualized import V
 from diode_lut.domain.variants import Scaling
 from diode_lut.inductor.answer import CannotRun
 from diode_lut.kernels.config import Config
-from diode_lut.kernels.triton_gemm import is_precise
+from diode_lut.kernels.tiles import is_precise
 
 _RECIPES = {"tensor": 0, "row": 1}
 """PyTorch's numbers for what has a scale: ``torch.nn.functional.ScalingType``."""

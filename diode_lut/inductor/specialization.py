@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import torch
-
-from diode_lut.domain.ops import BATCHED, ITEMSIZES, NO_VARIANT, SCALED
+from diode_lut.domain.ops import ITEMSIZES, NO_VARIANT
 from diode_lut.domain.problem import Problem, contiguous_align
-from diode_lut.domain.variants import Scaling
-from diode_lut.inductor.problems import TORCH_DTYPES, operand_dtypes
 from diode_lut.kernels.config import Config
 
 MAX_BATCH = 65535
@@ -59,33 +54,3 @@ def shares_kernels(problem: Problem) -> bool:
     b, m, n, k = problem.sizes
     packed = problem.align == contiguous_align(problem.dtype, problem.layout, m, n, k, b)
     return packed and b <= MAX_BATCH and b * max(m * k, k * n, m * n) <= _MAX_ELEMENTS
-
-
-class Shape(NamedTuple):
-    """Type, size and stride of a tensor."""
-
-    dtype: torch.dtype
-    size: Sequence[Any]
-    stride: Sequence[Any]
-
-
-def packed(specialization: Specialization, b: Any, m: Any, n: Any, k: Any) -> list[Shape]:
-    """The shapes of what ``make_operands`` makes: the bias, if the op has one, A and B; of scaled_mm also of scales."""
-    batched, letters = specialization.op in BATCHED, specialization.layout
-    type_a, type_b = operand_dtypes(specialization.dtype)
-
-    def matrix(dtype: torch.dtype, rows: Any, columns: Any, letter: str) -> Shape:
-        stride = (columns, 1) if letter == "n" else (1, rows)
-        if batched:
-            return Shape(dtype, (b, rows, columns), (rows * columns, *stride))
-        return Shape(dtype, (rows, columns), stride)
-
-    operands = [matrix(type_a, m, k, letters[0]), matrix(type_b, k, n, letters[1])]
-    if specialization.op in SCALED:
-        scaling = Scaling.of(specialization.variant)
-        rows, columns = (m, n) if scaling.per == "row" else (1, 1)
-        scales = [matrix(torch.float32, rows, 1, "n"), matrix(torch.float32, 1, columns, "n")]
-        bias = [Shape(TORCH_DTYPES[scaling.result], (n,), (1,))] if scaling.bias else []
-        return [*operands, *scales, *bias]
-    of_bias = {"addmm": [Shape(type_a, (n,), (1,))], "baddbmm": [matrix(type_a, m, n, "n")]}
-    return [*of_bias.get(specialization.op, []), *operands]

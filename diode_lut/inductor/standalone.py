@@ -28,13 +28,12 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from diode_lut.domain.errors import let_pass
-from diode_lut.domain.ops import BATCHED, NO_VARIANT
+from diode_lut.domain.ops import BATCHED
 from diode_lut.domain.problem import Problem
-from diode_lut.domain.variants import Scaling
 from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.names import failure_reason
-from diode_lut.inductor.problems import TORCH_DTYPES
-from diode_lut.inductor.specialization import MAX_BATCH, Shape, Specialization, packed
+from diode_lut.inductor.specialization import MAX_BATCH, Specialization
+from diode_lut.inductor.tensors import Kind, inputs_of, tensors_of
 from diode_lut.kernels.config import Config
 from diode_lut.settings import config as settings
 
@@ -42,6 +41,9 @@ log = logging.getLogger(__name__)
 
 COMPILE_LIMIT_S = 120.0
 """Maximum time for compiling a kernel, in seconds."""
+
+_Shape = tuple[torch.dtype, Sequence[Any], Sequence[Any]]
+"""Type, sizes and strides of a tensor."""
 
 _HINTS = (7, 1009, 101, 13)
 """The hints of B, M, N and K, in steps, while a kernel is made; distinct, to find them among its arguments."""
@@ -191,10 +193,10 @@ class Lowering:
         self, problem: Problem, config: Config, operands: Sequence[torch.Tensor]
     ) -> Kernel | Subgraph | None:
         """What runs ``config`` on tensors like ``operands``: the bias, if any, A and B. None if nothing can."""
-        shapes = [Shape(each.dtype, tuple(each.shape), each.stride()) for each in operands]
+        shapes = [(each.dtype, tuple(each.shape), each.stride()) for each in operands]
         key = (problem, *shapes)
         if key not in self._inputs:
-            self._inputs[key] = self._make_inputs(problem.variant, shapes)
+            self._inputs[key] = self._make_inputs(problem, shapes)
         caller = _caller(config, self._inputs[key], problem.op, problem.variant)
         if isinstance(caller, TritonTemplateCaller):
             return Kernel(caller)
@@ -205,21 +207,16 @@ class Lowering:
         if specialization not in self._inputs:
             sizes = [step * symbol for step, symbol in zip(specialization.steps, self._symbols, strict=True)]
             sizes[-1] = specialization.one_step or sizes[-1]
-            self._inputs[specialization] = self._make_inputs(specialization.variant, packed(specialization, *sizes))
+            packed = [(part.dtype, part.size, part.stride) for part in tensors_of(specialization, *sizes)]
+            self._inputs[specialization] = self._make_inputs(specialization, packed)
         caller = _caller(config, self._inputs[specialization], specialization.op, specialization.variant)
         if not isinstance(caller, TritonTemplateCaller):
             return None
         arguments = [_HINTS.index(value) for value in list(caller.bmreq.extra_args)[:-3] if value in _HINTS]
         return Kernel(caller, tuple(arguments), specialization.steps)
 
-    def _make_inputs(self, variant: str, shapes: Sequence[Shape]) -> MMKernelInputs:
-        nodes = [self._node(*shape) for shape in shapes]
-        if variant != NO_VARIANT:
-            result = TORCH_DTYPES[Scaling.of(variant).result]
-            return MMKernelInputs(nodes, mat1_idx=0, mat2_idx=1, out_dtype=result)
-        if shapes[0].dtype == torch.int8:
-            return MMKernelInputs(nodes, out_dtype=torch.int32)
-        return MMKernelInputs(nodes, scalars={"alpha": 1, "beta": 1} if len(nodes) == 3 else None)
+    def _make_inputs(self, kind: Kind, shapes: Sequence[_Shape]) -> MMKernelInputs:
+        return inputs_of(kind, [self._node(*shape) for shape in shapes])
 
     def _node(self, dtype: torch.dtype, size: Sequence[Any], stride: Sequence[Any]) -> Any:
         name = f"arg{len(self._graph.graph_inputs)}"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from diode_lut.domain.errors import ProblemError
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.template import PAD, Parameter, Template
-from diode_lut.kernels.triton_gemm import Tiles
+from diode_lut.kernels.tiles import Tiles
 
 
 class Config(NamedTuple):

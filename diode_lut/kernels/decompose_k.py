@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.template import Complaint, Covered, Parameter, Params, Template
 
-LONG_K = 8
+_LONG_K = 8
 """Where K is this many times M and N, tiles of the result are too few to fill the device, and cutting K can pay."""
 
 _LEAST_PART = 128
@@ -23,6 +24,8 @@ _SPLITS = (2, 4, 8, 16, 32, 64, 128)
 class DecomposeK(Template):
     """``k_split`` counts the parts."""
 
+    many_sms = True
+
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
         """That no K of the row can be cut into equal parts."""
         yield from super().complaints(params, covered, architecture)
@@ -33,10 +36,14 @@ class DecomposeK(Template):
             text = str(low) if low == high else f"{low} to {high}"
             yield Complaint(f"{split} divides no k of the row ({text})", "k_split")
 
-    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+    def can_pay(self, problem: Problem) -> bool:
+        """Where K is long."""
+        return problem.k >= _LONG_K * max(problem.m, problem.n)
+
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Splits into equal parts that are not short, where K is long."""
-        del sm_count
-        if problem.k >= LONG_K * max(problem.m, problem.n):
+        del hardware
+        if self.can_pay(problem):
             yield from ((s,) for s in _SPLITS if problem.k % s == 0 and problem.k // s >= _LEAST_PART)
 
     def least_sizes(self, params: Params) -> tuple[int, int, int]:

@@ -9,21 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
 
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import ATTENTION, ITEMSIZES, least_itemsize
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import Architecture
-from diode_lut.kernels.template import Complaint, Covered, Parameter, Params, Template
+from diode_lut.kernels.template import Complaint, Covered, Heads, Parameter, Params, Template
 
 BLOCKS = (16, 32, 64, 128)
 """The kernels read without checks where lengths are multiples of 128: a larger block would read past the end."""
 
-_STAGES = Parameter("num_stages", " s", range(1, 9), "Stages", "Depth of the software pipeline.")
-_WARPS = Parameter("num_warps", " w", (1, 2, 4, 8, 16), "Warps", "Groups of threads in one program.")
-
-_LEAST_BLOCK = 16
-"""Blocks have at least this many elements along each dimension."""
+_STAGES = Parameter("num_stages", " s", range(1, 9), "Stages", "Depth of the software pipeline.", option=True)
+_WARPS = Parameter("num_warps", " w", (1, 2, 4, 8, 16), "Warps", "Groups of threads in one program.", option=True)
 
 _SPILLED = 2
 """Accumulators of this many times a thread's registers spill with every step."""
@@ -36,33 +33,6 @@ _SINGLE = 4
 
 _BARRIERS = 128
 """Bytes of shared memory besides the blocks."""
-
-
-class Heads(NamedTuple):
-    """Head dimensions of queries and keys, and of values, as blocks have them: powers of two.
-
-    ``rows`` counts the queries of all heads that share keys, which decoding has in one block.
-    """
-
-    k: int
-    v: int
-    rows: int
-
-    @classmethod
-    def of(cls, k: int, v: int, queries: int) -> Heads:
-        """The blocks for head dimensions, and for this number of queries of all heads that share keys."""
-        return cls(_rounded(k), _rounded(v), _rounded(queries))
-
-    @classmethod
-    def of_problem(cls, problem: Problem) -> Heads:
-        """The blocks for an attention."""
-        return cls.of(problem.k, problem.v, problem.m * problem.g)
-
-    @classmethod
-    def least(cls, covered: Covered) -> Heads:
-        """The blocks for the smallest heads that a row covers."""
-        k, v, m, g = (1 if sizes is None else min(sizes) for sizes in (covered.k, covered.v, covered.m, covered.g))
-        return cls.of(k, v, m * g)
 
 
 @dataclass(frozen=True)
@@ -107,8 +77,18 @@ class Flex(Template):
 
         In a sweep on an H200 that was so for the 863 configs that did not compile, and for none of the 4,592 others.
         """
-        faults = self.faults(params, Heads.of_problem(problem), ITEMSIZES[problem.dtype], architecture)
-        return next(faults, None) is None
+        return next(self.faults_on(problem, params, architecture), None) is None
+
+    def heads(self, covered: Covered) -> Heads:
+        """Those of the smallest heads."""
+        return Heads.least(covered)
+
+    def faults_on(
+        self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
+    ) -> Iterator[Complaint]:
+        """Those for the problem's heads."""
+        heads = Heads.of_problem(problem)
+        return self.faults(params, heads, ITEMSIZES[problem.dtype], architecture, shared_memory)
 
     def registers(self, params: Params, heads: Heads, architecture: Architecture) -> tuple[int, int | None]:
         """Registers of 4 bytes that a thread needs for accumulators, and at how many it is hopeless, None if not known.
@@ -126,6 +106,8 @@ class Flex(Template):
 class Forward(Flex):
     """A program computes ``block_m`` rows of the result, and takes ``block_n`` keys and values a step."""
 
+    stand_in = "forward"
+
     def shared_memory(self, params: Params, heads: Heads, itemsize: int, architecture: Architecture) -> int:
         """The queries, and as many blocks of keys and values as there are stages; later the result."""
         block_m, block_n, stages, _ = params
@@ -137,9 +119,9 @@ class Forward(Flex):
         block_m, *_ = params
         return block_m * heads.v
 
-    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """The two largest blocks of queries that the length fills, and the three of keys."""
-        del sm_count
+        del hardware
         for block_m, block_n in product(_fitting(problem.m)[-2:], _fitting(problem.n)[-3:]):
             for stages, warps in product((1, 2, 3, 4), _warps(block_m * max(block_n, problem.v))):
                 yield block_m, block_n, stages, warps
@@ -148,6 +130,8 @@ class Forward(Flex):
 @dataclass(frozen=True)
 class Backward(Flex):
     """Programs of two kinds: for gradients of keys and values (1), and for those of queries (2)."""
+
+    stand_in = "backward"
 
     def shared_memory(self, params: Params, heads: Heads, itemsize: int, architecture: Architecture) -> int:
         """Of the larger kind: its own rows, a step's rows for each stage, a block of scores, two numbers a query."""
@@ -173,9 +157,9 @@ class Backward(Flex):
         if m2 % n2:
             yield Complaint(f"{m2} is no multiple of block_n2, which is {n2}", "block_m2")
 
-    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Blocks of the second kind mirror those of the first, as in Inductor's own search."""
-        del sm_count
+        del hardware
         for step, rows in product((16, 32, 64), (16, 32, 64, 128)):
             if rows % step == 0 and rows < 2 * max(problem.n, 16) and step < 2 * max(problem.m, 16):
                 for stages, warps in product((1, 2, 3, 4), (4, 8)):
@@ -185,6 +169,13 @@ class Backward(Flex):
 @dataclass(frozen=True)
 class Decoding(Flex):
     """A program computes all queries of a group of heads for a part of the keys, ``block_n`` of them a step."""
+
+    stand_in = "forward"
+
+    def blocks(self, params: Params, heads: Heads | None) -> dict[str, int]:
+        """All queries are in one block."""
+        assert heads is not None
+        return {**super().blocks(params, heads), "BLOCK_M": heads.rows}
 
     def shared_memory(self, params: Params, heads: Heads, itemsize: int, architecture: Architecture) -> int:
         """All queries, and as many blocks of keys and values as there are stages; later the results in float32."""
@@ -197,9 +188,9 @@ class Decoding(Flex):
         del params
         return heads.rows * heads.v
 
-    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """All blocks, stages and warps that are in proportion to each other."""
-        del sm_count
+        del hardware
         for block_n, stages, warps in product(_fitting(problem.n), (1, 2, 3, 4, 5), (1, 2, 4, 8)):
             if warps <= max(2, block_n // 8):
                 yield block_n, stages, warps
@@ -214,11 +205,6 @@ def _loop_memory(tile: tuple[int, int, int], heads: Heads, itemsize: int, archit
     steps = architecture.stages_in_memory(stages) * keys * (heads.k + heads.v)
     scores = rows * keys if itemsize == _SINGLE else 0
     return itemsize * (rows * heads.k + steps + scores) + _BARRIERS
-
-
-def _rounded(size: int) -> int:
-    """The next power of two, at least _LEAST_BLOCK."""
-    return max(_LEAST_BLOCK, 1 << (size - 1).bit_length())
 
 
 def _fitting(length: int) -> list[int]:
@@ -271,9 +257,9 @@ TRITON_FLEX_DECODING = Decoding(
 class Default(Template):
     """What attention is compared with."""
 
-    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """The one there is."""
-        del problem, sm_count
+        del problem, hardware
         yield ()
 
 

@@ -8,23 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import GROUPED, ITEMSIZES, least_itemsize
 from diode_lut.domain.problem import Problem
-from diode_lut.kernels.architecture import Architecture
-from diode_lut.kernels.template import Complaint, Covered, Params, Template
-from diode_lut.kernels.triton_gemm import TILES, Tiles, accumulator_registers, registers
-
-_FIRST = 90
-"""The kernel is for GPUs from sm_90."""
+from diode_lut.kernels.architecture import Architecture, architecture
+from diode_lut.kernels.template import Complaint, Covered, Heads, Params, Template
+from diode_lut.kernels.tiles import TILES, Tiles, accumulator_registers, registers
 
 _BARRIERS = 128
 """Bytes of shared memory besides the tiles, at most."""
 
 _FROM_MEMORY = 64
 """Rows of a block from which the tensor cores of sm_90 read operands from shared memory."""
-
-_SHARED_MEMORY = 232448
-"""Bytes that stages of the search fit in: those of sm_90."""
 
 _FEW, _MANY = 32, 128
 """Rows of a group: up to _FEW, reading B is all that takes time; from _MANY, small tiles only lose."""
@@ -37,11 +32,12 @@ class GroupedMm(Template):
     """A Triton kernel for grouped matmuls."""
 
     tma = True
+    many_sms = True
+    stand_in = "persistent_tma_gemm"
 
     def runs_on(self, architecture: Architecture) -> bool:
-        """From sm_90."""
-        number = architecture.name.removeprefix("sm_")
-        return architecture.triton == "cuda" and number.isdigit() and int(number) >= _FIRST
+        """On NVIDIA's with tensor descriptors."""
+        return architecture.triton == "cuda" and architecture.tma
 
     def tiles(self, params: Params) -> Tiles:
         """The tunables as those of a GEMM; tiles are not in groups for the cache."""
@@ -77,25 +73,31 @@ class GroupedMm(Template):
         if allowed is not None and memory > allowed:
             yield Complaint(f"its blocks need {memory} bytes of shared memory ({architecture.name} has {allowed})")
 
-    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+    def faults_on(
+        self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
+    ) -> Iterator[Complaint]:
+        """Those for the problem's dtype."""
+        return self.faults(params, ITEMSIZES[problem.dtype], architecture, shared_memory)
+
+    def blocks(self, params: Params, heads: Heads | None) -> dict[str, int]:
+        """Tiles are not in groups."""
+        return {**super().blocks(params, heads), "GROUP_M": 1}
+
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Blocks in proportion to the rows of a group, with few stages and with as many as fit."""
-        del sm_count
+        memory = architecture(hardware.arch).shared_memory
         rows = -(-problem.m // problem.b)
         for block_m in _blocks_of(rows):
             for block_n, block_k in _tiles(block_m, rows):
-                for stages in self._depths(block_m, block_n, block_k, problem):
+                for stages in self._depths((block_m, block_n, block_k), problem, memory):
                     yield from ((block_m, block_n, block_k, stages, warps) for warps in _warps(block_m * block_n))
 
-    def _depths(self, block_m: int, block_n: int, block_k: int, problem: Problem) -> list[int]:
-        """Two numbers of stages that fit in memory; deep pipelines where reading B is all that takes time."""
+    def _depths(self, blocks: tuple[int, int, int], problem: Problem, memory: int | None) -> list[int]:
+        """Two numbers of stages that fit in ``memory`` bytes; deep pipelines where reading B is all that takes time."""
         wanted = (3, 4, 6) if problem.m <= _FEW * problem.b else (3, 4)
         itemsize = ITEMSIZES[problem.dtype]
-        fitting = [
-            each
-            for each in wanted
-            if self.shared_memory((block_m, block_n, block_k, each, 4), itemsize) <= _SHARED_MEMORY
-        ]
-        return fitting[-2:]
+        needed = {each: self.shared_memory((*blocks, each, 4), itemsize) for each in wanted}
+        return [each for each in wanted if memory is None or needed[each] <= memory][-2:]
 
 
 def _blocks_of(rows: int) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import GROUPED, MATMULS
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import Architecture
@@ -20,9 +21,9 @@ class Library(Template):
         del architecture
         return True
 
-    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """The one there is."""
-        del problem, sm_count
+        del problem, hardware
         yield ()
 
 

@@ -30,6 +30,10 @@ TEMPLATES: dict[str, Template] = {
 """By the name that tables use, in the fixed order in which equally good configs are chosen."""
 
 
+POINTER_TUNABLES = TRITON_MM.names
+"""The tunables of Inductor's plain Triton templates, which all have the same."""
+
+
 def pointer_gemm(op: str) -> str:
     """The name of Inductor's plain Triton template, which other tools do not name; ProblemError if the op has none."""
     for template in (TRITON_MM, TRITON_BMM):

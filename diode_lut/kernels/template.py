@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import Architecture
 
@@ -20,7 +21,8 @@ class Parameter(NamedTuple):
     ``values`` is a range where every integer in it is allowed, a tuple where only those are. ``title`` and ``meaning``
     are for the schema. A tunable with a ``default`` is optional: a config that has this value does not mention it.
     A default outside ``values`` cannot be written: the kernel's own value is meant. ``architectures`` is how the names
-    of the architectures begin that have the tunable.
+    of the architectures begin that have the tunable. ``option`` says whether Triton's compiler takes it as an
+    option; 0 leaves it to the compiler.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Parameter(NamedTuple):
     meaning: str
     default: int | None = None
     architectures: str = ""
+    option: bool = False
 
     @property
     def allowed(self) -> str:
@@ -87,6 +90,42 @@ class Covered(Protocol):
         """The smallest and the largest head dimension of values."""
 
 
+_LEAST_BLOCK = 16
+"""Blocks have at least this many elements along each dimension."""
+
+
+class Heads(NamedTuple):
+    """Head dimensions of queries and keys, and of values, as blocks have them: powers of two.
+
+    ``rows`` counts the queries of all heads that share keys, which decoding has in one block.
+    """
+
+    k: int
+    v: int
+    rows: int
+
+    @classmethod
+    def of(cls, k: int, v: int, queries: int) -> Heads:
+        """The blocks for head dimensions, and for this number of queries of all heads that share keys."""
+        return cls(_rounded(k), _rounded(v), _rounded(queries))
+
+    @classmethod
+    def of_problem(cls, problem: Problem) -> Heads:
+        """The blocks for an attention."""
+        return cls.of(problem.k, problem.v, problem.m * problem.g)
+
+    @classmethod
+    def least(cls, covered: Covered) -> Heads:
+        """The blocks for the smallest heads that a row covers."""
+        k, v, m, g = (1 if sizes is None else min(sizes) for sizes in (covered.k, covered.v, covered.m, covered.g))
+        return cls.of(k, v, m * g)
+
+
+def _rounded(size: int) -> int:
+    """The next power of two, at least _LEAST_BLOCK."""
+    return max(_LEAST_BLOCK, 1 << (size - 1).bit_length())
+
+
 class Complaint(NamedTuple):
     """Why a config cannot be launched, and the field of the config that is wrong; empty if no single one is."""
 
@@ -111,6 +150,10 @@ class Template:
     """Whether it is one Triton kernel whose tunables are blocks, stages and warps."""
     tma = False
     """Whether it loads its operands through tensor descriptors."""
+    many_sms = False
+    """Whether Inductor has it only on GPUs with many SMs."""
+    stand_in = ""
+    """The kernel of ``compilation`` that has its blocks and its pipeline; empty if there is none."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -146,9 +189,45 @@ class Template:
                 reason = f"{architecture.name} has no such tunable (what has it: {parameter.architectures}...)"
                 yield Complaint(reason, parameter.name)
 
-    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
-        """What a sweep tries on a problem of one of its ops, on a device with this number of multiprocessors."""
-        del problem, sm_count
+    def faults_on(
+        self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
+    ) -> Iterator[Complaint]:
+        """What keeps a config from being launched for one problem, as far as that depends on more than ``complaints``.
+
+        ``shared_memory`` is the device's in bytes, if it is known.
+        """
+        del problem, params, architecture, shared_memory
+        return iter(())
+
+    def suits(self, params: Params, problem: Problem, architecture: Architecture) -> bool:
+        """Whether a sweep may try a config on a problem."""
+        del params, problem, architecture
+        return True
+
+    def can_pay(self, problem: Problem) -> bool:
+        """Whether the kernel can be the fastest on a problem, whatever the tunables."""
+        del problem
+        return True
+
+    def variations(self, params: Params, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+        """What the final stage tries besides a config that was the fastest in a sweep."""
+        del params, problem, hardware
+        return iter(())
+
+    def heads(self, covered: Covered) -> Heads | None:
+        """The heads for which ``stand_in`` is compiled; None for templates that are not of attention."""
+        del covered
+        return None
+
+    def blocks(self, params: Params, heads: Heads | None) -> dict[str, int]:
+        """The constants of ``stand_in`` that are blocks or groups of blocks."""
+        del heads
+        tunables = zip(self.names, params, strict=False)
+        return {name.upper(): value for name, value in tunables if name.startswith(("block_", "group_"))}
+
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+        """What a sweep tries on a problem of one of its ops."""
+        del problem, hardware
         return iter(())
 
     def least_sizes(self, params: Params) -> tuple[int, int, int]:

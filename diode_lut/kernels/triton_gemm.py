@@ -5,33 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
 
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import INT8, ITEMSIZES, ROW_BYTES, WITHOUT_TENSOR_CORES, least_itemsize
 from diode_lut.domain.problem import Problem
 from diode_lut.domain.variants import Scaling
-from diode_lut.kernels.architecture import Architecture
+from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.template import PAD, Complaint, Covered, Parameter, Params, Template
-
-_BLOCKS = (16, 32, 64, 128, 256)
-_SMALLEST_BLOCK = _BLOCKS[0]
-"""A GEMM of any size may use it."""
-
-TILES = (
-    Parameter("block_m", "", _BLOCKS, "Block M", "Rows of C that one program computes."),
-    Parameter("block_n", "x", _BLOCKS, "Block N", "Columns of C that one program computes."),
-    Parameter("block_k", "x", _BLOCKS, "Block K", "Elements of K that one step of the program's loop takes."),
-    Parameter("group_m", " g", range(1, 65), "Group M", "Rows of tiles that run next to each other, for the cache."),
-    Parameter("num_stages", " s", range(1, 9), "Stages", "Depth of the software pipeline."),
-    Parameter(
-        "num_warps",
-        " w",
-        (1, 2, 4, 8, 16),
-        "Warps",
-        "Groups of threads in one program (32 threads each on NVIDIA GPUs).",
-    ),
+from diode_lut.kernels.tiles import (
+    BLOCKS,
+    BLOCKS_K_OF_BYTES,
+    GROUP_M,
+    SMALLEST_BLOCK,
+    TILES,
+    Tiles,
+    accumulator_registers,
+    is_precise,
+    registers,
+    text,
 )
-"""The tunables that every Triton GEMM has, in the order of the fields of Tiles."""
 
 ROCM = (
     Parameter(
@@ -42,6 +34,7 @@ ROCM = (
         "AMD GPUs only. Rows and columns that one matrix instruction computes; 0 lets Triton choose. Left out, 16.",
         default=16,
         architectures="gfx",
+        option=True,
     ),
     Parameter(
         "waves_per_eu",
@@ -52,6 +45,7 @@ ROCM = (
         "Left out, 0.",
         default=0,
         architectures="gfx",
+        option=True,
     ),
     Parameter(
         "kpack",
@@ -62,33 +56,26 @@ ROCM = (
         "own value.",
         default=0,
         architectures="gfx",
+        option=True,
     ),
 )
 """The tunables of Triton's compiler for AMD GPUs; the defaults are Inductor's."""
 
 PARAMETERS = (*TILES, PAD, *ROCM)
 
-BLOCKS_K_OF_BYTES = (32, 64, 128, 256)
-"""Matrix instructions take 32 elements of a byte, float8 and int8, along K."""
-
 _OF_BYTES = ("scaled_mm", "int_mm")
 """The ops whose elements are bytes."""
-
-PRECISE_BLOCK_K = 128
-"""Elements of float8 along K that tensor cores may add before the sum is added to one in float32, as libraries do."""
 
 _BARRIERS = 128
 """Bytes that Inductor adds to what a kernel's blocks need; Triton takes up to 64 of them, on NVIDIA GPUs."""
 
-GROUP_M = 8
-"""The group that a sweep tries; the final stage tries OTHER_GROUPS for the best."""
+_OTHER_GROUPS = (1, 4, 16)
+"""What the final stage tries besides GROUP_M."""
 
-OTHER_GROUPS = (1, 4, 16)
-
-OTHER_COMPILER_OPTIONS = (("waves_per_eu", 2), ("matrix_instr_nonkdim", 32), ("kpack", 1))
+_OTHER_COMPILER_OPTIONS = (("waves_per_eu", 2), ("matrix_instr_nonkdim", 32), ("kpack", 1))
 """What the final stage tries on AMD GPUs, one at a time; Inductor's own are 0 waves, 16 rows and most often 2 steps."""
 
-TMA_ROWS = 64
+_TMA_ROWS = 64
 """Minimum number of rows from which tensor descriptors save more than their set-up costs."""
 
 _STAGES_OF_BLOCK_K = {16: (3,), 32: (3, 5), 64: (3, 4, 5), 128: (2, 3, 4), 256: (2,)}
@@ -103,40 +90,13 @@ _FULL_WAVES, _MEDIUM_AREA = 8, 64 * 64
 """A result of this many waves of such blocks fills a GPU: smaller blocks only lose there."""
 
 
-class Tiles(NamedTuple):
-    """The tunables: blocks in elements, rows of blocks in a group, depth of the pipeline, warps of 32 threads."""
-
-    block_m: int
-    block_n: int
-    block_k: int
-    group_m: int
-    num_stages: int
-    num_warps: int
-
-    @classmethod
-    def of(cls, params: Params) -> Tiles:
-        """The tiles of a config, without its optional tunables."""
-        return cls._make(params[: len(cls._fields)])
-
-
-def accumulator_registers(tiles: Tiles, warp_size: int = 32) -> int:
-    """Registers of 4 bytes that one thread needs for the accumulator."""
-    return -(-tiles.block_m * tiles.block_n // (warp_size * tiles.num_warps))
-
-
-def registers(tiles: Tiles, architecture: Architecture) -> int | None:
-    """Registers that one thread may have, of which the accumulator must leave some; None where that is not known."""
-    if architecture.registers_per_thread is None or architecture.registers_per_block is None:
-        return None
-    threads = architecture.warp_size * tiles.num_warps
-    return min(architecture.registers_per_thread, architecture.registers_per_block // threads)
-
-
 @dataclass(frozen=True)
 class TritonGemm(Template):
     """A Triton kernel that loads its operands with pointers."""
 
     tiled = True
+    many_sms = True
+    stand_in = "gemm"
 
     def shared_memory(self, tiles: Tiles, op: str, itemsize: int, architecture: Architecture) -> int:
         """Bytes of shared memory for the blocks of A and B in each stage that takes some, and for barriers.
@@ -171,13 +131,13 @@ class TritonGemm(Template):
                 f"({architecture.name} has {architecture.shared_memory})"
             )
 
-    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Blocks in proportion to the problem, with stages and warps that they can use.
 
         Left out are blocks far larger than the problem or far too small for a large one, more stages than there are
         steps along K, a single step without tensor cores, and warps with too little or too much to do.
         """
-        large = problem.b * problem.m * problem.n >= _FULL_WAVES * sm_count * _MEDIUM_AREA
+        large = problem.b * problem.m * problem.n >= _FULL_WAVES * hardware.sm_count * _MEDIUM_AREA
         itemsize = ITEMSIZES[problem.dtype]
         for block_m, block_n in product(_blocks(problem.m), _blocks(problem.n)):
             area = block_m * block_n
@@ -193,11 +153,25 @@ class TritonGemm(Template):
                 for warps in _warps(area):
                     yield Tiles(block_m, block_n, block_k, GROUP_M, stages, warps)
 
+    def variations(self, params: Params, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+        """Other orders of tiles, and on AMD GPUs other options of the compiler, one at a time.
+
+        The order cannot matter where all tiles are computed at once.
+        """
+        tiles = Tiles.of(params)
+        rows, columns = -(-problem.m // tiles.block_m), -(-problem.n // tiles.block_n)
+        if rows * columns * problem.b > hardware.sm_count:
+            others = (tiles._replace(group_m=group) for group in _OTHER_GROUPS if group < rows)
+            yield from ((*each, *params[len(each) :]) for each in others)
+        if architecture(hardware.arch).triton == "hip":
+            values = self.values(params)
+            yield from (self.params({**values, name: value}) for name, value in _OTHER_COMPILER_OPTIONS)
+
     def least_sizes(self, params: Params) -> tuple[int, int, int]:
         """Blocks are less than twice as large as the problem."""
         tiles = Tiles.of(params)
         m, n, k = (
-            1 if block <= _SMALLEST_BLOCK else block // 2 + 1 for block in (tiles.block_m, tiles.block_n, tiles.block_k)
+            1 if block <= SMALLEST_BLOCK else block // 2 + 1 for block in (tiles.block_m, tiles.block_n, tiles.block_k)
         )
         return m, n, k
 
@@ -207,6 +181,7 @@ class PersistentTma(TritonGemm):
     """A Triton kernel with one program a multiprocessor, which loads its operands through tensor descriptors."""
 
     tma = True
+    stand_in = "persistent_tma_gemm"
 
     def runs_on(self, architecture: Architecture) -> bool:
         """Where there are tensor descriptors."""
@@ -227,30 +202,24 @@ class PersistentTma(TritonGemm):
         if covered.align == 2 and self.values(params)["pad"] * itemsize % ROW_BYTES:
             yield Complaint(f"{self.name} needs an align of 16", "template")
 
-    def search(self, problem: Problem, sm_count: int) -> Iterator[Params]:
+    def can_pay(self, problem: Problem) -> bool:
+        """On aligned problems with enough rows."""
+        return problem.align == 16 and problem.m >= _TMA_ROWS
+
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Of the above, large blocks on aligned problems with enough rows; scaled_mm has no such kernel with a bias."""
         if problem.variant and Scaling.of(problem.variant).bias:
             return
-        if problem.align == 16 and problem.m >= TMA_ROWS:
-            for params in super().search(problem, sm_count):
+        if self.can_pay(problem):
+            for params in super().search(problem, hardware):
                 tiles = Tiles.of(params)
                 if tiles.block_m * tiles.block_n >= _MEDIUM_AREA and tiles.block_k >= 64 and tiles.num_stages != 5:
                     yield tiles
 
 
-def is_precise(block_k: int, variant: str) -> bool:
-    """Whether blocks of float8 can have ``block_k`` elements along K, and accumulate as the variant demands."""
-    return block_k in BLOCKS_K_OF_BYTES and (Scaling.of(variant).fast or block_k <= PRECISE_BLOCK_K)
-
-
-def text(tiles: Tiles) -> str:
-    """As configs write them: ``128x128x64 g8 s4 w8``."""
-    return "".join(f"{parameter.letter}{value}" for parameter, value in zip(TILES, tiles, strict=True))
-
-
 def _blocks(size: int) -> list[int]:
     """Blocks up to the first that covers the whole size."""
-    return [block for block in _BLOCKS if block < 2 * max(size, _SMALLEST_BLOCK)]
+    return [block for block in BLOCKS if block < 2 * max(size, SMALLEST_BLOCK)]
 
 
 def _depths(k: int, *, in_bytes: bool = False) -> Iterator[tuple[int, int]]:

@@ -12,8 +12,6 @@ from diode_lut.domain.ops import BATCHED, WITHOUT_TENSOR_CORES
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.kernels.decompose_k import LONG_K
-from diode_lut.kernels.triton_gemm import TMA_ROWS
 from diode_lut.model.features import Tiling
 
 Flags = npt.NDArray[np.bool_]
@@ -44,10 +42,12 @@ class Candidates:
         self.tiling = Tiling(configs, architecture)
         self._architecture = architecture
         self._least_sizes = np.array([config.kernel.least_sizes(config.params) for config in configs], np.int64).T
-        self._tma = np.array([config.kernel.tma for config in configs])
+        self._of_other_kernels = [
+            (kernel, np.array([config.kernel is not kernel for config in configs]))
+            for kernel in dict.fromkeys(config.kernel for config in configs)
+        ]
         self._k_splits = np.array([config.k_split for config in configs], np.int64)
         self._block_k = np.array([config.tiles.block_k if config.kernel.tiled else 0 for config in configs], np.int64)
-        self._whole_k = self._k_splits == 1
         self._launchable: dict[_AnySizes, Flags] = {}
 
     def _can_launch(self, problems: _AnySizes) -> Flags:
@@ -70,12 +70,11 @@ class Candidates:
         fits: Flags = self._launchable[problems] & (problem.k % self._k_splits == 0)
         for least, size in zip(self._least_sizes, (problem.m, problem.n, problem.k), strict=True):
             fits &= least <= size
-        if problem.k < LONG_K * max(problem.m, problem.n):
-            fits &= self._whole_k
         if problem.dtype == WITHOUT_TENSOR_CORES:
             fits &= self._block_k < problem.k
-        if problem.align != 16 or problem.m < TMA_ROWS:
-            fits &= ~self._tma
+        for kernel, others in self._of_other_kernels:
+            if not kernel.can_pay(problem):
+                fits &= others
         return fits
 
 

@@ -16,7 +16,6 @@ from diode_lut.domain.ops import BATCHED, EPILOGUES, ITEMSIZES, NO_EPILOGUE, let
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.kernels.decompose_k import DECOMPOSE_K
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -99,7 +98,7 @@ def config_features(configs: Sequence[Config]) -> Floats:
 
 def _of_config(config: Config) -> list[float]:
     kernel, k_split = config.kernel, math.log2(config.k_split)
-    flags = [config == ATEN, kernel.tiled, kernel.tma, kernel is DECOMPOSE_K]
+    flags = [config == ATEN, kernel.tiled, kernel.tma, config.k_split > 1]
     if not kernel.tiled:
         return [*map(float, flags), *[0.0] * (len(CONFIG_FEATURES) - len(flags) - 1), k_split]
     tiles = config.tiles

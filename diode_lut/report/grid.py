@@ -11,11 +11,10 @@ from diode_lut.domain.ops import BATCHED, GEMMS, OP_SIZES
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
 from diode_lut.model.ranking import Model
-from diode_lut.selection.models import MODEL
 from diode_lut.selection.selector import Decision, Selector, Tier
 from diode_lut.selection.sources import Threshold
 from diode_lut.selection.tiers import source_of
-from diode_lut.settings import config
+from diode_lut.settings import MODEL, config
 
 MAX_KINDS = 16
 """Number of ops, types and layouts of which a model is asked: that takes up to 9 s and 0.44 MB of the page."""

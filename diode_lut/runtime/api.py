@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from diode_lut.domain.errors import ProblemError, SettingError
 from diode_lut.domain.hardware import Hardware, detect_hardware
 from diode_lut.domain.problem import Problem
-from diode_lut.runtime import recorder
-from diode_lut.runtime.choosers import registered
+from diode_lut.io.log import warn_once
+from diode_lut.runtime import probe, recorder
+from diode_lut.runtime.choosers import Registration, register, registered
 from diode_lut.runtime.recorder import Counts
 from diode_lut.runtime.snapshot import selector_for, selector_with
 from diode_lut.selection.catalog import (
@@ -20,6 +21,7 @@ from diode_lut.selection.catalog import (
     find_tables,
     open_file,
 )
+from diode_lut.selection.chooser import LIMIT_S, Chooser, Function
 from diode_lut.selection.explanation import Explanation, OverSizes, explain_over
 from diode_lut.selection.explanation import explain as explanation_of
 from diode_lut.selection.samples import Axis
@@ -110,6 +112,38 @@ def _hardware(hardware: Hardware | str | None, settings: Settings) -> Hardware:
     if hardware is None:
         return get_detected_hardware()
     return find_hardware(hardware, settings.tables) if isinstance(hardware, str) else hardware
+
+
+def register_chooser(
+    function: Function,
+    *,
+    name: str,
+    digest: str | None = None,
+    before_tables: bool = False,
+    after_models: bool = False,
+    limit_s: float = LIMIT_S,
+) -> Registration:
+    """Have ``function(problem, hardware)`` asked for configs: after all tables, or before them, or after the models.
+
+    It gets a Problem and a Hardware, and returns a Config, a list of them with the best first, or None where it has
+    none. It must return the same for the same arguments in every process, because compiled code is kept: ``digest`` is
+    any text that changes when its answers do. Without a digest, Inductor's caches do not hit as long as it is
+    registered. An error, a value of another type, or a call that takes more than ``limit_s`` seconds is no match, with
+    one warning. A function takes the place of another one of the same name. SettingError if an argument is wrong.
+    """
+    chooser = Chooser(function, name, digest, before_tables, limit_s, after_models)
+    if digest is None:
+        remedy = "give register_chooser a digest, any text that changes when the answers do"
+        warn_once(f"chooser {name} has no digest, so Inductor's caches never hit ({remedy})")
+    return register(chooser)
+
+
+def step() -> None:
+    """Mark the end of a step of the program, such as one of training, for ``diode-lut compare``.
+
+    Under ``compare`` it waits for the GPU and notes the time; elsewhere it does nothing.
+    """
+    probe.mark_step()
 
 
 def get_prediction_stats() -> dict[str, Any]:

@@ -48,11 +48,8 @@ def is_traced() -> bool:
     return os.environ.get(VARIABLE, "").startswith(TRACED)
 
 
-def step() -> None:
-    """Mark the end of a step of the program, such as one of training, for ``diode-lut compare``.
-
-    Under ``compare`` it waits for the GPU and notes the time; elsewhere it does nothing.
-    """
+def mark_step() -> None:
+    """Note when a step ends, once the GPU is ready; do nothing in processes that ``compare`` has not started."""
     if directory() is None or len(_marks) >= _MAX_STEPS:
         return
     write_at_exit()

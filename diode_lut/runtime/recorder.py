@@ -24,7 +24,7 @@ from diode_lut.kernels.config import Config
 from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Unfused, Versions, merge_receipts
 from diode_lut.runtime import at_exit
 from diode_lut.selection.selector import ABSTAIN, Decision, Selector
-from diode_lut.settings import TIERS
+from diode_lut.settings import MODEL, TIERS
 from diode_lut.table import Entry
 from diode_lut.table.canonical import key_text
 
@@ -53,7 +53,7 @@ class Counts:
 
     def add(self, other: Counts) -> None:
         """Add what others count, but for ``seconds``."""
-        sure, others = self.hits[TIERS[-1]], other.hits[TIERS[-1]]
+        sure, others = self.hits[MODEL], other.hits[MODEL]
         if others:
             self.avg_confidence += (other.avg_confidence - self.avg_confidence) * others / (sure + others)
         for tier, hits in other.hits.items():

@@ -23,13 +23,13 @@ from diode_lut.kernels.config import Config
 from diode_lut.runtime import recorder
 from diode_lut.runtime.choosers import registered
 from diode_lut.selection.catalog import warn_of_useless
-from diode_lut.selection.chooser import CHOOSER, Chooser
+from diode_lut.selection.chooser import Chooser
 from diode_lut.selection.dynamic import Piece, decide_over, pieces_over
 from diode_lut.selection.samples import Axis
 from diode_lut.selection.selector import Decision, Selector
 from diode_lut.selection.sources import Threshold
 from diode_lut.selection.tiers import tiers_for
-from diode_lut.settings import Settings, config
+from diode_lut.settings import CHOOSER, DEVICE, SAME_ARCH, USER, Settings, config
 
 if TYPE_CHECKING:
     import torch
@@ -221,8 +221,8 @@ def _build_selector(
 
 def _warn_of_another_gpus(selector: Selector) -> None:
     """Warn once where the only tables that answer were measured on another GPU."""
-    tables = {tier.name: tier.sources for tier in selector.tiers if tier.name in ("user", "device", "same_arch")}
-    first, *_ = tables.pop("same_arch", ()) or (None,)
+    tables = {tier.name: tier.sources for tier in selector.tiers if tier.name in (USER, DEVICE, SAME_ARCH)}
+    first, *_ = tables.pop(SAME_ARCH, ()) or (None,)
     if first is not None and not any(tables.values()):
         elsewhere = f"{first.path} answers, which was measured on another GPU with the same architecture and SMs"
         verify = "python -m diode_lut verify says whether its gains hold here"

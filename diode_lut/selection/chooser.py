@@ -18,6 +18,7 @@ from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
 from diode_lut.selection.sources import Answer, Threshold, unmeasured_time
+from diode_lut.settings import CHOOSER
 from diode_lut.table import Entry
 
 log = logging.getLogger("diode_lut")
@@ -27,9 +28,6 @@ Function = Callable[[Problem, Hardware], "Config | Sequence[Config] | None"]
 
 It must return the same for the same arguments, in every thread and process.
 """
-
-CHOOSER = "chooser"
-"""The tier of choosers, and the origin of their answers."""
 
 LIMIT_S = 2.0
 """Default of the time that a call may take, in seconds."""

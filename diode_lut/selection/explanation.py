@@ -15,7 +15,7 @@ from diode_lut.selection.dynamic import Piece, decide_over, pieces_over
 from diode_lut.selection.samples import Axis
 from diode_lut.selection.selector import ABSTAIN, Decision, Selector
 from diode_lut.selection.sources import THRESHOLD, Answer, Source, Threshold
-from diode_lut.settings import TIERS
+from diode_lut.settings import MODEL
 from diode_lut.table import Entry
 from diode_lut.table.canonical import winner_text
 
@@ -86,7 +86,7 @@ def explain(
     ``padding`` says whether operands may be padded.
     """
     decision = selector.select(problem, threshold, padding=padding)
-    if decision.tier in (ABSTAIN, TIERS[-1]):
+    if decision.tier in (ABSTAIN, MODEL):
         return Explanation(decision, (), None)
     rivals = (
         Rival(tier.name, source, entry)
@@ -95,7 +95,7 @@ def explain(
         for entry in source.covering(problem)
         if entry is not decision.entry
     )
-    models = Selector(selector.hardware, (tier for tier in selector.tiers if tier.name == TIERS[-1]))
+    models = Selector(selector.hardware, (tier for tier in selector.tiers if tier.name == MODEL))
     return Explanation(decision, tuple(rivals), models.select(problem, threshold, padding=padding))
 
 

@@ -21,7 +21,7 @@ from diode_lut.domain.ops import MATMULS
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES, pointer_gemm
-from diode_lut.kernels.triton_gemm import GROUP_M, Tiles
+from diode_lut.kernels.tiles import GROUP_M, Tiles
 
 _PACKAGE = "nvidia-matmul-heuristics"
 
@@ -73,7 +73,7 @@ def nvidia(problem: Problem, hardware: Hardware) -> list[Config]:
         layout = _library().boolsToNvMatmulHeuristicsLayout(*(letter == "t" for letter in problem.layout))
         asked = interface.makeNvMatmulHeuristicsProblem(problem.m, problem.n, problem.k, layout, problem.b)
         kernels = [found["kernel"] for found in interface.get(asked, _ASKED, precision)]
-    tried = [Tiles.of(params) for params in template.search(problem, hardware.sm_count)]
+    tried = [Tiles.of(params) for params in template.search(problem, hardware)]
     nearest = (_nearest(_tiles(kernel), tried) for kernel in kernels if kernel.split_k == 1)
     return list(dict.fromkeys(Config(template.name, tuple(tiles)) for tiles in nearest if tiles is not None))
 

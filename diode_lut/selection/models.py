@@ -13,13 +13,11 @@ from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
 from diode_lut.selection.sources import Answer, Threshold, shown
+from diode_lut.settings import MODEL
 from diode_lut.table import Entry
 
 if TYPE_CHECKING:
     from diode_lut.model.ranking import Model
-
-MODEL = "model"
-"""What an answer of a model comes from."""
 
 _RANKED = 5
 """Number of configs of a model's ranking that are shown."""

@@ -20,12 +20,12 @@ from diode_lut.selection.catalog import (
     shipped_tables,
     try_model,
 )
-from diode_lut.selection.chooser import CHOOSER, Chooser, ChooserSource
+from diode_lut.selection.chooser import Chooser, ChooserSource
 from diode_lut.selection.models import ModelSource
 from diode_lut.selection.selector import Tier, switched_off
 from diode_lut.selection.sources import Source
 from diode_lut.selection.tables import TableSource
-from diode_lut.settings import TIERS
+from diode_lut.settings import CHOOSER, DEVICE, MODEL, SAME_ARCH, TIERS, USER
 from diode_lut.table import Table, read_hardware
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ class _Tables(NamedTuple):
 
 _USER = _Tables(Hardware.same_arch, "no table of the user's own")
 _SHIPPED_TABLES = {
-    "device": _Tables(Hardware.same_device, "no shipped table is for {0}"),
-    "same_arch": _Tables(Hardware.same_arch, "no shipped table is for another device like {0}"),
+    DEVICE: _Tables(Hardware.same_device, "no shipped table is for {0}"),
+    SAME_ARCH: _Tables(Hardware.same_arch, "no shipped table is for another device like {0}"),
 }
 """The tiers of shipped tables, by name. A table is in the first tier that it fits."""
 
@@ -74,8 +74,8 @@ def tiers_for(
         models.insert(0, first)
     left = shipped_tables()
     openers: dict[str, Callable[[], Tier]] = {
-        "user": partial(_user_tier, "user", hardware, tables),
-        "model": partial(_model_tier, "model", hardware, models),
+        USER: partial(_user_tier, USER, hardware, tables),
+        MODEL: partial(_model_tier, MODEL, hardware, models),
     }
     for name, shipped in _SHIPPED_TABLES.items():
         fitting = [file for file in left if shipped.fits(file.hardware, hardware)]

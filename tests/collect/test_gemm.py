@@ -5,10 +5,11 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from diode_lut.collect.gemm import Gemm, exact_result, function_of, make_gemm, make_operands, matmul_precision
+from diode_lut.collect.gemm import Gemm, exact_result, make_gemm, make_operands, matmul_precision
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.ops import ALIGNS, FLOAT8, GEMMS, INT8, INTEGER, SCALED, VARIANTS
 from diode_lut.domain.problem import Problem, contiguous_align
+from diode_lut.inductor.tensors import function_of
 from tests.strategies import kinds
 
 SIZES = st.integers(2, 40)

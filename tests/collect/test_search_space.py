@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from diode_lut.collect.search_space import (
     candidates,
     in_default_search_space,
-    other_groups,
     padded_candidates,
     read_default_search_space,
+    variations,
 )
 from diode_lut.dataset import read_dataset
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import DOMAINS, GEMMS
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, DEFAULT, Config
-from diode_lut.kernels.triton_gemm import GROUP_M
+from diode_lut.kernels.tiles import GROUP_M
 from tools.choose_candidates import NEAR, choose, swept
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
@@ -196,11 +196,18 @@ def test_other_groups_where_order_matters() -> None:
     """Another group_m is tried where more tiles than run at once are in more rows than it has; the rest stays."""
     config = Config("triton_mm", (128, 128, 64, GROUP_M, 3, 8))
     large = problem("mm", 8192, 8192, 512)
-    others = other_groups(large, config, H200.sm_count)
+    others = variations(large, config, H200)
     assert [each.tiles.group_m for each in others] == [1, 4, 16]
     assert {each.tiles._replace(group_m=GROUP_M) for each in others} == {config.tiles}
-    assert other_groups(problem("mm", 512, 512, 512), config, H200.sm_count) == []
-    assert other_groups(problem("mm", 128, 65536, 512), config, H200.sm_count) == []
-    assert other_groups(large, ATEN, H200.sm_count) == []
+    assert variations(problem("mm", 512, 512, 512), config, H200) == []
+    assert variations(problem("mm", 128, 65536, 512), config, H200) == []
+    assert variations(large, ATEN, H200) == []
     padded = config._replace(params=(*config.params, 16))
-    assert {each.params[-1] for each in other_groups(large, padded, H200.sm_count)} == {16}
+    assert {each.params[-1] for each in variations(large, padded, H200)} == {16}
+
+
+def test_options_of_the_compiler_for_amd() -> None:
+    """On an AMD GPU each option of Triton's compiler is tried besides, one at a time."""
+    config = Config("triton_mm", (128, 128, 64, GROUP_M, 2, 8))
+    found = variations(problem("mm", 512, 512, 512), config, Hardware("AMD Instinct MI300X", "gfx942", 304))
+    assert [str(each).removeprefix(str(config)) for each in found] == [" waves2", " mfma32", " kpack1"]

@@ -14,8 +14,8 @@ from diode_lut.compilation.trial import Trial, compile_trial
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.standalone import Kernel, lowering
 from diode_lut.kernels.config import Config
-from diode_lut.kernels.flex_attention import Heads
 from diode_lut.kernels.grouped_mm import TRITON_GROUPED_MM
+from diode_lut.kernels.template import Heads
 from tests.attention import Attention
 from tests.fake_cuda import Input, compile_triton, fake_cuda, lower
 

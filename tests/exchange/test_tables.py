@@ -96,6 +96,13 @@ def test_keys_without_a_device_are_for_every_device(tmp_path: Path) -> None:
     assert skipped == {"device 'NVIDIA B200'": 1, "keys that are not Inductor's": 1}
 
 
+def test_strides_of_a_batch_count_for_the_alignment(tmp_path: Path) -> None:
+    """Matrices of a batch that start an element apart are not aligned, as the hook has it, too."""
+    key = "((torch.float16, [8, 512, 1], [1, 8, 1]), (torch.float16, [8, 1, 64], [64, 64, 1]))+bmm"
+    table, _ = imported(tmp_path / "x", "inductor-table", {key: [{"template_id": "aten::bmm"}]})
+    assert table == exact_table(H200, {Problem("bmm", "float16", "nn", 2, 8, 512, 64, 1): [ATEN]})
+
+
 def test_templates_that_no_config_names_are_skipped(tmp_path: Path) -> None:
     """The other rows of the same GEMM are imported."""
     document, _ = exported("inductor-table", exact_table(H200, {MM: [A]}))

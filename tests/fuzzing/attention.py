@@ -13,8 +13,8 @@ from torch._inductor import config as inductor_config
 
 from diode_lut.domain.ops import ATTENTION, VARIANTS
 from diode_lut.kernels.config import Config
-from diode_lut.kernels.flex_attention import Heads
 from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.kernels.template import Heads
 from tests.attention import Attention, causal, soft_cap, window
 from tests.attention import plain as plain_score
 from tests.fake_cuda import H200, compile_triton

@@ -12,7 +12,8 @@ from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.template import PAD
-from diode_lut.kernels.triton_gemm import TritonGemm, accumulator_registers
+from diode_lut.kernels.tiles import accumulator_registers
+from diode_lut.kernels.triton_gemm import TritonGemm
 from tests.fuzzing.gemms import BATCHED, Gemm
 from tests.fuzzing.graphs import Graph, all_sizes
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch._inductor.utils import run_and_get_code
 
-from diode_lut.collect.gemm import exact_result, function_of, make_operands
+from diode_lut.collect.gemm import exact_result, make_operands
 from diode_lut.domain.problem import Problem
+from diode_lut.inductor.tensors import function_of
 from tests.gpu.gemms import ATEN, assert_blocks, benchmarks, triton
 
 pytestmark = [

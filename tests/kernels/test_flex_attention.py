@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import diode_lut
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import DEFAULT, Config, baseline
@@ -19,8 +20,8 @@ from diode_lut.kernels.flex_attention import (
     TRITON_FLEX_ATTENTION_BACKWARD,
     TRITON_FLEX_DECODING,
     Flex,
-    Heads,
 )
+from diode_lut.kernels.template import Heads
 from tests.attention import Attention
 from tests.fake_cuda import compile_triton, fake_cuda
 
@@ -67,7 +68,10 @@ def test_sweep_tries_some_dozens(op: str, sizes: dict[str, int], count: int) -> 
     """Each config of a sweep has allowed values, and blocks that are in proportion to the lengths."""
     problem = Problem.of(op, dtype="bfloat16", layout="nt", variant="causal", h=8, **sizes)  # type: ignore[arg-type]
     (template,) = (each for each in (FORWARD, BACKWARD, DECODING) if op in each.ops)
-    configs = [Config(template.name, tuple(params)) for params in template.search(problem, 132)]
+    configs = [
+        Config(template.name, tuple(params))
+        for params in template.search(problem, Hardware("NVIDIA H200", "sm_90", 132))
+    ]
     assert len(set(configs)) == len(configs) == count
     assert all(Config.from_json(json.loads(json.dumps(config.to_json()))) == config for config in configs)
 

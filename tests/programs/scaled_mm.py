@@ -34,8 +34,9 @@ def main(directory: Path) -> dict[str, Any]:
     from torch._inductor.utils import fresh_cache, run_and_get_code
 
     import diode_lut
-    from diode_lut.collect.gemm import exact_result, function_of, make_operands
+    from diode_lut.collect.gemm import exact_result, make_operands
     from diode_lut.domain.problem import Problem
+    from diode_lut.inductor.tensors import function_of
 
     m, n, k = SIZES
     found: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from diode_lut.selection.catalog import find_path, open_model
 from diode_lut.settings import config
 
 EVERY = 37
-"""Of so many sizes, the answer for one is compared."""
+"""The answer for every 37th combination of sizes is compared."""
 
 
 @pytest.fixture(scope="module")

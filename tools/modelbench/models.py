@@ -52,7 +52,11 @@ def _in_float64(value: Any) -> Any:
 
 
 class Model(NamedTuple):
-    """What it is, in words, how to make it (of normal or ``tiny`` size), and the packages that this needs."""
+    """A model of the benchmark.
+
+    ``about`` describes it in a phrase, ``make`` makes it in normal or in ``tiny`` size, ``needs`` names the packages
+    that this takes.
+    """
 
     about: str
     make: Callable[[bool], Workload]

@@ -39,7 +39,7 @@ class ModelSummary(NamedTuple):
 
     @property
     def about(self) -> str:
-        """What the model is, in words."""
+        """A phrase that describes the model."""
         return MODELS[self.name].about
 
     def us(self, label: str) -> float | None:
