@@ -210,7 +210,7 @@ def _no_such_variable(variable: str) -> str:
 
     names = [name.removeprefix(_PREFIX) for name in _VARIABLES]
     close = get_close_matches(variable.removeprefix(_PREFIX).upper(), names, n=1)
-    hint = f"did you mean {_PREFIX}{close[0]}?" if close else f"known: {', '.join(_VARIABLES)}"
+    hint = f"did you mean {_PREFIX}{close[0]}?" if close else f"known: DIODE_LUT, {', '.join(_VARIABLES)}"
     return f"{variable}: there is no such setting ({hint})"
 
 

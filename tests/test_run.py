@@ -17,6 +17,7 @@ import pytest
 from diode_lut.domain.errors import install_command
 from diode_lut.programs.launch import STARTUP
 from diode_lut.receipt.read import read_receipt
+from diode_lut.receipt.summary import CHOICE_ON_CPU
 from tests.commands import run, running, started
 from tests.forks import ROOT, environment
 
@@ -37,6 +38,7 @@ if __name__ == "__main__":
         os._exit(0)
     os.wait()
 """
+LINEAR = "addmm 8x64x64 float32 nt align 16"
 ASK = str(ROOT / "tests" / "programs" / "ask.py")
 
 
@@ -116,6 +118,26 @@ with open("new", "w") as file:
 os.rename("new", "pids")
 time.sleep(100)
 """
+
+
+@pytest.mark.parametrize(
+    ("steps", "line"),
+    [
+        (("torch",), "nothing was answered: Inductor asked for no GEMM"),
+        (
+            ("no-choice",),
+            f"nothing was answered: Inductor has no choice of kernels for {LINEAR} ({CHOICE_ON_CPU})",
+        ),
+        (
+            ("ask", "no-choice"),
+            "1 question about 1 GEMM, of 1 process: 0 answered, 1 missed; Inductor has no choice for 1 more",
+        ),
+    ],
+)
+def test_gemms_without_a_choice_are_said(steps: tuple[str, ...], line: str, tmp_path: Path) -> None:
+    """They are neither answered nor missed, and a program that has no others is not one without GEMMs."""
+    done = run("run", "--", sys.executable, ASK, *steps, cwd=tmp_path)
+    assert done.stderr.splitlines()[0] == f"diode-lut: {line}"
 
 
 def pids(directory: Path) -> list[int]:

@@ -98,7 +98,7 @@ def test_bad_environment_warns_and_is_ignored(
         ("DIODE_LUT_TABEL", "did you mean DIODE_LUT_TABLES?"),
         ("DIODE_LUT_RECIEPT", "did you mean DIODE_LUT_RECEIPT?"),
         ("DIODE_LUT_policy", "did you mean DIODE_LUT_POLICY?"),
-        ("DIODE_LUT_FAST", "known: DIODE_LUT_POLICY, DIODE_LUT_DEFAULT_MODE, "),
+        ("DIODE_LUT_FAST", "known: DIODE_LUT, DIODE_LUT_POLICY, DIODE_LUT_DEFAULT_MODE, "),
     ],
 )
 def test_unknown_variable_warns(caplog: pytest.LogCaptureFixture, variable: str, hint: str) -> None:

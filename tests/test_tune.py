@@ -85,6 +85,7 @@ def test_a_program_that_does_not_end_is_stopped(tmp_path: Path) -> None:
     ("program", "options", "variables", "code", "line"),
     [
         ("exit=0", (), {}, 0, "diode-lut: nothing to measure: Inductor asked for no GEMM"),
+        ("no-choice", (), {}, 0, "nothing to measure: Inductor has no choice of kernels for addmm 8x64x64 float32 nt"),
         ("exit=3", (), {}, 3, "diode-lut: the program failed, with exit code 3: nothing is measured"),
         ("exit=0", ("--table", "bad.json"), {}, 1, "bad.json:1:2: not JSON"),
         ("exit=0", ("--table", "nosuch/x.json"), {}, 2, "nosuch/x.json: No such file or directory"),

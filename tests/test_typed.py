@@ -206,6 +206,7 @@ def test_files_in_gits_history(tmp_path: Path, table_file: Write, monkeypatch: p
     result = call("diff", "HEAD:x.json", "x.json")
     assert result.exit_code == 1
     assert result.stdout.startswith("HEAD:x.json -> x.json\nadded")
+    assert call("diff", ":./x.json", "HEAD:x.json").exit_code == 0, "what is staged"
     assert "is in git's history, which is not changed" in call("fmt", "HEAD:x.json").stderr
     missing = call("diff", "HEAD:y.json", "x.json")
     assert missing.exit_code == 2

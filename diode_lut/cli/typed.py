@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _MAX_BYTES = 1 << 30
-_IN_GIT = r"[^:\s]+:.+"
+_IN_GIT = r"[^:\s]*:.+"
 _NAME = r"[\w .-]+"
 _NO_FILES = (
     (r"\w+://.*", "an address, not a file: download it first"),

@@ -15,7 +15,7 @@ from diode_lut.programs.launch import INHERITED, Ended, Streams, armed, run_prog
 from diode_lut.programs.savings import EXPECTED, MEASURED, UNKNOWN, savings
 from diode_lut.receipt.read import read_receipt
 from diode_lut.receipt.receipt import Receipt, merge_receipts
-from diode_lut.receipt.summary import Loss, losses
+from diode_lut.receipt.summary import CHOICE_ON_CPU, Loss, losses
 from diode_lut.receipt.write import receipt_bytes
 from diode_lut.selection.sources import shown
 
@@ -73,14 +73,16 @@ def summary(run: Run, destination: Path, tune: str) -> list[str]:
     if not receipt.processes:
         return [_NO_RECEIPT]
     if not asked:
-        return ["nothing was asked: no GEMM was compiled, or all came from Inductor's caches", where]
+        return [f"nothing was answered: {nothing_asked(receipt)}", where]
     problems = {hit.problem for device in receipt.devices.values() for hit in device.hits}
     missed = losses(receipt)
     problems.update(loss.problem for loss in missed)
     misses = sum(loss.calls for loss in missed)
     questions = f"{counted(asked, 'question')} about {counted(len(problems), 'GEMM')}"
+    others = len(_without_choice(receipt))
+    more = f"; Inductor has no choice for {others} more" if others else ""
     return [
-        f"{questions}, of {counted(receipt.processes, 'process')}: {asked - misses} answered, {misses} missed",
+        f"{questions}, of {counted(receipt.processes, 'process')}: {asked - misses} answered, {misses} missed{more}",
         f"answered by: {', '.join(_answering(receipt)) or 'no table and no model'}",
         f"missed: {named_gemms(missed)}; to measure them: {tune}" if missed else "missed: none",
         estimate(receipt),
@@ -88,9 +90,25 @@ def summary(run: Run, destination: Path, tune: str) -> list[str]:
     ]
 
 
+def nothing_asked(receipt: Receipt) -> str:
+    """Why there was no question: no GEMM was compiled, or none for which Inductor has a choice."""
+    without = _without_choice(receipt)
+    if not without:
+        return "Inductor asked for no GEMM"
+    remedy = f" ({CHOICE_ON_CPU})" if any(hardware.is_cpu for hardware in receipt.devices) else ""
+    return f"Inductor has no choice of kernels for {_named(without)}{remedy}"
+
+
+def _without_choice(receipt: Receipt) -> list[str]:
+    return list(dict.fromkeys(str(problem) for device in receipt.devices.values() for problem in device.no_choice))
+
+
 def named_gemms(missed: Sequence[Loss]) -> str:
     """The first GEMMs of these misses, and how many more there are."""
-    named = list(dict.fromkeys(str(loss.problem) for loss in missed))
+    return _named(list(dict.fromkeys(str(loss.problem) for loss in missed)))
+
+
+def _named(named: Sequence[str]) -> str:
     more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
     return f"{', '.join(named[:_NAMED])}{more}"
 

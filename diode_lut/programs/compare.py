@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple
 import orjson
 
 from diode_lut.domain.errors import ProgramError
-from diode_lut.programs.account import Run, counted, run_with_receipt
+from diode_lut.programs.account import Run, counted, nothing_asked, run_with_receipt
 from diode_lut.programs.comparison import WITH, WITHOUT, Comparison, GemmChange
 from diode_lut.programs.launch import Streams, cold, without_leaks
 from diode_lut.programs.noise import Change, change_of, spread_text
@@ -103,7 +103,7 @@ def _require_answers(receipt: Receipt) -> None:
         return
     asked = sum(device.calls for device in devices)
     if not asked:
-        raise ProgramError("nothing to compare: Inductor asked for no GEMM")
+        raise ProgramError(f"nothing to compare: {nothing_asked(receipt)}")
     own = dict.fromkeys(reason for device in devices for reason in device.left_out if reason.startswith(_OWN))
     reasons = ["`diode-lut tune` measures what was missed", *(reason.removeprefix("user: ") for reason in own)]
     text = f"no table and no model answered any of {counted(asked, 'question')}; {'; '.join(reasons)}"

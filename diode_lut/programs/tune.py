@@ -21,7 +21,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.evaluate import evaluate
 from diode_lut.io.resources import own_directory, own_tables_directory
 from diode_lut.kernels.config import Config
-from diode_lut.programs.account import Run, counted, named_gemms, run_with_receipt
+from diode_lut.programs.account import Run, counted, named_gemms, nothing_asked, run_with_receipt
 from diode_lut.programs.launch import Streams, armed, cold, run_program
 from diode_lut.receipt.read import read_receipt
 from diode_lut.receipt.receipt import Receipt
@@ -87,7 +87,7 @@ def _tune(order: Order, receipt: Receipt, before: Run | None, kept: Path, tell: 
     """What follows the first run."""
     if not losses(receipt):
         asked = any(device.calls for device in receipt.devices.values())
-        tell(f"nothing to measure: {'no GEMM was missed' if asked else 'Inductor asked for no GEMM'}")
+        tell(f"nothing to measure: {'no GEMM was missed' if asked else nothing_asked(receipt)}")
         return before.ended.code if before else 0
     deadline = time.monotonic() + order.budget_s
     built: dict[Hardware, Path] = {}

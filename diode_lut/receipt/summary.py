@@ -27,6 +27,9 @@ from diode_lut.settings import TIERS
 TYPICAL_PERMILLE = 1100
 """The gain over aten in thousandths, without a model: about the mean of the shipped H200 table."""
 
+CHOICE_ON_CPU = "on a CPU, torch._inductor.config.freezing gives it one for linear layers"
+"""What to do about GEMMs for which Inductor has no choice."""
+
 
 class Loss(NamedTuple):
     """A problem that was missed ``calls`` times, with the nanoseconds lost if each call ran once.
@@ -98,7 +101,7 @@ def _device(hardware: Hardware, device: Device, lost: list[Loss]) -> Iterator[st
         yield f"  {_count(device.calls, 'call', 'calls')}, {share}, {device.misses.total()} left to Inductor"
     if device.no_choice:
         calls = _count(device.no_choice.total(), "call", "calls")
-        remedy = "on a CPU, torch._inductor.config.freezing gives it one for linear layers" if hardware.is_cpu else ""
+        remedy = CHOICE_ON_CPU if hardware.is_cpu else ""
         yield f"  {calls} without a choice, where Inductor has only the library{remedy and f' ({remedy})'}"
     if device.cached:
         yield f"  {device.cached} of these were decided in an earlier compile, whose graph came from Inductor's caches"

@@ -137,7 +137,10 @@ def parse(path: Path, data: bytes, most: int) -> Any:
             remedy = "expected a table, which is JSON; `build` makes one of a dataset"
             reason = f"byte 0x{data[wrong.start]:02x} is not UTF-8 ({remedy})"
             raise TableError(reason, path=path, **place._asdict()) from None
-        raise TableError(f"not JSON: {error.msg}", path=path, line=error.lineno, column=error.colno) from None
+        reason = f"not JSON: {error.msg}"
+        if data.split(b"\n")[error.lineno - 1].startswith(b"<<<<<<< "):
+            reason = "git left a merge conflict here (`resolve` decides it, with --ours, --theirs or --best)"
+        raise TableError(reason, path=path, line=error.lineno, column=error.colno) from None
 
 
 def _require_size(path: Path, data: bytes) -> None:

@@ -44,39 +44,71 @@ def test_everything_is_checked_at_once(tmp_path: Path) -> None:
     assert "provenance: measured_by is missing" in result.stdout
 
 
-def test_ci_checks_the_tables_that_a_branch_changed(tmp_path: Path) -> None:
-    """Its exit code is that of the check, its lines annotate the pull request, and other tables are left alone."""
+class Clone:
+    """A repository with the job of continuous integration, and one commit."""
 
-    def git(*arguments: str) -> None:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / ".ci").mkdir(parents=True)
+        shutil.copy(ROOT / ".ci" / "contributed", path / ".ci")
+        self.git("init", "--quiet")
+        self.commit("Begin")
+
+    def git(self, *arguments: str) -> str:
+        """What git prints."""
         person = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
-        subprocess.run(["git", *person, *arguments], cwd=tmp_path, check=True, capture_output=True)
+        command = ["git", *person, *arguments]
+        return subprocess.run(command, cwd=self.path, check=True, capture_output=True, text=True).stdout.strip()
 
-    def in_ci() -> subprocess.CompletedProcess[str]:
-        command = [tmp_path / ".ci" / "contributed", "HEAD~1"]
+    def commit(self, message: str) -> None:
+        """Commit everything."""
+        self.git("add", "--all", ".")
+        self.git("commit", "--quiet", "--allow-empty", "-m", message)
+
+    def in_ci(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the job as continuous integration does."""
+        command = [self.path / ".ci" / "contributed", *arguments]
         environment = {**os.environ, "PYTHON": sys.executable, "FORMAT": "github"}
         return subprocess.run(command, env=environment, text=True, capture_output=True, check=False)
 
-    (tmp_path / ".ci").mkdir()
-    shutil.copy(ROOT / ".ci" / "contributed", tmp_path / ".ci")
-    git("init", "--quiet")
-    git("add", ".")
-    git("commit", "--quiet", "-m", "Begin")
+
+def test_ci_checks_the_example(tmp_path: Path) -> None:
+    """The job passes a real contribution, fails with an edit of a gain in it, and ``.ci/run`` calls it so."""
+    clone = Clone(tmp_path)
+    everything = clone.git("hash-object", "-t", "tree", "/dev/null")
+    example = Path("examples", "contribution")
+    shutil.copytree(ROOT / example, tmp_path / example)
+    clone.commit("Contribute")
+    passed = clone.in_ci(everything, str(example))
+    assert passed.returncode == 0, passed.stdout + passed.stderr
+    table = tmp_path / example / "tables" / "nvidia-h200.json"
+    gain = read_table(table).entries[0].best.gain_permille
+    table.write_text(table.read_text().replace(f'"gain_permille": {gain}', '"gain_permille": 9999', 1))
+    clone.commit("Edit a gain")
+    refused = clone.in_ci(everything, str(example))
+    assert refused.returncode == 1
+    assert f"::error file={example}/tables/nvidia-h200.json," in refused.stdout
+    assert f'.ci/contributed "$(git hash-object -t tree /dev/null)" {example}' in (ROOT / ".ci" / "run").read_text()
+
+
+def test_ci_checks_the_tables_that_a_branch_changed(tmp_path: Path) -> None:
+    """Its exit code is that of the check, its lines annotate the pull request, and other tables are left alone."""
+    clone = Clone(tmp_path)
     table = contribute(tmp_path, 2)
     shutil.copy(table, table.with_name("another.json"))
-    git("add", ".")
-    git("commit", "--quiet", "-m", "Add tables")
-    refused = in_ci()
+    clone.commit("Add tables")
+    refused = clone.in_ci("HEAD~1")
     assert refused.returncode == 1
     assert "::error file=tables/another.json," in refused.stdout
     assert "hardware: the file is called another.json" in refused.stdout
-    git("rm", "--quiet", "tables/another.json")
-    git("commit", "--quiet", "-m", "Remove a copy")
-    unchanged = in_ci()
+    clone.git("rm", "--quiet", "tables/another.json")
+    clone.commit("Remove a copy")
+    unchanged = clone.in_ci("HEAD~1")
     assert (unchanged.returncode, unchanged.stdout) == (0, "no table was changed\n")
     dataset = next(table.parent.rglob("*.zst"))
     dataset.write_bytes(dataset.read_bytes() + b"more")
-    git("commit", "--quiet", "-a", "-m", "Damage a dataset")
-    assert "provenance.datasets[0]: no file in datasets/ has the digest" in in_ci().stdout
+    clone.commit("Damage a dataset")
+    assert "provenance.datasets[0]: no file in datasets/ has the digest" in clone.in_ci("HEAD~1").stdout
 
 
 def test_a_folder_without_tables_is_none(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Asks for GEMMs by hand, as the hook does, in this process and in others that it makes; without torch it is quick.
 
 ``python ask.py STEP...``, where a step is ``ask`` (once, of the H200 table's hardware), ``torch`` (something by that
-name is imported), ``fork``, ``mp-fork`` or ``mp-spawn`` (another process asks, and its number is printed), ``wait``
-(for a line on the standard input), ``set=PATH``, ``cd=PATH`` or ``exit=CODE``.
+name is imported), ``fork``, ``mp-fork`` or ``mp-spawn`` (another process asks, and its number is printed),
+``no-choice`` (Inductor has only the library for a linear layer on a CPU), ``wait`` (for a line on the standard input),
+``set=PATH``, ``cd=PATH`` or ``exit=CODE``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ def ask() -> None:
     recorder.devices_seen([hardware])  # a compile looks at the devices for its key, before it asks
     decision = diode_lut.select(problem, hardware=hardware)
     recorder.served(decision, decision.configs)
+
+
+def no_choice() -> None:
+    problem = diode_lut.Problem.of("addmm", 8, 64, 64, dtype="float32", layout="nt")
+    recorder.no_choice(problem, diode_lut.Hardware("A CPU", "cpu-avx2", 1))
 
 
 def in_another(method: str, work: Any) -> None:
@@ -55,6 +61,8 @@ def step(name: str, value: str) -> None:
         forked()
     elif name.startswith("mp-"):
         in_another(name.removeprefix("mp-"), nothing if value else ask)
+    elif name == "no-choice":
+        no_choice()
     elif name == "wait":
         print("ready", flush=True)
         sys.stdin.readline()

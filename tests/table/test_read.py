@@ -41,6 +41,10 @@ def test_a_good_file_becomes_a_table(good: str, save: Save) -> None:
         ("", "is empty (expected a table, which is a JSON object)"),
         (" \n", "is empty (expected a table, which is a JSON object)"),
         ("{\n1}", ":2:1: not JSON: "),
+        (
+            "{\n<<<<<<< HEAD\n=======\n>>>>>>> x\n}",
+            ":2:1: git left a merge conflict here (`resolve` decides it, with --ours",
+        ),
         ("[1]", ":1:1: [1] is not a table (a table is an object)"),
         ("[1, 2, 3]", ":1:1: a list of 3 is not a table (a table is an object)"),
         ("{}", ":1:1: schema_version: is missing, so this is not a table (expected 1 or 2)"),
