@@ -206,6 +206,16 @@ def test_rows_along_a_size_become_branches(m: int, rows: Rows) -> None:
     assert [blocks(kernel)[:3] for kernel in lowered.triton_templates] == [[64, 128, 32], [128, 128, 64]]
 
 
+def test_the_kernels_of_all_branches_compile_in_parallel(rows: Rows) -> None:
+    """All are handed to Inductor's compile workers before the program waits for any, also with an epilogue."""
+    rows(*SMALL_AND_LARGE)
+    for function in (torch.mm, lambda a, b: (a @ b).relu()):
+        code = lower(function, Input((16, 1024), dynamic=[0], most=8192), B).code
+        handed, _, rest = code.partition("async_compile.wait(globals())")
+        assert handed.count("triton_heuristics.template(") == handed.count("async_compile.triton(") == 2
+        assert "async_compile" not in rest.replace("del async_compile", "")
+
+
 def test_the_library_can_have_a_branch(rows: Rows) -> None:
     """Where the library is the best for a part of the range, it is called there."""
     rows(SMALL_AND_LARGE[0], {"m": [64, 8192], "configs": [ATEN]})
