@@ -49,6 +49,14 @@ def test_the_library_before_pointwise_work(found: dict[str, Any], op: str) -> No
     assert (case["error"] < 4 * ROUNDING["torch.float32"], case["compiles"]) == (True, 1)
 
 
+def test_a_graph_that_is_compiled_as_sglang_does(found: dict[str, Any]) -> None:
+    """A number of tokens that may change, without bounds, has the kernel of each size in a single compile."""
+    case = found["sglang"]
+    assert case["error"] < 4 * ROUNDING["torch.float32"]
+    expected = {str(m): [] if m < 9 else [BLOCKS[1] if m < 33 else BLOCKS[2]] for m in SIZES}
+    assert (case["compiles"], case["blocks"]) == (1, expected)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_however_a_size_becomes_dynamic(found: dict[str, Any], way: str) -> None:
     """Without bounds, each size runs its kernel, and a compile more is only what PyTorch makes one of by itself.

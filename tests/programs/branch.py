@@ -11,9 +11,11 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -85,6 +87,7 @@ def main(directory: str) -> dict[str, Any]:
                 found[f"{op} {'library' if library else 'triton'} {first}"] = run(functions[op], shapes, path, sizes)
     path = table("artifact", *rows("mm", library=True))
     found["artifact"] = run(torch.mm, SHAPES["mm"], path, SIZES, backend=as_servers_compile)
+    found["sglang"] = run(torch.mm, SHAPES["mm"], path, SIZES, as_sglang_compiles, marks={}, mark="maybe_mark_dynamic")
     for way, (dynamic, marks) in WAYS.items():
         found[way] = run(lambda a, b: a @ b, SHAPES["mm"], path, SIZES, dynamic=dynamic, marks=marks)
     return found
@@ -115,6 +118,31 @@ def as_servers_compile(graph: Any, inputs: Any) -> Callable[..., Any]:
 
     artifact: Callable[..., Any] = torch._inductor.standalone_compile(graph, inputs, dynamic_shapes="from_graph")
     return artifact
+
+
+def as_sglang_compiles(graph: Any, inputs: Any) -> Callable[..., Any]:
+    """A backend that compiles a graph as SGLang's does each piece of a model: a copy, by Inductor, on fake tensors.
+
+    AOTAutograd's cache is off, and Inductor's is asked and filled without a shape environment, so without guards.
+    """
+    import torch
+    from torch._guards import detect_fake_mode
+    from torch._inductor.codecache import FxGraphCache
+    from torch._inductor.compile_fx import compile_fx
+
+    mode: Any = detect_fake_mode()
+    fake = [mode.from_tensor(each) if isinstance(each, torch.Tensor) else each for each in inputs]
+    none = SimpleNamespace(
+        guards=[],
+        var_to_hint_override={},
+        evaluate_guards_expression=lambda *_: True,
+        get_pruned_guards=lambda *_: [],
+        produce_guards_expression=lambda *_, **__: "",
+    )
+    without_guards = mock.patch.object(FxGraphCache, "_get_shape_env", return_value=none)
+    with without_guards, torch._functorch.config.patch(enable_autograd_cache=False):
+        compiled: Callable[..., Any] = compile_fx(deepcopy(graph), fake, config_patches={"fx_graph_cache": True})
+    return compiled
 
 
 def encode(x: Any, qkv: Any, qkv_bias: Any, out: Any, out_bias: Any, *mlp: Any) -> Any:
@@ -175,6 +203,7 @@ def run(
     *,
     dynamic: bool | None = None,
     marks: Mapping[str, Any] | None = BOUNDED,
+    mark: str = "mark_dynamic",
 ) -> dict[str, Any]:
     """The largest error, the number of compiles, and each BLOCK_M of what ran per size; none for the library."""
     import torch
@@ -207,7 +236,7 @@ def run(
                     torch._dynamo.mark_static(operand)  # as parameters of a module are
                 for name in sizes_of.keys() & shape if marks is not None else ():
                     bounds = {"min": 2, "max": MOST[name]} if marks is BOUNDED else marks
-                    torch._dynamo.mark_dynamic(operand, shape.index(name), **bounds)
+                    getattr(torch._dynamo, mark)(operand, shape.index(name), **bounds)
             if not blocks:
                 compiled(*on_device)
                 ran.clear()  # an artifact's kernels have been run once already, to compile them
