@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
+from math import log
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_dynamic import compile_all
-from modelbench.dynamic import TINY_TOKENS, WAYS, measure_layers
+from bench_dynamic import compile_all, main
+from modelbench.dynamic import TINY_TOKENS, WAYS, interval_of_median, measure_layers
 
 from diode_lut.domain.problem import Problem
 
@@ -37,6 +39,33 @@ def test_no_time_is_no_compile(tmp_path: Path) -> None:
     """Without time left nothing is compiled, and the lines say so."""
     measure_layers(out := tmp_path / "decode.jsonl", 0, device="cpu", tiny=True)
     assert [(line["sizes"], line["compiles"]) for line in lines_in(out)] == [(0, 0)] * len(WAYS)
+
+
+@pytest.mark.parametrize(("count", "place"), [(6, 0), (10, 1), (100, 39)])
+def test_the_interval_of_a_median(count: int, place: int) -> None:
+    """It ends at the values that tables of the sign test for 95 % name."""
+    values = [float(value) for value in range(count)]
+    random.Random(0).shuffle(values)
+    assert interval_of_median(values) == (place, count - 1 - place)
+
+
+def test_how_often_the_interval_has_the_median() -> None:
+    """Of samples of a skewed distribution, 95 % or more have the true median in their interval."""
+    draw = random.Random(0)
+    samples = [[draw.expovariate(1.0) for _ in range(30)] for _ in range(2000)]
+    intervals = map(interval_of_median, samples)
+    assert 0.95 < sum(low <= log(2) <= high for low, high in intervals) / len(samples) < 0.97
+
+
+@pytest.mark.parametrize("size", ["1", "5000"])
+def test_a_size_that_no_dispatch_has(
+    size: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A size beyond the kernels' range, or one that PyTorch compiles separately, is refused before anything runs."""
+    monkeypatch.setattr("sys.argv", ["bench_dynamic.py", "--dispatch", "--sizes", size])
+    with pytest.raises(SystemExit):
+        main()
+    assert "--dispatch takes --sizes from 2 to 4096" in capsys.readouterr().err
 
 
 def test_a_family_that_does_not_compile_is_left_out(

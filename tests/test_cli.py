@@ -237,6 +237,40 @@ class TestExplain:
         assert small.startswith("  m from 1 to 1448: triton_mm 128x128x64 g8 s4 w8, as ")
         assert large == "  m from 1449 to 65536: aten, because no table and no model answers"
 
+    def test_sizes_along_which_nothing_answers(self, table_file: Write) -> None:
+        """Where no source answers for any size, it says so, and exits with 1."""
+        path = table_file("mine.json", {"op": "bmm", "configs": [ATEN]})
+        result = call("explain", "mm", 8, 64, 64, "--dynamic", "m=1:64", "--hardware", "mine", "--table", path)
+        _, line = result.stdout.splitlines()
+        assert line == (
+            "  m from 1 to 64: Inductor decides as it would without diode_lut, because no table and no model answers"
+        )
+        assert result.exit_code == 1
+
+    def test_an_epilogue_along_a_size(self, table_file: Write) -> None:
+        """With an epilogue, no part of the range is the library's: one kernel is for all sizes, or nothing is fused."""
+        rows = (
+            {"epilogue": "light", "m": [1, 63], "configs": [{**TRITON, "gain_permille": 1500}]},
+            {"epilogue": "light", "m": [64, 512], "configs": [ATEN]},
+        )
+        options = ("--hardware", "mine", "--table", table_file("mine.json", *rows), "--epilogue", "light")
+        _, line = call("explain", "mm", 8, 64, 64, "--dynamic", "m=2:512", *options).stdout.splitlines()
+        assert line.startswith("  m from 2 to 512: aten, as ")
+
+    @pytest.mark.parametrize(
+        ("op", "dynamic", "message"),
+        [
+            ("mm", ("m=1:8", "n=1:8"), "one size at a time"),
+            ("scaled_mm", ("m=1:8",), "where sizes of scaled_mm may change, Inductor decides alone"),
+        ],
+    )
+    def test_what_no_dispatch_is_for(self, op: str, dynamic: tuple[str, ...], message: str) -> None:
+        """Two sizes that change, and ops whose sizes may not, are errors that say so."""
+        variant = ("--variant", "row-bfloat16") if op == "scaled_mm" else ()
+        options = [part for size in dynamic for part in ("--dynamic", size)]
+        result = call("explain", op, 8, 64, 64, *variant, *options, "--hardware", "nvidia-h200")
+        assert (result.exit_code, message in result.stderr) == (2, True)
+
     @pytest.mark.parametrize("wrong", ["m", "m=0:8", "m=9:8", "q=1:2", "b=1:2"])
     def test_a_size_that_cannot_change(self, wrong: str) -> None:
         """What is no size of the op with a range is an error in one line."""

@@ -12,7 +12,7 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.programs.account import estimate
 from diode_lut.programs.savings import EXPECTED, MEASURED, UNKNOWN, savings
-from diode_lut.receipt.receipt import Device, Hit, Receipt, Source
+from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, Source
 from diode_lut.receipt.summary import roofline_ns
 from diode_lut.table import read_table
 
@@ -43,7 +43,7 @@ def receipt(table_file: Callable[..., Path]) -> Receipt:
         entry = table.lookup(problem(m))
         assert entry is not None
         device.hits[Hit(problem(m), "user", table.digest, "", tuple(map(str, entry.configs)))] = 1
-    device.misses[problem(7)] = 2
+    device.misses[Miss(problem(7))] = 2
     return Receipt(devices={H200: device})
 
 

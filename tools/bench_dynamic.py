@@ -7,7 +7,8 @@ in interleaved rounds with a cold L2 cache. Times go to ``--out``, a line for ea
 file, it goes on with the families that are missing. PyTorch compiles M = 1 by itself also where M is dynamic; this does
 not count as a recompile.
 
-``--dispatch`` measures what a call costs on the CPU with three kernels for a dynamic M, and with one. ``--decode``
+``--dispatch`` measures what a call costs on the CPU with three kernels for a dynamic M, and with one, for each of
+``--sizes``: the difference is a median over turns, with its 95 % interval. After ``--seconds`` it stops. ``--decode``
 compares the layers of a language model, compiled once with a dynamic number of tokens and once for each number, with
 and without the hook: tokens per second, and the seconds that compiling takes. Both append lines to ``--out``.
 """
@@ -29,7 +30,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from modelbench.dynamic import Step, bound, captured, fresh, measure_dispatch, measure_layers
+from modelbench.dynamic import (
+    DISPATCHED,
+    LARGEST_DISPATCHED,
+    Step,
+    bound,
+    captured,
+    fresh,
+    measure_dispatch,
+    measure_layers,
+)
 from modelbench.ways import read
 from score_dynamic import families_in
 from torch._dynamo.utils import counters
@@ -54,7 +64,13 @@ def main() -> None:
     parser.add_argument("--dataset", type=Path, default=DATASET)
     parser.add_argument("--families", type=int, default=40, help="draw this many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="M")
+    parser.add_argument(
+        "--sizes",
+        type=int,
+        nargs="+",
+        metavar="M",
+        help=f"(default: {_listed(SIZES)}; of --dispatch, 2 to {LARGEST_DISPATCHED}: {_listed(DISPATCHED)})",
+    )
     parser.add_argument("--seconds", type=float, default=240, help="stop after about this time (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=8, help="that compile (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("dynamic.jsonl"))
@@ -63,12 +79,19 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="of --decode")
     parser.add_argument("--tiny", action="store_true", help="try --decode out with a tiny model")
     options = parser.parse_args()
+    options.sizes = tuple(options.sizes or (DISPATCHED if options.dispatch else SIZES))
     if options.dispatch:
-        measure_dispatch(options.out, options.seconds)
+        if not all(2 <= size <= LARGEST_DISPATCHED for size in options.sizes):
+            parser.error(f"--dispatch takes --sizes from 2 to {LARGEST_DISPATCHED}: PyTorch compiles 1 separately")
+        measure_dispatch(options.out, options.seconds, options.sizes)
     elif options.decode:
         measure_layers(options.out, options.seconds, device=options.device, tiny=options.tiny)
     else:
         measure_families(options)
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    return " ".join(map(str, sizes))
 
 
 def measure_families(options: argparse.Namespace) -> None:

@@ -22,6 +22,7 @@ from diode_lut.domain.ops import (
     NO_EPILOGUE,
     NO_VARIANT,
     OP_SIZES,
+    SCALED,
 )
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
@@ -97,6 +98,7 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
 @click.option(
     "--dynamic",
     type=_Dynamic(),
+    multiple=True,
     help="A size that may change, such as m=1:8192: show which kernel each part of its range gets.",
 )
 @click.option(
@@ -127,7 +129,7 @@ def explain_command(
     h: int,
     g: int,
     v: int | None,
-    dynamic: Axis | None,
+    dynamic: tuple[Axis, ...],
     hardware: str | None,
     table: Typed | None,
     chooser: str | None,
@@ -163,14 +165,17 @@ def explain_command(
         v=v,
     )
     first = None if table is None else _opened(table)
-    if dynamic is not None:
-        if op in (*ATTENTION, *GROUPED):
+    if dynamic:
+        axis, *more = dynamic
+        if more:
+            raise click.BadParameter("one size at a time", param_hint="--dynamic")
+        if op in (*ATTENTION, *GROUPED, *SCALED):
             reason = f"where sizes of {op} may change, Inductor decides alone"
             raise click.BadParameter(reason, param_hint="--dynamic")
-        if dynamic.fields[0] not in OP_SIZES[op]:
-            raise click.BadParameter(f"{op} has no size {dynamic.fields[0]}", param_hint="--dynamic")
+        if axis.fields[0] not in OP_SIZES[op]:
+            raise click.BadParameter(f"{op} has no size {axis.fields[0]}", param_hint="--dynamic")
         with _registered(chooser):
-            over = api.explanation_over(problem, dynamic, hardware=device, first=first)
+            over = api.explanation_over(problem, axis, hardware=device, first=first)
         say(str(over))
         ctx.exit(0 if over.parts or over.whole.configs else 1)
     with _registered(chooser):

@@ -132,7 +132,7 @@ def _asked(receipts: tuple[Typed, ...], hardware: Hardware) -> list[Asked]:
     merged = merge_receipts(read_receipt(*each[:2]) for each in receipts)
     devices = [device for found, device in merged.devices.items() if found.same_arch(hardware)]
     hits = [Asked(hit.problem, calls, hit.tier) for each in devices for hit, calls in each.hits.items()]
-    misses = [Asked(problem, calls, "") for each in devices for problem, calls in each.misses.items()]
+    misses = [Asked(miss.problem, calls, "") for each in devices for miss, calls in each.misses.items()]
     if not hits and not misses:
         found = ", ".join(map(str, merged.devices)) or "no device"
         raise ReceiptError(f"{receipts[0].path}: nothing was asked on {hardware} (the receipt is of: {found})")

@@ -21,6 +21,7 @@ def trace_decision(decision: Decision, served: tuple[Config, ...]) -> None:
         "diode_lut_decision",
         lambda: {
             **_asked(decision.problem, decision.hardware),
+            "over": decision.over,
             "tier": decision.tier,
             "from": decision.where,
             "inductor_gets": list(map(str, served)),

@@ -18,6 +18,7 @@ from diode_lut.receipt.receipt import (
     MAX_PERMILLE,
     Device,
     Hit,
+    Miss,
     Receipt,
     Skip,
     Source,
@@ -119,12 +120,12 @@ def _device(value: Any) -> tuple[Hardware, Device]:
         device.hits[hit] += calls
     for skip, calls in _each(fields, "skipped", _skip):
         device.skipped[skip] += calls
-    for problem, calls, expected in _each(fields, "misses", _miss):
-        device.misses[problem] += calls
+    for miss, calls, expected in _each(fields, "misses", _miss):
+        device.misses[miss] += calls
         if expected is not None:
-            device.expect(problem, expected)
-    for problem, calls, _ in _each(fields, "no_choice", _miss) if "no_choice" in fields else ():
-        device.no_choice[problem] += calls
+            device.expect(miss.problem, expected)
+    for miss, calls, _ in _each(fields, "no_choice", _miss) if "no_choice" in fields else ():
+        device.no_choice[miss.problem] += calls
     for unfused, calls in _each(fields, "unfused", _unfused) if "unfused" in fields else ():
         device.unfused[unfused] += calls
     device.cached = _integer(fields, "cached", 0) if "cached" in fields else 0
@@ -144,17 +145,24 @@ def _source(value: Any) -> Source:
 
 
 def _hit(value: Any) -> tuple[Hit, int]:
-    fields = _fields(value, (*_PROBLEM, "calls", *_WHO, "configs"), _OPTIONAL)
+    fields = _fields(value, (*_PROBLEM, "calls", *_WHO, "configs"), (*_OPTIONAL, "over"))
     configs = tuple(_each(fields, "configs", _string))
     if not configs:
         raise _Wrong("is empty", "configs")
-    return Hit(_problem(fields), *_who(fields), configs), _integer(fields, "calls")
+    return Hit(_problem(fields), *_who(fields), configs, _over(fields)), _integer(fields, "calls")
 
 
-def _miss(value: Any) -> tuple[Problem, int, int | None]:
-    fields = _fields(value, (*_PROBLEM, "calls"), (*_OPTIONAL, "expected_permille"))
+def _miss(value: Any) -> tuple[Miss, int, int | None]:
+    fields = _fields(value, (*_PROBLEM, "calls"), (*_OPTIONAL, "over", "expected_permille"))
     expected = _integer(fields, "expected_permille", 1, MAX_PERMILLE) if "expected_permille" in fields else None
-    return _problem(fields), _integer(fields, "calls"), expected
+    return Miss(_problem(fields), _over(fields)), _integer(fields, "calls"), expected
+
+
+def _over(fields: dict[str, Any]) -> str:
+    over = _text(fields, "over") if "over" in fields else ""
+    if "over" in fields and not over:
+        raise _Wrong("is left out where no size may change, not empty", "over")
+    return over
 
 
 def _skip(value: Any) -> tuple[Skip, int]:

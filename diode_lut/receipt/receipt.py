@@ -36,7 +36,8 @@ class Hit(NamedTuple):
     """An answer that was used: the tier, the digest of the file and the row that answered, and what Inductor got.
 
     ``row`` is the row's key as text, empty where a model answered. ``configs`` are texts, best first; with the setting
-    ``top_k`` at 1 there is one.
+    ``top_k`` at 1 there is one. ``over`` says for which sizes they are, where sizes may change; the problem then has
+    one of these. It is empty where none may.
     """
 
     problem: Problem
@@ -44,6 +45,14 @@ class Hit(NamedTuple):
     digest: str
     row: str
     configs: tuple[str, ...]
+    over: str = ""
+
+
+class Miss(NamedTuple):
+    """A problem that was left to Inductor; ``over`` is as in Hit."""
+
+    problem: Problem
+    over: str = ""
 
 
 class Skip(NamedTuple):
@@ -81,7 +90,7 @@ class Device:
     sources: dict[Source, None] = field(default_factory=dict)
     left_out: dict[str, None] = field(default_factory=dict)
     hits: Counter[Hit] = field(default_factory=Counter)
-    misses: Counter[Problem] = field(default_factory=Counter)
+    misses: Counter[Miss] = field(default_factory=Counter)
     expected_permille: dict[Problem, int] = field(default_factory=dict)
     skipped: Counter[Skip] = field(default_factory=Counter)
     no_choice: Counter[Problem] = field(default_factory=Counter)

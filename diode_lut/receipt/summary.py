@@ -21,7 +21,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import baseline
 from diode_lut.receipt.receipt import Device, Receipt, Source, Versions
-from diode_lut.receipt.write import hardware_to_json, versions_to_json
+from diode_lut.receipt.write import hardware_to_json, over_to_json, versions_to_json
 from diode_lut.settings import TIERS
 
 TYPICAL_PERMILLE = 1100
@@ -35,6 +35,7 @@ class Loss(NamedTuple):
     """A problem that was missed ``calls`` times, with the nanoseconds lost if each call ran once.
 
     ``nanoseconds`` is None where the device's peaks are not known. ``by_model`` says whether a model knows the problem.
+    ``over`` is as in Miss.
     """
 
     hardware: Hardware
@@ -42,18 +43,19 @@ class Loss(NamedTuple):
     calls: int
     nanoseconds: float | None
     by_model: bool
+    over: str = ""
 
 
 def losses(receipt: Receipt) -> list[Loss]:
     """All misses of a receipt, the most time lost first."""
     found: list[tuple[float, float, Loss]] = []
     for hardware, device in receipt.devices.items():
-        for problem, calls in device.misses.items():
+        for (problem, over), calls in device.misses.items():
             permille = device.expected_permille.get(problem)
             saved = calls * (1 - 1000 / max(permille or TYPICAL_PERMILLE, 1000))
             time = roofline_ns(problem, hardware)
             lost = None if time is None else saved * time
-            loss = Loss(hardware, problem, calls, lost, permille is not None)
+            loss = Loss(hardware, problem, calls, lost, permille is not None, over)
             found.append((-(lost or 0.0), -saved * problem.operations, loss))
     return [loss for *_, loss in sorted(found)]
 
@@ -109,6 +111,7 @@ def _device(hardware: Hardware, device: Device, lost: list[Loss]) -> Iterator[st
         yield f"  {name} epilogues: {fused} fused into the matmul, {apart} left to a kernel of their own"
     for reason, times in _unfused(device).items():
         yield f"  nothing fused behind {_count(times, 'matmul', 'matmuls')}: {reason}"
+    yield from _ranges(device)
     yield from _misses(lost)
     yield from _skipped(device)
 
@@ -118,6 +121,16 @@ def _source(source: Source) -> str:
     return f"{source.tier}: {source.path}{rows}, sha256 {source.digest[:12]}"
 
 
+def _ranges(device: Device) -> Iterator[str]:
+    """The kernels of GEMMs with a dynamic size, each with its part of the range."""
+    hits = [(-calls, hit) for hit, calls in device.hits.items() if hit.over]
+    if hits:
+        yield "  kernels for sizes that may change:"
+    for calls, hit in sorted(hits)[:_SHOWN]:
+        yield f"    {_count(-calls, 'call', 'calls'):>9}  {hit.problem}, {hit.over}: {', '.join(hit.configs)}"
+    yield from _more(len(hits), "kernels")
+
+
 def _misses(lost: list[Loss]) -> Iterator[str]:
     if lost:
         typical = TYPICAL_PERMILLE / 1000
@@ -125,7 +138,8 @@ def _misses(lost: list[Loss]) -> Iterator[str]:
     for loss in lost[:_SHOWN]:
         sign = " " if loss.by_model else "~"
         microseconds = "not known" if loss.nanoseconds is None else f"{loss.nanoseconds / 1e3:.2f} us"
-        yield f"  {sign}{microseconds:>13}  {_count(loss.calls, 'call', 'calls'):>9}  {loss.problem}"
+        sizes = f"{loss.problem}, {loss.over}" if loss.over else loss.problem
+        yield f"  {sign}{microseconds:>13}  {_count(loss.calls, 'call', 'calls'):>9}  {sizes}"
     yield from _more(len(lost), "problems; `collect --problems` takes them all from the receipt")
 
 
@@ -158,6 +172,7 @@ def as_json(receipt: Receipt) -> str:
         "missed": [
             {
                 **loss.problem.to_json(),
+                **over_to_json(loss.over),
                 "calls": loss.calls,
                 "hardware": loss.hardware.name,
                 "lost_ns": None if loss.nanoseconds is None else round(loss.nanoseconds),

@@ -54,14 +54,20 @@ def hardware_to_json(hardware: Hardware) -> dict[str, Any]:
 
 def _misses_to_json(device: Device) -> Iterator[dict[str, Any]]:
     """Problems as ``collect`` takes them, with their calls, and with the gain that a model expects, if one does."""
-    for problem, calls in sorted(device.misses.items()):
+    for (problem, over), calls in sorted(device.misses.items()):
         expected = device.expected_permille.get(problem)
-        yield {**problem.to_json(), "calls": calls, **({} if expected is None else {"expected_permille": expected})}
+        more = {} if expected is None else {"expected_permille": expected}
+        yield {**problem.to_json(), **over_to_json(over), "calls": calls, **more}
+
+
+def over_to_json(over: str) -> dict[str, str]:
+    """The field of the JSON object that says for which sizes it is; none where no size may change."""
+    return {"over": over} if over else {}
 
 
 def _hit_to_json(hit: Hit, calls: int) -> dict[str, Any]:
     who = {"tier": hit.tier, "digest": hit.digest, "row": hit.row}
-    return {**hit.problem.to_json(), "calls": calls, **who, "configs": hit.configs}
+    return {**hit.problem.to_json(), **over_to_json(hit.over), "calls": calls, **who, "configs": hit.configs}
 
 
 def _skip_to_json(skip: Skip, calls: int) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What happens in this process, event by event: the statistics and the receipt are both made of these events.
 
-The events are ``decided``, ``served``, ``skipped``, ``no_choice``, ``unfused``, ``restored``, ``devices_seen`` and
-``sources_seen``.
+The events are ``selected``, ``decided``, ``served``, ``skipped``, ``no_choice``, ``unfused``, ``restored``,
+``devices_seen`` and ``sources_seen``.
 Each takes effect once, under one lock, in every Counts that is counting and in the receipt.
 """
 
@@ -21,7 +21,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.domain.version import __version__
 from diode_lut.io.forks import in_forked_children
 from diode_lut.kernels.config import Config
-from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Unfused, Versions, merge_receipts
+from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, Skip, Source, Unfused, Versions, merge_receipts
 from diode_lut.runtime import at_exit
 from diode_lut.selection.selector import ABSTAIN, Decision, Selector
 from diode_lut.settings import MODEL, TIERS
@@ -91,6 +91,13 @@ def _configs(configs: tuple[Config, ...]) -> tuple[str, ...]:
     return tuple(map(_config, configs))
 
 
+def selected(seconds: float) -> None:
+    """Selecting took this many seconds."""
+    with _lock:
+        for counts in _counts():
+            counts.seconds += seconds
+
+
 def decided(decision: Decision, seconds: float) -> None:
     """Inductor asked about a problem, and selecting took this many seconds."""
     tier, confidence = decision.tier, decision.confidence
@@ -108,13 +115,13 @@ def decided(decision: Decision, seconds: float) -> None:
 
 def served(decision: Decision, configs: tuple[Config, ...]) -> None:
     """Inductor got these configs of the decision; with none, it chose by itself."""
-    hit = Hit(decision.problem, *_who(decision), _configs(configs)) if configs else None
+    hit = Hit(decision.problem, *_who(decision), _configs(configs), decision.over) if configs else None
     with _lock:
         for device in _receiving(decision.hardware):
             if hit is not None:
                 device.hits[hit] += 1
                 continue
-            device.misses[decision.problem] += 1
+            device.misses[Miss(decision.problem, decision.over)] += 1
             if decision.expected_time is not None:
                 device.expect(decision.problem, int(1000 / decision.expected_time))
         if hit is None and decision.configs:

@@ -103,13 +103,16 @@ class Snapshot:
     ) -> Decision:
         """The decision for one problem on one of torch's devices, which is recorded.
 
-        ``padding`` says whether the operands may be padded, or are; ``axes`` which of its sizes may change.
+        ``padding`` says whether the operands may be padded, or are; ``axes`` which of its sizes may change. Where some
+        may, it is recorded when Inductor gets it, because decisions for parts of their range may replace it.
         """
         start = time.perf_counter()
         decision = self.consider(problem, device, padding=padding, axes=axes)
-        recorder.decided(decision, time.perf_counter() - start)
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s", decision.explain())
+        seconds = time.perf_counter() - start
+        if decision.over:
+            recorder.selected(seconds)
+        else:
+            _decided(decision, seconds)
         return decision
 
     def consider(
@@ -141,8 +144,9 @@ class Snapshot:
 
     def record_fusion(self, decision: Decision, served: Config) -> None:
         """Record a decision that was considered for an epilogue, or for a part of a range, now that it is taken."""
-        recorder.decided(decision, 0.0)
-        recorder.served(decision, (served,) if decision.configs else ())
+        if not decision.over:
+            _decided(decision)
+        Snapshot.record(self, decision, (served,) if decision.configs else ())
 
     def record_unfused(self, problem: Problem, device: str | torch.device, reason: str) -> None:
         """Record that nothing is fused behind a matmul; its epilogue is the class of what might have been."""
@@ -151,6 +155,8 @@ class Snapshot:
 
     def record(self, decision: Decision, served: tuple[Config, ...]) -> None:
         """Record which of the decision's configs Inductor gets; with none, MissError under the setting ``strict``."""
+        if decision.over:
+            _decided(decision)
         recorder.served(decision, served)
         if not served and self.settings.strict:
             raise MissError(_missed(decision))
@@ -174,6 +180,12 @@ class Snapshot:
     def _local(self) -> tuple[Hardware, ...]:
         """All devices of this machine."""
         return tuple(map(self._hardware, local_devices()))
+
+
+def _decided(decision: Decision, seconds: float = 0.0) -> None:
+    recorder.decided(decision, seconds)
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("%s", decision.explain())
 
 
 def skip(decision: Decision, config: Config, reason: str) -> None:
@@ -238,8 +250,9 @@ def _missed(decision: Decision) -> str:
     why = f"no config of {decision.where} can run" if decision.configs else "no table and no model answers"
     command = "python -m diode_lut collect --problems missed.json --out timings.msgpack"
     problem = json.dumps([decision.problem.to_json()])
+    over = f" for {decision.over}" if decision.over else ""
     return (
-        f"{decision.problem} on {decision.hardware}: {why}, which the setting strict forbids; "
+        f"{decision.problem} on {decision.hardware}{over}: {why}, which the setting strict forbids; "
         f"to measure it: echo '{problem}' > missed.json && {command}"
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from diode_lut.domain.ops import NO_EPILOGUE
 from diode_lut.domain.printable import as_lines
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
@@ -120,8 +121,12 @@ class OverSizes(NamedTuple):
 def explain_over(
     selector: Selector, problem: Problem, axis: Axis, threshold: Threshold, most: int, *, padding: bool
 ) -> OverSizes:
-    """What a problem gets if its sizes along the axis may change, with at most ``most`` kernels."""
-    parts = pieces_over(selector, problem, axis, threshold, most, library=True) if most > 1 else ()
+    """What a problem gets if its sizes along the axis may change, with at most ``most`` kernels.
+
+    The library has no part of the range where an epilogue is fused into the kernels.
+    """
+    library = problem.epilogue == NO_EPILOGUE
+    parts = pieces_over(selector, problem, axis, threshold, most, library=library) if most > 1 else ()
     return OverSizes(problem, parts, decide_over(selector, problem, (axis,), threshold, padding=padding))
 
 
@@ -134,7 +139,7 @@ def _part(piece: Piece) -> str:
 def _who(decision: Decision, config: Config) -> str:
     """The range of a decision, its config, and what answers."""
     if not decision.configs:
-        return f"{decision.over}: Inductor decides as it would without diode_lut"
+        return f"{decision.over}: Inductor decides as it would without diode_lut, because no table and no model answers"
     return f"{decision.over}: {config}, as {decision.where} has it for {decision.problem}"
 
 

@@ -128,7 +128,7 @@ class Decision(NamedTuple):
         assert self.source is not None
         assert self.answer is not None
         if self.over:
-            return f"{self.tier}: {self.source.answers(self.answer)}; over all sizes {self.configs[0]} is taken"
+            return f"{self.tier}: {self.source.answers(self.answer)}; for {self.over}, {self.configs[0]} is taken"
         dropped = self.configs != self.answer.configs
         instead = f"; the gain is below the setting min_gain, so {self.configs[0]} is taken" if dropped else ""
         return f"{self.tier}: {self.source.answers(self.answer)}{instead}"

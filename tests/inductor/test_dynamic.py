@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 import torch
 from torch._inductor.codegen.triton import TritonScheduling
+from torch._inductor.exc import LoweringException
 from torch._inductor.virtualized import V
 
 import diode_lut
 from diode_lut.inductor import fusion, hook
 from diode_lut.inductor.dispatch import can_branch
+from diode_lut.receipt.receipt import Device
+from diode_lut.runtime import recorder
 from tests.fake_cuda import Input, Lowered, lower
 from tests.inductor.test_hook import ATEN, MM, blocks, triton, uses_aten
 
@@ -203,6 +206,16 @@ def test_rows_along_a_size_become_branches(m: int, rows: Rows) -> None:
     assert [blocks(kernel)[:3] for kernel in lowered.triton_templates] == [[64, 128, 32], [128, 128, 64]]
 
 
+def test_the_kernels_of_all_branches_compile_in_parallel(rows: Rows) -> None:
+    """All are handed to Inductor's compile workers before the program waits for any, also with an epilogue."""
+    rows(*SMALL_AND_LARGE)
+    for function in (torch.mm, lambda a, b: (a @ b).relu()):
+        code = lower(function, Input((16, 1024), dynamic=[0], most=8192), B).code
+        handed, _, rest = code.partition("async_compile.wait(globals())")
+        assert handed.count("triton_heuristics.template(") == handed.count("async_compile.triton(") == 2
+        assert "async_compile" not in rest.replace("del async_compile", "")
+
+
 def test_the_library_can_have_a_branch(rows: Rows) -> None:
     """Where the library is the best for a part of the range, it is called there."""
     rows(SMALL_AND_LARGE[0], {"m": [64, 8192], "configs": [ATEN]})
@@ -219,6 +232,51 @@ def test_the_library_has_what_no_row_covers(rows: Rows) -> None:
     assert [called for _, called in branches(lowered)][2] == "extern_kernels.mm"
     assert [blocks(kernel)[:3] for kernel in lowered.triton_templates] == [[64, 128, 32], [128, 128, 64]]
     assert counts.fallbacks == 1
+
+
+@pytest.fixture
+def receipt() -> Iterator[Callable[[], Device]]:
+    """What this test has asked, for the only device."""
+    with recorder.collecting() as collected:
+        yield lambda: next(iter(collected.devices.values()))
+
+
+def test_receipt_log_and_statistics_have_the_parts(
+    m: int, rows: Rows, receipt: Callable[[], Device], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each part that is generated is recorded and logged with its range, and one kernel for all sizes is not."""
+    rows(SMALL_AND_LARGE[0], {**SMALL_AND_LARGE[1], "m": [64, 512]})
+    with caplog.at_level("DEBUG", "diode_lut"), diode_lut.profile_predictions() as counts:
+        lowered = mm_at(m, most=65536)
+    assert len(branches(lowered)) == counts.total_predictions == 3
+    assert (counts.hits["user"], counts.fallbacks) == (2, 1)
+    kernels = {hit.over: hit.configs for hit in receipt().hits}
+    assert [*kernels] == ["m from 2 to 63", "m from 64 to 1448"]
+    assert [len(configs) for configs in kernels.values()] == [1, 1]
+    assert [miss.over for miss in receipt().misses] == ["m from 1449 to 65536"]
+    parts = [*kernels, "m from 1449 to 65536"]
+    logged = [record.message for record in caplog.records if record.levelname == "DEBUG" and " for m" in record.message]
+    assert [re.findall(r" for (m from \d+ to \d+)$", text, re.MULTILINE) for text in logged] == [
+        [part] for part in parts
+    ]
+    assert re.search(r" answers; for m from 2 to 63, triton_mm 64x128x32 .* is taken$", logged[0], re.MULTILINE)
+
+
+@pytest.mark.usefixtures("one_kernel")
+def test_the_only_kernel_has_the_whole_range(rows: Rows, receipt: Callable[[], Device]) -> None:
+    """Where one kernel serves all sizes, it is recorded with all of them."""
+    rows(*SMALL_AND_LARGE)
+    mm_at(16)
+    assert [hit.over for hit in receipt().hits] == ["m from 2 to 8192"]
+
+
+def test_a_part_that_is_missed_is_an_error_under_strict(rows: Rows) -> None:
+    """The error names the sizes that no source knows."""
+    rows(SMALL_AND_LARGE[0], {**SMALL_AND_LARGE[1], "m": [64, 512]})
+    with diode_lut.config.patch(strict=True):
+        mm_at(16, most=512)
+        with pytest.raises(LoweringException, match=r"MissError: .* for m from 1449 to 65536: no table and no model"):
+            mm_at(16, most=65536)
 
 
 def test_an_epilogue_is_fused_into_each_branch(m: int, rows: Rows) -> None:

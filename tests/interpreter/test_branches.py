@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.forks import Forks
+from tests.forks import ROOT, Forks
 from tests.interpreter.conftest import found_by
 from tests.interpreter.test_device import ROUNDING
-from tests.programs.branch import BLOCKS, FUSED, SHAPES, SIZES
+from tests.programs.branch import BLOCKS, FUSED, SHAPES, SIZES, WAYS
+
+PROGRAM = ROOT / "tests" / "programs" / "branch.py"
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +47,50 @@ def test_the_library_before_pointwise_work(found: dict[str, Any], op: str) -> No
     """Where the library is the best for some sizes and pointwise work follows, results are right."""
     case = found[f"{op} library small"]
     assert (case["error"] < 4 * ROUNDING["torch.float32"], case["compiles"]) == (True, 1)
+
+
+def test_a_graph_that_is_compiled_as_sglang_does(found: dict[str, Any]) -> None:
+    """A number of tokens that may change, without bounds, has the kernel of each size in a single compile."""
+    case = found["sglang"]
+    assert case["error"] < 4 * ROUNDING["torch.float32"]
+    expected = {str(m): [] if m < 9 else [BLOCKS[1] if m < 33 else BLOCKS[2]] for m in SIZES}
+    assert (case["compiles"], case["blocks"]) == (1, expected)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_however_a_size_becomes_dynamic(found: dict[str, Any], way: str) -> None:
+    """Without bounds, each size runs its kernel, and a compile more is only what PyTorch makes one of by itself.
+
+    That is the first size of a program that says nothing, and a specialization. In the graph of a specialization all
+    sizes may change, so that it gets what is safe for all. The hint that overrides that of the first size decides
+    nothing.
+    """
+    case = found[way]
+    assert case["error"] < 4 * ROUNDING["torch.float32"]
+    expected = {str(m): [] if m < 9 else [BLOCKS[1] if m < 33 else BLOCKS[2]] for m in SIZES}
+    if way == "specialize_on":
+        expected["20"] = []
+    assert (case["compiles"], case["blocks"]) == (2 if way in ("a second size", "specialize_on") else 1, expected)
+
+
+@pytest.mark.parametrize(("first", "other"), [(16, 100), (100, 16)])
+def test_a_process_gets_the_branches_of_another(with_device: Forks, tmp_path: Path, first: int, other: int) -> None:
+    """A graph with several kernels has the same ones in every process, whichever size comes first.
+
+    So a process takes it from the cache of one that began with another size.
+    """
+    cases = []
+    for size in (first, other):
+        done = with_device.run(str(PROGRAM), str(tmp_path), str(size), TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
+        assert done.returncode == 0, done.stderr
+        cases.append(json.loads(done.stdout.splitlines()[-1]))
+    assert [[case[op]["cached"] for op in ("mm", "mm silu")] for case in cases] == [[0, 0], [1, 1]]
+    for case in cases:
+        for op, small in (("mm", []), ("mm silu", [BLOCKS[0]])):
+            expected = {str(m): small if m < 9 else [BLOCKS[1] if m < 33 else BLOCKS[2]] for m in (16, 100, *SIZES)}
+            assert case[op]["error"] < 4 * ROUNDING["torch.float32"]
+            assert case[op]["compiles"] == 1
+            assert expected.items() >= case[op]["blocks"].items()
 
 
 def test_an_artifact_runs_the_kernel_of_each_size(found: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """What matmuls with a dynamic size run on the interpreter's device, as JSON for tests/interpreter/test_branches.py.
 
-``python branch.py DIRECTORY``: tables go there.
+``python branch.py DIRECTORY``: tables go there. ``python branch.py DIRECTORY SIZE``: what ``after_another`` says, with
+this size first.
 """
 
 from __future__ import annotations
@@ -9,15 +10,26 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 from tests.interpreter.device import interpreter_cuda
 from tests.programs.pad import ATEN, TILES, Tables
+
+WAYS: dict[str, tuple[bool | None, Mapping[str, Any] | None]] = {
+    "a second size": (None, None),
+    "dynamic=True": (True, None),
+    "without bounds": (None, {}),
+    "specialize_on": (None, {"specialize_on": [lambda m: m == 20]}),
+    "hint_override": (None, {"hint_override": 100}),
+}
+"""How sizes become dynamic: what ``torch.compile`` gets, and ``mark_dynamic``, if it is called."""
 
 BLOCKS = (16, 32, 64)
 """BLOCK_M of the kernels for small, middling and large sizes."""
@@ -75,6 +87,28 @@ def main(directory: str) -> dict[str, Any]:
                 found[f"{op} {'library' if library else 'triton'} {first}"] = run(functions[op], shapes, path, sizes)
     path = table("artifact", *rows("mm", library=True))
     found["artifact"] = run(torch.mm, SHAPES["mm"], path, SIZES, backend=as_servers_compile)
+    found["sglang"] = run(torch.mm, SHAPES["mm"], path, SIZES, as_sglang_compiles, marks={}, mark="maybe_mark_dynamic")
+    for way, (dynamic, marks) in WAYS.items():
+        found[way] = run(lambda a, b: a @ b, SHAPES["mm"], path, SIZES, dynamic=dynamic, marks=marks)
+    return found
+
+
+def after_another(directory: str, first: str) -> dict[str, Any]:
+    """For two graphs what ``run`` says, with ``first`` as the first size, and whether Inductor's cache had them."""
+    import torch
+    from torch._dynamo.utils import counters
+    from torch._inductor import config
+    from torch.nn import functional
+
+    table = Tables(Path(directory))
+    found = {}
+    functions = {"mm": torch.mm, "mm silu": lambda a, b: functional.silu(a @ b)}
+    with config.patch(fx_graph_cache=True, fx_graph_remote_cache=False):
+        for op, function in functions.items():
+            counters.clear()
+            path = table(op, *rows(op, library=op == "mm"))
+            case = run(function, SHAPES[op], path, (int(first), *SIZES))
+            found[op] = {**case, "cached": counters["inductor"]["fxgraph_cache_hit"]}
     return found
 
 
@@ -84,6 +118,31 @@ def as_servers_compile(graph: Any, inputs: Any) -> Callable[..., Any]:
 
     artifact: Callable[..., Any] = torch._inductor.standalone_compile(graph, inputs, dynamic_shapes="from_graph")
     return artifact
+
+
+def as_sglang_compiles(graph: Any, inputs: Any) -> Callable[..., Any]:
+    """A backend that compiles a graph as SGLang's does each piece of a model: a copy, by Inductor, on fake tensors.
+
+    AOTAutograd's cache is off, and Inductor's is asked and filled without a shape environment, so without guards.
+    """
+    import torch
+    from torch._guards import detect_fake_mode
+    from torch._inductor.codecache import FxGraphCache
+    from torch._inductor.compile_fx import compile_fx
+
+    mode: Any = detect_fake_mode()
+    fake = [mode.from_tensor(each) if isinstance(each, torch.Tensor) else each for each in inputs]
+    none = SimpleNamespace(
+        guards=[],
+        var_to_hint_override={},
+        evaluate_guards_expression=lambda *_: True,
+        get_pruned_guards=lambda *_: [],
+        produce_guards_expression=lambda *_, **__: "",
+    )
+    without_guards = mock.patch.object(FxGraphCache, "_get_shape_env", return_value=none)
+    with without_guards, torch._functorch.config.patch(enable_autograd_cache=False):
+        compiled: Callable[..., Any] = compile_fx(deepcopy(graph), fake, config_patches={"fx_graph_cache": True})
+    return compiled
 
 
 def encode(x: Any, qkv: Any, qkv_bias: Any, out: Any, out_bias: Any, *mlp: Any) -> Any:
@@ -119,6 +178,9 @@ def rows(op: str, library: bool) -> list[dict[str, Any]]:
 MOST = {"b": 4, "m": 128}
 """The largest sizes, as PyTorch is told."""
 
+BOUNDED: Mapping[str, Any] = {"min": 2}
+"""Marks that stand for bounds, whose largest size is that of the dimension."""
+
 
 def batch_and_rows(m: int) -> dict[Any, int]:
     """Twice as many rows as ``m``, in batches of different sizes."""
@@ -138,6 +200,10 @@ def run(
     table: str,
     sizes: Sequence[int],
     backend: Any = "inductor",
+    *,
+    dynamic: bool | None = None,
+    marks: Mapping[str, Any] | None = BOUNDED,
+    mark: str = "mark_dynamic",
 ) -> dict[str, Any]:
     """The largest error, the number of compiles, and each BLOCK_M of what ran per size; none for the library."""
     import torch
@@ -155,7 +221,7 @@ def run(
         ran.extend(blocks_of(self.fn.fn))
         return launch(self, *args, **kwargs)
 
-    compiled = torch.compile(function, backend=counter)
+    compiled = torch.compile(function, backend=counter, dynamic=dynamic)
     errors, blocks = [], {}
     settings = diode_lut.config.patch(tables=(table,), tiers=("user",))
     with settings, mock.patch.object(CachingAutotuner, "run", noted):
@@ -166,8 +232,11 @@ def run(
             operands = [first, *(other / other.shape[-1] ** 0.5 for other in others)]
             on_device = [operand.to("cuda") for operand in operands]
             for operand, shape in zip(on_device, shapes, strict=True):
-                for name in sizes_of.keys() & shape:
-                    torch._dynamo.mark_dynamic(operand, shape.index(name), min=2, max=MOST[name])
+                if not sizes_of.keys() & shape:
+                    torch._dynamo.mark_static(operand)  # as parameters of a module are
+                for name in sizes_of.keys() & shape if marks is not None else ():
+                    bounds = {"min": 2, "max": MOST[name]} if marks is BOUNDED else marks
+                    getattr(torch._dynamo, mark)(operand, shape.index(name), **bounds)
             if not blocks:
                 compiled(*on_device)
                 ran.clear()  # an artifact's kernels have been run once already, to compile them
@@ -179,4 +248,4 @@ def run(
 
 if __name__ == "__main__":
     with interpreter_cuda():
-        print(json.dumps(main(*cast("tuple[str]", tuple(sys.argv[1:])))))
+        print(json.dumps((after_another if sys.argv[2:] else main)(*sys.argv[1:])))

@@ -10,7 +10,7 @@ from hypothesis.strategies import SearchStrategy
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import ALIGNS, BATCHED, DOMAINS, EPILOGUES, NO_EPILOGUE
 from diode_lut.domain.problem import Problem
-from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Unfused, Versions
+from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, Skip, Source, Unfused, Versions
 from diode_lut.settings import TIERS
 from tests.strategies import kinds
 
@@ -33,7 +33,8 @@ problems = st.builds(
     *map(st.sampled_from, (ALIGNS, tuple(EPILOGUES))),
     *[sizes] * 4,
 )
-hits = st.builds(Hit, problems, tiers, names, names, st.lists(names, min_size=1, max_size=2).map(tuple))
+ranges = st.just("") | names
+hits = st.builds(Hit, problems, tiers, names, names, st.lists(names, min_size=1, max_size=2).map(tuple), ranges)
 skips = st.builds(Skip, problems, tiers, names, names, names, names)
 unfused = st.builds(Unfused, problems, names)
 sources = st.builds(Source, tiers, names, names, st.integers(0, 2))
@@ -53,8 +54,8 @@ def devices(draw: st.DrawFn) -> Device:
 
     Behind some nothing was fused.
     """
-    misses = draw(_counters(problems))
-    expected = {problem: draw(st.integers(1, 2000)) for problem in misses if draw(st.booleans())}
+    misses = draw(_counters(st.builds(Miss, problems, ranges)))
+    expected = {miss.problem: draw(st.integers(1, 2000)) for miss in misses if draw(st.booleans())}
     parts = draw(_sets(sources)), draw(_sets(names)), draw(_counters(hits)), misses, expected, draw(_counters(skips))
     return Device(*parts, draw(_counters(problems)), draw(_counters(unfused)), draw(st.integers(0, 3)))
 

@@ -13,7 +13,7 @@ from diode_lut.collect.problems import read_problems
 from diode_lut.domain.errors import CollectError, ReceiptError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
-from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Unfused, Versions
+from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, Skip, Source, Unfused, Versions
 from diode_lut.receipt.summary import losses, roofline_ns
 from diode_lut.receipt.write import receipt_bytes
 from tests.commands import call
@@ -27,11 +27,11 @@ GPU_PART = Device(
     {Source("device", "/tables/nvidia-h200.json", "ab" * 32, 813): None},
     {"user: no table of the user's own": None},
     Counter({Hit(SMALL, "device", "ab" * 32, "mm bfloat16", ("aten",)): 3, Hit(BMM, "model", "cd", "", ("aten",)): 1}),
-    Counter({SMALL: 1, LARGE: 3}),
+    Counter({Miss(SMALL): 1, Miss(LARGE): 3}),
     {SMALL: 1500},
     Counter({Skip(SMALL, "device", "ab" * 32, "mm bfloat16", "triton_mm 16x16x16 g8 s1 w1", "too small"): 2}),
 )
-CPU_PART = Device(misses=Counter({BMM: 1}))
+CPU_PART = Device(misses=Counter({Miss(BMM): 1}))
 
 
 @pytest.fixture
@@ -135,9 +135,21 @@ def test_nothing_asked(tmp_path: Path) -> None:
 def test_many_misses_are_summed_up(tmp_path: Path) -> None:
     """Of many misses the report shows the most expensive ones, and counts the others."""
     path = tmp_path / "receipt.json"
-    misses = Counter({SMALL._replace(m=m): 1 for m in range(1, 15)})
+    misses = Counter({Miss(SMALL._replace(m=m)): 1 for m in range(1, 15)})
     path.write_bytes(receipt_bytes(Receipt(1, devices={H200: Device(misses=misses)})))
     assert "and 4 more problems; `collect --problems` takes them all" in call("receipt", path).output
+
+
+def test_ranges_of_sizes_that_may_change(tmp_path: Path) -> None:
+    """The report lists kernels and misses with the sizes that they are for, for people and for programs."""
+    path = tmp_path / "receipt.json"
+    hit, miss = Hit(SMALL, "device", "ab", "r", ("aten",), "m from 64 to 8192"), Miss(LARGE, "m from 8193")
+    path.write_bytes(receipt_bytes(Receipt(devices={H200: Device(hits=Counter([hit]), misses=Counter([miss]))})))
+    text = call("receipt", path).output
+    assert f"  kernels for sizes that may change:\n       1 call  {SMALL}, m from 64 to 8192: aten\n" in text
+    assert f"  {LARGE}, m from 8193\n" in text
+    (missed,) = json.loads(call("receipt", path, "--format", "json").output)["missed"]
+    assert missed["over"] == "m from 8193"
 
 
 def test_expected_loss_is_the_roofline_less_the_gain() -> None:
@@ -148,7 +160,7 @@ def test_expected_loss_is_the_roofline_less_the_gain() -> None:
         assert roofline_ns(bytewise, H200) == pytest.approx(8192**3 / 989e3, rel=0.01)
     thin = LARGE._replace(m=1)
     assert roofline_ns(thin, H200) == pytest.approx(2 * (8192 + 8192**2 + 8192) / 4.8e3, rel=0.02)
-    device = Device(misses=Counter({LARGE: 2, thin: 1}), expected_permille={thin: 900})
+    device = Device(misses=Counter({Miss(LARGE): 2, Miss(thin): 1}), expected_permille={thin: 900})
     large, none = losses(Receipt(1, devices={H200: device}))
     assert large.nanoseconds == pytest.approx(2 * roofline_ns(LARGE, H200) / 11)
     assert (none.problem, none.nanoseconds) == (thin, 0)
@@ -157,7 +169,7 @@ def test_expected_loss_is_the_roofline_less_the_gain() -> None:
 def test_loss_without_known_peaks(tmp_path: Path) -> None:
     """Where the peaks of a device are not known, nothing is said about time, and the most arithmetic comes first."""
     gpu = Hardware("A GPU", "sm_80", 108)
-    receipt = Receipt(1, devices={gpu: Device(misses=Counter({SMALL: 1, LARGE: 1}))})
+    receipt = Receipt(1, devices={gpu: Device(misses=Counter({Miss(SMALL): 1, Miss(LARGE): 1}))})
     assert [(loss.problem, loss.nanoseconds) for loss in losses(receipt)] == [(LARGE, None), (SMALL, None)]
     path = tmp_path / "receipt.json"
     path.write_bytes(receipt_bytes(receipt))

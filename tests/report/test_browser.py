@@ -23,7 +23,7 @@ from diode_lut.collect.random_problems import random_problems
 from diode_lut.dataset import read_dataset
 from diode_lut.domain.ops import DTYPES, GEMMS
 from diode_lut.domain.problem import Problem
-from diode_lut.receipt.receipt import Device, Hit, Receipt
+from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt
 from diode_lut.receipt.write import receipt_bytes
 from diode_lut.runtime.api import explanation
 from diode_lut.settings import config
@@ -49,7 +49,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     measured = [TABLES / "datasets" / part / "nvidia-h200-models.msgpack.zst" for part in ("", "padding")]
     assert call("report", TABLES / "nvidia-h200.json", *measured, "-o", made / "h200.html").exit_code == 0
     write_table(Table(H200, map(decode_entry, ROWS[:2])), made / "less.json")
-    asked = Device(misses=Counter({Problem.of("bmm", 64, 64, 64, b=8, dtype="float16", layout="nn"): 7}))
+    asked = Device(misses=Counter({Miss(Problem.of("bmm", 64, 64, 64, b=8, dtype="float16", layout="nn")): 7}))
     hit = Hit(Problem.of("mm", 64, 128, 64, dtype="float16", layout="nn"), "user", "0" * 64, "mm", ("aten",))
     asked.hits[hit] = 21
     (made / "receipt.json").write_bytes(receipt_bytes(Receipt(devices={H200: asked})))

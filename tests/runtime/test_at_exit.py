@@ -14,7 +14,7 @@ import pytest
 
 import diode_lut
 from diode_lut.receipt.read import read_receipt
-from diode_lut.receipt.receipt import Device, Receipt
+from diode_lut.receipt.receipt import Device, Miss, Receipt
 from diode_lut.runtime.at_exit import write_receipt
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "ask.py"
@@ -182,7 +182,7 @@ def test_a_signal_waits_until_it_is_written(tmp_path: Path, number: signal.Signa
 
     def own() -> Receipt:
         signal.raise_signal(number)
-        return Receipt(1, devices={hardware: Device(misses=Counter([problem]))})
+        return Receipt(1, devices={hardware: Device(misses=Counter([Miss(problem)]))})
 
     before = signal.signal(number, signal.default_int_handler)
     try:

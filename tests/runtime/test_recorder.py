@@ -9,7 +9,7 @@ import pytest
 
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.receipt.receipt import Device, Hit, Skip, Source, Unfused
+from diode_lut.receipt.receipt import Device, Hit, Miss, Skip, Source, Unfused
 from diode_lut.runtime import recorder
 from diode_lut.selection.models import ModelSource
 from diode_lut.selection.selector import Selector, Tier
@@ -72,7 +72,7 @@ def test_misses_have_what_the_model_expects() -> None:
     answered = selector().select(MM._replace(dtype="float16"))
     for decision in (unsure, unknown, answered):
         recorder.served(decision, ())
-    assert device().misses == dict.fromkeys((unsure.problem, MISSED, answered.problem), 1)
+    assert device().misses == dict.fromkeys(map(Miss, (unsure.problem, MISSED, answered.problem)), 1)
     permille = int(1000 / unsure.expected_time)
     assert device().expected_permille == {unsure.problem: permille}
 
@@ -114,7 +114,7 @@ def test_threads_lose_nothing() -> None:
             pool.submit(recorder.served, decisions[number % 8], ())
             if number % 100 == 0:
                 pool.submit(recorder.own_receipt)
-    assert device().misses == dict.fromkeys(problems, 500)
+    assert device().misses == dict.fromkeys(map(Miss, problems), 500)
 
 
 def test_a_receipt_does_not_change_any_more() -> None:
@@ -123,7 +123,7 @@ def test_a_receipt_does_not_change_any_more() -> None:
     recorder.served(decision, ())
     before = device()
     recorder.served(decision, ())
-    assert (before.misses[decision.problem], device().misses[decision.problem]) == (1, 2)
+    assert (before.misses[Miss(MISSED)], device().misses[Miss(MISSED)]) == (1, 2)
 
 
 def test_problem_json_is_what_collect_takes() -> None:

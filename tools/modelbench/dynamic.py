@@ -8,7 +8,8 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from math import comb
 from pathlib import Path
 from statistics import median, quantiles
 from types import FunctionType
@@ -29,9 +30,16 @@ from diode_lut.table import Candidate, Entry, Table, write_table
 BLOCKS, BORDERS = (16, 32, 64), (1, 33, 129, 4097)
 """BLOCK_M of the kernels between which a call decides, and where the ranges of M begin, and end."""
 
+DISPATCHED, LARGEST_DISPATCHED = (8, 40, 136), BORDERS[-1] - 1
+"""Values of M that are measured, one for each of the kernels, and the largest that can be."""
+
 WIDTH = 64
+
 CALLS = 100
 """How many calls are timed in a row."""
+
+LEAST_TURNS = 6
+"""The fewest values whose median has a 95 % interval."""
 
 TOKENS = (1, 8, 64, 512, 2048)
 TINY_TOKENS = (4, 16)
@@ -72,10 +80,12 @@ def note(path: Path, **fields: Any) -> None:
         file.write(line + "\n")
 
 
-def measure_dispatch(out: Path, seconds: float, calls: int = CALLS) -> None:
+def measure_dispatch(out: Path, seconds: float, sizes: Sequence[int] = DISPATCHED, calls: int = CALLS) -> None:
     """Note the CPU's microseconds for a call of a small GEMM with a dynamic M, with one kernel and with three.
 
-    ``calls`` of each in turn, until ``seconds`` are over; the difference is the median over the turns, with quartiles.
+    Each of ``sizes``, from 2 to 4,096, gets an equal part of ``seconds``, and at least LEAST_TURNS turns. In a turn,
+    ``calls`` of both are timed, in alternating order. The difference is the median over the turns. The line has its
+    95 % interval, ``from`` and ``to``, and the quartiles of the turns.
     """
     started = time.monotonic()
     compiled, kernels = {}, {}
@@ -89,19 +99,34 @@ def measure_dispatch(out: Path, seconds: float, calls: int = CALLS) -> None:
             with diode_lut.config.patch(tables=[str(path)], tiers=("user",)):
                 _, (code, *_) = run_and_get_code(compiled[most], a, b)
             kernels[most] = len(set(re.findall(r"triton_tem_\w+\.run", code)))
-    sizes = [low + 7 for low, _ in pairwise(BORDERS)]
     for place, m in enumerate(sizes):
         a = torch.randn(m, WIDTH, device="cuda", dtype=torch.float16)
         steps = {most: bound(function, (a, b)) for most, function in compiled.items()}
         until = started + seconds * (place + 1) / len(sizes)
-        turns = [{most: microseconds(step, calls) for most, step in steps.items()} for _ in range(2)]
-        while time.monotonic() < until:
-            turns.append({most: microseconds(step, calls) for most, step in steps.items()})
+        turns: list[dict[int, float]] = []
+        while len(turns) < LEAST_TURNS or time.monotonic() < until:
+            order = sorted(steps, reverse=len(turns) % 2 == 1)
+            turns.append({most: microseconds(steps[most], calls) for most in order})
         one, three = (median(turn[most] for turn in turns) for most in compiled)
-        low, middle, high = quantiles([turn[len(BLOCKS)] - turn[1] for turn in turns], n=4, method="inclusive")
+        differences = [turn[len(BLOCKS)] - turn[1] for turn in turns]
+        quarter, middle, three_quarters = quantiles(differences, n=4, method="inclusive")
+        low, high = interval_of_median(differences)
         found = {"one": one, "three": three, "difference": middle, "from": low, "to": high}
         us = {name: round(value, 3) for name, value in found.items()}
-        note(out, m=m, kernels=list(kernels.values()), turns=len(turns), us=us)
+        spread = [round(quarter, 3), round(three_quarters, 3)]
+        note(out, m=m, kernels=list(kernels.values()), turns=len(turns), us=us, quartiles_us=spread)
+
+
+def interval_of_median(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of the median of what LEAST_TURNS values or more were drawn from, by the sign test.
+
+    It is from the n-th smallest to the n-th largest value, with the largest n for which at most 2.5 % of samples have
+    fewer than n values on either side of the median. The values must be independent, and of any distribution.
+    """
+    ordered = sorted(values)
+    at_most = accumulate(comb(len(ordered), below) for below in range(len(ordered)))
+    place = next(below for below, outcomes in enumerate(at_most) if 40 * outcomes > 2 ** len(ordered))
+    return ordered[place - 1], ordered[-place]
 
 
 def _rows(blocks: Sequence[int]) -> list[Entry]:
