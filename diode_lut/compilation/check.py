@@ -26,7 +26,7 @@ from diode_lut.kernels.padding import pad_multiple
 from diode_lut.table import Entry
 from diode_lut.table.check import launchable
 from diode_lut.table.position import Fault
-from diode_lut.table.read import located, read_bytes, table_of
+from diode_lut.table.read import located, table_of
 
 
 class Place(NamedTuple):
@@ -46,14 +46,16 @@ _SHOWN_CHARS = 150
 """Characters of a message of Triton's shown from its beginning and from its end: one of the two has the reason."""
 
 
-def check_compiling(path: Path, track: Callable[[Iterable[Done], int], Iterable[Done]]) -> list[TableError]:
+def check_compiling(
+    path: Path, data: bytes, track: Callable[[Iterable[Done], int], Iterable[Done]]
+) -> list[TableError]:
     """Triton's errors for the table's configs, in the order of the file's lines; no device is needed.
 
-    Configs that ``check_file`` reports are left out, as are rows that cannot be read. ``track`` gets the results as
-    they come, and their number, and passes them on. TableError if the file is no table, SettingError if Triton is
-    missing, HardwareError if Triton cannot compile for the architecture.
+    ``data`` are the contents of the file at ``path``. Configs that ``check_file`` reports are left out, as are rows
+    that cannot be read. ``track`` gets the results as they come, and their number, and passes them on. TableError if
+    the file is no table, SettingError if Triton is missing, HardwareError if Triton cannot compile for the
+    architecture.
     """
-    data = read_bytes(path)
     table = table_of(path, data)
     places = _trials(table.numbered, table.hardware.arch)
     if places and find_spec("triton") is None:

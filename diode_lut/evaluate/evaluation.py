@@ -204,10 +204,16 @@ def evaluate(
 
     Timings are combined as ``build`` combines them. A miss counts as ``aten``, which Inductor uses then, or
     ``default``, that of attention. ``against`` is the baseline of gains: a config, written like ``str(config)``, where
-    ``aten`` stands for ``default`` too, or a Baseline. DatasetError is raised if no timing
-    was successful, or if the baseline was measured on no problem.
+    ``aten`` stands for ``default`` too, or a Baseline. DatasetError is raised if no timing was successful, or if the
+    baseline was measured on no problem.
     """
-    measurements = measurements_of(records)
+    return evaluate_on(source, measurements_of(records), against, threshold)
+
+
+def evaluate_on(
+    source: Source, measurements: Measurements, against: str | Baseline = str(ATEN), threshold: Threshold = THRESHOLD
+) -> Evaluation:
+    """Evaluate one of several sources on the same measurements; otherwise as ``evaluate``."""
     compared = _compared(against, measurements) if isinstance(against, str) else against
     cases = [
         _case(source, threshold, problem, number, measurements, compared)
