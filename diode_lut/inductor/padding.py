@@ -184,8 +184,12 @@ def _is_inductors(problem: Problem, added: tuple[int, int, int], tensors: Sequen
     """Whether M, N and K grow by what Inductor adds. To a size that may change, that is nothing."""
     a, b, *_ = tensors
     wanted = padded(problem, pad_multiple(problem.dtype))
-    sizes = zip(added, (a.shape[-2], b.shape[-1], a.shape[-1]), wanted.sizes[1:], problem.sizes[1:], strict=True)
-    return all(count == (larger - smaller if isinstance(size, int) else 0) for count, size, larger, smaller in sizes)
+    growths = (wanted.m - problem.m, wanted.n - problem.n, wanted.k - problem.k)
+    sizes = (a.shape[-2], b.shape[-1], a.shape[-1])
+    return all(
+        count == (growth if isinstance(size, int) else 0)
+        for count, size, growth in zip(added, sizes, growths, strict=True)
+    )
 
 
 def _source(operand: Any) -> tuple[Any, int, int]:

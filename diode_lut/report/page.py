@@ -208,10 +208,10 @@ def _row(entry: Entry, line: int | None, kinds: Sequence[Kind], cases: Sequence[
         "aligned_results": entry.aligned_results,
         "aten": entry.aten_ns and entry.aten_ns._asdict(),
         "configs": [{"config": str(each.config), "gain": _gain(each)} for each in entry.candidates],
-        "template": entry.candidates[0].config.template,
+        "template": entry.best.config.template,
         "measured": entry.problems,
         "note": None if entry.note is None else printable(entry.note),
-        "gain": _rounded(_gain(entry.candidates[0]) if measured.gain is None else measured.gain),
+        "gain": _rounded(_gain(entry.best) if measured.gain is None else measured.gain),
         "regret": _rounded(measured.regret),
         "worst": _rounded(measured.worst_regret),
     }
