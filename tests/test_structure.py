@@ -241,6 +241,15 @@ def test_parts_of_records_have_names() -> None:
     assert breaches(modules, taken_by_number) == {}
 
 
+def test_a_class_name_means_one_thing() -> None:
+    """No two modules of diode_lut define a class of the same name, but for names that stay in their module."""
+    classes = [
+        (node.name, name_of(path)) for path in MODULES for node in parse(path).body if isinstance(node, ast.ClassDef)
+    ]
+    places = {name: [path for each, path in classes if each == name] for name, _ in classes}
+    assert {name: found for name, found in places.items() if len(found) > 1 and not name.startswith("_")} == {}
+
+
 def is_record(node: ast.expr) -> bool:
     """Whether an expression is called as a record or as a part of one is."""
     return last_name(node) in RECORDS or (isinstance(node, ast.Attribute) and node.attr in PARTS)

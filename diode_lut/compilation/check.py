@@ -29,7 +29,7 @@ from diode_lut.table.position import Fault
 from diode_lut.table.read import located, table_of
 
 
-class Place(NamedTuple):
+class ConfigPlace(NamedTuple):
     """A config of a table, by the number of its row and its number in the row."""
 
     row: int
@@ -64,7 +64,7 @@ def check_compiling(
         _require_working_triton()
     if places and not re.fullmatch(r"sm_\d+|gfx\w+", table.hardware.arch):
         raise HardwareError(f"{path}: Triton cannot compile for {table.hardware.arch} (allowed: sm_..., gfx...)")
-    faults: dict[Place, Fault] = {}
+    faults: dict[ConfigPlace, Fault] = {}
     for trial, done in track(each_in_a_process(compile_trial, places), len(places)):
         reason = _reason(trial, done)
         if reason is not None:
@@ -80,13 +80,13 @@ def _require_working_triton() -> None:
         raise SettingError(f"--compile needs Triton, which cannot be imported ({error}): install it again") from error
 
 
-def _trials(rows: Mapping[int, Entry], arch: str) -> dict[Trial, list[Place]]:
+def _trials(rows: Mapping[int, Entry], arch: str) -> dict[Trial, list[ConfigPlace]]:
     """The trials of a table, each with the places in the file that need it."""
-    places: dict[Trial, list[Place]] = defaultdict(list)
+    places: dict[Trial, list[ConfigPlace]] = defaultdict(list)
     for number, entry in rows.items():
         for place, config in launchable(entry, arch):
             for trial in _of_config(config, entry, arch):
-                places[trial].append(Place(number, place))
+                places[trial].append(ConfigPlace(number, place))
     return places
 
 

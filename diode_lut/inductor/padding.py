@@ -26,7 +26,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import in_force, is_big_enough
 from diode_lut.inductor.dynamic import axes_of_tensors
 from diode_lut.inductor.problems import asked_about, axes, dtype_of, problem_of
-from diode_lut.inductor.snapshot import Snapshot, snapshot
+from diode_lut.inductor.snapshot import InductorSnapshot, snapshot
 from diode_lut.inductor.versions import hint_of
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import ATEN, Config
@@ -75,7 +75,7 @@ def _has_compared(decision: Decision) -> bool:
     return any(config.pad > 1 for config in decision.configs)
 
 
-def decide(now: Snapshot, inputs: Any, op: str, *, fast: bool | None = None) -> tuple[Decision | None, int]:
+def decide(now: InductorSnapshot, inputs: Any, op: str, *, fast: bool | None = None) -> tuple[Decision | None, int]:
     """The compile's decision about a matmul with these KernelInputs, and the number of elements they are padded to.
 
     ``fast`` says whether a scaled_mm accumulates fast; None for other ops.
