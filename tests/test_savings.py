@@ -12,7 +12,7 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.programs.account import estimate
 from diode_lut.programs.savings import EXPECTED, MEASURED, UNKNOWN, savings
-from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, Source
+from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, SourceRecord
 from diode_lut.receipt.summary import roofline_ns
 from diode_lut.table import read_table
 
@@ -38,7 +38,7 @@ def receipt(table_file: Callable[..., Path]) -> Receipt:
     path = table_file("own.json", row(64, twice, aten_ns=timed), row(256, same), row(1024, {"template": "aten"}))
     table = read_table(path)
     assert not table.errors, table.errors
-    device = Device(sources={Source("user", str(path), table.digest, 3): None})
+    device = Device(sources={SourceRecord("user", str(path), table.digest, 3): None})
     for m in (64, 96, 256, 1024):
         entry = table.lookup(problem(m))
         assert entry is not None

@@ -65,7 +65,10 @@ READING |= {"os.O_RDONLY | getattr(os, 'O_NONBLOCK', 0)"}
 
 RECORDS = {"problem", "entry", "kind", "candidate", "candidates", "layout", "box", "params", "fault", "TIERS"}
 """Names of records and of their parts: code says ``entry.best``, not ``entry.candidates[0]``."""
+PARTS = {"key", "sizes"}
+"""Names of parts of records: ``problem.m``, not ``problem.sizes[1]``. Of variables, only a shape is called so."""
 OF_RECORDS = (
+    "diode_lut/domain/operands.py",
     "diode_lut/domain/ops.py",
     "diode_lut/domain/problem.py",
     "diode_lut/kernels/decompose_k.py",
@@ -245,9 +248,9 @@ def test_parts_of_records_have_names() -> None:
 
     def taken_by_number(path: Path) -> set[str]:
         found = [node for node in ast.walk(parse(path)) if isinstance(node, ast.Subscript)]
-        return {ast.unparse(node) for node in found if last_name(node.value) in RECORDS and is_number(node.slice)}
+        return {ast.unparse(node) for node in found if is_record(node.value) and is_number(node.slice)}
 
-    modules = [path for path in everywhere_but("inductor") if name_of(path) not in OF_RECORDS]
+    modules = [path for path in MODULES if name_of(path) not in OF_RECORDS]
     assert breaches(modules, taken_by_number) == {}
 
 
@@ -263,6 +266,20 @@ def test_only_the_registry_knows_templates() -> None:
     found = breaches(everywhere_but("kernels"), named)
     assert {name: names for name, names in found.items() if name not in NAMING_TEMPLATES} == {}
     assert set(found) == set(NAMING_TEMPLATES)
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """No two modules of diode_lut define a class of the same name, but for names that stay in their module."""
+    classes = [
+        (node.name, name_of(path)) for path in MODULES for node in parse(path).body if isinstance(node, ast.ClassDef)
+    ]
+    places = {name: [path for each, path in classes if each == name] for name, _ in classes}
+    assert {name: found for name, found in places.items() if len(found) > 1 and not name.startswith("_")} == {}
+
+
+def is_record(node: ast.expr) -> bool:
+    """Whether an expression is called as a record or as a part of one is."""
+    return last_name(node) in RECORDS or (isinstance(node, ast.Attribute) and node.attr in PARTS)
 
 
 def last_name(node: ast.expr) -> str:

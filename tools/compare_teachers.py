@@ -21,7 +21,7 @@ from diode_lut.dataset import read_dataset
 from diode_lut.distill.examples import MAX_LOSS, Examples, Space, examples_of
 from diode_lut.distill.network import answers, masked
 from diode_lut.distill.targets import Target, choose, targets_of
-from diode_lut.distill.training import Plan, train_student
+from diode_lut.distill.training import TrainingPlan, train_student
 from diode_lut.distill.validation import UNTIMED
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
@@ -112,7 +112,7 @@ def _columns(examples: Examples, space: Space) -> np.ndarray:
 
 
 def _networks(training: Sequence[Target], space: Space) -> dict[str, Score]:
-    trained = train_student(training, None, space, Plan(SEED))
+    trained = train_student(training, None, space, TrainingPlan(SEED))
     scale = trained.student.scale
 
     def student(test: Examples) -> Tensor:

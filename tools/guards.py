@@ -83,7 +83,7 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
     "diode_lut.inductor.snapshot": {
         "one-snapshot-for-a-compile": (
             "snapshot",
-            Instead("lambda: _handed_over or Snapshot()"),
+            Instead("lambda: _handed_over or InductorSnapshot()"),
             CHANGES + "test_backward_pass_sees_what_the_forward_pass_saw",
             CHANGES + "test_settings_changed_while_a_graph_is_compiled",
         ),
@@ -98,18 +98,18 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             ON_CPU + "test_subprocess_compile_workers",
         ),
         "precision-without-a-name": (
-            "Snapshot.float32",
+            "InductorSnapshot.float32",
             Instead('lambda self, device_type: original(self, device_type) or "tf32"'),
             ON_CPU + "test_precision_on_the_cpu",
         ),
         "precision-on-the-cpu": (
-            "Snapshot.float32",
+            "InductorSnapshot.float32",
             Instead('lambda self, _: original(self, "cuda")'),
             ON_CPU + "test_precision_on_the_cpu",
         ),
         "precision-in-the-keys": (
-            "Snapshot.identity",
-            Instead("property(lambda self: super(Snapshot, self).identity)"),
+            "InductorSnapshot.identity",
+            Instead("property(lambda self: super(InductorSnapshot, self).identity)"),
             CHANGES + "test_precision_is_part_of_the_keys",
         ),
     },

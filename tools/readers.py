@@ -28,7 +28,7 @@ from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.header import KEY, header_text, metadata_of, read_model_hardware
 from diode_lut.model.weights import read_model, write_model
 from diode_lut.receipt.read import decode_receipt, read_receipt
-from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, Skip, Source, Unfused, Versions
+from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, Skip, SourceRecord, Unfused, Versions
 from diode_lut.receipt.summary import as_json as receipt_as_json
 from diode_lut.receipt.summary import as_text as receipt_as_text
 from diode_lut.receipt.write import receipt_bytes
@@ -187,7 +187,7 @@ def receipt_file() -> bytes:
     """With a bit of everything."""
     mm, addmm, bmm = PROBLEMS
     device = Device(
-        {Source("device", "/t.json", "ab", 3): None},
+        {SourceRecord("device", "/t.json", "ab", 3): None},
         {"/u.json: it is for another device": None},
         Counter({Hit(mm, "device", "ab", "mm float16", ("aten",), "m from 1 to 63"): 3}),
         Counter({Miss(addmm, "m from 64"): 2}),

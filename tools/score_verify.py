@@ -22,7 +22,7 @@ from pathlib import Path
 
 from bench_adopt import swap
 
-from diode_lut.adopt.drift import Drift, Row
+from diode_lut.adopt.drift import Drift, RemeasuredRow
 from diode_lut.adopt.review import datasets_beside
 from diode_lut.adopt.verify import SAMPLE, Problems, comparable, sample_of
 from diode_lut.build.measurements import measurements_of
@@ -76,11 +76,11 @@ class LaterRun:
         ]
         self._of_untimed = [1.0] if untimed_hold else list(self._of_swapped(swap(table, 1.0)))
 
-    def row(self, table: Table, problems: Problems, recorded: float, source: random.Random) -> Row:
+    def row(self, table: Table, problems: Problems, recorded: float, source: random.Random) -> RemeasuredRow:
         """The row as ``verify`` sees it."""
         untimed = source.choice(self._of_untimed)
         gains = [self._gain(each, _best(table, each).config, recorded * untimed, source) for each in problems]
-        return Row(problems, recorded, (math.prod(gains) ** (1 / len(gains)),))
+        return RemeasuredRow(problems, recorded, (math.prod(gains) ** (1 / len(gains)),))
 
     def _gain(self, problem: Problem, config: Config, untimed: float, source: random.Random) -> float:
         later = self._later.get(problem, {}).get(config)

@@ -12,7 +12,7 @@ from rich.console import Console
 from diode_lut.adopt.adopt import Adopted, Folder
 from diode_lut.adopt.verify import Report
 from diode_lut.dataset import read_dataset
-from diode_lut.distill import Plan, distill
+from diode_lut.distill import TrainingPlan, distill
 from diode_lut.distill.formats import as_text
 from diode_lut.domain.errors import ModelError, install_command
 from diode_lut.evaluate import Evaluation, evaluate
@@ -94,7 +94,7 @@ def _distilled(adopted: Adopted, report: Report) -> tuple[Path | None, Sequence[
     path = adopted.table.with_name(adopted.table.stem + ".mlp" + SUFFIX)
     path.unlink(missing_ok=True)  # an older run's, from other timings
     try:
-        distilled = distill([read_dataset(adopted.dataset)], Split(0, 0.2), Plan(), report)
+        distilled = distill([read_dataset(adopted.dataset)], Split(0, 0.2), TrainingPlan(), report)
     except ModelError as error:
         return None, [f"no model: {error}"]
     figures = [line for name, each in distilled.validations.items() for line in as_text(name, each).splitlines()]

@@ -33,7 +33,7 @@ _Z = NormalDist().inv_cdf(0.975)
 Verdict = Literal["holds", "does not hold", "undecided", "too noisy"]
 
 
-class Row(NamedTuple):
+class RemeasuredRow(NamedTuple):
     """A row at its problems: the recorded gain over aten, and those measured here, 0 where the config failed.
 
     The gain of several problems is their geometric mean.
@@ -68,7 +68,7 @@ class Drift(NamedTuple):
     ``noise`` is the median difference, a fraction, between two measurements of one gain; None if no row has two.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[RemeasuredRow]
     noise: float | None
 
     @property
@@ -77,7 +77,7 @@ class Drift(NamedTuple):
         return max(TOLERANCE, NOISE_FACTOR * (self.noise or 0.0))
 
     @property
-    def drifted(self) -> list[Row]:
+    def drifted(self) -> list[RemeasuredRow]:
         """The rows that drifted, the largest loss first."""
         found = [row for row in self.rows if row.drifted(self.tolerance)]
         return sorted(found, key=lambda row: max(row.shifts))

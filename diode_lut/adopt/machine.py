@@ -29,7 +29,7 @@ _IDLE_SAMPLES = 3
 _TIMEOUT_S = 20.0
 
 
-class Sample(NamedTuple):
+class GpuState(NamedTuple):
     """The state of a GPU at one moment: MHz, degrees Celsius, percent, and NVML's bits for low clocks."""
 
     clock: int
@@ -39,17 +39,17 @@ class Sample(NamedTuple):
     reasons: int
 
 
-def parse_sample(text: str) -> Sample | None:
+def parse_sample(text: str) -> GpuState | None:
     """A line of nvidia-smi's CSV with _FIELDS and one of _REASONS; None if it does not know one of them."""
     parts = [part.strip() for part in text.split(",")]
     try:
         clock, max_clock, temperature, utilization, reasons = parts
-        return Sample(int(clock), int(max_clock), int(temperature), int(utilization), int(reasons, 16))
+        return GpuState(int(clock), int(max_clock), int(temperature), int(utilization), int(reasons, 16))
     except ValueError:
         return None
 
 
-def busy(samples: Sequence[Sample], processes: int | None) -> list[str]:
+def busy(samples: Sequence[GpuState], processes: int | None) -> list[str]:
     """Why measuring should not begin, as text, from samples of a GPU on which we do nothing yet."""
     if not samples or median(sample.utilization for sample in samples) <= MAX_UTILIZATION:
         return []
@@ -58,7 +58,7 @@ def busy(samples: Sequence[Sample], processes: int | None) -> list[str]:
     return [f"others use the GPU, up to {used} % of the time{others}: stop them"]
 
 
-def slowed(samples: Sequence[Sample]) -> list[str]:
+def slowed(samples: Sequence[GpuState]) -> list[str]:
     """Why times that were taken meanwhile are not to be trusted, as text."""
     hit = [sample for sample in samples if any(sample.reasons & bit for bit in _SLOWDOWNS)]
     if len(hit) <= MAX_SLOWED * len(samples):
@@ -70,7 +70,7 @@ def slowed(samples: Sequence[Sample]) -> list[str]:
     return [f"the GPU was slowed down in {len(hit)} of {len(samples)} samples ({why}): {remedy}"]
 
 
-def clocks_text(samples: Sequence[Sample]) -> str:
+def clocks_text(samples: Sequence[GpuState]) -> str:
     """The clocks and temperatures while measuring."""
     if not samples:
         return "not known: no nvidia-smi"
@@ -88,7 +88,7 @@ class Machine:
         self._program = shutil.which("nvidia-smi") if device != "cpu" else None
         self._index = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0] or "0"
         self._reasons = list(_REASONS)
-        self.samples: list[Sample] = []
+        self.samples: list[GpuState] = []
 
     def faults_before(self) -> list[str]:
         """Why measuring should not begin; takes a second."""
@@ -115,7 +115,7 @@ class Machine:
             ended.set()
             thread.join()
 
-    def _sample(self) -> list[Sample]:
+    def _sample(self) -> list[GpuState]:
         for name in self._reasons:
             answer = self._ask(f"--query-gpu={','.join((*_FIELDS, name))}")
             if answer:  # a field that this nvidia-smi does not know is an error

@@ -28,7 +28,7 @@ from diode_lut.selection.tables import TableSource
 from diode_lut.table import Entry, Table
 from diode_lut.table.canonical import key_text, winner_text
 from diode_lut.table.position import Fault
-from diode_lut.table.read import located, read_bytes, table_of
+from diode_lut.table.read import located, table_of
 
 REQUIRED = ("torch", "benchmarker", "measured_on", "measured_by", "datasets", "diode_lut")
 """What the provenance of a contributed table must say."""
@@ -55,13 +55,12 @@ Track = Callable[[Dataset], Iterable[Record]]
 """Passes on the records of a dataset, and may show progress."""
 
 
-def review(path: Path, track: Track = iter) -> list[TableError]:
+def review(path: Path, data: bytes, track: Track = iter) -> list[TableError]:
     """What is missing or wrong with a contributed table, in the order of its lines, and notes with its figures.
 
     The datasets are in ``datasets/`` beside it, in any directory; the model, if there is one, is beside it, too. What
-    ``check_file`` finds is not repeated. TableError if the file is no table.
+    ``check_file`` finds is not repeated. ``data`` are the file's contents. TableError if it is no table.
     """
-    data = read_bytes(path)
     table = table_of(path, data)
     faults = [*_of_header(table, path), *_signature(path, data)]
     try:

@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from diode_lut.adopt.drift import Drift, Row, noise_of
+from diode_lut.adopt.drift import Drift, RemeasuredRow, noise_of
 from diode_lut.collect.collector import Executor, InProcess, collect
 from diode_lut.collect.problems import ends
 from diode_lut.dataset import Dataset
@@ -158,7 +158,7 @@ def measure_drift(
         second = measure(repeated, "second", 1.0)
         report(f"{len(second)} of {len(repeated)} rows measured twice")
     rows = [
-        Row(problems, gains[problems], (gain, second[problems]) if problems in second else (gain,))
+        RemeasuredRow(problems, gains[problems], (gain, second[problems]) if problems in second else (gain,))
         for problems, gain in first.items()
     ]
     return Drift(rows, noise_of([row.measured for row in rows if len(row.measured) == 2]))
@@ -171,7 +171,7 @@ def _mean(gains: Sequence[float]) -> float:
 
 def _to_repeat(gains: Sample, first: dict[Problems, float]) -> list[Problems]:
     """Those that seem to have drifted, and others."""
-    rows = [Row(problems, gains[problems], (gain,)) for problems, gain in first.items()]
+    rows = [RemeasuredRow(problems, gains[problems], (gain,)) for problems, gain in first.items()]
     suspects = Drift(rows, None).drifted
     others = [row for row in rows if row not in suspects]
     return [row.problems for row in (*others[:_REPEATED], *suspects)]

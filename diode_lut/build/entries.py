@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diode_lut.build.measurements import Measurements
-from diode_lut.build.rows import Group, Row, few_rows
+from diode_lut.build.rows import BuiltRow, Group, few_rows
 from diode_lut.build.wide import WIDE, wide_rows
 from diode_lut.domain.ops import MAX_SIZE, NO_EPILOGUE, OP_SIZES, SIZE_FIELDS
 from diode_lut.domain.problem import Problem
@@ -85,7 +85,7 @@ def _costs(measurements: Measurements, allowed: _Times, previous: Table | None, 
     return costs
 
 
-def _entry(row: Row, measurements: Measurements, near: _Times, padded: _Times) -> Entry:
+def _entry(row: BuiltRow, measurements: Measurements, near: _Times, padded: _Times) -> Entry:
     """The row's config and its runners-up; with the best padded one behind them, if none pads but such were measured.
 
     That tells the hook that padding has been compared, so that Inductor need not.
@@ -123,14 +123,14 @@ def _entry(row: Row, measurements: Measurements, near: _Times, padded: _Times) -
     )
 
 
-def _ranking(row: Row, near: _Times) -> list[int]:
+def _ranking(row: BuiltRow, near: _Times) -> list[int]:
     """The row's config, then the runners-up: those near the best on all its problems, the least summed time first."""
     common = set.intersection(*(set(near[problem]) for problem in row.problems)) - {row.config}
     sums = {config: sum(near[problem][config] for problem in row.problems) for config in common}
     return [row.config, *sorted(sums, key=lambda config: (sums[config], config))[:RUNNERS_UP]]
 
 
-def _gain(row: Row, number: int, measurements: Measurements, near: _Times) -> int | None:
+def _gain(row: BuiltRow, number: int, measurements: Measurements, near: _Times) -> int | None:
     """Geometric mean of aten's time over the config's, as tables say it; None if aten was not measured, or meant."""
     aten = measurements.aten[row.problems]
     if np.isnan(aten).any() or measurements.configs[number] in BASELINES:

@@ -54,7 +54,7 @@ class Group(NamedTuple):
     costs: Sequence[Mapping[int, float]]
 
 
-class Row(NamedTuple):
+class BuiltRow(NamedTuple):
     """A config, the problems that it answers for, both as numbers, and the range of each size."""
 
     config: int
@@ -71,11 +71,11 @@ class Row(NamedTuple):
         return all(least <= low and high <= most for (least, most), (low, high) in zip(self.box, box, strict=True))
 
 
-def few_rows(group: Group, costs: Sequence[Mapping[int, float]]) -> list[Row]:
+def few_rows(group: Group, costs: Sequence[Mapping[int, float]]) -> list[BuiltRow]:
     """The rows of the group, each with the config that has the least sum of ``costs``, one mapping a problem."""
     merger = _Merger(group)
     merger.merge()
-    rows = [Row(_cheapest(problems, costs), problems, box) for problems, box in merger.rows()]
+    rows = [BuiltRow(_cheapest(problems, costs), problems, box) for problems, box in merger.rows()]
     return _needed(sorted(rows, key=lambda row: row.volume, reverse=True), group)
 
 
@@ -84,7 +84,7 @@ def _cheapest(problems: Sequence[int], costs: Sequence[Mapping[int, float]]) -> 
     return min(common, key=lambda config: (sum(costs[problem][config] for problem in problems), config))
 
 
-def _needed(rows: Sequence[Row], group: Group) -> list[Row]:
+def _needed(rows: Sequence[BuiltRow], group: Group) -> list[BuiltRow]:
     """The rows without those whose problems all fall to wider rows that serve them; the widest must come first.
 
     Whether a row is superfluous depends on wider rows only, and these only become more needed by what they take over.
@@ -104,7 +104,7 @@ def _needed(rows: Sequence[Row], group: Group) -> list[Row]:
     return [row for row, needed in zip(rows, kept, strict=True) if needed]
 
 
-def _covering(rows: Sequence[Row], group: Group) -> dict[int, _Array]:
+def _covering(rows: Sequence[BuiltRow], group: Group) -> dict[int, _Array]:
     """For each problem, which rows have a box around it."""
     points = np.array([group.sizes[problem] for problem in group.problems], np.int64).T
     low, high = np.array([row.box for row in rows], np.int64).T

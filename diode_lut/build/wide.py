@@ -15,7 +15,7 @@ from itertools import groupby, pairwise
 from math import log
 from typing import NamedTuple
 
-from diode_lut.build.rows import Group, Row
+from diode_lut.build.rows import BuiltRow, Group
 from diode_lut.domain.ops import ATTENTION, GROUPED, MAX_SIZE, SIZE_FIELDS
 from diode_lut.table import Range
 
@@ -53,7 +53,7 @@ class _Length(NamedTuple):
     configs: frozenset[int]
 
 
-def wide_rows(op: str, group: Group, times: _Times, baseline: int) -> Iterator[Row]:
+def wide_rows(op: str, group: Group, times: _Times, baseline: int) -> Iterator[BuiltRow]:
     """Rows of an op for each pair of head dimensions, or for the experts of each model.
 
     ``times`` has the times of all configs on each problem, ``baseline`` is the number of the baseline. Of several
@@ -75,7 +75,7 @@ def wide_rows(op: str, group: Group, times: _Times, baseline: int) -> Iterator[R
             span = first + (sizes.between or lengths[0] is not measured[0]), last - sizes.between
             if config is not None and served and span[0] <= span[1]:
                 box = _box({sizes.length: span, **same}, lengths)
-                yield Row(config, served, box[: len(group.sizes[served[0]])])
+                yield BuiltRow(config, served, box[: len(group.sizes[served[0]])])
 
 
 def _named(group: Group, problem: int) -> dict[str, int]:

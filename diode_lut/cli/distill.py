@@ -81,13 +81,13 @@ def distill_command(
     require_torch("distill")
 
     from diode_lut.dataset import read_dataset
-    from diode_lut.distill import Plan, distill
+    from diode_lut.distill import TrainingPlan, distill
     from diode_lut.model.training_set import Split, parse_family
     from diode_lut.model.weights import write_model
 
     split = Split(seed, test, tuple(map(parse_family, families)))
     datasets = [read_dataset(each.path, contents=each.contents) for each in inputs]
-    distilled = distill(datasets, split, Plan(seed, epochs), report=lambda text: say(text, err=True))
+    distilled = distill(datasets, split, TrainingPlan(seed, epochs), report=lambda text: say(text, err=True))
     write_model(distilled.model, output)
     _print(distilled, output)
     if picture is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from diode_lut.dataset import Dataset, Record
     from diode_lut.domain.hardware import Hardware
     from diode_lut.evaluate import Evaluation
-    from diode_lut.evaluate.evaluation import Baseline
+    from diode_lut.evaluate.evaluation import ReferenceKernels
     from diode_lut.model.ranking import Model
     from diode_lut.selection.sources import Source
 
@@ -109,7 +109,7 @@ def evaluate_command(
     end_with_losses(datasets)
 
 
-def _baseline(against: str) -> Baseline | str:
+def _baseline(against: str) -> ReferenceKernels | str:
     """The solution file of this name; else the config, as it was typed; ProblemError if it is neither."""
     from diode_lut.evaluate.solutions import read_solution
 

@@ -149,7 +149,7 @@ def compare_command(
         raise click.UsageError(f"--output {output}: the page is HTML, and the figures go to {output} beside it")
     from diode_lut.domain.printable import as_json as printable_json
     from diode_lut.io.files import require_writable, write_atomically
-    from diode_lut.programs.compare import Ended, Plan, compare
+    from diode_lut.programs.compare import ComparisonEnded, ComparisonPlan, compare
     from diode_lut.programs.comparison import as_json, summary
     from diode_lut.programs.page import as_page
 
@@ -157,8 +157,10 @@ def compare_command(
     for path in (output, figures):
         require_writable(path)
     try:
-        found = compare(Plan(command, with_tables(tables), repetitions, stop_after), lambda line: tell([line]))
-    except Ended as ended:
+        found = compare(
+            ComparisonPlan(command, with_tables(tables), repetitions, stop_after), lambda line: tell([line])
+        )
+    except ComparisonEnded as ended:
         ctx.exit(ended.code)
     write_atomically(output, as_page(found).encode())
     write_atomically(figures, f"{printable_json(as_json(found))}\n".encode())

@@ -16,6 +16,7 @@ from diode_lut.domain.errors import SettingError, install_command
 from diode_lut.domain.printable import printable
 
 if TYPE_CHECKING:
+    from diode_lut.build.measurements import Measurements
     from diode_lut.dataset import Dataset
     from diode_lut.domain.hardware import Hardware
     from diode_lut.evaluate import Evaluation
@@ -74,9 +75,10 @@ def report_command(
         from diode_lut.report import Side, as_data, as_page
     except ModuleNotFoundError as error:
         raise SettingError(f"report needs {error.name}: {install_command('report')}") from error
-    sides = [Side(table, _evaluation(table, datasets), _link(table_file.path, output, link_base), file)]
+    measurements = _measurements(datasets)
+    sides = [Side(table, _evaluation(table, measurements), _link(table_file.path, output, link_base), file)]
     if beside is not None:
-        sides.append(_beside(beside, datasets, _link(beside.path, output, link_base)))
+        sides.append(_beside(beside, measurements, _link(beside.path, output, link_base)))
         require_same_device(datasets, sides[1].chooser)
     with progress_bars() as progress:
         data = as_data(
@@ -95,31 +97,39 @@ def report_command(
     end_with_losses(datasets)
 
 
-def _evaluation(chooser: Table | Model, datasets: list[Dataset]) -> Evaluation | None:
-    """The evaluation on all problems of the datasets; None without any."""
-    from diode_lut.evaluate import evaluate
-    from diode_lut.selection.sources import Threshold
-    from diode_lut.selection.tiers import source_of
-    from diode_lut.settings import config
+def _measurements(datasets: list[Dataset]) -> Measurements | None:
+    """The timings of all datasets, combined; None without any."""
+    from diode_lut.build.measurements import measurements_of
 
     if not datasets:
         return None
     with progress_bars() as progress:
-        records = (record for each in datasets for record in progress.track(each, each.path.name))
-        return evaluate(source_of(chooser), records, threshold=Threshold.of(config))
+        return measurements_of(record for each in datasets for record in progress.track(each, each.path.name))
 
 
-def _beside(typed: Typed, datasets: list[Dataset], link: str) -> Side:
+def _evaluation(chooser: Table | Model, measurements: Measurements | None) -> Evaluation | None:
+    """The evaluation on all measured problems; None without any."""
+    from diode_lut.evaluate import evaluate_on
+    from diode_lut.selection.sources import Threshold
+    from diode_lut.selection.tiers import source_of
+    from diode_lut.settings import config
+
+    if measurements is None:
+        return None
+    return evaluate_on(source_of(chooser), measurements, threshold=Threshold.of(config))
+
+
+def _beside(typed: Typed, measurements: Measurements | None, link: str) -> Side:
     from diode_lut.report import Side
     from diode_lut.selection.catalog import is_model, open_model, open_table
     from diode_lut.table.read import read_bytes
 
     if is_model(typed.path):
         model = open_model(typed.file)
-        return Side(model, _evaluation(model, datasets))
+        return Side(model, _evaluation(model, measurements))
     file = typed.read(read_bytes)
     table = open_table(typed.path, file)
-    return Side(table, _evaluation(table, datasets), link, file)
+    return Side(table, _evaluation(table, measurements), link, file)
 
 
 def _asked(receipts: tuple[Typed, ...], hardware: Hardware) -> list[Asked]:

@@ -166,13 +166,18 @@ def _contributed(file: Typed) -> list[Typed]:
 def _check(file: Typed, compiling: bool, contribution: bool) -> list[TableError]:
     from diode_lut.selection.catalog import is_model
     from diode_lut.table.check import check_file
+    from diode_lut.table.read import read_bytes
 
     if is_model(file.path):
         return _check_model(file.file)
+    try:
+        data = file.read(read_bytes)
+    except TableError as error:
+        return [error]
     return [
-        *check_file(file.path, file.contents),
-        *(_review(file.file) if contribution else ()),
-        *(_compile(file.file) if compiling else ()),
+        *check_file(file.path, data),
+        *(_review(file.file, data) if contribution else ()),
+        *(_compile(file.file, data) if compiling else ()),
     ]
 
 
@@ -189,21 +194,21 @@ def _check_model(file: Path) -> list[TableError]:
     return []
 
 
-def _compile(file: Path) -> list[TableError]:
+def _compile(file: Path, data: bytes) -> list[TableError]:
     """What Triton says about the configs of a table; nothing if the file is none, which is said elsewhere."""
     from diode_lut.compilation import check_compiling
 
     with progress_bars() as progress, suppress(TableError):
-        return check_compiling(file, lambda done, total: progress.track(done, file.name, total))
+        return check_compiling(file, data, lambda done, total: progress.track(done, file.name, total))
     return []
 
 
-def _review(file: Path) -> list[TableError]:
+def _review(file: Path, data: bytes) -> list[TableError]:
     """What a contributed table lacks, and its figures; nothing if the file is no table, which is said elsewhere."""
     from diode_lut.adopt.review import review
 
     with progress_bars() as progress, suppress(TableError):
-        return review(file, lambda dataset: progress.track(dataset, dataset.path.name))
+        return review(file, data, lambda dataset: progress.track(dataset, dataset.path.name))
     return []
 
 

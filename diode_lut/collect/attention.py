@@ -22,7 +22,7 @@ _NO_MASK_BLOCK = 1 << 30
 """The block size that PyTorch gives attention without a mask."""
 
 
-class Attention(NamedTuple):
+class CompiledAttention(NamedTuple):
     """What is compiled: ``parts`` is the block mask as the operator takes it, with ``torch.Tensor`` for each tensor.
 
     The operands are queries, keys and values, for a backward pass also the result, the logarithms of its sums
@@ -74,7 +74,7 @@ def _graphs(score: Modification, query: torch.Tensor, captured: tuple[torch.Tens
     return create_fw_bw_graph(score, (scores, b, h, m, n), buffers)
 
 
-def make_attention(problem: Problem, device: str) -> tuple[Attention, tuple[torch.Tensor, ...]]:
+def make_attention(problem: Problem, device: str) -> tuple[CompiledAttention, tuple[torch.Tensor, ...]]:
     """The problem's function, and normally distributed operands; CollectError if they do not fit in memory."""
     try:
         captured = captured_by(problem, device)
@@ -85,7 +85,7 @@ def make_attention(problem: Problem, device: str) -> tuple[Attention, tuple[torc
         inputs = _inputs(problem, captured, device)
     except RuntimeError as error:
         raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
-    return Attention(problem, shape), (*inputs, *captured.values(), *tensors)
+    return CompiledAttention(problem, shape), (*inputs, *captured.values(), *tensors)
 
 
 def _block_mask(problem: Problem, captured: dict[str, torch.Tensor], device: str) -> BlockMask:

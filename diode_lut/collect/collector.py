@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from diode_lut.collect.setup import MEASURERS, METHODS, Setup, final_tasks, find_setup, measure_tasks
 from diode_lut.collect.tasks import Outcome, Shard, Task, make_shards
-from diode_lut.collect.watch import Loss, Watch
+from diode_lut.collect.watch import Crash, Watch
 from diode_lut.dataset import SOFTWARE, Dataset, DatasetWriter, Header, Record, read_dataset
 from diode_lut.domain.errors import CollectError, DeviceLostError, install_command
 from diode_lut.domain.hardware import slug
@@ -88,7 +88,7 @@ class InProcess:
                     return
 
 
-def _give_up(loss: Loss) -> None:
+def _give_up(loss: Crash) -> None:
     message = (
         f"{loss}, and took this process with it; everything before is in the dataset: run again with a worker that "
         f"can be replaced ({install_command('cluster')}, then --device all), or leave this problem out"

@@ -48,7 +48,7 @@ class Check(Protocol):
         """Whether all elements of one launch's results are right."""
 
 
-class Kind(NamedTuple):
+class CompiledOps(NamedTuple):
     """How problems of some ops are measured: a function with its operands on a device, and a check of its results.
 
     ``make`` raises CollectError where the operands do not fit in memory.
@@ -59,8 +59,8 @@ class Kind(NamedTuple):
 
 
 _KINDS = {
-    **dict.fromkeys(ATTENTION, Kind(attention.make_attention, exact_attention.Check)),
-    **dict.fromkeys(GROUPED, Kind(grouped.make_grouped, grouped.Check)),
+    **dict.fromkeys(ATTENTION, CompiledOps(attention.make_attention, exact_attention.AttentionCheck)),
+    **dict.fromkeys(GROUPED, CompiledOps(grouped.make_grouped, grouped.GroupedMmCheck)),
 }
 
 COMPILED = tuple(_KINDS)

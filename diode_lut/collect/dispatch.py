@@ -21,7 +21,7 @@ from distributed.utils import sync
 
 from diode_lut.collect.setup import MEASURERS, Setup, difference, find_setup, measure_tasks
 from diode_lut.collect.tasks import Backlog, Family, Outcome, Shard, Task
-from diode_lut.collect.watch import Loss, Watch
+from diode_lut.collect.watch import Crash, Watch
 from diode_lut.dataset import Timing
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.printable import printable
@@ -75,7 +75,7 @@ class Dispatch:
         self._assignments: dict[str, _Assignment] = {}
         self._families: dict[str, Family] = {}
         self._submitted = 0
-        self._losses: dict[int, Loss] = {}
+        self._losses: dict[int, Crash] = {}
         self._deaths: Counter[Problem] = Counter()
         self._done: set[Problem] = set()
 
@@ -122,7 +122,7 @@ class Dispatch:
             yield from self._end_shard(message)
             return
         number, report = pickle.loads(message)  # noqa: S301 - from our own worker
-        if isinstance(report, Loss):
+        if isinstance(report, Crash):
             self._losses[number] = report
         elif report.problem not in self._done:
             self._done.add(report.problem)
@@ -175,7 +175,7 @@ class Dispatch:
             self._backlog.put_back([shard] if loss else shard.halves())  # halves find the task that kills
 
 
-def _without_config(loss: Loss, task: Task) -> Task:
+def _without_config(loss: Crash, task: Task) -> Task:
     """The task, which no longer tries the config of the loss if that was on its problem."""
     if task.problem != loss.problem or loss.config is None:
         return task
@@ -193,7 +193,7 @@ def measure_shard(shard: Shard, measurer: str, setup: Setup, topic: str, number:
     key = worker.get_current_task()
     _require_setup(setup, worker.address)
 
-    def report(message: Outcome | Loss) -> None:
+    def report(message: Outcome | Crash) -> None:
         # Not worker.log_event: that buffers, and the buffer dies with the process.
         wire = pickle.dumps((number, message))
         sync(worker.loop, worker.scheduler.log_event, topic=topic, msg=wire, callback_timeout=MAX_REPORT_S)
@@ -211,8 +211,8 @@ def _require_setup(setup: Setup, address: str) -> None:
         raise CollectError(f"the dataset's timings and those of worker {address} cannot be mixed: {differs}")
 
 
-def _report_and_exit(report: Callable[[Loss], Any]) -> Callable[[Loss], None]:
-    def end(loss: Loss) -> None:
+def _report_and_exit(report: Callable[[Crash], Any]) -> Callable[[Crash], None]:
+    def end(loss: Crash) -> None:
         try:
             report(loss)
         finally:

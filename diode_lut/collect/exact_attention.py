@@ -78,7 +78,7 @@ def _scores(
     return modified.masked_fill(~mask(m * 0, heads, m, n), -math.inf)
 
 
-class Check:
+class AttentionCheck:
     """Compares a program's results with those of float64, for the first and the last head of keys and values."""
 
     def __init__(self, problem: Problem, operands: Sequence[torch.Tensor]) -> None:

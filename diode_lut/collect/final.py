@@ -234,7 +234,7 @@ def _timings(
     tensors: tuple[torch.Tensor, ...],
 ) -> tuple[Timing, ...]:
     problem = prepared.task.problem
-    check = Check(problem, operands, tensors)
+    check = GemmCheck(problem, operands, tensors)
     alone = problem.epilogue == NO_EPILOGUE
     launches: dict[Config, Launch] = {ATEN: aten_launch(problem, operands, check.out)} if alone else {}
     failures: list[Timing] = []
@@ -253,7 +253,7 @@ def _timings(
     return (*(Timing.of(config, round(ns)) for config, ns in zip(launches, middle, strict=True)), *failures)
 
 
-class Check:
+class GemmCheck:
     """Compares each element of a kernel's result with that of float64.
 
     Kernels write to ``out``, or to ``padded`` where the operands are padded.

@@ -24,7 +24,7 @@ _STEP = (math.sqrt(5) - 1) / 2
 """The fractional parts of its multiples are spread evenly, whatever their number."""
 
 
-class Grouped(NamedTuple):
+class CompiledGroupedMm(NamedTuple):
     """What is compiled. The operands are A, B, and the ends of the groups."""
 
     problem: Problem
@@ -35,7 +35,7 @@ class Grouped(NamedTuple):
         return torch._grouped_mm(a, b, ends)
 
 
-def make_grouped(problem: Problem, device: str) -> tuple[Grouped, tuple[torch.Tensor, ...]]:
+def make_grouped(problem: Problem, device: str) -> tuple[CompiledGroupedMm, tuple[torch.Tensor, ...]]:
     """The problem's function, and normally distributed operands; CollectError if they do not fit in memory."""
     _, letter_b = letters(problem.layout)
     b, m, n, k = problem.sizes
@@ -48,7 +48,11 @@ def make_grouped(problem: Problem, device: str) -> tuple[Grouped, tuple[torch.Te
             experts = torch.randn(b, n, k, dtype=dtype, device=device).transpose(1, 2)
     except RuntimeError as error:
         raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
-    return Grouped(problem), (a, experts, torch.tensor(ends_of_groups(m, b), dtype=torch.int32, device=device))
+    return CompiledGroupedMm(problem), (
+        a,
+        experts,
+        torch.tensor(ends_of_groups(m, b), dtype=torch.int32, device=device),
+    )
 
 
 def ends_of_groups(rows: int, groups: int) -> list[int]:
@@ -58,7 +62,7 @@ def ends_of_groups(rows: int, groups: int) -> list[int]:
     return [round(scale * sum(shares[: number + 1])) for number in range(groups)]
 
 
-class Check:
+class GroupedMmCheck:
     """Compares each element of a result with that of float64."""
 
     def __init__(self, problem: Problem, operands: Sequence[torch.Tensor]) -> None:

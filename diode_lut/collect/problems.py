@@ -89,7 +89,9 @@ def _in_float8(problems: Sequence[Problem]) -> Iterator[Problem]:
     for start in range(0, len(linear), BLOCK):
         for variant in _FORWARD:
             for problem in linear[start : start + BLOCK]:
-                yield Problem.of("scaled_mm", *problem.sizes[1:], dtype=FLOAT8[0], layout="nt", variant=variant)
+                yield Problem.of(
+                    "scaled_mm", problem.m, problem.n, problem.k, dtype=FLOAT8[0], layout="nt", variant=variant
+                )
     for problem in linear:
         m, n, k = problem.m, problem.n, problem.k
         if m in _TRAINING_ROWS:

@@ -18,7 +18,7 @@ LIMIT_S = 60.0
 _DEVICE_ERROR = re.compile(r"\b(CUDA|HIP) error\b|Triton Error")
 
 
-class Loss(NamedTuple):
+class Crash(NamedTuple):
     """What was measured when a process became unusable; ``config`` is None where it is not known.
 
     ``reason`` is one of ``dataset.REASONS``.
@@ -39,7 +39,7 @@ class Watch:
     ``lost`` is called in the thread that measures after a fault, and in a thread of its own after a hang.
     """
 
-    def __init__(self, lost: Callable[[Loss], None]) -> None:
+    def __init__(self, lost: Callable[[Crash], None]) -> None:
         self._lost = lost
 
     @contextmanager
@@ -51,14 +51,14 @@ class Watch:
         If the block raises an error that leaves the device unusable, the process is lost for the reason ``what``. If
         it takes longer than ``limit_s`` seconds, the reason is ``timeout``. Other errors are raised.
         """
-        timer = threading.Timer(limit_s, self._lost, [Loss(problem, config, "timeout")])
+        timer = threading.Timer(limit_s, self._lost, [Crash(problem, config, "timeout")])
         timer.daemon = True
         timer.start()
         try:
             yield
         except RuntimeError as error:
             if _DEVICE_ERROR.search(str(error)) and not _device_answers():
-                self._lost(Loss(problem, config, what))
+                self._lost(Crash(problem, config, what))
             raise
         finally:
             timer.cancel()

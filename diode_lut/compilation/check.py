@@ -24,10 +24,10 @@ from diode_lut.kernels.padding import pad_multiple
 from diode_lut.table import Entry
 from diode_lut.table.check import launchable
 from diode_lut.table.position import Fault
-from diode_lut.table.read import located, read_bytes, table_of
+from diode_lut.table.read import located, table_of
 
 
-class Place(NamedTuple):
+class ConfigPlace(NamedTuple):
     """A config of a table, by the number of its row and its number in the row."""
 
     row: int
@@ -44,14 +44,16 @@ _SHOWN_CHARS = 150
 """Characters of a message of Triton's shown from its beginning and from its end: one of the two has the reason."""
 
 
-def check_compiling(path: Path, track: Callable[[Iterable[Done], int], Iterable[Done]]) -> list[TableError]:
+def check_compiling(
+    path: Path, data: bytes, track: Callable[[Iterable[Done], int], Iterable[Done]]
+) -> list[TableError]:
     """Triton's errors for the table's configs, in the order of the file's lines; no device is needed.
 
-    Configs that ``check_file`` reports are left out, as are rows that cannot be read. ``track`` gets the results as
-    they come, and their number, and passes them on. TableError if the file is no table, SettingError if Triton is
-    missing, HardwareError if Triton cannot compile for the architecture.
+    ``data`` are the contents of the file at ``path``. Configs that ``check_file`` reports are left out, as are rows
+    that cannot be read. ``track`` gets the results as they come, and their number, and passes them on. TableError if
+    the file is no table, SettingError if Triton is missing, HardwareError if Triton cannot compile for the
+    architecture.
     """
-    data = read_bytes(path)
     table = table_of(path, data)
     places = _trials(table.numbered, table.hardware.arch)
     if places and find_spec("triton") is None:
@@ -60,7 +62,7 @@ def check_compiling(path: Path, track: Callable[[Iterable[Done], int], Iterable[
         _require_working_triton()
     if places and not re.fullmatch(r"sm_\d+|gfx\w+", table.hardware.arch):
         raise HardwareError(f"{path}: Triton cannot compile for {table.hardware.arch} (allowed: sm_..., gfx...)")
-    faults: dict[Place, Fault] = {}
+    faults: dict[ConfigPlace, Fault] = {}
     for trial, done in track(each_in_a_process(compile_trial, places), len(places)):
         reason = _reason(trial, done)
         if reason is not None:
@@ -76,13 +78,13 @@ def _require_working_triton() -> None:
         raise SettingError(f"--compile needs Triton, which cannot be imported ({error}): install it again") from error
 
 
-def _trials(rows: Mapping[int, Entry], arch: str) -> dict[Trial, list[Place]]:
+def _trials(rows: Mapping[int, Entry], arch: str) -> dict[Trial, list[ConfigPlace]]:
     """The trials of a table, each with the places in the file that need it."""
-    places: dict[Trial, list[Place]] = defaultdict(list)
+    places: dict[Trial, list[ConfigPlace]] = defaultdict(list)
     for number, entry in rows.items():
         for place, config in launchable(entry, arch):
             for trial in _of_config(config, entry, arch):
-                places[trial].append(Place(number, place))
+                places[trial].append(ConfigPlace(number, place))
     return places
 
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from diode_lut.distill.distill import Distilled, distill
-from diode_lut.distill.training import Plan
+from diode_lut.distill.training import TrainingPlan
 
-__all__ = ["Distilled", "Plan", "distill"]
+__all__ = ["Distilled", "TrainingPlan", "distill"]

@@ -11,7 +11,7 @@ from diode_lut.distill.calibrate import calibrate
 from diode_lut.distill.examples import Space, examples_of
 from diode_lut.distill.padding import fit_padding
 from diode_lut.distill.targets import Target, choose, targets_of
-from diode_lut.distill.training import Epoch, Plan, one_thread, train_student
+from diode_lut.distill.training import Epoch, TrainingPlan, one_thread, train_student
 from diode_lut.distill.validation import Validation, validate
 from diode_lut.domain.errors import DatasetError, ModelError
 from diode_lut.domain.hardware import Hardware
@@ -27,7 +27,7 @@ from diode_lut.model.training_set import MIN_PROBLEMS, TEST, TRAIN, Split, famil
 MIN_TRAINING_PROBLEMS = 60
 """Minimum number of training problems."""
 
-DEFAULT = Plan()
+DEFAULT = TrainingPlan()
 
 
 class Distilled(NamedTuple):
@@ -40,7 +40,10 @@ class Distilled(NamedTuple):
 
 
 def distill(
-    datasets: Sequence[Dataset], split: Split, plan: Plan = DEFAULT, report: Callable[[str], None] = lambda _: None
+    datasets: Sequence[Dataset],
+    split: Split,
+    plan: TrainingPlan = DEFAULT,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Distilled:
     """Train a model on the problems of the datasets, except those that ``split`` keeps for testing.
 
@@ -124,7 +127,7 @@ def _by_epilogue(groups: dict[str, list[Target]]) -> dict[str, list[Target]]:
     return dict(parts)
 
 
-def _provenance(datasets: Sequence[Dataset], plan: Plan, problems: int) -> dict[str, object]:
+def _provenance(datasets: Sequence[Dataset], plan: TrainingPlan, problems: int) -> dict[str, object]:
     return {
         "datasets": sorted(f"sha256:{dataset.digest}" for dataset in datasets),
         "torch": ", ".join(sorted({dataset.header.torch for dataset in datasets})),

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from diode_lut.distill.targets import Target
 from diode_lut.kernels.config import ATEN
 from diode_lut.kernels.padding import pad_multiple
-from diode_lut.model.padding import Padding, can_be_padded, padding_features, scaled, terms_of
+from diode_lut.model.padding import PaddingModel, can_be_padded, padding_features, scaled, terms_of
 
 MIN_PADDED_PROBLEMS = 60
 """Minimum number of problems that the regression is fitted to."""
@@ -32,7 +32,7 @@ _DIGITS = 6
 _Array = npt.NDArray[np.floating[Any]]
 
 
-def fit_padding(targets: Sequence[Target], seed: int) -> Padding | None:
+def fit_padding(targets: Sequence[Target], seed: int) -> PaddingModel | None:
     """The regression; None if too few problems were timed with padding. ``seed`` draws the parts for its error."""
     known = [target for target in targets if _padded_aten(target) is not None]
     counts = Counter((target.problem.op, target.problem.dtype) for target in known)
@@ -46,7 +46,7 @@ def fit_padding(targets: Sequence[Target], seed: int) -> Padding | None:
     terms = np.array([terms_of(scaled(row, mean, deviation)) for row in features])
     times = np.array([_padded_aten(target) for target in known])
     weights = tuple(_fitted(terms, times).round(_DIGITS).tolist())
-    return Padding(
+    return PaddingModel(
         tuple(mean.tolist()), tuple(deviation.tolist()), weights, kinds, round(_error(terms, times, seed), _DIGITS)
     )
 

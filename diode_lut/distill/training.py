@@ -33,7 +33,7 @@ _SQUARES_WEIGHT = 10.0
 """Weight of the scores' squared errors, relative to the expected regret of the choice."""
 
 
-class Plan(NamedTuple):
+class TrainingPlan(NamedTuple):
     """How to train: the same ``seed`` gives the same network. ``epochs`` is the number of passes over the problems."""
 
     seed: int = 0
@@ -48,7 +48,7 @@ class Training(NamedTuple):
 
     network: Network
     lessons: list[Examples]
-    plan: Plan
+    plan: TrainingPlan
     test: Examples | None = None
 
 
@@ -154,7 +154,7 @@ class Teacher(NamedTuple):
 
 
 def train_teacher(
-    examples: Examples, test: Examples | None, scale: Scale, space: Space, plan: Plan, at_once: int
+    examples: Examples, test: Examples | None, scale: Scale, space: Space, plan: TrainingPlan, at_once: int
 ) -> tuple[Teacher, list[Epoch]]:
     """The teacher, with ``at_once`` members trained at a time, and the history of its first member."""
     generator = torch.Generator().manual_seed(plan.seed)
@@ -188,7 +188,7 @@ def train_student(
     targets: Sequence[Target],
     test: Examples | None,
     space: Space,
-    plan: Plan,
+    plan: TrainingPlan,
     report: Callable[[str], None] = lambda _: None,
 ) -> Trained:
     """A student and its teacher, trained on the same problems. ``report`` is called with a line of text per stage.

@@ -12,6 +12,7 @@ from diode_lut.evaluate.evaluation import (
     Outcome,
     Summary,
     evaluate,
+    evaluate_on,
     usual_kernels,
 )
 
@@ -25,5 +26,6 @@ __all__ = [
     "Outcome",
     "Summary",
     "evaluate",
+    "evaluate_on",
     "usual_kernels",
 ]

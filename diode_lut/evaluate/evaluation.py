@@ -190,7 +190,7 @@ def _share(flags: Sequence[bool]) -> float | None:
     return fmean(flags) if flags else None
 
 
-class Baseline(NamedTuple):
+class ReferenceKernels(NamedTuple):
     """What gains are measured against: ``configs`` are those of a problem, of which the fastest counts."""
 
     name: str
@@ -198,16 +198,28 @@ class Baseline(NamedTuple):
 
 
 def evaluate(
-    source: Source, records: Iterable[Record], against: str | Baseline = str(ATEN), threshold: Threshold = THRESHOLD
+    source: Source,
+    records: Iterable[Record],
+    against: str | ReferenceKernels = str(ATEN),
+    threshold: Threshold = THRESHOLD,
 ) -> Evaluation:
     """Evaluate the source's first config on every problem of the records.
 
     Timings are combined as ``build`` combines them. A miss counts as ``aten``, which Inductor uses then, or
     ``default``, that of attention. ``against`` is the baseline of gains: a config, written like ``str(config)``, where
-    ``aten`` stands for ``default`` too, or a Baseline. DatasetError is raised if no timing
-    was successful, or if the baseline was measured on no problem.
+    ``aten`` stands for ``default`` too, or a Baseline. DatasetError is raised if no timing was successful, or if the
+    baseline was measured on no problem.
     """
-    measurements = measurements_of(records)
+    return evaluate_on(source, measurements_of(records), against, threshold)
+
+
+def evaluate_on(
+    source: Source,
+    measurements: Measurements,
+    against: str | ReferenceKernels = str(ATEN),
+    threshold: Threshold = THRESHOLD,
+) -> Evaluation:
+    """Evaluate one of several sources on the same measurements; otherwise as ``evaluate``."""
     compared = _compared(against, measurements) if isinstance(against, str) else against
     cases = [
         _case(source, threshold, problem, number, measurements, compared)
@@ -218,13 +230,13 @@ def evaluate(
     return Evaluation(cases, len(measurements.unsolved), compared.name)
 
 
-def _compared(against: str, measurements: Measurements) -> Baseline:
+def _compared(against: str, measurements: Measurements) -> ReferenceKernels:
     if against == str(ATEN):
-        return Baseline(usual_kernels(measurements.problems), lambda problem: (baseline(problem.op),))
+        return ReferenceKernels(usual_kernels(measurements.problems), lambda problem: (baseline(problem.op),))
     config = next((config for config in measurements.configs if str(config) == against), None)
     if config is None:
         raise _nothing_to_compare(against)
-    return Baseline(against, lambda _: (config,))
+    return ReferenceKernels(against, lambda _: (config,))
 
 
 def _nothing_to_compare(name: str) -> DatasetError:
@@ -232,7 +244,12 @@ def _nothing_to_compare(name: str) -> DatasetError:
 
 
 def _case(
-    source: Source, threshold: Threshold, problem: Problem, number: int, measurements: Measurements, compared: Baseline
+    source: Source,
+    threshold: Threshold,
+    problem: Problem,
+    number: int,
+    measurements: Measurements,
+    compared: ReferenceKernels,
 ) -> Case:
     times = measurements.times_on(number)
     answer = source.ask(problem, threshold, padding=any(config.pad > 1 for config in times))

@@ -18,7 +18,7 @@ import orjson
 from diode_lut.domain.errors import ExchangeError, ProblemError
 from diode_lut.domain.ops import MATMULS
 from diode_lut.domain.problem import Problem
-from diode_lut.evaluate.evaluation import Baseline
+from diode_lut.evaluate.evaluation import ReferenceKernels
 from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import POINTER_TUNABLES, pointer_gemm
@@ -31,7 +31,7 @@ _Sizes = tuple[int, int, int] | None
 """M, N and K; None where a config is for all."""
 
 
-def read_solution(path: Path, contents: bytes | None = None) -> Baseline:
+def read_solution(path: Path, contents: bytes | None = None) -> ReferenceKernels:
     """The fastest kernel of a solution file that was measured on a problem; ExchangeError if it is no such file.
 
     ``contents`` are those of a file that is not on disk.
@@ -59,7 +59,7 @@ def read_solution(path: Path, contents: bytes | None = None) -> Baseline:
         sizes = problem.m, problem.n, problem.k
         return configs.get((problem.op, None), set()) | configs.get((problem.op, sizes), set())
 
-    return Baseline(path.name, configs_for)
+    return ReferenceKernels(path.name, configs_for)
 
 
 def _rows(document: Any, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

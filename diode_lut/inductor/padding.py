@@ -26,7 +26,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import in_force, is_big_enough
 from diode_lut.inductor.dynamic import axes_of_tensors
 from diode_lut.inductor.problems import asked_about, axes, dtype_of, problem_of
-from diode_lut.inductor.snapshot import Snapshot, snapshot
+from diode_lut.inductor.snapshot import InductorSnapshot, snapshot
 from diode_lut.inductor.versions import hint_of
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import ATEN, Config
@@ -75,7 +75,7 @@ def _has_compared(decision: Decision) -> bool:
     return any(config.pad > 1 for config in decision.configs)
 
 
-def decide(now: Snapshot, inputs: Any, op: str, *, fast: bool | None = None) -> tuple[Decision | None, int]:
+def decide(now: InductorSnapshot, inputs: Any, op: str, *, fast: bool | None = None) -> tuple[Decision | None, int]:
     """The compile's decision about a matmul with these KernelInputs, and the number of elements they are padded to.
 
     ``fast`` says whether a scaled_mm accumulates fast; None for other ops.
@@ -184,8 +184,12 @@ def _is_inductors(problem: Problem, added: tuple[int, int, int], tensors: Sequen
     """Whether M, N and K grow by what Inductor adds. To a size that may change, that is nothing."""
     a, b, *_ = tensors
     wanted = padded(problem, pad_multiple(problem.dtype))
-    sizes = zip(added, (a.shape[-2], b.shape[-1], a.shape[-1]), wanted.sizes[1:], problem.sizes[1:], strict=True)
-    return all(count == (larger - smaller if isinstance(size, int) else 0) for count, size, larger, smaller in sizes)
+    growths = (wanted.m - problem.m, wanted.n - problem.n, wanted.k - problem.k)
+    sizes = (a.shape[-2], b.shape[-1], a.shape[-1])
+    return all(
+        count == (growth if isinstance(size, int) else 0)
+        for count, size, growth in zip(added, sizes, growths, strict=True)
+    )
 
 
 def _source(operand: Any) -> tuple[Any, int, int]:

@@ -28,7 +28,7 @@ _DTYPES = {"none": "float32", "ieee": "float32", "tf32": "tf32"}
 """What PyTorch calls the precision of float32 matmuls: the data type in tables."""
 
 
-class Snapshot(runtime.Snapshot):
+class InductorSnapshot(runtime.Snapshot):
     """A snapshot that also has the precision that PyTorch allows for float32 matmuls, which tables tell apart."""
 
     answered = True
@@ -80,21 +80,21 @@ class Snapshot(runtime.Snapshot):
         return self._float32["cpu" if device_type == "cpu" else "cuda"]
 
 
-_taken: WeakKeyDictionary[object, Snapshot] = WeakKeyDictionary()
+_taken: WeakKeyDictionary[object, InductorSnapshot] = WeakKeyDictionary()
 """The snapshot of each compile that is under way, or whose backward pass is to come.
 
 There is no lock, which a fork could leave held.
 """
 
 
-_handed_over: Snapshot | None = None
+_handed_over: InductorSnapshot | None = None
 """The snapshot of the graph that this process compiles for another."""
 
 
 def _taken_over(process: int, settings: dict[str, Any], devices: dict[str, Hardware], float32: dict[str, Any]) -> Any:
     """The snapshot of ``process``. If that is another process, it is in force here until the next is handed over."""
     global _handed_over
-    taken = Snapshot()
+    taken = InductorSnapshot()
     for name, value in settings.items():
         setattr(taken.settings, name, value)
     taken._devices, taken._float32 = devices, float32
@@ -114,7 +114,7 @@ def forget_what_was_taken_over() -> None:
     _handed_over = None
 
 
-def snapshot() -> Snapshot:
+def snapshot() -> InductorSnapshot:
     """The snapshot of the compile that this thread is in; outside of a compile, where no cache is asked, a new one.
 
     Dynamo's context comes first: where parts of a graph are compiled on their own, each has its own tracing context,
@@ -124,5 +124,5 @@ def snapshot() -> Snapshot:
         return _handed_over
     compilation = CompileContext.try_get() or TracingContext.try_get()
     if compilation is None:
-        return Snapshot()
-    return _taken.get(compilation) or _taken.setdefault(compilation, Snapshot())
+        return InductorSnapshot()
+    return _taken.get(compilation) or _taken.setdefault(compilation, InductorSnapshot())

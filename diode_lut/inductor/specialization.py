@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from diode_lut.domain.ops import ITEMSIZES, NO_VARIANT
+from diode_lut.domain.ops import ITEMSIZES, NO_VARIANT, letters
 from diode_lut.domain.problem import Problem, contiguous_align
 from diode_lut.kernels.config import Config
 
@@ -38,7 +38,8 @@ class Specialization(NamedTuple):
         vector = 16 // ITEMSIZES[problem.dtype]
         m, n, k = (math.gcd(size, vector) for size in (problem.m, problem.n, problem.k))
         block_k = config.tiles.block_k
-        units = (m if problem.layout[0] == "t" else 1, n, k)  # a row-major A is not read along M
+        of_a, _ = letters(problem.layout)
+        units = (m if of_a == "t" else 1, n, k)  # a row-major A is not read along M
         even_k, one_step = (problem.k % block_k == 0) * block_k, (problem.k <= block_k) * problem.k
         return cls(problem.op, problem.dtype, problem.layout, units, even_k, one_step, problem.variant)
 

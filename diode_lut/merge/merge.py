@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from diode_lut.domain.errors import TableError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.merge.rows import Remark, Side, merge_rows, version, without_contradictions
+from diode_lut.merge.rows import MergedTable, Remark, merge_rows, version, without_contradictions
 from diode_lut.table import Table
 from diode_lut.table.table import Provenance
 
@@ -40,7 +40,7 @@ def merged_provenance(base: Table | None, ours: Table, theirs: Table) -> Provena
     return {field: value for field, value in merged.items() if value is not None}
 
 
-def header_remarks(base: Table | None, ours: Side, theirs: Side) -> Iterator[Remark]:
+def header_remarks(base: Table | None, ours: MergedTable, theirs: MergedTable) -> Iterator[Remark]:
     """Remarks about provenance fields, except lists, that both sides changed in different ways."""
     before = base.provenance if base is not None else {}
     merged = merged_provenance(base, ours.table, theirs.table)
@@ -89,7 +89,7 @@ def merge(base: Table | None, ours: Table, theirs: Table, prefer: str = "") -> M
     format_version = max(ours.version, theirs.version)
     if ours.version != theirs.version:
         base, ours, theirs = base and base.upgraded(), ours.upgraded(), theirs.upgraded()
-    our_side, their_side = Side("ours", ours, prefer), Side("theirs", theirs, prefer)
+    our_side, their_side = MergedTable("ours", ours, prefer), MergedTable("theirs", theirs, prefer)
     claims, of_rows = merge_rows(base, our_side, their_side)
     claims, of_contradictions = without_contradictions(claims)
     table = Table(

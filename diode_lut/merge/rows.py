@@ -16,7 +16,7 @@ BEST = "best"
 """As what somebody prefers in conflicts: the row with the larger gain."""
 
 
-class Side(NamedTuple):
+class MergedTable(NamedTuple):
     """One of the tables that are merged, and its name.
 
     ``prefer`` says what somebody wants where nothing else decides: the name of a side, BEST, or nothing, which makes it
@@ -36,11 +36,11 @@ class Side(NamedTuple):
 class Claim(NamedTuple):
     """A row and its side."""
 
-    side: Side
+    side: MergedTable
     entry: Entry
 
     @classmethod
-    def of(cls, side: Side, entry: Entry | None) -> Claim | None:
+    def of(cls, side: MergedTable, entry: Entry | None) -> Claim | None:
         """The claim, None without a row."""
         return None if entry is None else cls(side, entry)
 
@@ -173,7 +173,7 @@ Result = tuple[Claim | None, Remark | None]
 """The claim that remains, if any, and a remark about it, if any."""
 
 
-def merge_rows(base: Table | None, ours: Side, theirs: Side) -> tuple[list[Claim], list[Remark]]:
+def merge_rows(base: Table | None, ours: MergedTable, theirs: MergedTable) -> tuple[list[Claim], list[Remark]]:
     """The rows that remain, and remarks."""
     before = _rows(base) if base is not None else {}
     our_rows, their_rows = _rows(ours.table), _rows(theirs.table)
@@ -194,7 +194,7 @@ def _rows(table: Table) -> Rows:
     return rows
 
 
-def _repeats(side: Side) -> Iterator[Remark]:
+def _repeats(side: MergedTable) -> Iterator[Remark]:
     """Remarks about the rows that ``_rows`` leaves out."""
     rows = _rows(side.table)
     for entry in side.table.entries:

@@ -35,7 +35,7 @@ _DIGITS = 4
 """Digits after the point to which the logarithm of the expected time is rounded."""
 
 
-class Padding(NamedTuple):
+class PaddingModel(NamedTuple):
     """The regression. ``mean`` and ``deviation`` scale the features, ``weights`` has a number per term.
 
     ``kinds`` are the pairs of op and dtype that it knows. ``error`` is the standard deviation of the logarithm of the

@@ -21,7 +21,7 @@ from diode_lut.kernels.config import Config
 from diode_lut.kernels.padding import pad_multiple, padded
 from diode_lut.model.candidates import Candidates, families, family_of
 from diode_lut.model.network import Scorer, Weights
-from diode_lut.model.padding import Padding
+from diode_lut.model.padding import PaddingModel
 from diode_lut.model.training_set import Kind, Split, unknown
 
 MAX_RANKED = 32
@@ -123,7 +123,7 @@ class Model:
         path: Path | None = None,
         digest: str = "",
         fused_calibration: Calibration = NEVER,
-        padding: Padding | None = None,
+        padding: PaddingModel | None = None,
     ) -> None:
         self.hardware = hardware
         self.weights = weights
@@ -217,7 +217,7 @@ class Model:
         return f"<Model for {self.hardware}: {len(self.candidates)} candidates, {self.path or 'in memory'}>"
 
 
-def _merged(one: Ranking, other: Ranking, padding: Padding) -> Ranking:
+def _merged(one: Ranking, other: Ranking, padding: PaddingModel) -> Ranking:
     """Both rankings as one; the confidence is that in the first config, and in its ranking being the better one."""
     first, second = (one, other) if one.times[0] <= other.times[0] else (other, one)
     lead = log(second.times[0] / first.times[0]) + log1p(GOOD)

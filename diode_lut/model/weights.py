@@ -22,7 +22,7 @@ from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.features import CONFIG_FEATURES, EPILOGUE_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
 from diode_lut.model.header import KEY, MAX_WEIGHTS_BYTES, metadata_of, read_bytes
 from diode_lut.model.network import MAX_NEURONS, MAX_WEIGHT, Weights
-from diode_lut.model.padding import OVER, PADDING_FEATURES, Padding, terms_of
+from diode_lut.model.padding import OVER, PADDING_FEATURES, PaddingModel, terms_of
 from diode_lut.model.ranking import NEVER, Calibration, Model
 from diode_lut.model.training_set import Kind, Split
 
@@ -166,7 +166,7 @@ def _calibration(fields: Mapping[str, Any]) -> Calibration:
     return Calibration(per_lead, tuple(doubts), tuple(confidences))
 
 
-def _padding(fields: Mapping[str, Any]) -> Padding:
+def _padding(fields: Mapping[str, Any]) -> PaddingModel:
     if (tuple(fields["features"]), fields.get("over")) != (PADDING_FEATURES, OVER):
         raise ProblemError("padding: other features or another measure; distill the model again with this diode_lut")
     count = len(PADDING_FEATURES)
@@ -176,7 +176,7 @@ def _padding(fields: Mapping[str, Any]) -> Padding:
         raise ProblemError("padding: not a mean and a deviation per feature, and a weight per term")
     if not all(abs(number) <= MAX_WEIGHT for number in (*mean, *weights)) or min(*deviation, error) <= 0:
         raise ProblemError(f"padding: NaN, a magnitude above {MAX_WEIGHT}, or a deviation that is not positive")
-    return Padding(mean, deviation, weights, kinds, error)
+    return PaddingModel(mean, deviation, weights, kinds, error)
 
 
 def _weights(tensors: Mapping[str, Any], candidates: int, path: Path) -> Weights:

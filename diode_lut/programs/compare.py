@@ -21,7 +21,7 @@ from diode_lut.domain.errors import ProgramError
 from diode_lut.programs.account import Run, counted, nothing_asked, run_with_receipt
 from diode_lut.programs.comparison import WITH, WITHOUT, Comparison, GemmChange
 from diode_lut.programs.launch import Streams, cold, without_leaks
-from diode_lut.programs.noise import Change, change_of, spread_text
+from diode_lut.programs.noise import Speedup, change_of, spread_text
 from diode_lut.programs.trace import GemmTime, GraphTimes, read_traces, unpadded
 from diode_lut.receipt.receipt import Receipt
 from diode_lut.runtime.probe import TRACED, VARIABLE
@@ -44,7 +44,7 @@ _TAIL_LINES, _TAIL_BYTES = 20, 1 << 16
 """How much of the output of a program that fails is shown."""
 
 
-class Plan(NamedTuple):
+class ComparisonPlan(NamedTuple):
     """What to compare: a program, its environment, how many pairs of runs, and the seconds until it is interrupted."""
 
     command: Sequence[str]
@@ -53,7 +53,7 @@ class Plan(NamedTuple):
     limit_s: float | None
 
 
-class Sample(NamedTuple):
+class RunTimes(NamedTuple):
     """What one run took, in seconds: all of it, compiling in the process that compiled longest, and a step.
 
     None is not known. A step is the median of the process whose steps take longest; without marks, of printed times.
@@ -64,7 +64,7 @@ class Sample(NamedTuple):
     step: float | None
 
 
-class Ended(Exception):  # noqa: N818 (what ended is the program)
+class ComparisonEnded(Exception):  # noqa: N818 (what ended is the program)
     """A run failed or was interrupted, so the comparison ends; ``code`` is the exit code."""
 
     def __init__(self, code: int) -> None:
@@ -72,7 +72,7 @@ class Ended(Exception):  # noqa: N818 (what ended is the program)
         self.code = code
 
 
-def compare(plan: Plan, tell: Callable[[str], None]) -> Comparison:
+def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
     """Run everything, and tell how it goes. Ended if it cannot be finished.
 
     ProgramError if no table and no model answered: then there is nothing to compare.
@@ -80,7 +80,7 @@ def compare(plan: Plan, tell: Callable[[str], None]) -> Comparison:
     receipt = _run(plan, WITH, tell).receipt
     _require_answers(receipt)
     tell("the program runs, and GEMMs are answered; this first run warms up the disk and does not count")
-    samples: dict[str, list[Sample]] = {WITHOUT: [], WITH: []}
+    samples: dict[str, list[RunTimes]] = {WITHOUT: [], WITH: []}
     for kind in _in_turn(plan.pairs):
         samples[kind].append(_run(plan, kind, tell).sample)
         tell(f"{len(samples[kind])} of {plan.pairs} {kind} tables: {_told(samples[kind][-1])}")
@@ -110,7 +110,7 @@ def _require_answers(receipt: Receipt) -> None:
     raise ProgramError(f"nothing to compare: {text}")
 
 
-def _told(sample: Sample) -> str:
+def _told(sample: RunTimes) -> str:
     known = {name: time for name, time in sample._asdict().items() if time is not None}
     return ", ".join(f"{name} {spread_text([time])}" for name, time in known.items())
 
@@ -118,12 +118,12 @@ def _told(sample: Sample) -> str:
 class _Result(NamedTuple):
     """What came of one run."""
 
-    sample: Sample
+    sample: RunTimes
     receipt: Receipt
     times: GraphTimes | None
 
 
-def _run(plan: Plan, kind: str, tell: Callable[[str], None], *, traced: bool = False) -> _Result:
+def _run(plan: ComparisonPlan, kind: str, tell: Callable[[str], None], *, traced: bool = False) -> _Result:
     """One run; Ended if it was interrupted, or failed although it was not traced."""
     with (
         tempfile.TemporaryDirectory(prefix="diode-lut-", ignore_cleanup_errors=True) as name,
@@ -134,7 +134,7 @@ def _run(plan: Plan, kind: str, tell: Callable[[str], None], *, traced: bool = F
             run = run_with_receipt(plan.command, environment, None, Streams(output, output), plan.limit_s)
             if run.ended.interrupted or (run.ended.code and not traced):
                 _tell_end(run, kind, output, tell)
-                raise Ended(run.ended.code or _INTERRUPTED)
+                raise ComparisonEnded(run.ended.code or _INTERRUPTED)
             said = _said(Path(name))
             times = read_traces(Path(name, each["trace"]) for each in said if each.get("trace")) if traced else None
         return _Result(_sample(run, said, output, plan), run.receipt, times)
@@ -163,12 +163,12 @@ def _said(directory: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _sample(run: Run, said: Iterable[Mapping[str, Any]], output: IO[bytes], plan: Plan) -> Sample:
+def _sample(run: Run, said: Iterable[Mapping[str, Any]], output: IO[bytes], plan: ComparisonPlan) -> RunTimes:
     compiled = [each["compile_s"] for each in said if each.get("compile_s")]
     steps = [median(each["steps_s"]) for each in said if each["steps_s"]]
     printed = [] if steps else printed_steps(_tail(output, 1 << 24))
     wall = None if plan.limit_s is not None else run.ended.seconds
-    return Sample(wall, max(compiled, default=None), max(steps, default=median(printed) if printed else None))
+    return RunTimes(wall, max(compiled, default=None), max(steps, default=median(printed) if printed else None))
 
 
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
@@ -196,16 +196,18 @@ def _seconds(found: re.Match[str]) -> float:
     return 0.0
 
 
-def _changes(samples: Mapping[str, Sequence[Sample]], graphs: Mapping[str, Sequence[GraphTimes]]) -> dict[str, Change]:
+def _changes(
+    samples: Mapping[str, Sequence[RunTimes]], graphs: Mapping[str, Sequence[GraphTimes]]
+) -> dict[str, Speedup]:
     """By name, the times that are known of enough pairs of runs."""
-    times = {name: [[getattr(each, name) for each in samples[kind]] for kind in KINDS] for name in Sample._fields}
+    times = {name: [[getattr(each, name) for each in samples[kind]] for kind in KINDS] for name in RunTimes._fields}
     times["graph"] = [[each.call_ns / 1e9 for each in graphs[kind]] for kind in KINDS]
     times["gemms"] = [[each.gemms_ns / 1e9 for each in graphs[kind]] for kind in KINDS]
     known = {name: [pair for pair in zip(*each, strict=True) if all(pair)] for name, each in times.items()}
     return {name: change_of(*zip(*pairs, strict=True)) for name, pairs in known.items() if len(pairs) >= _LEAST_PAIRS}
 
 
-def _traces(plan: Plan, tell: Callable[[str], None]) -> dict[str, list[GraphTimes]]:
+def _traces(plan: ComparisonPlan, tell: Callable[[str], None]) -> dict[str, list[GraphTimes]]:
     """The times in traces of some pairs of runs; none if one could not be traced."""
     found: dict[str, list[GraphTimes]] = {WITHOUT: [], WITH: []}
     pairs = min(plan.pairs, _TRACED_PAIRS)

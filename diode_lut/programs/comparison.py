@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from diode_lut.domain.printable import printable
-from diode_lut.programs.noise import Change, spread_text
+from diode_lut.programs.noise import Speedup, spread_text
 from diode_lut.programs.trace import GemmTime
 from diode_lut.receipt.receipt import Receipt
 
@@ -74,7 +74,7 @@ class Comparison(NamedTuple):
     command: Sequence[str]
     settings: Mapping[str, str]
     receipt: Receipt
-    changes: Mapping[str, Change]
+    changes: Mapping[str, Speedup]
     on_gpu: bool
     gemms: Sequence[GemmChange]
 

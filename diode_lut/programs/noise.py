@@ -11,7 +11,7 @@ _STUDENT = (12.71, 4.31, 3.19, 2.78, 2.58, 2.45, 2.37, 2.31, 2.27, 2.23)
 """Student's t for 95 %, by degrees of freedom from 1 on."""
 
 
-class Change(NamedTuple):
+class Speedup(NamedTuple):
     """Times in seconds without and with tables, a pair for each repetition, and how much faster "with" is.
 
     ``gain`` is the geometric mean of the ratios without / with; ``low`` and ``high`` are the ends of its 95 %
@@ -40,13 +40,13 @@ class Change(NamedTuple):
         return f"{_percent(self.low)} to {_percent(self.high)}"
 
 
-def change_of(without: Sequence[float], tuned: Sequence[float]) -> Change:
+def change_of(without: Sequence[float], tuned: Sequence[float]) -> Speedup:
     """The change from at least two pairs of positive times."""
     ratios = [math.log(one / other) for one, other in zip(without, tuned, strict=True)]
     freedom = len(ratios) - 1
     student = _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else 1.96 + 2.7 / freedom
     middle, margin = fmean(ratios), student * stdev(ratios) / math.sqrt(len(ratios))
-    return Change(without, tuned, *(math.exp(middle + each) for each in (0.0, -margin, margin)))
+    return Speedup(without, tuned, *(math.exp(middle + each) for each in (0.0, -margin, margin)))
 
 
 def spread_text(times: Sequence[float]) -> str:

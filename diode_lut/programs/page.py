@@ -12,9 +12,9 @@ from string import Template
 from diode_lut.domain.printable import printable
 from diode_lut.programs.account import counted
 from diode_lut.programs.comparison import WORDS, Comparison, GemmChange, middle_ns
-from diode_lut.programs.noise import Change, spread_text
+from diode_lut.programs.noise import Speedup, spread_text
 from diode_lut.programs.trace import GemmTime
-from diode_lut.receipt.receipt import Device, Source
+from diode_lut.receipt.receipt import Device, SourceRecord
 from diode_lut.runtime.probe import CPP_GEMM
 
 _TEMPLATE = Path(__file__).parent / "assets" / "compare.html"
@@ -79,15 +79,15 @@ def _about(comparison: Comparison) -> str:
     return " &middot; ".join(map(_text, parts))
 
 
-def _answered(device: Device, source: Source) -> bool:
+def _answered(device: Device, source: SourceRecord) -> bool:
     return any(hit.digest == source.digest for hit in device.hits)
 
 
-def _verdict_class(change: Change) -> str:
+def _verdict_class(change: Speedup) -> str:
     return "" if not change.is_clear else " faster" if change.gain > 1 else " slower"
 
 
-def _tile(name: str, change: Change) -> str:
+def _tile(name: str, change: Speedup) -> str:
     return (
         f'<div class="tile"><h3>{escape(name)}</h3>'
         f'<p class="verdict{_verdict_class(change)}">{escape(change.verdict)}</p>'
@@ -102,7 +102,7 @@ _WIDTH, _LEFT, _RIGHT = 320.0, 56.0, 10.0
 """Of the picture of a tile: its width and its margins."""
 
 
-def _dots(change: Change) -> str:
+def _dots(change: Speedup) -> str:
     """A dot for each run, on a scale that begins at zero."""
     highest = max(*change.without, *change.tuned)
     rows = (("without", change.without, 14.0), ("with", change.tuned, 38.0))

@@ -21,7 +21,7 @@ from diode_lut.receipt.receipt import (
     Miss,
     Receipt,
     Skip,
-    Source,
+    SourceRecord,
     Unfused,
     Versions,
     merge_receipts,
@@ -138,10 +138,10 @@ def _hardware(value: Any) -> Hardware:
     return Hardware.from_json({**fields, "sm_count": _integer(fields, "sm_count", 1, MAX_SIZE)})
 
 
-def _source(value: Any) -> Source:
-    fields = _fields(value, Source._fields)
+def _source(value: Any) -> SourceRecord:
+    fields = _fields(value, SourceRecord._fields)
     tier, path, digest = _tier(fields), _text(fields, "path"), _text(fields, "digest")
-    return Source(tier, path, digest, _integer(fields, "rows", 0))
+    return SourceRecord(tier, path, digest, _integer(fields, "rows", 0))
 
 
 def _hit(value: Any) -> tuple[Hit, int]:

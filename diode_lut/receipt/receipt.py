@@ -23,7 +23,7 @@ class Versions(NamedTuple):
     triton: str
 
 
-class Source(NamedTuple):
+class SourceRecord(NamedTuple):
     """A table or model that could answer: its tier, its file, the file's SHA-256, its rows (0 for a model)."""
 
     tier: str
@@ -87,7 +87,7 @@ class Device:
     ``cached`` counts what was decided in an earlier compile, whose graph came from a cache: calls and ``no_choice``.
     """
 
-    sources: dict[Source, None] = field(default_factory=dict)
+    sources: dict[SourceRecord, None] = field(default_factory=dict)
     left_out: dict[str, None] = field(default_factory=dict)
     hits: Counter[Hit] = field(default_factory=Counter)
     misses: Counter[Miss] = field(default_factory=Counter)

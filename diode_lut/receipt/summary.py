@@ -20,7 +20,7 @@ from diode_lut.domain.printable import as_lines
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import baseline
-from diode_lut.receipt.receipt import Device, Receipt, Source, Versions
+from diode_lut.receipt.receipt import Device, Receipt, SourceRecord, Versions
 from diode_lut.receipt.write import hardware_to_json, over_to_json, versions_to_json
 from diode_lut.settings import TIERS
 
@@ -116,7 +116,7 @@ def _device(hardware: Hardware, device: Device, lost: list[Loss]) -> Iterator[st
     yield from _skipped(device)
 
 
-def _source(source: Source) -> str:
+def _source(source: SourceRecord) -> str:
     rows = f", {source.rows} rows" if source.rows else ""
     return f"{source.tier}: {source.path}{rows}, sha256 {source.digest[:12]}"
 

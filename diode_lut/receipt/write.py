@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, Source, Unfused, Versions
+from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, SourceRecord, Unfused, Versions
 
 VERSION = 1
 """The version of the format."""
@@ -32,7 +32,7 @@ def receipt_bytes(receipt: Receipt) -> bytes:
 
 def _device_fields(hardware: Hardware, device: Device) -> Iterator[str]:
     yield f'"hardware": {_dumps(hardware_to_json(hardware))}'
-    yield f'"sources": {_lines(map(Source._asdict, sorted(device.sources)))}'
+    yield f'"sources": {_lines(map(SourceRecord._asdict, sorted(device.sources)))}'
     yield f'"left_out": {_lines(sorted(device.left_out))}'
     yield f'"hits": {_lines(_hit_to_json(hit, calls) for hit, calls in sorted(device.hits.items()))}'
     yield f'"misses": {_lines(_misses_to_json(device))}'

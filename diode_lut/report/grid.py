@@ -40,7 +40,7 @@ def as_grid(
     combination of sizes, the last size changing fastest: an index into ``configs``, None where the model abstains; and
     the expected gain over aten of its first config, in permille, None for what it was not trained for.
     """
-    known = {kind.key[:3] for kind in model.kinds}
+    known = {(kind.op, kind.dtype, kind.layout) for kind in model.kinds}
     asked = [(op, dtype, layout) for op, dtype, layout in kinds if op and dtype and layout and op in GEMMS]
     asked = [kind for kind in asked if kind in known][:MAX_KINDS]
     problems = [problem for kind in asked for problem in _problems(*kind)]

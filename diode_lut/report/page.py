@@ -26,33 +26,33 @@ from diode_lut.table.entry import KEY_FIELDS
 _ORDER = (OPS, DTYPES, LAYOUTS)
 
 
-class Kind(NamedTuple):
+class ShownKind(NamedTuple):
     """Op, dtype and layout; None means any, as in a row."""
 
     op: str | None
     dtype: str | None
     layout: str | None
 
-    def covers(self, other: Kind) -> bool:
+    def covers(self, other: ShownKind) -> bool:
         """Whether all problems of the other kind are of this kind as well."""
         if self.op is None and other.op in (*ATTENTION, *GROUPED):
             return False
         return all(mine in (None, its) for mine, its in zip(self, other, strict=True))
 
 
-def kind_of(of: Entry | Problem) -> Kind:
+def kind_of(of: Entry | Problem) -> ShownKind:
     """The kind of a row or of a problem."""
-    return Kind(of.op, of.dtype, of.layout)
+    return ShownKind(of.op, of.dtype, of.layout)
 
 
-def kinds_of(entries: Iterable[Entry], problems: Iterable[Problem]) -> list[Kind]:
+def kinds_of(entries: Iterable[Entry], problems: Iterable[Problem]) -> list[ShownKind]:
     """The kinds that get a panel, sorted: all kinds of problems and rows, without kinds that cover another one."""
     found = {*map(kind_of, entries), *map(kind_of, problems)}
     kinds = [kind for kind in found if not any(kind != other and kind.covers(other) for other in found)]
     return sorted(kinds, key=_order)
 
 
-def _order(kind: Kind) -> list[int]:
+def _order(kind: ShownKind) -> list[int]:
     """The sort key: names as they are ordered in ``problem.py``, any last."""
     pairs = zip(kind, _ORDER, strict=True)
     return [len(names) if name is None else names.index(name) for name, names in pairs]
@@ -163,7 +163,7 @@ def _grid(side: Side, things: Iterable[Entry | Problem], track: Track) -> Plain 
     return as_grid(side.chooser, [kind for kind, _ in Counter(map(kind_of, things)).most_common()], track)
 
 
-def _rows(side: Side, kinds: Sequence[Kind], answered: Mapping[Entry | None, list[Case]]) -> list[Plain]:
+def _rows(side: Side, kinds: Sequence[ShownKind], answered: Mapping[Entry | None, list[Case]]) -> list[Plain]:
     if not isinstance(side.chooser, Table):
         return []
     lines = dict(zip(side.chooser.entries, side.chooser.lines(side.file), strict=True))
@@ -179,7 +179,7 @@ def _by_entry(side: Side) -> Mapping[Entry | None, list[Case]]:
     return answered
 
 
-def _asked(asked: Asked, sides: Sequence[Side], kinds: Sequence[Kind]) -> Plain:
+def _asked(asked: Asked, sides: Sequence[Side], kinds: Sequence[ShownKind]) -> Plain:
     """A problem of a receipt, with what each side answers today."""
     problem = asked.problem
     return {
@@ -198,7 +198,7 @@ def _answer(chooser: Table | Model, problem: Problem) -> str | None:
     return str(answer.configs[0]) if answer is not None and answer.configs else None
 
 
-def _row(entry: Entry, line: int | None, kinds: Sequence[Kind], cases: Sequence[Case]) -> Plain:
+def _row(entry: Entry, line: int | None, kinds: Sequence[ShownKind], cases: Sequence[Case]) -> Plain:
     measured = Evaluation(cases, 0, str(ATEN)).summary
     return {
         "line": line,
@@ -217,7 +217,7 @@ def _row(entry: Entry, line: int | None, kinds: Sequence[Kind], cases: Sequence[
     }
 
 
-def _problem(case: Case, row: int | None, kinds: Sequence[Kind]) -> Plain:
+def _problem(case: Case, row: int | None, kinds: Sequence[ShownKind]) -> Plain:
     problem = case.problem
     return {
         "row": row,

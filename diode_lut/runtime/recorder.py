@@ -21,7 +21,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.domain.version import __version__
 from diode_lut.io.forks import in_forked_children
 from diode_lut.kernels.config import Config
-from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, Skip, Source, Unfused, Versions, merge_receipts
+from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, Skip, SourceRecord, Unfused, Versions, merge_receipts
 from diode_lut.runtime import at_exit
 from diode_lut.selection.selector import ABSTAIN, Decision, Selector
 from diode_lut.settings import MODEL, TIERS
@@ -183,7 +183,7 @@ def sources_seen(selector: Selector) -> None:
         for tier in selector.tiers:
             for source in tier.sources:
                 name = _text(str(source.path or source.name()))
-                device.sources[Source(tier.name, name, source.digest, source.rows)] = None
+                device.sources[SourceRecord(tier.name, name, source.digest, source.rows)] = None
             device.left_out.update(dict.fromkeys(_text(f"{tier.name}: {reason}") for reason in tier.left_out))
 
 

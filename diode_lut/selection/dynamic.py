@@ -90,7 +90,7 @@ def pieces_over(
     low = axis.low
     for start, end in zip((0, *ends), ends, strict=False):
         part = samples[start:end]
-        high = None if end == len(samples) else _border(part[-1].sizes[0], samples[end].sizes[0])
+        high = None if end == len(samples) else _border(part[-1].size, samples[end].size)
         over = str(axis._replace(low=low, high=high or axis.high))
         low = (high or 0) + 1
         decision = best_over(part, over)

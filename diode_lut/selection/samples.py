@@ -59,6 +59,12 @@ class Sample(NamedTuple):
     weight: float
 
     @property
+    def size(self) -> int:
+        """The size, where there is a single axis."""
+        (size,) = self.sizes
+        return size
+
+    @property
     def answered(self) -> bool:
         """Whether a source says anything."""
         return bool(self.decision.configs) or len(self.times) > 1
@@ -128,12 +134,12 @@ def _that_count(samples: list[Sample], axes: Sequence[Axis]) -> list[Sample]:
     if len(axes) > 1:
         return samples if all(axis.high is not None for axis in axes) else answered
     (axis,) = axes
-    largest = answered[-1].sizes[0]
+    largest = answered[-1].size
     return [
         sample
         for sample in samples
         if sample.answered
-        or not ((axis.high is None and sample.sizes[0] > largest) or min(map(sample.distance, answered)) <= _NEAR)
+        or not ((axis.high is None and sample.size > largest) or min(map(sample.distance, answered)) <= _NEAR)
     ]
 
 

@@ -14,7 +14,7 @@ from diode_lut.table.position import Fault, shown
 from diode_lut.table.schema import first_broken_rule
 
 
-class Header(NamedTuple):
+class TableHeader(NamedTuple):
     """All of a table but its entries."""
 
     version: int
@@ -48,7 +48,7 @@ class _Head(msgspec.Struct, forbid_unknown_fields=True):
     schema: str | UnsetType = field(default=UNSET, name="$schema")
 
 
-def decode_header(document: object) -> Header:
+def decode_header(document: object) -> TableHeader:
     """The header of a table, without its entries; Fault names the first thing that is wrong.
 
     The version comes first, because a file of another version is not wrong in any other way.
@@ -61,7 +61,7 @@ def decode_header(document: object) -> Header:
         raise first_broken_rule(document, str(error), version) from None
     hardware = Hardware(*msgspec.structs.astuple(head.hardware))
     schema = SCHEMAS[version] if isinstance(head.schema, UnsetType) else head.schema
-    return Header(version, schema, hardware, head.provenance)
+    return TableHeader(version, schema, hardware, head.provenance)
 
 
 def decode_version(document: object) -> int:

@@ -60,7 +60,7 @@ class Index:
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._rows: dict[Kind, list[Entry]] = defaultdict(list)
-        self._groups: dict[tuple[Kind, bool], Group] = {}
+        self._groups: dict[tuple[Kind, bool], KindIndex] = {}
         for entry in entries:
             self._rows[entry.kind].append(entry)
         self.find = lru_cache(REMEMBERED)(self._find)
@@ -82,20 +82,20 @@ class Index:
             if own in ops and all(part in (None, wanted) for part, wanted in zip(pattern, rest, strict=True)):
                 yield from entries
 
-    def _group(self, kind: Kind, aligned_results: bool) -> Group:
+    def _group(self, kind: Kind, aligned_results: bool) -> KindIndex:
         op, *_ = kind
         batched = op in BATCHED
         rows = [
-            Row(entry, entry.sizes if batched else (None, entry.m, entry.n, entry.k))
+            IndexedRow(entry, entry.sizes if batched else (None, entry.m, entry.n, entry.k))
             for entry in self.of_kind(kind)
             if (batched or entry.covers_unbatched) and entry.aligned_results in (None, aligned_results)
         ]
         rows.sort(key=lambda row: (row.entry.volume, canonical_order(row.entry)))
         exact = next((place for place, row in enumerate(rows) if not _is_point(row.entry, batched)), len(rows))
-        return Group(_exact(rows[:exact]), _node(rows[exact:]))
+        return KindIndex(_exact(rows[:exact]), _node(rows[exact:]))
 
 
-class Row(NamedTuple):
+class IndexedRow(NamedTuple):
     """An entry, and the sizes that it covers in its group."""
 
     entry: Entry
@@ -148,7 +148,7 @@ class Layers(NamedTuple):
 Node = Leaf | Grid | Layers
 
 
-class Group(NamedTuple):
+class KindIndex(NamedTuple):
     """All rows for one kind of problem."""
 
     exact: dict[Sizes, Entry]
@@ -160,7 +160,7 @@ def _is_point(entry: Entry, batched: bool) -> bool:
     return all(map(is_point, entry.sizes if batched else (entry.m, entry.n, entry.k)))
 
 
-def _exact(rows: Sequence[Row]) -> dict[Sizes, Entry]:
+def _exact(rows: Sequence[IndexedRow]) -> dict[Sizes, Entry]:
     """Rows for one size each; of rows for the same size, the first."""
     return {tuple(low for low, _ in map(_or_one, row.box)): row.entry for row in reversed(rows)}
 
@@ -170,7 +170,7 @@ def _or_one(sizes: Range | None) -> Range:
     return (1, 1) if sizes is None else sizes
 
 
-def _node(rows: Sequence[Row]) -> Node:
+def _node(rows: Sequence[IndexedRow]) -> Node:
     """The tree for rows in order of volume."""
     if len(rows) <= LEAF_ROWS:
         return _leaf(rows)
@@ -183,12 +183,12 @@ def _node(rows: Sequence[Row]) -> Node:
     return Layers(_node(rows[:half]), _node(rows[half:]))
 
 
-def _axes(rows: Sequence[Row]) -> int:
+def _axes(rows: Sequence[IndexedRow]) -> int:
     """The number of sizes that problems of the group have."""
     return len(rows[0].box) if rows else 0
 
 
-def _leaf(rows: Sequence[Row]) -> Leaf:
+def _leaf(rows: Sequence[IndexedRow]) -> Leaf:
     axes = []
     everything = (1 << len(rows)) - 1
     for axis in range(_axes(rows)):
@@ -207,18 +207,18 @@ def _leaf(rows: Sequence[Row]) -> Leaf:
     return Leaf((None, *(row.entry for row in rows)), everything, tuple(axes))
 
 
-def _cuts(rows: Sequence[Row], axis: int, parts: int) -> list[int]:
+def _cuts(rows: Sequence[IndexedRow], axis: int, parts: int) -> list[int]:
     """Sizes where boxes begin, such that about as many begin in each of at most ``parts`` slabs between them."""
     lows = sorted(low for row in rows if (size := row.box[axis]) is not None for low, _ in (size,))
     return sorted({lows[number * len(lows) // parts] for number in range(1, parts)} - {lows[0]}) if lows else []
 
 
-def _cells(rows: Sequence[Row], axes: Sequence[Axis]) -> list[list[Row]]:
+def _cells(rows: Sequence[IndexedRow], axes: Sequence[Axis]) -> list[list[IndexedRow]]:
     """The rows that reach into each cell, still in order of volume; no cells if they would be too many or too full."""
     count = prod(len(cuts) + 1 for _, cuts in axes)
     if count > len(rows):
         return []
-    cells: list[list[Row]] = [[] for _ in range(count)]
+    cells: list[list[IndexedRow]] = [[] for _ in range(count)]
     room = len(rows) * MOST_COPIES
     for row in rows:
         numbers = [0]

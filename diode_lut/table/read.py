@@ -26,7 +26,7 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.io.files import has_more_values, open_regular, read_at_most
 from diode_lut.io.unfinished import read_finished
 from diode_lut.table.entry import Entry
-from diode_lut.table.header import Header, decode_header
+from diode_lut.table.header import TableHeader, decode_header
 from diode_lut.table.position import Fault, Landmark, Positions, dotted, place_at
 from diode_lut.table.table import MAX_BYTES, Table
 from diode_lut.table.wire import FORMATS, MAX_ENTRIES, Meaning, decode_entry
@@ -43,7 +43,7 @@ PIECE_BYTES = 2**18
 """How much of a file is parsed at once, about."""
 
 
-class Piece(NamedTuple):
+class Chunk(NamedTuple):
     """Some rows of a table, as a JSON list, and where the first begins in the file."""
 
     offset: int
@@ -166,7 +166,7 @@ def located(path: Path, data: bytes, faults: Iterable[Fault]) -> list[TableError
     ]
 
 
-def _header(path: Path, data: bytes, document: Any) -> Header:
+def _header(path: Path, data: bytes, document: Any) -> TableHeader:
     try:
         return decode_header(document)
     except Fault as fault:
@@ -190,7 +190,7 @@ def _head(data: bytes, opening: re.Match[bytes]) -> Any:
     return orjson.loads(head)
 
 
-def _pieces(path: Path, data: bytes, opening: re.Match[bytes], stop: int) -> Iterator[Piece]:
+def _pieces(path: Path, data: bytes, opening: re.Match[bytes], stop: int) -> Iterator[Chunk]:
     """The rows of a file, many at a time. Each piece begins with a row, so that none is empty.
 
     Rows begin as the first does: after the same white space; where there is none, with the same name.
@@ -203,7 +203,7 @@ def _pieces(path: Path, data: bytes, opening: re.Match[bytes], stop: int) -> Ite
         text = b"[" + data[start:end] + b"]"
         if has_more_values(text, MAX_VALUES):
             raise TableError(f"more than {MAX_VALUES} values where rows should be", path=path, where="entries")
-        yield Piece(start, text)
+        yield Chunk(start, text)
         start = end + 1
 
 
@@ -227,7 +227,7 @@ class Rows:
         """How many there are."""
         return len(self.entries) + len(self.faults)
 
-    def add_piece(self, piece: Piece) -> None:
+    def add_piece(self, piece: Chunk) -> None:
         """Decode a piece, at once if all rows are good. JSONDecodeError if it is no list; TableError if too many."""
         self.landmarks.append(Landmark(self.count, piece.offset))
         try:
@@ -264,7 +264,7 @@ def _wrong(path: Path, faults: dict[int, Fault]) -> TableError:
     return TableError(reason, path=path, where=dotted(first.path))
 
 
-def _table(path: Path, data: bytes, header: Header, rows: Rows) -> Table:
+def _table(path: Path, data: bytes, header: TableHeader, rows: Rows) -> Table:
     return Table(
         header.hardware,
         rows.entries,

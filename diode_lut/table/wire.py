@@ -81,7 +81,7 @@ _BASELINE: Any = _closed(
 )
 
 
-class Format(NamedTuple):
+class FormatVersion(NamedTuple):
     """A version of the table format: its configs by template, and its rows' fields with what they may be.
 
     Of ``row``, a field that is None was left out: null is not allowed. ``rows`` decodes many from JSON in UTF-8.
@@ -93,7 +93,7 @@ class Format(NamedTuple):
     rows: msgspec.json.Decoder[list[Any]]
 
     @classmethod
-    def of(cls, configs: dict[str, type[Struct]], more: dict[str, Any]) -> Format:
+    def of(cls, configs: dict[str, type[Struct]], more: dict[str, Any]) -> FormatVersion:
         """The format with these configs; ``more`` has the fields in which it differs from the others."""
         union: Any = Union[tuple(configs.values())]  # noqa: UP007
         fields = {
@@ -112,11 +112,11 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    1: Format.of(
+    1: FormatVersion.of(
         {name: _config(TEMPLATES[name], TEMPLATES[name].required) for name in TEMPLATES_OF_VERSION_1},
         {"op": Literal[OPS_OF_VERSION_1], "dtype": Literal[DTYPES_OF_VERSION_1]},
     ),
-    2: Format.of(
+    2: FormatVersion.of(
         {name: _config(template, template.parameters) for name, template in TEMPLATES.items()},
         {
             "epilogue": Literal[tuple(EPILOGUES)],

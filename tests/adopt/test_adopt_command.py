@@ -47,7 +47,8 @@ def test_a_folder_is_ready_to_contribute(tmp_path: Path) -> None:
     dataset = read_dataset(tables / "datasets" / f"{device()}-mine.msgpack.zst")
     assert [record.problem for record in dataset] == sorted(problems(40))
     assert dataset.header.measured_by == "Ada"
-    measured, held_out = review(tables / f"{device()}.json")
+    table = tables / f"{device()}.json"
+    measured, held_out = review(table, table.read_bytes())
     assert measured.note
     assert held_out.note
     assert "40 measured problems: gain over aten 1.3" in measured.reason
@@ -70,7 +71,8 @@ def test_what_a_contribution_lacks_is_said(tmp_path: Path) -> None:
     result = adopted(tmp_path, 40, "--measured-by", "")
     assert result.exit_code == 0, result.output
     assert "ready to contribute" not in result.stdout
-    (fault,) = [each for each in review(tmp_path / "out/contribution/tables" / f"{device()}.json") if not each.note]
+    table = tmp_path / "out/contribution/tables" / f"{device()}.json"
+    (fault,) = [each for each in review(table, table.read_bytes()) if not each.note]
     assert f"  {fault}" in result.stdout.splitlines()
     assert "measured_by is missing" in str(fault)
 

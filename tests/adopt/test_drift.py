@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from diode_lut.adopt.drift import Drift, Row, noise_of, wilson
+from diode_lut.adopt.drift import Drift, RemeasuredRow, noise_of, wilson
 from diode_lut.domain.problem import Problem
 
 PROBLEM = Problem.of("mm", 64, 96, 128, dtype="float16", layout="nt")
 
 
-def rows(drifted: int, count: int) -> list[Row]:
-    return [Row((PROBLEM,), 1.5, (1.2,) if number < drifted else (1.48,)) for number in range(count)]
+def rows(drifted: int, count: int) -> list[RemeasuredRow]:
+    return [RemeasuredRow((PROBLEM,), 1.5, (1.2,) if number < drifted else (1.48,)) for number in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_verdict_follows_the_interval(drifted: int, count: int, verdict: str) ->
 def test_drift_is_what_both_measurements_find() -> None:
     """One outlier is no drift, nor are two in different directions; a config that does not run is."""
     measured = [(1.2, 1.5), (1.2, 1.9), (1.2, 1.2), (1.8, 1.8), (0.0, 0.0)]
-    drift = Drift([Row((PROBLEM,), 1.5, each) for each in measured], 0.01)
+    drift = Drift([RemeasuredRow((PROBLEM,), 1.5, each) for each in measured], 0.01)
     assert [row.measured for row in drift.drifted] == [(0.0, 0.0), (1.2, 1.2), (1.8, 1.8)]
 
 
@@ -50,7 +50,7 @@ def test_noise_is_the_typical_difference() -> None:
 
 def test_kept_gain_has_an_interval() -> None:
     """The measured gain over the recorded one is a geometric mean, with what its spread allows."""
-    kept = Drift([Row((PROBLEM,), 1.0, (gain,)) for gain in (1.21, 1 / 1.21, 1.0)], None).kept
+    kept = Drift([RemeasuredRow((PROBLEM,), 1.0, (gain,)) for gain in (1.21, 1 / 1.21, 1.0)], None).kept
     assert kept is not None
     assert kept.value == pytest.approx(1)
     assert kept.low < 1 / 1.1 < 1.1 < kept.high

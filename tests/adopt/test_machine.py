@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from diode_lut.adopt import machine
-from diode_lut.adopt.machine import Machine, Sample, busy, clocks_text, parse_sample, slowed
+from diode_lut.adopt.machine import GpuState, Machine, busy, clocks_text, parse_sample, slowed
 
-IDLE = Sample(345, 1980, 30, 0, 0x1)
-LOADED = Sample(1755, 1980, 65, 99, 0x4)
-HOT = Sample(900, 1980, 89, 99, 0x24)
+IDLE = GpuState(345, 1980, 30, 0, 0x1)
+LOADED = GpuState(1755, 1980, 65, 99, 0x4)
+HOT = GpuState(900, 1980, 89, 99, 0x24)
 
 
 def nvidia_smi(directory: Path, monkeypatch: pytest.MonkeyPatch, line: str, unknown: str = "throttle") -> None:

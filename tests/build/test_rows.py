@@ -7,7 +7,7 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.build.rows import REACH, Group, Row, Sizes, few_rows
+from diode_lut.build.rows import REACH, BuiltRow, Group, Sizes, few_rows
 
 CONFIGS = 5
 costs = st.dictionaries(st.integers(0, CONFIGS - 1), st.floats(0.99, 1.02), min_size=1, max_size=2)
@@ -17,7 +17,7 @@ groups = st.dictionaries(st.tuples(st.sampled_from((1, 8)), size, size, size), c
 )
 
 
-def rows_of(group: Group) -> list[Row]:
+def rows_of(group: Group) -> list[BuiltRow]:
     return few_rows(group, group.costs)
 
 
@@ -27,7 +27,7 @@ def line(*allowed: set[int], first: int) -> Group:
     return Group(range(len(sizes)), sizes, [dict.fromkeys(configs, 1.0) for configs in allowed])
 
 
-def covers(row: Row, sizes: Sizes) -> bool:
+def covers(row: BuiltRow, sizes: Sizes) -> bool:
     return all(low <= size <= high for size, (low, high) in zip(sizes, row.box, strict=True))
 
 

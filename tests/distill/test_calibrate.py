@@ -16,7 +16,7 @@ from diode_lut.distill.calibrate import Regression, calibrate, calibration_of
 from diode_lut.distill.examples import Space
 from diode_lut.distill.network import answers, layers_of, losses_of
 from diode_lut.distill.targets import choose, targets_of
-from diode_lut.distill.training import Plan, Trained, train_student
+from diode_lut.distill.training import Trained, TrainingPlan, train_student
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN
 from diode_lut.model.candidates import families
@@ -84,7 +84,10 @@ def trained() -> Trained:
         noisy = {config: synthetic.time(config, problem) * math.exp(draw.gauss(0, 0.04)) for config in CONFIGS}
         targets += targets_of([Record(problem, (Timing(ATEN, 4e4), *(Timing(*each) for each in noisy.items())))])
     return train_student(
-        targets, None, Space.of(*families(choose(targets), architecture(H200.arch)), H200.sm_count), Plan(epochs=8)
+        targets,
+        None,
+        Space.of(*families(choose(targets), architecture(H200.arch)), H200.sm_count),
+        TrainingPlan(epochs=8),
     )
 
 

@@ -6,7 +6,7 @@ import math
 
 from diode_lut.distill.examples import Space, draw_problems
 from diode_lut.distill.targets import Target, choose
-from diode_lut.distill.training import Plan, train_student
+from diode_lut.distill.training import TrainingPlan, train_student
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN
@@ -25,6 +25,6 @@ def test_one_layer_swept_densely_is_enough() -> None:
         times = {config: math.log(time(config, problem) / time(ATEN, problem)) for config in [*CONFIGS, ATEN]}
         targets.append(Target(problem, times, min(times.values())))
     space = Space.of(*families(choose(targets), architecture(H200.arch)), H200.sm_count)
-    trained = train_student(targets, None, space, Plan(epochs=1))
+    trained = train_student(targets, None, space, TrainingPlan(epochs=1))
     assert trained.measured.size == 64
     assert len(trained.histories["student"]) == 1

@@ -10,7 +10,7 @@ from diode_lut.dataset import read_dataset
 from diode_lut.distill.examples import MAX_LOSS, Examples, Space, examples_of
 from diode_lut.distill.network import Scale, answers, losses_of
 from diode_lut.distill.targets import choose, targets_of
-from diode_lut.distill.training import MEMBERS, Plan, Teacher, train_teacher
+from diode_lut.distill.training import MEMBERS, Teacher, TrainingPlan, train_teacher
 from diode_lut.kernels.architecture import architecture
 from diode_lut.model.candidates import families
 from tests.distill.synthetic import write
@@ -26,7 +26,7 @@ def space_and_examples(tmp_path_factory: pytest.TempPathFactory) -> tuple[Space,
 
 def trained(space: Space, examples: Examples) -> Teacher:
     scale = Scale.of(examples, space.configs)
-    teacher, _ = train_teacher(scale.apply(examples), None, scale, space, Plan(epochs=2), 2)
+    teacher, _ = train_teacher(scale.apply(examples), None, scale, space, TrainingPlan(epochs=2), 2)
     return teacher
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from diode_lut.distill.examples import Examples, Space, examples_of
 from diode_lut.distill.network import Network, Scale
-from diode_lut.distill.training import Plan, Training, train
+from diode_lut.distill.training import Training, TrainingPlan, train
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN
 from diode_lut.model.candidates import families
@@ -37,6 +37,6 @@ def test_networks_are_trained_at_the_same_time() -> None:
     networks, meeting = [Meeting(scale, space, seed) for seed in (1, 2)], Barrier(2)
     for network in networks:
         network.meeting = meeting
-    histories = train([Training(each, [scale.apply(examples)], Plan(epochs=2)) for each in networks], 2)
+    histories = train([Training(each, [scale.apply(examples)], TrainingPlan(epochs=2)) for each in networks], 2)
     assert [len(history) for history in histories] == [2, 2]
     assert [network.threads for network in networks] == [1, 1]

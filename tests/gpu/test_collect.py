@@ -14,7 +14,7 @@ import torch
 
 from diode_lut.collect import setup
 from diode_lut.collect.collector import collect
-from diode_lut.collect.final import Check
+from diode_lut.collect.final import GemmCheck
 from diode_lut.collect.gemm import make_operands
 from diode_lut.collect.rounds import Bench
 from diode_lut.collect.sweep import aten_launch, time_all
@@ -121,7 +121,7 @@ def test_wrong_results_do_not_pass(problem: Problem) -> None:
     """The GEMM passes the check; a GEMM with one element wrong, or one not written, does not."""
     operands = make_operands(problem, "cuda")
     gemm = getattr(torch, problem.op)
-    check = Check(problem, operands)
+    check = GemmCheck(problem, operands)
     assert check.passes(lambda: gemm(*operands, out=check.out))
     wrong = gemm(*operands)
     wrong.view(-1)[-1] += problem.k**0.5

@@ -9,7 +9,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES
 from diode_lut.model.network import Weights
-from diode_lut.model.padding import PADDING_FEATURES, Padding, terms_of
+from diode_lut.model.padding import PADDING_FEATURES, PaddingModel, terms_of
 from diode_lut.model.ranking import Calibration, Model
 from diode_lut.model.training_set import Kind, Split
 
@@ -43,10 +43,10 @@ def model(
     )
 
 
-def padding(log_time: float, error: float = 0.1, op: str = "mm", dtype: str = "bfloat16") -> Padding:
+def padding(log_time: float, error: float = 0.1, op: str = "mm", dtype: str = "bfloat16") -> PaddingModel:
     """A regression: ``aten`` on padded operands takes exp(log_time) of the time of the best without padding."""
     zeros, ones = (0.0,) * len(PADDING_FEATURES), (1.0,) * len(PADDING_FEATURES)
-    return Padding(zeros, ones, (log_time, *[0.0] * (len(terms_of(zeros)) - 1)), ((op, dtype),), error)
+    return PaddingModel(zeros, ones, (log_time, *[0.0] * (len(terms_of(zeros)) - 1)), ((op, dtype),), error)
 
 
 def weights(advantage: float, feature: str = "tiled", candidates: int = len(CANDIDATES)) -> Weights:

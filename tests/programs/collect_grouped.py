@@ -22,11 +22,11 @@ def main() -> dict[str, Any]:
     """For each case, its configs with their times or the reasons of their failures."""
     from diode_lut.collect.sweep import measure
     from diode_lut.collect.tasks import Task
-    from diode_lut.collect.watch import Loss, Watch
+    from diode_lut.collect.watch import Crash, Watch
     from diode_lut.domain.problem import Problem
     from diode_lut.kernels.config import Config
 
-    def lost(loss: Loss) -> None:
+    def lost(loss: Crash) -> None:
         raise SystemExit(str(loss))
 
     found: dict[str, Any] = {}

@@ -51,14 +51,14 @@ def main(directory: Path) -> dict[str, Any]:
     from diode_lut.collect.setup import find_setup
     from diode_lut.collect.sweep import measure as measure_sweep
     from diode_lut.collect.tasks import Task
-    from diode_lut.collect.watch import Loss, Watch
+    from diode_lut.collect.watch import Crash, Watch
     from diode_lut.dataset import DatasetWriter, read_dataset
     from diode_lut.domain.ops import EPILOGUES
     from diode_lut.domain.problem import Problem
     from diode_lut.kernels.config import ATEN, Config
     from diode_lut.kernels.padding import PADDED_OPS, pad_multiple
 
-    def lost(loss: Loss) -> None:
+    def lost(loss: Crash) -> None:
         raise SystemExit(str(loss))
 
     problems = [

@@ -15,11 +15,18 @@ opened: Counter[str] = Counter()
 
 
 def count(event: str, arguments: tuple[object, ...]) -> None:
-    """Count each system call: Python's own ``open`` has a mode, the ``os.open`` that it may call has none."""
+    """Count each system call: Python's own ``open`` has a mode, the ``os.open`` that it may call has none.
+
+    A file that is opened to be locked, before it is replaced, is not read.
+    """
     if event == "open":
         path, mode, _ = arguments
         if mode is None and isinstance(path, str | Path) and Path(path).parent == Path(directory):
             opened[Path(path).name] += 1
+    if event == "fcntl.flock":
+        path = Path(f"/proc/self/fd/{arguments[0]}").readlink()
+        if path.parent == Path(directory):
+            opened[path.name] -= 1
 
 
 sys.addaudithook(count)

@@ -10,7 +10,7 @@ from hypothesis.strategies import SearchStrategy
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import ALIGNS, BATCHED, DOMAINS, EPILOGUES, NO_EPILOGUE
 from diode_lut.domain.problem import Problem
-from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, Skip, Source, Unfused, Versions
+from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, Skip, SourceRecord, Unfused, Versions
 from diode_lut.settings import TIERS
 from tests.strategies import kinds
 
@@ -37,7 +37,7 @@ ranges = st.just("") | names
 hits = st.builds(Hit, problems, tiers, names, names, st.lists(names, min_size=1, max_size=2).map(tuple), ranges)
 skips = st.builds(Skip, problems, tiers, names, names, names, names)
 unfused = st.builds(Unfused, problems, names)
-sources = st.builds(Source, tiers, names, names, st.integers(0, 2))
+sources = st.builds(SourceRecord, tiers, names, names, st.integers(0, 2))
 
 
 def _sets(values: SearchStrategy[object]) -> SearchStrategy[dict[object, None]]:

@@ -13,7 +13,7 @@ from diode_lut.collect.problems import read_problems
 from diode_lut.domain.errors import CollectError, ReceiptError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
-from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, Skip, Source, Unfused, Versions
+from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, Skip, SourceRecord, Unfused, Versions
 from diode_lut.receipt.summary import losses, roofline_ns
 from diode_lut.receipt.write import receipt_bytes
 from tests.commands import call
@@ -24,7 +24,7 @@ LARGE = Problem("mm", "bfloat16", "nt", 16, 1, 8192, 8192, 8192)
 SMALL = Problem("mm", "bfloat16", "nt", 16, 1, 512, 512, 512)
 BMM = Problem("bmm", "float32", "nn", 16, 4, 64, 96, 128)
 GPU_PART = Device(
-    {Source("device", "/tables/nvidia-h200.json", "ab" * 32, 813): None},
+    {SourceRecord("device", "/tables/nvidia-h200.json", "ab" * 32, 813): None},
     {"user: no table of the user's own": None},
     Counter({Hit(SMALL, "device", "ab" * 32, "mm bfloat16", ("aten",)): 3, Hit(BMM, "model", "cd", "", ("aten",)): 1}),
     Counter({Miss(SMALL): 1, Miss(LARGE): 3}),

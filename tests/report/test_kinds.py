@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN
-from diode_lut.report.page import Kind, kinds_of
+from diode_lut.report.page import ShownKind, kinds_of
 from diode_lut.table import Candidate, Entry
 
 
@@ -17,10 +17,10 @@ def test_open_rows_belong_to_the_kinds_that_they_cover() -> None:
     rows = [row("bmm", None, None), row("mm", None, "nn"), row("mm", "float16", "nn"), row("mm", "float32", "nt")]
     problems = [Problem("mm", "bfloat16", "nn", 16, 1, 1, 1, 1)]
     assert kinds_of(rows, problems) == [
-        Kind("mm", "float16", "nn"),
-        Kind("mm", "bfloat16", "nn"),
-        Kind("mm", "float32", "nt"),
-        Kind("bmm", None, None),
+        ShownKind("mm", "float16", "nn"),
+        ShownKind("mm", "bfloat16", "nn"),
+        ShownKind("mm", "float32", "nt"),
+        ShownKind("bmm", None, None),
     ]
 
 
@@ -29,13 +29,13 @@ def test_a_row_for_any_op_is_for_gemms() -> None:
     attention = row("flex_attention", "bfloat16", "nt")
     grouped = row("grouped_mm", "bfloat16", "nt")
     assert kinds_of([row(None, None, None), attention, grouped], []) == [
-        Kind("flex_attention", "bfloat16", "nt"),
-        Kind("grouped_mm", "bfloat16", "nt"),
-        Kind(None, None, None),
+        ShownKind("flex_attention", "bfloat16", "nt"),
+        ShownKind("grouped_mm", "bfloat16", "nt"),
+        ShownKind(None, None, None),
     ]
 
 
 def test_a_row_for_everything() -> None:
     """A table whose only row is for everything has one kind; a table without rows has none."""
-    assert kinds_of([row(None, None, None)], []) == [Kind(None, None, None)]
+    assert kinds_of([row(None, None, None)], []) == [ShownKind(None, None, None)]
     assert kinds_of([], []) == []

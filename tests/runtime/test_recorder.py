@@ -9,7 +9,7 @@ import pytest
 
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.receipt.receipt import Device, Hit, Miss, Skip, Source, Unfused
+from diode_lut.receipt.receipt import Device, Hit, Miss, Skip, SourceRecord, Unfused
 from diode_lut.runtime import recorder
 from diode_lut.selection.models import ModelSource
 from diode_lut.selection.selector import Selector, Tier
@@ -91,8 +91,8 @@ def test_sources_are_those_of_this_machine() -> None:
     assert recorder.own_receipt().devices == {}
     recorder.devices_seen([H200])
     assert list(device().sources) == [
-        Source("user", "table for NVIDIA H200", TABLE.digest, 1),
-        Source("model", "model for NVIDIA H200", "", 0),
+        SourceRecord("user", "table for NVIDIA H200", TABLE.digest, 1),
+        SourceRecord("model", "model for NVIDIA H200", "", 0),
     ]
     assert list(device().left_out) == ["user: left out: bad"]
     assert device().calls == 0
