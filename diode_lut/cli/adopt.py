@@ -248,7 +248,7 @@ def _findings(drift: Drift) -> list[str]:
 def _advice(drift: Drift) -> str:
     return {
         "too noisy": "measure on an idle machine: times differ too much to say anything",
-        "undecided": "too few rows for a verdict: use a larger --budget, or a table with more rows for one GEMM",
+        "undecided": "too few rows for a verdict: use a larger --budget, if more rows can be compared",
         "does not hold": "measure the problems again, and build the table from all timings",
         "holds": "",
     }[drift.verdict]

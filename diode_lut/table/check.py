@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from diode_lut.domain.errors import TableError
-from diode_lut.domain.ops import DOMAINS
+from diode_lut.domain.ops import BATCHED, DOMAINS
 from diode_lut.io.files import has_more_values
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import Config
@@ -199,7 +199,7 @@ def _not_looked_for(what: str, rows: int) -> Iterator[Fault]:
 
 
 def _never_asked(entry: Entry) -> Iterator[Fault]:
-    if entry.op is not None and entry.volume == 0:
+    if entry.op is not None and entry.op not in BATCHED and not entry.covers_unbatched:
         yield Fault(f"{entry.op} has no batch, so that only a range from 1 is ever asked for", "b")
 
 

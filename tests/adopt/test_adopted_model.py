@@ -10,7 +10,7 @@ import pytest
 from diode_lut.adopt import contribution
 from diode_lut.adopt.review import review
 from diode_lut.dataset import Record, Timing, read_dataset
-from diode_lut.distill import Plan
+from diode_lut.distill import TrainingPlan
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN
 from diode_lut.model.training_set import TRAIN
@@ -38,7 +38,7 @@ def adopted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, li
     directory = tmp_path_factory.mktemp("adopted")
     with pytest.MonkeyPatch.context() as monkeypatch:
         recorded.play_back(monkeypatch)
-        monkeypatch.setattr(contribution, "Plan", lambda: Plan(epochs=20))
+        monkeypatch.setattr(contribution, "TrainingPlan", lambda: TrainingPlan(epochs=20))
         monkeypatch.setenv("GIT_CONFIG_COUNT", "2")
         for number, (field, value) in enumerate({"user.name": "Ada", "user.email": "ada@example.org"}.items()):
             monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", field)

@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from diode_lut.dataset import Dataset, Record, read_dataset
-from diode_lut.distill import Distilled, Plan, distill
+from diode_lut.distill import Distilled, TrainingPlan, distill
 from diode_lut.domain.errors import DatasetError, ModelError
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN
@@ -25,7 +25,7 @@ from tests.commands import call
 from tests.distill.synthetic import CONFIGS, problems, time, write
 from tests.model.small import H200, LARGE
 
-PLAN = Plan(epochs=40)
+PLAN = TrainingPlan(epochs=40)
 SPLIT = Split(0, 0.2, (parse_family("m=4096"),))
 
 
@@ -94,7 +94,7 @@ def test_classes_of_epilogues_are_trained_and_validated(dataset_file: Path) -> N
 
     dataset = read_dataset(dataset_file)
     both = Dataset(dataset.path, dataset.header, lambda *_: with_light(dataset))
-    found = distill([both], Split(0, 0.2), Plan(epochs=1))
+    found = distill([both], Split(0, 0.2), TrainingPlan(epochs=1))
     assert {kind.epilogue for kind in found.model.kinds} == {"none", "light"}
     assert found.model.fused_calibration.doubts
     assert set(found.validations) == {"test", "test with epilogue light"}
@@ -121,7 +121,7 @@ def test_sums_are_computed_in_one_thread(dataset_file: Path) -> None:
     torch.set_num_threads(threads + 2)
     try:
         with Threads() as called:
-            distill([read_dataset(dataset_file)], SPLIT, Plan(epochs=1))
+            distill([read_dataset(dataset_file)], SPLIT, TrainingPlan(epochs=1))
         assert torch.get_num_threads() == threads + 2
     finally:
         torch.set_num_threads(threads)
@@ -150,13 +150,13 @@ def test_what_is_left_out_is_said(dataset_file: Path) -> None:
     """Problems of rare kinds are counted in the report; a family without problems is an error."""
     split, said = Split(SPLIT.seed, SPLIT.test, (parse_family("op=bmm"),)), list[str]()
     with pytest.raises(ModelError, match=r"op=bmm: no problem belongs to this family"):
-        distill([read_dataset(dataset_file)], split, Plan(epochs=1))
+        distill([read_dataset(dataset_file)], split, TrainingPlan(epochs=1))
     dataset = read_dataset(dataset_file)
     rare = Problem.of("addmm", 64, 64, 64, dtype="float16", layout="tn")
     more = Dataset(
         dataset.path, dataset.header, lambda *_: chain(dataset, [next(iter(dataset))._replace(problem=rare)])
     )
-    distill([more], Split(0, 0.0), Plan(epochs=1), said.append)
+    distill([more], Split(0, 0.0), TrainingPlan(epochs=1), said.append)
     assert said[0] == (
         "1 problems are left out: their op, dtype, layout, align and epilogue have fewer than 4 problems"
     )

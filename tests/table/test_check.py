@@ -168,6 +168,13 @@ def test_rows_that_nothing_can_reach_are_reported(good: str, save: Save) -> None
     assert _check(save, good, row, row, other) == [f"entries[{number}]{expected}" for number in (0, 1)]
 
 
+def test_a_row_for_an_epilogue_that_never_follows_its_op_has_that_fault_alone(good: str, save: Save) -> None:
+    """Such a row covers nothing, but not because of its batch."""
+    row = {"op": "scaled_mm", "dtype": "float8_e4m3fn", "variant": "row-bfloat16", "epilogue": "light"}
+    expected = ["entries[0].epilogue: 'light' is not for scaled_mm (allowed: none)"]
+    assert _check(save, good, {**row, "configs": [ATEN]}) == expected
+
+
 def test_the_same_key_twice_is_reported(good: str, save: Save) -> None:
     """Rows with the same key are reported with the first of them, also if they differ only in a batch of 1."""
     row = {"op": "mm", "m": [1, 2], "configs": [ATEN]}
