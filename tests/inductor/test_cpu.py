@@ -233,9 +233,13 @@ def test_receipt_of_a_linear_layer_has_nothing_to_collect(own_rows: Rows, tmp_pa
     assert problem in device.no_choice
     assert Miss(problem) not in device.misses
     assert "without a choice" in as_text(receipt)
+    missed = problem._replace(op="mm")
+    device.misses[Miss(missed)] += 1
     path = tmp_path / "receipt.json"
     path.write_bytes(receipt_bytes(receipt))
-    assert problem not in read_problems(path)
+    collected = read_problems(path)
+    assert missed in collected
+    assert problem not in collected
 
 
 def test_autotuning_has_a_choice(own_rows: Rows) -> None:
