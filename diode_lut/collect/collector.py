@@ -88,9 +88,9 @@ class InProcess:
                     return
 
 
-def _give_up(loss: Crash) -> None:
+def _give_up(crash: Crash) -> None:
     message = (
-        f"{loss}, and took this process with it; everything before is in the dataset: run again with a worker that "
+        f"{crash}, and took this process with it; everything before is in the dataset: run again with a worker that "
         f"can be replaced ({install_command('cluster')}, then --device all), or leave this problem out"
     )
     if threading.current_thread() is threading.main_thread():

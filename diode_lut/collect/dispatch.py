@@ -75,7 +75,7 @@ class Dispatch:
         self._assignments: dict[str, _Assignment] = {}
         self._families: dict[str, Family] = {}
         self._submitted = 0
-        self._losses: dict[int, Crash] = {}
+        self._crashes: dict[int, Crash] = {}
         self._deaths: Counter[Problem] = Counter()
         self._done: set[Problem] = set()
 
@@ -123,7 +123,7 @@ class Dispatch:
             return
         number, report = pickle.loads(message)  # noqa: S301 - from our own worker
         if isinstance(report, Crash):
-            self._losses[number] = report
+            self._crashes[number] = report
         elif report.problem not in self._done:
             self._done.add(report.problem)
             yield report
@@ -158,12 +158,12 @@ class Dispatch:
     def _replace_worker(self, address: str) -> Iterator[Outcome]:
         """The tasks that a lost worker did not do go back to the backlog; a problem that kills workers is skipped."""
         assignment = self._assignments.pop(address)
-        loss = self._losses.pop(assignment.number, None)
-        _log.warning("worker %s is lost: %s", address, printable(str(loss or "the reason is not known")))
+        crash = self._crashes.pop(assignment.number, None)
+        _log.warning("worker %s is lost: %s", address, printable(str(crash or "the reason is not known")))
         tasks = tuple(task for task in assignment.shard.tasks if task.problem not in self._done)
-        suspect = loss.problem if loss else tasks[0].problem if len(tasks) == 1 else None
-        if loss and loss.config:
-            tasks = tuple(_without_config(loss, task) for task in tasks)
+        suspect = crash.problem if crash else tasks[0].problem if len(tasks) == 1 else None
+        if crash and crash.config:
+            tasks = tuple(_without_config(crash, task) for task in tasks)
         elif suspect:
             self._deaths[suspect] += 1
             if self._deaths[suspect] == MAX_DEATHS:
@@ -172,21 +172,21 @@ class Dispatch:
                 yield Outcome(suspect, "skipped", reason=f"{MAX_DEATHS} workers died of it")
         if tasks:
             shard = Shard(assignment.shard.stage, tasks)
-            self._backlog.put_back([shard] if loss else shard.halves())  # halves find the task that kills
+            self._backlog.put_back([shard] if crash else shard.halves())  # halves find the task that kills
 
 
-def _without_config(loss: Crash, task: Task) -> Task:
-    """The task, which no longer tries the config of the loss if that was on its problem."""
-    if task.problem != loss.problem or loss.config is None:
+def _without_config(crash: Crash, task: Task) -> Task:
+    """The task, which no longer tries the config of the crash if that was on its problem."""
+    if task.problem != crash.problem or crash.config is None:
         return task
-    return task._replace(failed=(*task.failed, Timing(loss.config, None, loss.reason)))
+    return task._replace(failed=(*task.failed, Timing(crash.config, None, crash.reason)))
 
 
 def measure_shard(shard: Shard, measurer: str, setup: Setup, topic: str, number: int, seconds: float) -> None:
     """On a worker: measure the tasks and report each outcome to ``topic`` as ``(number, Outcome)``, for ``seconds``.
 
     Ends early, after the current task, if the client cancels it or is gone. If a kernel kills or hangs the process,
-    that is reported as ``(number, Loss)`` and the process ends. CollectError if the worker's setup is not ``setup``.
+    that is reported as ``(number, Crash)`` and the process ends. CollectError if the worker's setup is not ``setup``.
     """
     deadline = time.monotonic() + seconds
     worker = get_worker()
@@ -212,9 +212,9 @@ def _require_setup(setup: Setup, address: str) -> None:
 
 
 def _report_and_exit(report: Callable[[Crash], Any]) -> Callable[[Crash], None]:
-    def end(loss: Crash) -> None:
+    def end(crash: Crash) -> None:
         try:
-            report(loss)
+            report(crash)
         finally:
             os._exit(1)  # nothing gentler is sure to work; the nanny starts a new process
 

@@ -207,8 +207,8 @@ def evaluate(
 
     Timings are combined as ``build`` combines them. A miss counts as ``aten``, which Inductor uses then, or
     ``default``, that of attention. ``against`` is the baseline of gains: a config, written like ``str(config)``, where
-    ``aten`` stands for ``default`` too, or a Baseline. DatasetError is raised if no timing was successful, or if the
-    baseline was measured on no problem.
+    ``aten`` stands for ``default`` too, or ReferenceKernels. DatasetError is raised if no timing was successful, or if
+    the baseline was measured on no problem.
     """
     return evaluate_on(source, measurements_of(records), against, threshold)
 

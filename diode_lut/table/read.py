@@ -1,8 +1,8 @@
 """From files to tables.
 
-A file is parsed a piece at a time: all rows of a large table at once, as dictionaries, would take several times the
+A file is parsed a chunk at a time: all rows of a large table at once, as dictionaries, would take several times the
 memory of the table itself. It is cut before what looks like the first row. If the head, closed with an empty list, and
-each piece, between brackets, are valid JSON, then so is the file, and it means the same. Where that does not work out,
+each chunk, between brackets, are valid JSON, then so is the file, and it means the same. Where that does not work out,
 a file that is not too large is parsed as a whole.
 
 Before anything is parsed its values are counted, as far as brackets and commas tell: few bytes can be many objects.
@@ -80,8 +80,8 @@ def table_of(path: Path, data: bytes) -> Table:
             with suppress(orjson.JSONDecodeError, Fault):
                 header = decode_header(_head(data, opening))
                 rows = Rows(path, header.version)
-                for piece in _pieces(path, data, opening, closing.start()):
-                    rows.add_piece(piece)
+                for chunk in _chunks(path, data, opening, closing.start()):
+                    rows.add_chunk(chunk)
                 return _table(path, data, header, rows)
         document = parse(path, data, MAX_VALUES)
         header = _header(path, data, document)
@@ -190,8 +190,8 @@ def _head(data: bytes, opening: re.Match[bytes]) -> Any:
     return orjson.loads(head)
 
 
-def _pieces(path: Path, data: bytes, opening: re.Match[bytes], stop: int) -> Iterator[Chunk]:
-    """The rows of a file, many at a time. Each piece begins with a row, so that none is empty.
+def _chunks(path: Path, data: bytes, opening: re.Match[bytes], stop: int) -> Iterator[Chunk]:
+    """The rows of a file, many at a time. Each chunk begins with a row, so that none is empty.
 
     Rows begin as the first does: after the same white space; where there is none, with the same name.
     """
@@ -210,7 +210,7 @@ def _pieces(path: Path, data: bytes, opening: re.Match[bytes], stop: int) -> Ite
 class Rows:
     """The rows of a file of a version that are good, and by number what is wrong with the others.
 
-    ``landmarks`` are the first rows of the pieces that were added.
+    ``landmarks`` are the first rows of the chunks that were added.
     """
 
     def __init__(self, path: Path, version: int) -> None:
@@ -227,13 +227,13 @@ class Rows:
         """How many there are."""
         return len(self.entries) + len(self.faults)
 
-    def add_piece(self, piece: Chunk) -> None:
-        """Decode a piece, at once if all rows are good. JSONDecodeError if it is no list; TableError if too many."""
-        self.landmarks.append(Landmark(self.count, piece.offset))
+    def add_chunk(self, chunk: Chunk) -> None:
+        """Decode a chunk, at once if all rows are good. JSONDecodeError if it is no list; TableError if too many."""
+        self.landmarks.append(Landmark(self.count, chunk.offset))
         try:
-            entries = list(map(self._meaning.entry, self._decoder.decode(piece.text)))
+            entries = list(map(self._meaning.entry, self._decoder.decode(chunk.text)))
         except (MsgspecError, Fault):
-            self.add_parsed(orjson.loads(piece.text))
+            self.add_parsed(orjson.loads(chunk.text))
         else:
             self.entries += entries
             if self.count > MAX_ENTRIES:
