@@ -126,6 +126,11 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             Instead("lambda node: node.get_layout().offset * node.get_dtype().itemsize % _DESCRIPTOR_BYTES == 0"),
             KERNELS + "test_tma_where_rows_may_become_unaligned",
         ),
+        "tma-memory-in-threads": (
+            "with_memory_in_any_thread",
+            Instead("lambda choice: choice"),
+            KERNELS + "test_descriptors_get_memory_in_every_call",
+        ),
         "tma-scratch-in-cpp": (
             "tma_legal",
             Without("cpp_wrappers_have_scratch"),

@@ -35,7 +35,7 @@ from diode_lut.inductor.layouts import with_fixed_layouts
 from diode_lut.inductor.names import UIDS
 from diode_lut.inductor.problems import TORCH_DTYPES
 from diode_lut.inductor.scaling import scaling_options
-from diode_lut.inductor.tma import tma_legal
+from diode_lut.inductor.tma import tma_legal, with_memory_in_any_thread
 from diode_lut.inductor.versions import (
     indexes_in_64_bits,
     is_batch_invariant,
@@ -182,7 +182,7 @@ def _triton(
     if isinstance(choice, TritonTemplateCaller):
         # With one choice, Inductor fuses what comes before the matmul without a benchmark, and no table has timed that.
         choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
-    return choice
+    return with_memory_in_any_thread(choice) if config.kernel.tma else choice
 
 
 def _as_written(config: Config, make: Callable[..., Any], **values: int) -> Any:

@@ -30,6 +30,7 @@ from diode_lut.inductor.layouts import fix_layout
 from diode_lut.inductor.names import KWARGS
 from diode_lut.inductor.problems import dtype_of, is_plain, stays_aligned
 from diode_lut.inductor.snapshot import snapshot
+from diode_lut.inductor.tma import with_memory_in_any_thread
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
 
@@ -161,7 +162,7 @@ def _triton(config: Config, asked: Grouped) -> ChoiceCaller:
     )
     if not made:
         raise CannotRun("Inductor makes no kernel of it")
-    return made[0]
+    return with_memory_in_any_thread(made[0])
 
 
 _EXPERIMENTAL = "_experimental_make_tensor_descriptor"

@@ -1,11 +1,16 @@
-"""Whether a kernel with tensor descriptors computes a matmul rightly, which Inductor's own check does not ensure."""
+"""Kernels with tensor descriptors: whether one computes a matmul rightly, and where its descriptors get memory.
+
+Inductor ensures neither.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from torch._inductor import config as inductor_config
+from torch._inductor.ir import ChoiceCaller
 from torch._inductor.kernel_inputs import MMKernelInputs
+from torch._inductor.select_algorithm import TritonTemplateCaller
 from torch._inductor.utils import use_triton_tma_template
 from torch._inductor.virtualized import V
 
@@ -13,6 +18,37 @@ from diode_lut.inductor.versions import cpp_wrappers_have_scratch, stores_with_t
 
 _DESCRIPTOR_BYTES = 16
 """The alignment of addresses in a tensor descriptor."""
+
+_SET_ALLOCATOR = "triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device={!r}))"
+"""What Inductor itself does before a launch, as a line of generated code."""
+
+
+def with_memory_in_any_thread(choice: ChoiceCaller) -> ChoiceCaller:
+    """The choice, whose generated code gives Triton memory for descriptors in whatever thread runs it.
+
+    Triton keeps its allocator per thread, and has none in a new one. Since torch 2.13, Inductor sets it before the
+    first launch of a kernel only, so that a second thread would get an error.
+    """
+    if not isinstance(choice, TritonTemplateCaller):
+        return choice
+    make = choice.make_kernel_render
+
+    def make_kernel_render(*args: Any, **kwargs: Any) -> Any:
+        kernel, render = make(*args, **kwargs)
+        call = kernel.call_kernel
+
+        def call_kernel(*args: Any, **kwargs: Any) -> None:
+            if not (V.graph.cpp_wrapper or V.graph.fx_wrapper):
+                wrapper: Any = V.graph.wrapper_code
+                wrapper.add_import_once("import triton")
+                wrapper.writeline(_SET_ALLOCATOR.format(V.graph.get_current_device_or_throw().type))
+            call(*args, **kwargs)
+
+        kernel.call_kernel = call_kernel
+        return kernel, render
+
+    choice.make_kernel_render = make_kernel_render
+    return choice
 
 
 def tma_legal(inputs: MMKernelInputs) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from torch.utils.cpp_extension import CUDA_HOME
 
 import diode_lut
 from tests.gpu.gemms import ATEN, BMM, MM, TMA, TOLERANCE, assert_blocks, benchmarks, check, error, random, triton
+from tests.programs.grouped_mm import CONFIG as GROUPED
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cold")]
 
@@ -260,6 +262,26 @@ def test_two_threads_at_once(rows: Rows) -> None:
         assert error(result, a.double() @ b.double()) < TOLERANCE[result.dtype]
     for config in (MM, BMM):
         assert any(f"BLOCK_M : tl.constexpr = {config['block_m']}\n" in code for code in codes)
+
+
+def test_tensor_descriptors_in_another_thread(rows: Rows) -> None:
+    """What one thread has compiled and called, another can call, though Triton keeps its allocator per thread."""
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("tensor descriptors need sm_90")
+    rows({"op": "mm", "configs": [TMA]}, {"op": "grouped_mm", "configs": [GROUPED]})
+    ends = torch.tensor([20, 64], dtype=torch.int32, device="cuda")
+
+    def function(a: torch.Tensor, b: torch.Tensor, experts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return a @ b, torch._grouped_mm(a, experts, ends)
+
+    compiled = torch.compile(function)
+    operands = [random(*shape, dtype=torch.bfloat16) for shape in ((64, 256), (256, 512), (2, 256, 128))]
+    first, (code,) = run_and_get_code(compiled, *operands)
+    assert len(re.findall(r"triton_tem_\w+\.run\(", code)) == 2
+    compiled(*operands)
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(compiled, *operands).result()
+    assert all(map(torch.equal, first, second))
 
 
 def test_subprocess_compile_workers(tmp_path: Path, table_file: Callable[..., Path]) -> None:

@@ -87,6 +87,13 @@ def test_row_for_the_library(rows: Rows) -> None:
     assert forward() == []
 
 
+def test_descriptors_get_memory_in_every_call(rows: Rows) -> None:
+    """Each call tells Triton, which forgets it in another thread, where descriptors get memory."""
+    rows(row())
+    _, calls = lower(grouped, A, B, ENDS).code.split("async_compile.wait")
+    assert "triton.set_allocator(" in calls.partition("triton_tem_fused")[0]
+
+
 @pytest.mark.parametrize("key", [{"b": 8}, {"m": 128}, {"n": 256}, {"k": 512}, {"layout": "nn"}])
 def test_key_says_all_sizes(rows: Rows, key: dict[str, Any]) -> None:
     """A row for one other size, or for the other layout, does not answer."""

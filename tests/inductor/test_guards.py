@@ -155,6 +155,16 @@ def test_tma_of_a_view(start: int, described: bool, rows: Rows) -> None:
     assert bool(lower(view(start), Input((513, 1024)), OPERANDS[1]).triton_templates) is described
 
 
+@pytest.mark.parametrize(("config", "needed"), [(TMA, True), (MM, False)], ids=["tma", "without"])
+def test_descriptors_get_memory_in_every_call(config: dict[str, Any], needed: bool, rows: Rows) -> None:
+    """Each call tells Triton, which forgets it in another thread, where descriptors get memory, before the launch."""
+    rows({"configs": [config]})
+    _, calls = lower(torch.mm, *OPERANDS).code.split("async_compile.wait")
+    before, launch, _ = calls.partition("triton_tem_fused")
+    assert launch
+    assert ("triton.set_allocator(" in before) is needed
+
+
 @pytest.mark.skipif(not hasattr(inductor_config.triton, "enable_template_tma_store"), reason="this torch has no such")
 def test_tma_where_results_are_stored_with_tma(rows: Rows) -> None:
     """With Inductor's setting for that, an epilogue such as padding may not compile."""
