@@ -190,8 +190,8 @@ def _prepare(task: Task, lowered: Lowering) -> Prepared:
         pad: Padding(problem, pad, shapes, lowered.device) for pad in {config.pad for config in task.configs} - {1}
     }
     for config in task.configs:
-        if config in failed:
-            continue
+        if config in failed or (config.pad > 1 and problem.epilogue != NO_EPILOGUE):
+            continue  # kernels with an epilogue in them take operands as they are
         padding = paddings.get(config.pad)
         kernel = _make(problem, config, shapes, lowered) if padding is None else padding.kernel(config, lowered)
         if kernel is not None:

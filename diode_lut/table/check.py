@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from diode_lut.domain.errors import TableError
-from diode_lut.domain.ops import BATCHED, DOMAINS
+from diode_lut.domain.ops import BATCHED, DOMAINS, NO_EPILOGUE
 from diode_lut.io.files import has_more_values
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import Config
@@ -217,6 +217,9 @@ def _useless_padding(entry: Entry, pad: int) -> Iterator[str]:
     """Why Inductor never pads for a row's config with this ``pad``."""
     if entry.op is not None and entry.op not in PADDED_OPS:
         yield f"Inductor does not pad {entry.op} (what it pads: {', '.join(PADDED_OPS)})"
+        return
+    if entry.epilogue not in (None, NO_EPILOGUE):
+        yield "a kernel with an epilogue in it takes operands as they are"
         return
     ops = PADDED_OPS if entry.op is None else (entry.op,)
     dtypes = {dtype for op in ops for dtype in DOMAINS[op].dtypes if entry.dtype in (None, dtype)}

@@ -151,12 +151,14 @@ def test_padding_that_never_happens_is_reported(good: str, save: Save) -> None:
         {**fixed, "k": [72, 72], "configs": [padded]},
         {**fixed, "k": [71, 71], "configs": [padded]},
         {**fixed, "k": [64, 72], "configs": [padded, {**_gemm(), "pad": 8}]},
+        {"op": "addmm", "epilogue": "light", "configs": [ATEN, padded]},
     ]
     assert _check(save, good, *rows) == [
         "entries[0].configs[0].pad: Inductor does not pad baddbmm (what it pads: mm, addmm, bmm)",
         "entries[1].configs[0].pad: Inductor does not pad float32 to multiples of 8 (4 is what it pads to)",
         "entries[2].configs[0].pad: Inductor does not pad any dtype to multiples of 16 (4 or 8 is what it pads to)",
         "entries[3].configs[0].pad: m, n and k are multiples of 8 already, so that nothing is padded",
+        "entries[6].configs[1].pad: a kernel with an epilogue in it takes operands as they are",
     ]
 
 
