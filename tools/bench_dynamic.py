@@ -1,7 +1,8 @@
 """Kernels for a dynamic M on this GPU: one dynamic compile, and a static one per M with and without the hook.
 
-A family is what a dataset has of GEMMs that differ in M only, with a row-major A. Each is compiled with a dynamic M,
-and for each of ``--sizes`` with a static one, by default mode and by the hook. Other processes compile first, for half
+A family is what a dataset has of GEMMs that differ in M only, with a row-major A. Each is compiled once with
+``dynamic=True``, where B and the bias are parameters, so that M alone is dynamic, and for each of ``--sizes`` with a
+static M, by default mode and by the hook. Other processes compile first, for half
 of ``--seconds``. Then one process takes everything from their cache, captures it in CUDA graphs, and times the graphs
 in interleaved rounds with a cold L2 cache. Times go to ``--out``, a line for each family and M. Run again with the same
 file, it goes on with the families that are missing. PyTorch compiles M = 1 by itself also where M is dynamic; this does
@@ -50,7 +51,7 @@ from diode_lut.collect.rounds import Bench
 from diode_lut.domain.problem import Problem
 
 DATASET = Path(__file__).parents[1] / "tables" / "datasets" / "nvidia-h200-models.msgpack.zst"
-SIZES = (1, 8, 16, 33, 128, 512, 2048)
+SIZES = (1, 3, 8, 16, 33, 64, 128, 200, 512, 1024, 2048, 4096)
 WAYS = ("aten", "dynamic", "static")
 ROUNDS = 40
 SLOWER = 0.98
@@ -142,16 +143,21 @@ def warm(problem: Problem, sizes: Sequence[int]) -> None:
     compile_family(problem, sizes)
 
 
+def with_static_sizes(weight: torch.Tensor) -> torch.Tensor:
+    """A parameter: PyTorch takes its sizes as constants, also with ``dynamic=True``."""
+    return torch.nn.Parameter(weight, requires_grad=False)
+
+
 def compile_family(problem: Problem, sizes: Sequence[int]) -> tuple[dict[int, dict[str, Step]], int]:
     """For each M its steps, called once, and how often Dynamo compiled the dynamic one."""
     torch._dynamo.reset()
     gemm = getattr(torch, problem.op)
-    dynamic = torch.compile(fresh(gemm))
+    dynamic = torch.compile(fresh(gemm), dynamic=True)
     *bias, a, b = make_operands(problem._replace(m=max(sizes)), "cuda")
+    *bias, b = map(with_static_sizes, (*bias, b))
     first = next(size for size in sorted(sizes, key=lambda size: abs(size - 100)) if size > 1)
-    torch._dynamo.mark_dynamic(operand := a[:first], 0)
     before = counters["stats"]["unique_graphs"]
-    dynamic(*bias, operand, b)
+    dynamic(*bias, a[:first], b)
     for size in sizes:
         dynamic(*bias, a[:size], b)
     compiles = counters["stats"]["unique_graphs"] - before
