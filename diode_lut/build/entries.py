@@ -86,7 +86,7 @@ def _costs(measurements: Measurements, allowed: _Times, previous: Table | None, 
 
 
 def _entry(row: BuiltRow, measurements: Measurements, near: _Times, padded: _Times) -> Entry:
-    """The row's config and its runners-up; with the best padded one behind them, if none pads but such were measured.
+    """The row's config and its runners-up; with a padded one behind them, if none pads but such were measured.
 
     That tells the hook that padding has been compared, so that Inductor need not.
     """
@@ -96,14 +96,11 @@ def _entry(row: BuiltRow, measurements: Measurements, near: _Times, padded: _Tim
     candidates = []
     for number in _ranking(row, near):
         config = measurements.configs[number]
-        candidates.append(Candidate(config, _gain(row, number, measurements, near)))
+        candidates.append(Candidate(config, _gain(row.problems, number, measurements, near)))
         if config in BASELINES:
             break  # it always works, so that nothing after it would ever be used
     if all(candidate.config.pad == 1 for candidate in candidates):
-        candidates += [
-            Candidate(measurements.configs[number], _gain(row, number, measurements, padded))
-            for number in _ranking(row, padded)[1:2]
-        ]
+        candidates += _best_padded(row, measurements, padded)
     return Entry(
         problem.op,
         problem.dtype,
@@ -130,13 +127,33 @@ def _ranking(row: BuiltRow, near: _Times) -> list[int]:
     return [row.config, *sorted(sums, key=lambda config: (sums[config], config))[:RUNNERS_UP]]
 
 
-def _gain(row: BuiltRow, number: int, measurements: Measurements, near: _Times) -> int | None:
+def _best_padded(row: BuiltRow, measurements: Measurements, padded: _Times) -> list[Candidate]:
+    """The best padded config, if each of the row's problems was timed with some; of those timed at most problems.
+
+    The last stage of a collection times only the best padded one of each problem, and these may differ.
+    """
+    if not all(padded[problem] for problem in row.problems):
+        return []
+    timed = defaultdict(list)
+    for problem in row.problems:
+        for number in padded[problem]:
+            timed[number].append(problem)
+
+    def rank(number: int) -> tuple[int, float, int]:
+        problems = timed[number]
+        return -len(problems), sum(padded[problem][number] for problem in problems), number
+
+    best = min(timed, key=rank)
+    return [Candidate(measurements.configs[best], _gain(timed[best], best, measurements, padded))]
+
+
+def _gain(problems: list[int], number: int, measurements: Measurements, times: _Times) -> int | None:
     """Geometric mean of aten's time over the config's, as tables say it; None if aten was not measured, or meant."""
-    aten = measurements.aten[row.problems]
+    aten = measurements.aten[problems]
     if np.isnan(aten).any() or measurements.configs[number] in BASELINES:
         return None
-    times = np.array([near[problem][number] for problem in row.problems])
-    return min(round(1000 * float(np.exp(np.mean(np.log(aten / times))))), MAX_GAIN_PERMILLE)
+    relative = np.array([times[problem][number] for problem in problems])
+    return min(round(1000 * float(np.exp(np.mean(np.log(aten / relative))))), MAX_GAIN_PERMILLE)
 
 
 def _times(measurements: Measurements, mask: npt.NDArray[np.bool_]) -> list[dict[int, float]]:

@@ -399,3 +399,15 @@ def test_padding_that_was_compared_is_said(tmp_path: Path) -> None:
     assert entry.configs == (A,)
     (entry,) = build([stored(tmp_path / "f", [record(7, {ATEN: 100.0, padded: 40.0}, n=7)])]).table.entries
     assert entry.configs == (padded,)
+
+
+def test_padding_is_said_where_each_problem_has_another_best_one(tmp_path: Path) -> None:
+    """Of a range whose problems were timed with different padded configs, the one that was timed at most is named."""
+    often, once = Config.parse("aten pad8"), A.padded(8)
+    times = {ATEN: 100.0, A: 50.0}
+    records = [record(m, {**times, often if m < 9 else once: 200.0 if m < 9 else 110.0}, n=7) for m in (7, 8, 9)]
+    (entry,) = build([stored(tmp_path / "d", records)]).table.entries
+    assert [(each.config, each.gain_permille) for each in entry.candidates] == [(A, 2000), (often, 500)]
+    records = [record(m, {**times, **({often: 200.0} if m < 9 else {})}, n=7) for m in (7, 8, 9)]
+    (entry,) = build([stored(tmp_path / "e", records)]).table.entries
+    assert entry.configs == (A,)
