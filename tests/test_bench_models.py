@@ -155,11 +155,10 @@ def test_labels_are_written_as_settings() -> None:
     assert Label.from_json(label.to_json()) == label
 
 
-@pytest.mark.parametrize("page", ["benchmarks", "benchmarks-h100"])
-def test_the_page_shows_the_results(page: str) -> None:
+@pytest.mark.parametrize("results", sorted(DOCS.glob("benchmarks*.jsonl")), ids=lambda path: path.stem)
+def test_the_page_shows_the_results(results: Path) -> None:
     """The tables of the pages in docs/ are what the tool makes of the results beside them."""
-    models = summarize(read([DOCS / f"{page}.jsonl"]))
-    assert markdown(models) in (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    assert markdown(summarize(read([results]))) in results.with_suffix(".md").read_text(encoding="utf-8")
 
 
 def test_the_picture_shows_the_results() -> None:
