@@ -72,10 +72,11 @@ def test_a_tiny_model_is_compiled_and_timed(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("in_forks")
-def test_workers_that_start_are_a_condition(tmp_path: Path) -> None:
-    """What is compiled without waiting for Inductor's compile workers says so."""
-    assert measure(plan(tmp_path, models=["linears"], warm=False)) == 0
-    assert [record["warm"] for record in read([tmp_path / "results.jsonl"])] == [False, False]
+def test_results_say_their_conditions(tmp_path: Path) -> None:
+    """What is compiled without waiting for Inductor's compile workers says so, and what several GPUs share."""
+    assert measure(plan(tmp_path, models=["linears"], processes=1, gpus=2, warm=False)) == 0
+    assert [(each["warm"], each["gpus"]) for each in read([tmp_path / "results.jsonl"])] == [(False, 2), (False, 2)]
+    assert sorted(path.name for path in (tmp_path / "caches").glob("lock*")) == ["lock0", "lock1"], "both took a task"
 
 
 def test_a_failure_is_named_by_its_error() -> None:

@@ -46,7 +46,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--skip-max-autotune", action="store_true")
     parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="compiles per model and label")
     parser.add_argument("--autotuned-repetitions", type=int, metavar="N", help="the same for max-autotune")
-    parser.add_argument("--processes", type=int, default=1, metavar="K", help="how many at a time; compiles take turns")
+    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="spread the work over the first N GPUs")
+    parser.add_argument("--processes", type=int, default=1, metavar="K", help="how many per GPU; compiles take turns")
     parser.add_argument("--share", action="store_true", help="compiles that autotune nothing do not take turns")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop then; the next run continues")
     parser.add_argument("--timeout", type=int, default=400, metavar="SECONDS", help="for each compile, and each model")
@@ -80,6 +81,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         timeout=options.timeout,
         retry=options.retry,
         warm=not options.cold_workers,
+        gpus=options.gpus,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import re
 import shutil
 import signal
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,8 +30,9 @@ ROOT = Path(__file__).parent.parent.parent
 class Plan:
     """What to measure: ``labels`` says how often each is compiled; ``seconds`` is for all, ``timeout`` for a task.
 
-    With ``retry``, what failed earlier is tried again. Unless ``warm``, a compile's time includes what is left of the
-    start of Inductor's compile workers.
+    Tasks spread over ``gpus``, with ``processes`` at a time on each. Those on one GPU take turns, and each compiles with
+    that GPU's share of the cores. With ``retry``, what failed earlier is tried again. Unless ``warm``, a compile's time
+    includes what is left of the start of Inductor's compile workers.
     """
 
     models: list[str]
@@ -44,7 +47,22 @@ class Plan:
     timeout: int
     retry: bool
     warm: bool = True
+    gpus: int = 1
     started: float = field(default_factory=time.monotonic)
+    places: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
+
+    def __post_init__(self) -> None:
+        for gpu in list(range(self.gpus)) * self.processes:
+            self.places.put(gpu)
+
+    @contextmanager
+    def place(self) -> Iterator[int]:
+        """The number of a GPU that has room for one more process, until it has ended."""
+        gpu = self.places.get()
+        try:
+            yield gpu
+        finally:
+            self.places.put(gpu)
 
     def left(self) -> float:
         """Seconds until the time is up."""
@@ -66,7 +84,7 @@ def measure(plan: Plan) -> int:
     plan.caches.mkdir(parents=True, exist_ok=True)
     earlier = read([plan.out] if plan.out.exists() else [])
     done = {key(record): record for record in earlier if not (plan.retry and "failed" in record)}
-    with ThreadPoolExecutor(plan.processes) as pool:
+    with ThreadPoolExecutor(plan.processes * plan.gpus) as pool:
         futures = [future for model in plan.models for future in _submit(plan, model, done, pool)]
     records = [future.result() for future in futures]
     return 3 if None in records else 1 if any(record and "failed" in record for record in records) else 0
@@ -128,33 +146,25 @@ def _do(plan: Plan, task: Record, fields: Record, caches: Path) -> Record | None
     """Have a process do the task, and record the result; None if the time is up."""
     if plan.left() <= 0:
         return None
-    task |= {
-        "device": plan.device,
-        "tiny": plan.tiny,
-        "timeout": plan.timeout,
-        "warm": plan.warm,
-        "lock": str(plan.caches / "lock"),
-    }
     result, log = caches / "result.json", caches / "log.txt"
     result.unlink(missing_ok=True)
-    found = _in_process(task, result, log, plan.left())
+    conditions = {"device": plan.device, "tiny": plan.tiny, "warm": plan.warm, "exclusive": task["exclusive"]}
+    with plan.place() as gpu:
+        task |= conditions | {"timeout": plan.timeout, "lock": str(plan.caches / f"lock{gpu}")}
+        found = _in_process(task, _environment(caches, gpu, plan.gpus), result, log, plan.left())
     if found is None:
         return None
-    conditions = {"device": plan.device, "tiny": plan.tiny, "processes": plan.processes, "warm": plan.warm}
-    conditions["exclusive"] = task["exclusive"]
-    record = {**fields, **conditions, **found}
+    record = {**fields, **conditions, "processes": plan.processes, "gpus": plan.gpus, **found}
     append(plan.out, record)
     print(_line(record), flush=True)
     return record
 
 
-def _in_process(task: Record, result: Path, log: Path, seconds: float) -> Record | None:
+def _in_process(task: Record, environment: dict[str, str], result: Path, log: Path, seconds: float) -> Record | None:
     """What a new process finds; None if it takes longer than the time that is left."""
     command = [sys.executable, "-m", "modelbench.worker", json.dumps(task), str(result)]
     with log.open("w") as file:
-        process = subprocess.Popen(
-            command, env=_environment(log.parent), stdout=file, stderr=file, start_new_session=True
-        )
+        process = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
         try:
             code = process.wait(None if seconds == float("inf") else seconds)
         except subprocess.TimeoutExpired:
@@ -176,9 +186,15 @@ def error_in(log: str) -> str:
     return (named or lines or ["no output"])[-1]
 
 
-def _environment(caches: Path) -> dict[str, str]:
+def _environment(caches: Path, gpu: int, gpus: int) -> dict[str, str]:
     paths = [str(ROOT / "tools"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     own = {"TORCHINDUCTOR_CACHE_DIR": str(caches), "TRITON_CACHE_DIR": str(caches / "triton")}
+    if gpus > 1:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
+        own |= {
+            "CUDA_VISIBLE_DEVICES": visible[gpu],
+            "TORCHINDUCTOR_COMPILE_THREADS": str(max(1, len(os.sched_getaffinity(0)) // gpus)),
+        }
     return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(paths)}
 
 
