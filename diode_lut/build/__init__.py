@@ -91,9 +91,9 @@ def build(
     Times of the same config on the same problem are combined by their median, after those of each record are scaled so
     that aten takes the same in all records of the problem; one failure among them rules the config out there. A row
     holds for a range of sizes in which it is good enough wherever something was measured that no narrower row answers
-    for, and its range ends where the measurements end. Attention gets wide rows behind these, for any batch and heads,
-    with a config that was not slower than Inductor's own on any length, batch and heads measured; grouped matmuls get
-    such rows for numbers of rows between measured ones. Equally good configs (within ``noise``) are told apart by what
+    for, and its range ends where the measurements end. Attention gets wide rows behind these, for at least as many
+    batches and heads as were measured, with a config that was not slower than Inductor's own at the neighbouring lengths;
+    grouped matmuls get such rows for numbers of rows between measured ones. Equally good configs (within ``noise``) are told apart by what
     ``previous`` says, then aten wins, then a fixed order decides. Rows of ``previous`` with a note are a person's own,
     and stay. The order of files, records and timings has no influence.
 

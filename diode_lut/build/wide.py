@@ -1,18 +1,19 @@
 """Rows for attention and grouped matmuls of the lengths that were measured and those between.
 
 No model answers for these ops, so that beyond the boxes around measured problems nothing would. What attention takes
-depends on the head dimensions, the length, and what masks and scores do, much more than on how many heads there are. So
-a config that was not slower than the baseline at two neighbouring lengths, for all batches and heads measured there, is
-taken for other batches and heads, and for lengths between. Of a grouped matmul the length is the number of its rows,
-which changes with the tokens; its other sizes are those of a model's experts.
+depends on the head dimensions, the length, and what masks and scores do, and on how many heads there are only where
+they are too few to occupy the device. So a config that was not slower than the baseline at two neighbouring lengths,
+for all batches and heads measured there, is taken for lengths between, and for all batches and heads from the fewest
+that were measured at the shorter one. Of a grouped matmul the length is the number of its rows, which changes with the
+tokens; its other sizes are those of a model's experts.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
-from math import log
+from itertools import pairwise
+from math import log, prod
 from typing import NamedTuple
 
 from diode_lut.build.rows import BuiltRow, Group
@@ -20,21 +21,25 @@ from diode_lut.domain.ops import ATTENTION, GROUPED, MAX_SIZE, SIZE_FIELDS
 from diode_lut.table import Range
 
 _ANY: Range = (1, MAX_SIZE)
+_MOST = 65_535
+"""The most batches, and the most heads, that Inductor's kernels for attention can be launched for."""
 
 
 class _Sizes(NamedTuple):
-    """The sizes of an op: its length, and those that rows are for one value of. Any others are left open.
+    """The sizes of an op: its length, those that rows are for one value of, and those that have a least value.
 
-    If none is left open, rows would go before those of measured problems, so that they are ``between`` lengths only.
+    Any others are left open. If none is, rows would go before those of measured problems, so that they are ``between``
+    lengths only.
     """
 
     length: str
     same: tuple[str, ...]
+    least: tuple[str, ...] = ()
     between: bool = False
 
 
 _SIZES = {
-    **dict.fromkeys(ATTENTION, _Sizes("n", ("k", "v"))),
+    **dict.fromkeys(ATTENTION, _Sizes("n", ("k", "v"), least=("b", "h"))),
     **dict.fromkeys(GROUPED, _Sizes("m", ("b", "n", "k"), between=True)),
 }
 
@@ -45,12 +50,27 @@ _Times = Sequence[Mapping[int, float]]
 
 
 class _Length(NamedTuple):
-    """The problems of a length: how many rows or queries they have, and the configs not slower on any of them."""
+    """The problems of a length: how many rows or queries they have, and the configs not slower on any of them.
+
+    ``least`` has the least values of sizes, those of the problem with the smallest product.
+    """
 
     length: int
     queries: frozenset[int]
     problems: list[int]
     configs: frozenset[int]
+    least: tuple[int, ...]
+
+
+class _Run(NamedTuple):
+    """Neighbouring lengths with one config; all of them have at least as many batches and heads as the first."""
+
+    config: int | None
+    lengths: list[_Length]
+
+    def takes(self, config: int | None, pair: tuple[_Length, _Length]) -> bool:
+        """Whether a pair that begins where this ends is part of it."""
+        return self.config == config and not _fewer(pair[0], self.lengths[0])
 
 
 def wide_rows(op: str, group: Group, times: _Times, baseline: int) -> Iterator[BuiltRow]:
@@ -66,32 +86,53 @@ def wide_rows(op: str, group: Group, times: _Times, baseline: int) -> Iterator[B
         families[tuple(size[name] for name in sizes.same)].append(problem)
     for family, problems in families.items():
         same = {name: (value, value) for name, value in zip(sizes.same, family, strict=True)}
-        measured = _lengths(sizes.length, group, problems, times, baseline)
-        chosen = [(_best(pair, times), pair) for pair in pairwise(measured)]
-        for (config, _), pairs in groupby(chosen, key=lambda each: (each[0], sizes.between and each[1])):
-            lengths = [length for _, pair in pairs for length in pair]
-            served = sorted({each for length in lengths for each in length.problems if config in group.costs[each]})
-            first, last = lengths[0].length, lengths[-1].length
-            span = first + (sizes.between or lengths[0] is not measured[0]), last - sizes.between
-            if config is not None and served and span[0] <= span[1]:
-                box = _box({sizes.length: span, **same}, lengths)
-                yield BuiltRow(config, served, box[: len(group.sizes[served[0]])])
+        runs = _runs(_lengths(sizes, group, problems, times, baseline), times, sizes.between)
+        for before, run, after in zip([None, *runs], runs, [*runs[1:], None], strict=False):
+            first, last = run.lengths[0], run.lengths[-1]
+            served = sorted(
+                {each for length in run.lengths for each in length.problems if run.config in group.costs[each]}
+            )
+            span = (
+                first.length + (sizes.between or (before is not None and not _fewer(first, before.lengths[0]))),
+                last.length - (sizes.between or (after is not None and _fewer(after.lengths[0], first))),
+            )
+            if run.config is not None and served and span[0] <= span[1]:
+                least = {name: (value, _MOST) for name, value in zip(sizes.least, first.least, strict=True)}
+                box = _box({sizes.length: span, **same, **least}, run.lengths)
+                yield BuiltRow(run.config, served, box[: len(group.sizes[served[0]])])
+
+
+def _runs(lengths: Sequence[_Length], times: _Times, alone: bool) -> list[_Run]:
+    """All pairs of neighbouring lengths; those with the same config are joined, unless they stay ``alone``."""
+    runs: list[_Run] = []
+    for pair in pairwise(lengths):
+        config = _best(pair, times)
+        if runs and not alone and runs[-1].takes(config, pair):
+            runs[-1].lengths.append(pair[1])
+        else:
+            runs.append(_Run(config, [*pair]))
+    return runs
+
+
+def _fewer(one: _Length, other: _Length) -> bool:
+    return prod(one.least) < prod(other.least)
 
 
 def _named(group: Group, problem: int) -> dict[str, int]:
     return dict(zip(SIZE_FIELDS, group.sizes[problem], strict=False))
 
 
-def _lengths(name: str, group: Group, problems: Iterable[int], times: _Times, baseline: int) -> list[_Length]:
+def _lengths(sizes: _Sizes, group: Group, problems: Iterable[int], times: _Times, baseline: int) -> list[_Length]:
     found: dict[int, list[int]] = defaultdict(list)
     for problem in problems:
-        found[_named(group, problem)[name]].append(problem)
+        found[_named(group, problem)[sizes.length]].append(problem)
     return [
         _Length(
             length,
             frozenset(_named(group, each)["m"] for each in those),
             those,
             frozenset.intersection(*(_not_slower(times[each], baseline) for each in those)),
+            min((tuple(_named(group, each)[name] for name in sizes.least) for each in those), key=prod),
         )
         for length, those in sorted(found.items())
     ]

@@ -21,9 +21,14 @@ TABLES = Path(__file__).parents[2] / "tables"
 DATASETS = TABLES / "datasets"
 RUNS = [
     DATASETS / "nvidia-h200-models.msgpack.zst",
-    DATASETS / "epilogues" / "nvidia-h200-models.msgpack.zst",
-    DATASETS / "padding" / "nvidia-h200-models.msgpack.zst",
+    *(
+        path
+        for kind in ("epilogues", "padding", "float8", "int8", "grouped", "attention")
+        for path in sorted((DATASETS / kind).glob("nvidia-h200*.msgpack.zst"))
+        if not path.stem.endswith(("-random.msgpack", "-test.msgpack"))
+    ),
 ]
+"""What the H200's table is built from."""
 
 _source = random.Random(0)
 

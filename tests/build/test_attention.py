@@ -22,6 +22,7 @@ from diode_lut.table import write_table
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 FAST = Config.parse("triton_flex_attention 128x64 s3 w8")
 SLOW = Config.parse("triton_flex_attention 64x64 s3 w4")
+MOST = 65_535
 
 
 def attention(length: int, heads: int = 16) -> Problem:
@@ -62,15 +63,28 @@ def test_rows_gain_over_the_default(tmp_path: Path) -> None:
     assert table.lookup(gemm) is not None
 
 
-def test_other_heads_get_what_was_not_slower(tmp_path: Path) -> None:
-    """Between measured lengths, any heads get the best of the configs that were not slower than the default at both."""
+def test_more_heads_get_what_was_not_slower(tmp_path: Path) -> None:
+    """Between measured lengths, as many heads or more get the best of the configs that were not slower at both."""
     lengths = record(attention(1024), 900.0), record(attention(4096), 800.0)
-    (wide,) = (row for row in build([dataset(tmp_path, *lengths)]).table.entries if row.h is None)
-    assert (wide.best.config, wide.n, wide.b, wide.g, wide.problems) == (FAST, (1024, 4096), None, None, 2)
-    few = record(attention(4096, heads=4), 1001.0)
-    table = build([dataset(tmp_path, *lengths, few, record(attention(8192), 900.0))]).table
-    rows = [table.lookup(attention(*each)) for each in ((2000, 8), (4096, 16), (6000, 8), (9000, 8))]
-    assert [row and row.best.config for row in rows] == [SLOW, FAST, SLOW, None]
+    (wide,) = (row for row in build([dataset(tmp_path, *lengths)]).table.entries if row.g is None)
+    assert (wide.best.config, wide.n, wide.b, wide.h, wide.problems) == (FAST, (1024, 4096), (2, MOST), (16, MOST), 2)
+    other = record(attention(4096, heads=64), 1001.0)
+    table = build([dataset(tmp_path, *lengths, other, record(attention(8192), 900.0))]).table
+    rows = [table.lookup(attention(*each)) for each in ((2000, 24), (4096, 16), (6000, 24), (9000, 24), (2000, 8))]
+    assert [row and row.best.config for row in rows] == [SLOW, FAST, SLOW, None, None]
+
+
+def test_fewer_heads_get_what_was_measured_with_few(tmp_path: Path) -> None:
+    """From the length on at which few heads were measured, rows answer for as few, and for more of them before it."""
+    records = [record(attention(length, heads), 900.0) for length, heads in ((1024, 16), (4096, 4), (8192, 16))]
+    table = build([dataset(tmp_path, *records)]).table
+    wide = sorted((row.n, row.h) for row in table.entries if row.g is None)
+    assert wide == [((1024, 4095), (16, MOST)), ((4096, 8192), (4, MOST))]
+    assert [table.lookup(attention(*each)) is None for each in ((2000, 8), (6000, 8), (4096, 4))] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_nothing_for_other_heads_where_something_was_slower(tmp_path: Path) -> None:
@@ -88,7 +102,7 @@ def test_decoding_with_other_numbers_of_queries(tmp_path: Path) -> None:
         for m, n, b in ((1, 1024, 8), (16, 1024, 1), (1, 8192, 8), (16, 8192, 1))
     ]
     records = [Record(each, (Timing(more, 1000.0), Timing(few, 500.0)), "final") for each in problems]
-    (wide,) = (row for row in build([dataset(tmp_path, *records)]).table.entries if row.h is None)
+    (wide,) = (row for row in build([dataset(tmp_path, *records)]).table.entries if row.g is None)
     assert (wide.m, wide.n, wide.best.config) == ((1, 16), (1024, 8192), few)
 
 
