@@ -4,8 +4,8 @@ Run with ``python tools/fuzz_hook.py --device interpreter --seed 1 --cases 500``
 not there: kernels are made for it and compiled by Triton for sm_90. On ``interpreter``, which needs no GPU either, on
 ``cpu`` and on ``cuda`` they run, and results are compared with float64. A case of kind ``gemms`` is a GEMM and what is
 fused with it. One of kind ``graphs`` has several GEMMs, views, reductions, gradients, and options of Inductor. One of
-kind ``attention`` is a flex attention, also with its gradients, one of kind ``grouped`` a grouped matmul. Ends with 1
-if anything failed; each failure comes with the command that repeats it.
+kind ``attention`` is a flex attention, also with its gradients, one of kind ``grouped`` a grouped matmul, one of kind
+``scaled`` a matmul of float8. Ends with 1 if anything failed; each failure comes with the command that repeats it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PATIENCE_S = 120.0
 EVERY = 20
 """Cases after which a line of counts is printed."""
 
-OPS = ("attention", "grouped")
+OPS = ("attention", "grouped", "scaled")
 """The kinds of cases that need a GPU, or one that is not there."""
 
 Report = dict[str, Any]
@@ -235,24 +235,25 @@ def _tried(options: argparse.Namespace, number: int, directory: Path) -> tuple[T
     from tests.fuzzing.graph_check import executed_graph
     from tests.fuzzing.grouped import draw_grouped_case, lowered_grouped
     from tests.fuzzing.grouped_check import executed_grouped
+    from tests.fuzzing.scaled import draw_scaled_case, lowered_scaled
+    from tests.fuzzing.scaled_check import executed_scaled
 
+    ops: dict[str, tuple[Any, Any, Any]] = {
+        "attention": (draw_attention_case, lowered_attention, executed_attention),
+        "grouped": (draw_grouped_case, lowered_grouped, executed_grouped),
+        "scaled": (draw_scaled_case, lowered_scaled, executed_scaled),
+    }
     small = options.device == "interpreter"
     device = "cuda" if small else options.device
     off: dict[str, Any] = {"rows": [], "settings": {"policy": "off"}} if options.off else {}
+    compiling = number % options.compile_every == 0
+    if options.kind in ops:
+        draw, lower, execute = ops[options.kind]
+        op = replace(draw(options.seed, number, small=small), **off)
+        return op, lower(op, directory, compiling=compiling) if device == "fake" else execute(op, device, directory)
     if options.kind == "graphs":
         graph = replace(draw_graph_case(options.seed, number), **off)
         return graph, executed_graph(graph, device, directory)
-    compiling = number % options.compile_every == 0
-    if options.kind == "attention":
-        attention = replace(draw_attention_case(options.seed, number, small=small), **off)
-        if device == "fake":
-            return attention, lowered_attention(attention, directory, compiling=compiling)
-        return attention, executed_attention(attention, device, directory)
-    if options.kind == "grouped":
-        grouped = replace(draw_grouped_case(options.seed, number, small=small), **off)
-        if device == "fake":
-            return grouped, lowered_grouped(grouped, directory, compiling=compiling)
-        return grouped, executed_grouped(grouped, device, directory)
     case = replace(draw_case(options.seed, number), **off)
     if device == "fake":
         return case, lowered(case, directory, compiling=compiling)

@@ -156,11 +156,15 @@ def _config(random: Random, gemm: Gemm) -> Config:
         k = gemm.sizes["k"]
         parts = [part for part in range(2, min(k, 4096) + 1) if k % part == 0]
         return Config(template, (random.choice(parts) if parts and random.random() < 0.8 else random.randint(2, 64),))
-    anything = random.random() < 0.1
-    while True:
-        config = _tiled(random, template)
-        if anything or _likely(config):
-            return _padded(random, config) if random.random() < 0.2 else config
+    config = _tiled(random, template) if random.random() < 0.1 else likely_config(random, template)
+    return _padded(random, config) if random.random() < 0.2 else config
+
+
+def likely_config(random: Random, template: str) -> Config:
+    """A config of a template for GEMMs that an H200 can run, and that Triton is quick to compile."""
+    while not _likely(config := _tiled(random, template)):
+        pass
+    return config
 
 
 def _tiled(random: Random, template: str) -> Config:
@@ -174,7 +178,7 @@ def _padded(random: Random, config: Config) -> Config:
 
 
 def _likely(config: Config) -> bool:
-    """Whether an H200 can run the config, and Triton is quick to compile it."""
+    """Whether a config is as ``likely_config`` has it."""
     tiles = config.tiles
     assert isinstance(config.kernel, TritonGemm)
     return (

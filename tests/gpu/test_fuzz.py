@@ -1,4 +1,4 @@
-"""Generated tables, GEMMs, attention and grouped matmuls, run on the GPU and compared with float64."""
+"""Generated tables, GEMMs, attention, grouped matmuls and float8, run on the GPU and compared with float64."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize(("kind", "cases", "share"), [("gemms", 96, 50), ("attention", 32, 30), ("grouped", 32, 30)])
+@pytest.mark.parametrize(
+    ("kind", "cases", "share"), [("gemms", 96, 50), ("attention", 32, 30), ("grouped", 32, 30), ("scaled", 32, 50)]
+)
 def test_generated_cases_are_right(kind: str, cases: int, share: int) -> None:
     """No generated table breaks a compile, changes a digit or has anything benchmarked; rows answer a share of them."""
     options = ["--device=cuda", f"--kind={kind}", "--seed=3", f"--cases={cases}", "--processes=8"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from tests.fuzzing.attention import draw_attention_case, lowered_attention
 from tests.fuzzing.cases import Case, draw_case
 from tests.fuzzing.check import Outcome, executed, lowered
 from tests.fuzzing.grouped import draw_grouped_case, lowered_grouped
+from tests.fuzzing.scaled import draw_scaled_case, lowered_scaled
 
 SEED = 2
 
@@ -47,11 +49,18 @@ def test_generated_attention_becomes_kernels_that_triton_compiles(tmp_path: Path
     assert [outcome.status for _, outcome in found].count("kernel") >= len(found) / 3
 
 
-def test_generated_grouped_matmuls_become_kernels_that_triton_compiles(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("draw", "lower"),
+    [(draw_grouped_case, lowered_grouped), (draw_scaled_case, lowered_scaled)],
+    ids=["grouped", "scaled"],
+)
+def test_generated_ops_become_kernels_that_triton_compiles(
+    tmp_path: Path, draw: Callable[..., Any], lower: Callable[..., Outcome]
+) -> None:
     """No generated table breaks the way to a kernel that fits an H200; a third of the matmuls get a row's kernel."""
     with fake_cuda():
-        cases = [draw_grouped_case(SEED, number) for number in range(24)]
-        found = [(case, lowered_grouped(case, tmp_path, compiling=case.number % 8 == 0)) for case in cases]
+        cases = [draw(SEED, number) for number in range(24)]
+        found = [(case, lower(case, tmp_path, compiling=case.number % 8 == 0)) for case in cases]
     assert [f"{case}: {outcome.detail}" for case, outcome in found if outcome.status == "failed"] == []
     assert [outcome.status for _, outcome in found].count("kernel") >= len(found) / 3
 

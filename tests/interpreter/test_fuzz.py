@@ -28,16 +28,18 @@ def test_generated_graphs_are_right() -> None:
     assert int(executed) >= 50
 
 
-@pytest.mark.parametrize("kind", ["attention", "grouped"])
+@pytest.mark.parametrize("kind", ["attention", "grouped", "scaled"])
 def test_generated_ops_are_right(kind: str) -> None:
-    """No generated table breaks attention or a grouped matmul or changes a digit; a third get a row's kernel."""
+    """No generated table breaks attention or another op or changes a digit; a third get a row's kernel."""
     done = fuzz(f"--kind={kind}", f"--seed={SEED}", "--cases=12")
     assert done.returncode == 0, done.stdout + done.stderr
     (executed,) = re.findall(r"(\d+)% with a row's Triton kernel", done.stdout.splitlines()[-1])
     assert int(executed) >= 33
 
 
-@pytest.mark.parametrize(("kind", "first", "end"), [("graphs", 3, 5), ("attention", 2, 4), ("grouped", 3, 4)])
+@pytest.mark.parametrize(
+    ("kind", "first", "end"), [("graphs", 3, 5), ("attention", 2, 4), ("grouped", 3, 4), ("scaled", 1, 3)]
+)
 def test_broken_kernels_are_found(with_device: Forks, kind: str, first: int, end: int) -> None:
     """Cases whose rows' kernels leave something unwritten fail, and are not taken for a failure of Inductor's."""
     program = str(ROOT / "tests" / "programs" / "fuzz_broken_kernels.py")

@@ -30,6 +30,8 @@ def statuses(kind: str, seed: int, numbers: range) -> list[str]:
     from tests.fuzzing.graph_check import executed_graph
     from tests.fuzzing.grouped import draw_grouped_case
     from tests.fuzzing.grouped_check import executed_grouped
+    from tests.fuzzing.scaled import draw_scaled_case
+    from tests.fuzzing.scaled_check import executed_scaled
 
     right = AsyncCompile.triton
 
@@ -47,6 +49,8 @@ def statuses(kind: str, seed: int, numbers: range) -> list[str]:
                 found.append(executed_attention(attention, "cuda", Path(directory)))
             elif kind == "grouped":
                 found.append(executed_grouped(draw_grouped_case(seed, number, small=True), "cuda", Path(directory)))
+            elif kind == "scaled":
+                found.append(executed_scaled(draw_scaled_case(seed, number, small=True), "cuda", Path(directory)))
             else:
                 found.append(executed_graph(draw_graph_case(seed, number), "cuda", Path(directory)))
         return [outcome.status for outcome in found]

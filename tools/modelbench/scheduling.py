@@ -30,9 +30,9 @@ ROOT = Path(__file__).parent.parent.parent
 class Plan:
     """What to measure: ``labels`` says how often each is compiled; ``seconds`` is for all, ``timeout`` for a task.
 
-    Tasks spread over ``gpus``, with ``processes`` at a time on each. Those on one GPU take turns, and each compiles with
-    that GPU's share of the cores. With ``retry``, what failed earlier is tried again. Unless ``warm``, a compile's time
-    includes what is left of the start of Inductor's compile workers.
+    Tasks spread over ``gpus``, with ``processes`` at a time on each. Those on one GPU take turns, and each compiles
+    with that GPU's share of the cores. With ``retry``, what failed earlier is tried again. Unless ``warm``, a compile's
+    time includes what is left of the start of Inductor's compile workers.
     """
 
     models: list[str]

@@ -1,0 +1,131 @@
+"""Generated matmuls of float8 with rows for them, and what becomes of them on the device of ``fake_cuda``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from torch._inductor import config as inductor_config
+
+from diode_lut.domain.ops import VARIANTS
+from diode_lut.domain.variants import Scaling
+from tests.fake_cuda import H200, Input, compile_triton, lower
+from tests.fuzzing.cases import TableCase
+from tests.fuzzing.outcome import GuaranteeError, Outcome, outcome_of
+from tests.fuzzing.rows import Row, likely_config
+
+_TEMPLATES = ("triton_mm", "triton_mm_persistent_tma")
+_SMALL_ROWS = (1, 7, 32, 64, 100)
+_SMALL_SIXTEENTHS = (1, 2, 3, 5, 9)
+_WRONG = (None, -1, 0, 48, 512, "64", [64], 2**31)
+
+FOLLOWING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "nothing": lambda result: result,
+    "relu": torch.relu,
+    "gelu": torch.nn.functional.gelu,
+    "to float32": lambda result: result.float(),
+}
+"""What does not make an error of the result larger, or by a third at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledCase(TableCase):
+    """A matmul of float8 with its scales, also with rows of a slice, gaps between them or a bias, and what follows."""
+
+    inputs: tuple[Input, ...]
+    scaling: Scaling
+    following: str
+    schema_version = 2
+
+    @property
+    def tf32(self) -> bool:
+        return False
+
+    def compute(self, a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any = None) -> Any:
+        """What is compiled."""
+        dtype = getattr(torch, self.scaling.result)
+        fast = self.scaling.fast
+        result = torch._scaled_mm(a, b, scale_a, scale_b, bias=bias, out_dtype=dtype, use_fast_accum=fast)
+        return FOLLOWING[self.following](result)
+
+    def __str__(self) -> str:
+        how = f"{self.mode} {self.settings} {self.scaling} {self.following}"
+        return f"seed {self.seed} scaled {self.number}: {self.inputs} {how} {json.dumps(self.rows)}"
+
+
+def draw_scaled_case(seed: int, number: int, *, small: bool = False) -> ScaledCase:
+    """Matmul ``number`` of a seed; a small one is soon interpreted."""
+    random = Random(f"scaled {seed}/{number}")
+    scaling = Scaling.of(random.choice(VARIANTS["scaled_mm"]))
+    m = random.choice(_SMALL_ROWS if small else (*_SMALL_ROWS, 512, 1024))
+    sixteenths = _SMALL_SIXTEENTHS if small else (*_SMALL_SIXTEENTHS, 32, 65, 128)
+    n, k = 16 * random.choice(sixteenths), 16 * random.choice((*sixteenths[1:] * 3, 1))
+    return ScaledCase(
+        seed=seed,
+        number=number,
+        inputs=_draw_inputs(random, scaling, m, n, k),
+        scaling=scaling,
+        following=random.choice(list(FOLLOWING)),
+        rows=[_draw_row(random, scaling, {"m": m, "n": n, "k": k}) for _ in range(random.choice([1, 2, 3]))],
+        mode=random.choices(["default", "max-autotune-no-cudagraphs"], [8, 1])[0],
+        settings={"fallback_to_autotune": False},
+    )
+
+
+def _draw_inputs(random: Random, scaling: Scaling, m: int, n: int, k: int) -> tuple[Input, ...]:
+    first, second = random.choice([("e4m3fn", "e4m3fn")] * 8 + [("e5m2", "e4m3fn"), ("e4m3fn", "e5m2")])
+    gap, offset = random.choice([0, 0, 0, 16]), random.choice([0, 0, 0, 0, 16, 4])
+    changing = (0,) if m > 1 and random.random() < 0.1 else ()
+    scales = [Input((m, 1), torch.float32, (1, 1), dynamic=changing), Input((1, n), torch.float32, (n, 1))]
+    if scaling.per == "tensor":
+        scales = [Input((), torch.float32, ())] * 2
+    bias = [Input((n,), getattr(torch, scaling.result), (1,))] if scaling.bias else []
+    return (
+        Input((m, k), getattr(torch, f"float8_{first}"), (k + gap, 1), offset, changing),
+        Input((k, n), getattr(torch, f"float8_{second}"), (1, k)),
+        *scales,
+        *bias,
+    )
+
+
+def _draw_row(random: Random, scaling: Scaling, sizes: dict[str, int]) -> Row:
+    row: Row = {"op": "scaled_mm"}
+    if random.random() < 0.2:
+        row["variant"] = random.choice([str(scaling), str(scaling), *VARIANTS["scaled_mm"]])
+    for name, size in sizes.items():
+        if random.random() < 0.15:
+            row[name] = [max(1, size // random.choice([1, 2])), size * random.choice([1, 2])]
+    row["configs"] = [_draw_config(random) for _ in range(random.choice([1, 2, 4]))]
+    if random.random() < 0.1:
+        config = random.choice(row["configs"])
+        config[random.choice(list(config))] = random.choice(_WRONG)
+    return row
+
+
+def _draw_config(random: Random) -> Row:
+    if random.random() < 0.05:
+        return {"template": "aten"}
+    config = likely_config(random, random.choice(_TEMPLATES))
+    while not 32 <= config.tiles.block_k <= 128 and random.random() < 0.9:  # with others, nearly none multiplies float8
+        config = likely_config(random, config.template)
+    return config.to_json()
+
+
+def lowered_scaled(case: ScaledCase, directory: Path, *, compiling: bool) -> Outcome:
+    """The outcome down to code or, if ``compiling``, to what Triton makes of it."""
+
+    def attempt() -> str:
+        code = lower(lambda *tensors: case.compute(*tensors), *case.inputs)
+        for source in code.triton_templates if compiling else ():
+            shared = compile_triton(source, directory).metadata.shared
+            if shared > H200.shared_memory_per_block_optin:
+                raise GuaranteeError(f"a kernel needs {shared} bytes of shared memory")
+        return code.code
+
+    with inductor_config.patch(max_autotune=case.mode != "default"):
+        return outcome_of(case, "cuda", directory, attempt)
