@@ -10,7 +10,7 @@ from typing import NamedTuple
 from modelbench.labels import DEFAULT
 from modelbench.summary import ModelSummary, labels_of, mean
 
-NAMES, PANEL, GAP, VALUE = 330, 300, 40, 62
+NAMES, PANEL, GAP, VALUE = 430, 300, 40, 62
 BAR, SPACE, TOP = 11, 12, 78
 COLOURS = ("#b8860b", "#1f6feb", "#6e7781", "#1a7f37", "#8250df")
 GREY, INK = "#8c959f", "#1f2328"
