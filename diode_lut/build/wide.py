@@ -52,7 +52,7 @@ _Times = Sequence[Mapping[int, float]]
 class _Length(NamedTuple):
     """The problems of a length: how many rows or queries they have, and the configs not slower on any of them.
 
-    ``least`` has the least values of sizes, those of the problem with the smallest product.
+    ``least`` has the sizes that rows have a least value of, from the problem with the smallest product of these.
     """
 
     length: int
@@ -92,6 +92,7 @@ def wide_rows(op: str, group: Group, times: _Times, baseline: int) -> Iterator[B
             served = sorted(
                 {each for length in run.lengths for each in length.problems if run.config in group.costs[each]}
             )
+            # The length at which two runs meet belongs to the first, or to the second if that has fewer heads there.
             span = (
                 first.length + (sizes.between or (before is not None and not _fewer(first, before.lengths[0]))),
                 last.length - (sizes.between or (after is not None and _fewer(after.lengths[0], first))),
@@ -132,7 +133,10 @@ def _lengths(sizes: _Sizes, group: Group, problems: Iterable[int], times: _Times
             frozenset(_named(group, each)["m"] for each in those),
             those,
             frozenset.intersection(*(_not_slower(times[each], baseline) for each in those)),
-            min((tuple(_named(group, each)[name] for name in sizes.least) for each in those), key=prod),
+            min(
+                (tuple(_named(group, each)[name] for name in sizes.least) for each in those),
+                key=lambda it: (prod(it), it),
+            ),
         )
         for length, those in sorted(found.items())
     ]
