@@ -228,29 +228,21 @@ def work(options: argparse.Namespace) -> None:
 
 def _tried(options: argparse.Namespace, number: int, directory: Path) -> tuple[TableCase, Outcome]:
     """A case, and what becomes of it."""
-    from tests.fuzzing.attention import draw_attention_case, lowered_attention
-    from tests.fuzzing.attention_check import executed_attention
     from tests.fuzzing.cases import draw_case, draw_graph_case
     from tests.fuzzing.check import executed, lowered
     from tests.fuzzing.graph_check import executed_graph
-    from tests.fuzzing.grouped import draw_grouped_case, lowered_grouped
-    from tests.fuzzing.grouped_check import executed_grouped
-    from tests.fuzzing.scaled import draw_scaled_case, lowered_scaled
-    from tests.fuzzing.scaled_check import executed_scaled
+    from tests.fuzzing.kinds import OP_KINDS
 
-    ops: dict[str, tuple[Any, Any, Any]] = {
-        "attention": (draw_attention_case, lowered_attention, executed_attention),
-        "grouped": (draw_grouped_case, lowered_grouped, executed_grouped),
-        "scaled": (draw_scaled_case, lowered_scaled, executed_scaled),
-    }
     small = options.device == "interpreter"
     device = "cuda" if small else options.device
     off: dict[str, Any] = {"rows": [], "settings": {"policy": "off"}} if options.off else {}
     compiling = number % options.compile_every == 0
-    if options.kind in ops:
-        draw, lower, execute = ops[options.kind]
-        op = replace(draw(options.seed, number, small=small), **off)
-        return op, lower(op, directory, compiling=compiling) if device == "fake" else execute(op, device, directory)
+    if options.kind in OPS:
+        kind = OP_KINDS[options.kind]
+        op = replace(kind.draw(options.seed, number, small=small), **off)
+        if device == "fake":
+            return op, kind.lowered(op, directory, compiling=compiling)
+        return op, kind.executed(op, device, directory)
     if options.kind == "graphs":
         graph = replace(draw_graph_case(options.seed, number), **off)
         return graph, executed_graph(graph, device, directory)

@@ -9,7 +9,6 @@ from random import Random
 from typing import Any
 
 import torch
-from torch._inductor import config as inductor_config
 
 from diode_lut.domain.ops import ATTENTION, VARIANTS
 from diode_lut.kernels.config import Config
@@ -17,9 +16,9 @@ from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.template import Heads
 from tests.attention import Attention, causal, soft_cap, window
 from tests.attention import plain as plain_score
-from tests.fake_cuda import H200, compile_triton
 from tests.fuzzing.cases import TableCase
-from tests.fuzzing.outcome import GuaranteeError, Outcome, outcome_of
+from tests.fuzzing.op_check import lowered_op
+from tests.fuzzing.outcome import Outcome
 from tests.fuzzing.rows import Row
 
 _TEMPLATES = {op: template.name for op in ATTENTION for template in TEMPLATES.values() if template.ops == (op,)}
@@ -169,14 +168,6 @@ def _unrolled(values: dict[str, int], attention: Attention) -> int:
 
 def lowered_attention(case: AttentionCase, directory: Path, *, compiling: bool) -> Outcome:
     """The outcome down to code or, if ``compiling``, to what Triton makes of it."""
-
-    def attempt() -> str:
-        code = case.attention.lowered(backward=case.backward, **case.options)
-        for source in code.triton_templates if compiling else ():
-            shared = compile_triton(source, directory).metadata.shared
-            if shared > H200.shared_memory_per_block_optin:
-                raise GuaranteeError(f"a kernel needs {shared} bytes of shared memory")
-        return code.code
-
-    with inductor_config.patch(max_autotune=False):
-        return outcome_of(case, "cuda", directory, attempt)
+    return lowered_op(
+        case, directory, lambda: case.attention.lowered(backward=case.backward, **case.options), compiling=compiling
+    )

@@ -16,12 +16,12 @@ from torch._inductor import config as inductor_config
 from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch._inductor.utils import run_and_get_code
 
-from tests.fake_cuda import H200, Input, compile_triton, lower
+from tests.fake_cuda import Input, lower
 from tests.fuzzing.bounded import Bounded, bounded
 from tests.fuzzing.cases import Case
 from tests.fuzzing.gemms import BATCHED, BIASES
 from tests.fuzzing.operands import Sizes, elements, filled
-from tests.fuzzing.outcome import GuaranteeError, Outcome, check_timed, full_precision, outcome_of
+from tests.fuzzing.outcome import GuaranteeError, Outcome, check_room, check_timed, full_precision, outcome_of
 
 MOST_ELEMENTS = 2**25
 """Maximum elements of a tensor that is really made."""
@@ -45,10 +45,8 @@ def lowered(case: Case, directory: Path, *, compiling: bool) -> Outcome:
         with _no_timing() as timed:
             code = lower(function, *inputs)
         check_timed(case, len(timed))
-        for source in code.triton_templates if compiling else ():
-            shared = compile_triton(source, directory).metadata.shared
-            if shared > H200.shared_memory_per_block_optin:
-                raise GuaranteeError(f"a kernel needs {shared} bytes of shared memory")
+        if compiling:
+            check_room(code, directory)
         return code.code
 
     maximum = {"max_autotune": case.mode.startswith("max-autotune"), "benchmark_epilogue_fusion": False}

@@ -10,13 +10,13 @@ from random import Random
 from typing import Any
 
 import torch
-from torch._inductor import config as inductor_config
 
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
-from tests.fake_cuda import H200, Input, compile_triton, lower
+from tests.fake_cuda import Input, lower
 from tests.fuzzing.cases import TableCase
-from tests.fuzzing.outcome import GuaranteeError, Outcome, outcome_of
+from tests.fuzzing.op_check import lowered_op
+from tests.fuzzing.outcome import Outcome
 from tests.fuzzing.rows import Row
 
 _TEMPLATE = "triton_grouped_mm"
@@ -128,14 +128,6 @@ def _draw_config(random: Random) -> dict[str, Any]:
 
 def lowered_grouped(case: GroupedCase, directory: Path, *, compiling: bool) -> Outcome:
     """The outcome down to code or, if ``compiling``, to what Triton makes of it."""
-
-    def attempt() -> str:
-        code = lower(lambda a, b, ends: case.compute(a, b, ends), *case.inputs)
-        for source in code.triton_templates if compiling else ():
-            shared = compile_triton(source, directory).metadata.shared
-            if shared > H200.shared_memory_per_block_optin:
-                raise GuaranteeError(f"a kernel needs {shared} bytes of shared memory")
-        return code.code
-
-    with inductor_config.patch(max_autotune=case.mode != "default"):
-        return outcome_of(case, "cuda", directory, attempt)
+    return lowered_op(
+        case, directory, lambda: lower(lambda a, b, ends: case.compute(a, b, ends), *case.inputs), compiling=compiling
+    )

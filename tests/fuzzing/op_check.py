@@ -1,4 +1,4 @@
-"""What becomes of one op, or its gradients, that is compiled and run."""
+"""What becomes of one op, or its gradients: lowered for a device that is not there, or compiled and run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,29 @@ from typing import Any
 
 import torch
 from torch._dynamo.utils import counters
+from torch._inductor import config as inductor_config
 from torch._inductor.utils import run_and_get_code
 
 from diode_lut.domain.errors import ProblemError
 from diode_lut.kernels.config import Config
+from tests.fake_cuda import Lowered
 from tests.fuzzing.cases import TableCase
-from tests.fuzzing.outcome import GuaranteeError, Outcome, check_timed, full_precision, outcome_of
+from tests.fuzzing.outcome import GuaranteeError, Outcome, check_room, check_timed, full_precision, outcome_of
 from tests.fuzzing.rows import Row
 from tests.fuzzing.runs import EAGER_ERRORS, Run, overruns_so_far, results_of
+
+
+def lowered_op(case: TableCase, directory: Path, lower: Callable[[], Lowered], *, compiling: bool) -> Outcome:
+    """The outcome on the device of ``fake_cuda``, down to code or, if ``compiling``, to what Triton makes of it."""
+
+    def attempt() -> str:
+        code = lower()
+        if compiling:
+            check_room(code, directory)
+        return code.code
+
+    with inductor_config.patch(max_autotune=case.mode != "default"):
+        return outcome_of(case, "cuda", directory, attempt)
 
 
 def executed_op(

@@ -15,7 +15,7 @@ import diode_lut
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.io.log import warn_once
 from diode_lut.runtime.recorder import Counts
-from tests.fake_cuda import Lowered
+from tests.fake_cuda import H200, Lowered, compile_triton
 from tests.fuzzing.cases import TableCase
 
 OUR_FAILURES = ("left to Inductor", "diode_lut is off", "left out")
@@ -117,6 +117,14 @@ def _config_of(source: str, tunables: tuple[str, ...]) -> tuple[int, ...]:
     found = dict(re.findall(r"^\s+(\w+) : tl\.constexpr = (\d+)$", source, flags=re.MULTILINE))
     found |= dict(re.findall(r"^(num_stages)=(\d+)", source, flags=re.MULTILINE))
     return tuple(int(found.get(name if name == "num_stages" else name.upper(), 0)) for name in tunables)
+
+
+def check_room(code: Lowered, directory: Path) -> None:
+    """Have Triton compile all kernels that are made from its templates, and see that an H200 has room for them."""
+    for source in code.triton_templates:
+        shared = compile_triton(source, directory).metadata.shared
+        if shared > H200.shared_memory_per_block_optin:
+            raise GuaranteeError(f"a kernel needs {shared} bytes of shared memory")
 
 
 def check_timed(case: TableCase, times: int) -> None:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch._inductor.utils import fresh_cache
 
 from tests.fake_cuda import fake_cuda
-from tests.fuzzing.attention import draw_attention_case, lowered_attention
 from tests.fuzzing.cases import Case, draw_case
 from tests.fuzzing.check import Outcome, executed, lowered
-from tests.fuzzing.grouped import draw_grouped_case, lowered_grouped
-from tests.fuzzing.scaled import draw_scaled_case, lowered_scaled
+from tests.fuzzing.kinds import OP_KINDS
 
 SEED = 2
 
@@ -40,26 +37,12 @@ def test_generated_cases_become_kernels_that_triton_compiles(tmp_path: Path) -> 
     assert found.count("miss") <= len(found) / 2
 
 
-def test_generated_attention_becomes_kernels_that_triton_compiles(tmp_path: Path) -> None:
-    """No generated table breaks the way to a kernel that fits an H200; a third of the attentions get a row's kernel."""
+@pytest.mark.parametrize("kind", OP_KINDS)
+def test_generated_ops_become_kernels_that_triton_compiles(tmp_path: Path, kind: str) -> None:
+    """No generated table breaks the way to a kernel that fits an H200; a third of the cases get a row's kernel."""
+    draw, lower, _ = OP_KINDS[kind]
     with fake_cuda():
-        cases = [draw_attention_case(SEED, number) for number in range(16)]
-        found = [(case, lowered_attention(case, tmp_path, compiling=case.number % 8 == 0)) for case in cases]
-    assert [f"{case}: {outcome.detail}" for case, outcome in found if outcome.status == "failed"] == []
-    assert [outcome.status for _, outcome in found].count("kernel") >= len(found) / 3
-
-
-@pytest.mark.parametrize(
-    ("draw", "lower"),
-    [(draw_grouped_case, lowered_grouped), (draw_scaled_case, lowered_scaled)],
-    ids=["grouped", "scaled"],
-)
-def test_generated_ops_become_kernels_that_triton_compiles(
-    tmp_path: Path, draw: Callable[..., Any], lower: Callable[..., Outcome]
-) -> None:
-    """No generated table breaks the way to a kernel that fits an H200; a third of the matmuls get a row's kernel."""
-    with fake_cuda():
-        cases = [draw(SEED, number) for number in range(24)]
+        cases = [draw(SEED, number) for number in range(16 if kind == "attention" else 24)]
         found = [(case, lower(case, tmp_path, compiling=case.number % 8 == 0)) for case in cases]
     assert [f"{case}: {outcome.detail}" for case, outcome in found if outcome.status == "failed"] == []
     assert [outcome.status for _, outcome in found].count("kernel") >= len(found) / 3

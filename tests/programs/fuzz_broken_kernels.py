@@ -24,14 +24,9 @@ def statuses(kind: str, seed: int, numbers: range) -> list[str]:
     from torch._inductor.utils import fresh_cache
 
     import diode_lut
-    from tests.fuzzing.attention import draw_attention_case
-    from tests.fuzzing.attention_check import executed_attention
     from tests.fuzzing.cases import draw_graph_case
     from tests.fuzzing.graph_check import executed_graph
-    from tests.fuzzing.grouped import draw_grouped_case
-    from tests.fuzzing.grouped_check import executed_grouped
-    from tests.fuzzing.scaled import draw_scaled_case
-    from tests.fuzzing.scaled_check import executed_scaled
+    from tests.fuzzing.kinds import OP_KINDS
 
     right = AsyncCompile.triton
 
@@ -44,13 +39,9 @@ def statuses(kind: str, seed: int, numbers: range) -> list[str]:
     with mock.patch.object(AsyncCompile, "triton", wrong), tempfile.TemporaryDirectory() as directory, fresh_cache():
         found = []
         for number in numbers:
-            if kind == "attention":
-                attention = draw_attention_case(seed, number, small=True)
-                found.append(executed_attention(attention, "cuda", Path(directory)))
-            elif kind == "grouped":
-                found.append(executed_grouped(draw_grouped_case(seed, number, small=True), "cuda", Path(directory)))
-            elif kind == "scaled":
-                found.append(executed_scaled(draw_scaled_case(seed, number, small=True), "cuda", Path(directory)))
+            if kind in OP_KINDS:
+                case = OP_KINDS[kind].draw(seed, number, small=True)
+                found.append(OP_KINDS[kind].executed(case, "cuda", Path(directory)))
             else:
                 found.append(executed_graph(draw_graph_case(seed, number), "cuda", Path(directory)))
         return [outcome.status for outcome in found]
