@@ -19,7 +19,7 @@ from tests.attention import plain as plain_score
 from tests.fuzzing.cases import TableCase
 from tests.fuzzing.op_check import lowered_op
 from tests.fuzzing.outcome import Outcome
-from tests.fuzzing.rows import Row
+from tests.fuzzing.rows import Row, draw_op_row
 
 _TEMPLATES = {op: template.name for op in ATTENTION for template in TEMPLATES.values() if template.ops == (op,)}
 _BACKWARD = "flex_attention_backward"
@@ -29,7 +29,6 @@ _UNROLLED = 6144
 
 Triton writes out each of them: 4,096 compile in 7 s, 16,384 in a minute, 32,768 in four.
 """
-_WRONG = (None, -1, 0, 48, 256, "64", [64], 2**31)
 _OPTIONS: tuple[dict[str, Any], ...] = (
     {"BLOCK_M": 32, "BLOCK_N": 32},
     {"num_warps": 8},
@@ -135,15 +134,9 @@ def _draw_row(random: Random, attention: Attention) -> Row:
     row: Row = {"op": op}
     if random.random() < 0.3:
         row["variant"] = random.choice(VARIANTS[op])
-    for name in "bmnkhgv":
-        if random.random() < 0.15:
-            size = getattr(attention, name)
-            row[name] = [max(1, size // random.choice([1, 2])), size * random.choice([1, 2])]
-    row["configs"] = [_draw_config(random, op, attention) for _ in range(random.choice([1, 2, 4]))]
-    if random.random() < 0.1:
-        config = random.choice(row["configs"])
-        config[random.choice(list(config))] = random.choice(_WRONG)
-    return row
+    return draw_op_row(
+        random, row, {name: getattr(attention, name) for name in "bmnkhgv"}, lambda: _draw_config(random, op, attention)
+    )
 
 
 def _draw_config(random: Random, op: str, attention: Attention) -> dict[str, Any]:

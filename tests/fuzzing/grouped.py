@@ -17,13 +17,12 @@ from tests.fake_cuda import Input, lower
 from tests.fuzzing.cases import TableCase
 from tests.fuzzing.op_check import lowered_op
 from tests.fuzzing.outcome import Outcome
-from tests.fuzzing.rows import Row
+from tests.fuzzing.rows import Row, draw_op_row
 
 _TEMPLATE = "triton_grouped_mm"
 _SMALL_GROUPS = (1, 2, 4, 8)
 _SMALL_ROWS = (1, 7, 64, 100)
 _SMALL_EIGHTHS = (1, 2, 3, 9)
-_WRONG = (None, -1, 0, 48, 512, "64", [64], 2**31)
 
 
 def _relu(result: torch.Tensor) -> torch.Tensor:
@@ -108,14 +107,7 @@ def _draw_row(random: Random, sizes: dict[str, int]) -> Row:
     row: Row = {"op": "grouped_mm"}
     if random.random() < 0.3:
         row["layout"] = random.choice(["nt", "nn"])
-    for name, size in sizes.items():
-        if random.random() < 0.15:
-            row[name] = [max(1, size // random.choice([1, 2])), size * random.choice([1, 2])]
-    row["configs"] = [_draw_config(random) for _ in range(random.choice([1, 2, 4]))]
-    if random.random() < 0.1:
-        config = random.choice(row["configs"])
-        config[random.choice(list(config))] = random.choice(_WRONG)
-    return row
+    return draw_op_row(random, row, sizes, lambda: _draw_config(random))
 
 
 def _draw_config(random: Random) -> dict[str, Any]:

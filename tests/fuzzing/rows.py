@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -32,6 +33,21 @@ _OPS = {
 """What an operation becomes on its way to Inductor."""
 
 _WRONG_VALUES = (None, True, -1, 0, 1.5, "", "mm", "64", [], [64], [9, 3], {}, 2**31, 2**70, 48, "triton_mn", [1, "8"])
+_WRONG_PARAMETERS = (None, -1, 0, 48, 512, "64", [64], 2**31)
+"""Values that no parameter of a config has."""
+
+
+def draw_op_row(random: Random, key: Row, sizes: Mapping[str, int], draw_config: Callable[[], Row]) -> Row:
+    """A row with such a key, ranges of some of an op's sizes, and configs, of which one may have a wrong value."""
+    row = dict(key)
+    for name, size in sizes.items():
+        if random.random() < 0.15:
+            row[name] = [max(1, size // random.choice([1, 2])), size * random.choice([1, 2])]
+    row["configs"] = [draw_config() for _ in range(random.choice([1, 2, 4]))]
+    if random.random() < 0.1:
+        config = random.choice(row["configs"])
+        config[random.choice(list(config))] = random.choice(_WRONG_PARAMETERS)
+    return row
 
 
 def draw_rows(random: Random, gemm: Gemm) -> list[Row]:

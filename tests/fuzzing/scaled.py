@@ -17,12 +17,11 @@ from tests.fake_cuda import Input, lower
 from tests.fuzzing.cases import TableCase
 from tests.fuzzing.op_check import lowered_op
 from tests.fuzzing.outcome import Outcome
-from tests.fuzzing.rows import Row, likely_config
+from tests.fuzzing.rows import Row, draw_op_row, likely_config
 
 _TEMPLATES = ("triton_mm", "triton_mm_persistent_tma")
 _SMALL_ROWS = (1, 7, 32, 64, 100)
 _SMALL_SIXTEENTHS = (1, 2, 3, 5, 9)
-_WRONG = (None, -1, 0, 48, 512, "64", [64], 2**31)
 
 FOLLOWING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "nothing": lambda result: result,
@@ -97,14 +96,7 @@ def _draw_row(random: Random, scaling: Scaling, sizes: dict[str, int]) -> Row:
     row: Row = {"op": "scaled_mm"}
     if random.random() < 0.2:
         row["variant"] = random.choice([str(scaling), str(scaling), *VARIANTS["scaled_mm"]])
-    for name, size in sizes.items():
-        if random.random() < 0.15:
-            row[name] = [max(1, size // random.choice([1, 2])), size * random.choice([1, 2])]
-    row["configs"] = [_draw_config(random) for _ in range(random.choice([1, 2, 4]))]
-    if random.random() < 0.1:
-        config = random.choice(row["configs"])
-        config[random.choice(list(config))] = random.choice(_WRONG)
-    return row
+    return draw_op_row(random, row, sizes, lambda: _draw_config(random))
 
 
 def _draw_config(random: Random) -> Row:
