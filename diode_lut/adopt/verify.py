@@ -1,8 +1,8 @@
 """Verifying: rows of a table measured again on this machine, a sample with the largest gains and any others.
 
 A row records one gain: the geometric mean over the problems that it was built from. It can be compared only where these
-are known. A row for one problem says which that is, and so does one with two problems that differ in one size. For all
-others the datasets tell, where they are beside the table.
+are known. The datasets tell, where they are beside the table. Where they are not, a row for one problem says which that
+is, and so does one with two problems that differ in one size, if it is not for what lies between measured problems.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def comparable(table: Table, datasets: Iterable[Dataset] = ()) -> Sample:
     found = {}
     for entry in table.entries:
         if entry.best.config not in BASELINES and entry.best.gain_permille:
-            problems = measured.get(entry) or _told(entry)
+            problems = measured.get(entry, ()) if measured else _told(entry)
             known = len(problems) == (entry.problems or 1) <= MAX_PROBLEMS
             if known and all(table.lookup(each) == entry for each in problems):
                 found[problems] = entry.best.gain_permille / 1000

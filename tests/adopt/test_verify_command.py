@@ -152,7 +152,10 @@ def test_a_row_is_compared_where_its_gain_was_recorded() -> None:
 
 
 def test_datasets_tell_where_other_rows_were_recorded(tmp_path: Path) -> None:
-    """With the timings at hand, rows are compared at all of their problems, unless these are many or not all there."""
+    """With the timings at hand, rows are compared at all of their problems, unless these are many or not all there.
+
+    A row for what lies between measured problems is not compared.
+    """
     measured = problems(10)
     (row, *_) = rows(10)
     header = Header(detect_hardware("cpu"))
@@ -163,7 +166,8 @@ def test_datasets_tell_where_other_rows_were_recorded(tmp_path: Path) -> None:
     few = row._replace(m=(measured[0].m, measured[2].m), problems=3)
     many = row._replace(m=(measured[3].m, measured[7].m), problems=5)
     more = row._replace(m=(measured[8].m, 1000), problems=3)
-    found = comparable(Table(detect_hardware("cpu"), [few, many, more]), [dataset])
+    between = row._replace(m=(1001, 2000), problems=2)
+    found = comparable(Table(detect_hardware("cpu"), [few, many, more, between]), [dataset])
     assert list(found) == [tuple(measured[:3])]
 
 
