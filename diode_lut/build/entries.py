@@ -51,15 +51,14 @@ def entries_of(
     for (kind, _), numbers in numbers_of.items():
         group = Group(numbers, sizes, times)
         rows = few_rows(group, costs)
-        for row in rows:
-            entry = _entry(row, measurements, near, padded)
-            narrow.append(entry if entry.epilogue != NO_EPILOGUE or kind in fused else entry._replace(epilogue=None))
-        op = problems[numbers[0]].op
+        op, epilogue = problems[numbers[0]].op, problems[numbers[0]].epilogue
+        answers = epilogue if epilogue != NO_EPILOGUE or kind in fused else None
+        narrow += [_entry(row, measurements, near, padded)._replace(epilogue=answers) for row in rows]
         if op in WIDE and baseline(op) in measurements.configs:
             found = wide_rows(op, group, everything, measurements.configs.index(baseline(op)))
             more = (each for each in found if not any(row.holds(each.box) for row in rows))
             entries = ((_entry(row, measurements, near, padded), len(row.problems)) for row in more)
-            wide += [entry._replace(problems=count, epilogue=None) for entry, count in entries]
+            wide += [entry._replace(problems=count, epilogue=answers) for entry, count in entries]
     return narrow, wide
 
 

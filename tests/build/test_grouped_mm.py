@@ -1,8 +1,12 @@
-"""Grouped matmuls from datasets to a table: for measured numbers of rows, and for those between."""
+"""Grouped, float8 and int8 matmuls from datasets to a table: for measured numbers of rows, and for those between."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+
+import pytest
 
 from diode_lut.build import build
 from diode_lut.collect.problems import read_problems
@@ -57,6 +61,44 @@ def test_rows_between_get_what_was_not_slower(tmp_path: Path) -> None:
     assert (table.lookup(experts(256, groups=16)), table.lookup(experts(2048))) == (None, None)
     best = [table.lookup(experts(rows)) for rows in (64, 1024)]
     assert [each and each.best.config for each in best] == [NARROW, WIDE]
+
+
+FLOAT8 = partial(
+    Problem.of, "scaled_mm", n=4096, k=4096, dtype="float8_e4m3fn", layout="nt", variant="row-bfloat16-fast"
+)
+INTEGER = partial(Problem.of, "int_mm", n=4096, k=4096, dtype="int8", layout="nt")
+TALL = Config.parse("triton_mm 64x32x256 g8 s6 w4")
+SHORT = Config.parse("triton_mm 16x32x256 g8 s6 w4")
+
+
+@pytest.mark.parametrize("layer", [FLOAT8, INTEGER], ids=["scaled_mm", "int_mm"])
+def test_layers_of_bytes_get_rows_between(tmp_path: Path, layer: Callable[..., Problem]) -> None:
+    """So it is for layers in float8 and int8, whatever follows them; for other layers nothing answers."""
+    times = {17: {ATEN: 1000.0, SHORT: 500.0, TALL: 800.0}, 64: {ATEN: 1000.0, SHORT: 1200.0, TALL: 500.0}}
+    records = [
+        Record(layer(m=m), tuple(Timing(config, ns) for config, ns in each.items()), "final")
+        for m, each in times.items()
+    ]
+    table = table_of(tmp_path, *records)
+    row = table.lookup(layer(m=32))
+    assert row is not None
+    assert (row.best.config, row.m, row.epilogue) == (TALL, (18, 63), None)
+    assert [table.lookup(problem) for problem in (layer(m=32, n=2048), layer(m=96))] == [None, None]
+
+
+def test_rows_between_are_for_what_was_measured_behind_them(tmp_path: Path) -> None:
+    """Where the same layers were measured with an epilogue, each class has rows between of its own."""
+    times = {17: {ATEN: 1000.0, SHORT: 500.0, TALL: 800.0}, 64: {ATEN: 1000.0, SHORT: 900.0, TALL: 500.0}}
+    records = [
+        Record(INTEGER(m=m, epilogue=epilogue), tuple(Timing(config, ns) for config, ns in each.items()), "final")
+        for epilogue in ("none", "light")
+        for m, each in times.items()
+    ]
+    table = table_of(tmp_path, *records)
+    found = {each: table.lookup(INTEGER(m=32, epilogue=each)) for each in ("none", "light", "heavy")}
+    between = dict.fromkeys(("none", "light"), (18, 63))
+    assert {row.epilogue: row.m for row in found.values() if row is not None} == between
+    assert found["heavy"] is None
 
 
 def test_nothing_gains_between(tmp_path: Path) -> None:
