@@ -1,10 +1,10 @@
 """Chooses the default search space of sweeps: few configs, with good ones for every problem that was swept before.
 
 Run with ``python tools/choose_candidates.py tables/datasets/nvidia-h200-models.msgpack.zst
-tables/datasets/attention/nvidia-h200-exhaustive.msgpack.zst``, on exhaustive sweeps. For the architecture of these
-datasets it chooses Triton configs greedily, until each problem has NEEDED of them (or all that it has) within NEAR of
-its best. It writes them to PATH, and prints what is lost on problems that had no part in the choice: half of the
-problems, with a choice made from the other half.
+tables/datasets/few-rows/nvidia-h200-exhaustive.msgpack.zst tables/datasets/attention/nvidia-h200-exhaustive*``, on
+exhaustive sweeps. For the architecture of these datasets it chooses Triton configs greedily, until each problem has
+NEEDED of them (or all that it has) within NEAR of its best. It writes them to PATH, and prints what is lost on problems
+that had no part in the choice: half of the problems, with a choice made from the other half.
 """
 
 from __future__ import annotations
@@ -17,9 +17,14 @@ from pathlib import Path
 
 import numpy as np
 
-from diode_lut.collect.search_space import PATH, read_default_search_space, write_default_search_space
+from diode_lut.collect.search_space import (
+    PATH,
+    of_two_bytes,
+    read_default_search_space,
+    write_default_search_space,
+)
 from diode_lut.dataset import Record, read_dataset
-from diode_lut.domain.ops import ATTENTION, BATCHED
+from diode_lut.domain.ops import ATTENTION, BATCHED, ITEMSIZES
 from diode_lut.kernels.config import Config
 
 NEAR = 1.02
@@ -47,15 +52,22 @@ def main(paths: list[Path]) -> None:
 
 
 def swept(records: Iterable[Record]) -> Iterator[list[Factors]]:
-    """The factors of the swept problems: of GEMMs without a batch, of those with one, and of each op of attention."""
+    """The factors of the swept problems: of GEMMs without a batch, of those with one, and of each op of attention.
+
+    Configs of elements of one byte count as those of two bytes that stand for them.
+    """
     kinds: dict[str | bool, list[Factors]] = {}
     for record in records:
         times = {timing.config: timing.ns for timing in record.timings if timing.ns is not None}
         if record.stage == "sweep" and times:
             best, op = min(times.values()), record.problem.op
             kind = kinds.setdefault(op if op in ATTENTION else op in BATCHED, [])
-            kind.append({config: ns / best for config, ns in times.items()})
+            kind.append({_as_swept(record.problem.dtype, config): ns / best for config, ns in times.items()})
     return iter(kinds.values())
+
+
+def _as_swept(dtype: str, config: Config) -> Config:
+    return of_two_bytes(dtype, config) if ITEMSIZES[dtype] == 1 else config
 
 
 def choose(problems: Sequence[Factors]) -> list[Config]:

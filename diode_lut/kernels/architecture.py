@@ -49,6 +49,11 @@ class Architecture(NamedTuple):
         return max(1, num_stages - self.free_stages)
 
     @property
+    def matrix_rows(self) -> int:
+        """Rows that one matrix instruction multiplies: 64 where tensor cores read operands from shared memory."""
+        return 64 if self.tma and not self.free_stages else 16
+
+    @property
     def gpu(self) -> bool:
         """Whether its devices are GPUs."""
         return bool(self.triton)

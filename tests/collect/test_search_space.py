@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from diode_lut.collect.search_space import (
 )
 from diode_lut.dataset import read_dataset
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.ops import DOMAINS, GEMMS
+from diode_lut.domain.ops import DOMAINS, GEMMS, ITEMSIZES
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, DEFAULT, Config
 from diode_lut.kernels.tiles import GROUP_M
@@ -32,6 +33,9 @@ def problem(op: str, m: int, n: int, k: int, **others: Any) -> Problem:
     return Problem.of(op, m, n, k, **{"dtype": "bfloat16", "layout": "nn", **others})
 
 
+FLOAT8 = partial(
+    Problem.of, "scaled_mm", n=4096, k=4096, dtype="float8_e4m3fn", layout="nt", variant="row-bfloat16-fast"
+)
 sizes = st.integers(1, 20_000)
 of_gemms = DOMAINS["mm"]
 problems = st.builds(
@@ -60,6 +64,32 @@ def test_tiles_fit_the_problem(problem: Problem) -> None:
         if config.kernel.tiled:
             for block, size in zip(config.params, (problem.m, problem.n, problem.k), strict=False):
                 assert block == 16 or block < 2 * size
+
+
+@pytest.mark.parametrize(
+    ("each", "rows", "stages"),
+    [
+        (problem("mm", 16, 4096, 4096), {16}, {2, 3, 4, 5, 6, 8}),
+        (problem("mm", 128, 4096, 4096), {16, 32, 64, 128}, {2, 3, 4, 5, 6, 8}),
+        (problem("mm", 129, 4096, 4096), {16, 32, 64, 128, 256}, {2, 3, 4, 5}),
+        (problem("mm", 16, 4096, 4096, dtype="tf32"), {16}, {2, 3, 4, 5}),
+        (FLOAT8(m=16), {16, 64}, {2, 3, 4, 5, 6, 8}),
+        (FLOAT8(m=256), {16, 32, 64, 128, 256}, {2, 3, 4, 5}),
+    ],
+)
+def test_few_rows_have_deep_pipelines(each: Problem, rows: set[int], stages: set[int]) -> None:
+    """Up to 128 rows of narrow types get more stages, and fewer than 64 of float8 get blocks of one instruction."""
+    tiles = [config.tiles for config in candidates(each, H200, "exhaustive") if config.template == "triton_mm"]
+    assert ({found.block_m for found in tiles}, {found.num_stages for found in tiles}) == (rows, stages)
+    deep = {found.block_k * ITEMSIZES[each.dtype] for found in tiles if found.num_stages > 5}
+    assert min(deep, default=128) == 128
+
+
+def test_an_instruction_has_64_rows_from_hopper_on() -> None:
+    """In float8, other GPUs try no blocks of 64 rows on 16; neither do those whose operands are in registers."""
+    for arch, rows in (("sm_89", {16}), ("sm_90", {16, 64}), ("sm_100", {16, 64}), ("sm_120", {16})):
+        found = candidates(FLOAT8(m=16), Hardware("a GPU", arch, 132), "exhaustive")
+        assert {each.tiles.block_m for each in found if each.kernel.tiled} == rows
 
 
 @pytest.mark.parametrize(
@@ -151,7 +181,8 @@ def test_default_search_space_has_all_of_a_template_that_was_not_swept() -> None
 
 def test_default_search_space_comes_from_the_shipped_sweep() -> None:
     """The list is what the tool chooses from the shipped timings."""
-    paths = *DATASETS.glob("nvidia-h200-models*"), *DATASETS.glob("attention/nvidia-h200-exhaustive*")
+    names = "nvidia-h200-models*", "few-rows/nvidia-h200-exhaustive*", "attention/nvidia-h200-exhaustive*"
+    paths = (path for name in names for path in DATASETS.glob(name))
     kinds = swept(record for path in paths for record in read_dataset(path))
     chosen = (config for kind in kinds for config in choose(kind))
     assert read_default_search_space() == {"sm_90": frozenset(chosen)}
