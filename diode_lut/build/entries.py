@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from diode_lut.build.layers import OF_LAYERS, layer_rows
 from diode_lut.build.measurements import Measurements
 from diode_lut.build.rows import BuiltRow, Group, few_rows
 from diode_lut.build.wide import WIDE, wide_rows
@@ -55,11 +56,21 @@ def entries_of(
         answers = epilogue if epilogue != NO_EPILOGUE or kind in fused else None
         narrow += [_entry(row, measurements, near, padded)._replace(epilogue=answers) for row in rows]
         if op in WIDE and baseline(op) in measurements.configs:
-            found = wide_rows(op, group, everything, measurements.configs.index(baseline(op)))
+            library = measurements.configs.index(baseline(op))
+            found = wide_rows(op, group, everything, library)
             more = (each for each in found if not any(row.holds(each.box) for row in rows))
-            entries = ((_entry(row, measurements, near, padded), len(row.problems)) for row in more)
-            wide += [entry._replace(problems=count, epilogue=answers) for entry, count in entries]
+            wide += [_entry(row, measurements, near, padded)._replace(epilogue=answers) for row in more]
+            if op in OF_LAYERS:
+                found = layer_rows(group, everything, library)
+                more = (
+                    each for each in found if not any(row.volume >= each.volume and row.meets(each) for row in rows)
+                )
+                wide += [_entry(row, measurements, everything, padded)._replace(epilogue=answers) for row in more]
     return narrow, wide
+
+
+def _goes_before(wide: BuiltRow, row: BuiltRow) -> bool:
+    return wide.volume <= row.volume and wide.meets(row)
 
 
 def _plain_kind(problem: Problem) -> tuple[object, ...]:

@@ -16,13 +16,14 @@ import numpy.typing as npt
 
 from diode_lut.dataset import Record
 from diode_lut.domain.errors import DatasetError
-from diode_lut.domain.ops import ATTENTION, GROUPED
+from diode_lut.domain.ops import ATTENTION, GROUPED, INTEGER, SCALED
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import BASELINES, Config
 from diode_lut.kernels.registry import TEMPLATES
 
 _Array = npt.NDArray[Any]
 _TEMPLATES = list(TEMPLATES)
+_ONE_KERNEL = (*ATTENTION, *GROUPED, *SCALED, *INTEGER)
 
 
 def config_order(config: Config) -> tuple[int, tuple[int, ...]]:
@@ -65,9 +66,10 @@ class Columns:
         """The measurements that count, in an order that depends on nothing but what was measured.
 
         Where a problem has a record of the final stage, only its final timings count, else all others. Of attention and
-        grouped matmuls both stages time the same kernels, and the first stage's times of configs that the final one
-        left out count, too. Machines of the same kind differ, and so do their runs: the times of each record are scaled
-        so that aten takes in all records of a problem what it takes in their median.
+        of grouped, float8 and int8 matmuls both stages time nearly the same kernels, because no row is unaligned: the
+        first stage's times of configs that the final one left out count, too. Machines of the same kind differ, and so
+        do their runs: the times of each record are scaled so that aten takes in all records of a problem what it takes
+        in their median.
         """
         counting = self._counting()
         problems, problem_ranks = _sorted_with_ranks(self._problems, key=None)
@@ -88,7 +90,7 @@ class Columns:
         """Which timings count."""
         has_final, one_kernel = np.zeros((2, len(self._problems)), np.bool_)
         has_final[list(self._final_problems)] = True
-        one_kernel[:] = [problem.op in (*ATTENTION, *GROUPED) for problem in self._problems]
+        one_kernel[:] = [problem.op in _ONE_KERNEL for problem in self._problems]
         numbers = np.frombuffer(self._problem_numbers, np.int32)
         final = np.frombuffer(self._final, np.bool_)
         counting: npt.NDArray[np.bool_] = final == has_final[numbers]

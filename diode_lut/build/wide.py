@@ -132,7 +132,7 @@ def _lengths(sizes: _Sizes, group: Group, problems: Iterable[int], times: _Times
             length,
             frozenset(_named(group, each)["m"] for each in those),
             those,
-            frozenset.intersection(*(_not_slower(times[each], baseline) for each in those)),
+            frozenset.intersection(*(not_slower(times[each], baseline) for each in those)),
             min(
                 (tuple(_named(group, each)[name] for name in sizes.least) for each in those),
                 key=lambda it: (prod(it), it),
@@ -142,7 +142,8 @@ def _lengths(sizes: _Sizes, group: Group, problems: Iterable[int], times: _Times
     ]
 
 
-def _not_slower(times: Mapping[int, float], baseline: int) -> frozenset[int]:
+def not_slower(times: Mapping[int, float], baseline: int) -> frozenset[int]:
+    """The configs that take at most as long as the baseline, without itself."""
     return frozenset(config for config, time in times.items() if time <= times.get(baseline, 0)) - {baseline}
 
 
