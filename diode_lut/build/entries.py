@@ -62,15 +62,14 @@ def entries_of(
             wide += [_entry(row, measurements, near, padded)._replace(epilogue=answers) for row in more]
             if op in OF_LAYERS:
                 found = layer_rows(group, everything, library)
-                more = (
-                    each for each in found if not any(row.volume >= each.volume and row.meets(each) for row in rows)
-                )
+                more = (each for each in found if not any(_goes_before(each, row) for row in rows))
                 wide += [_entry(row, measurements, everything, padded)._replace(epilogue=answers) for row in more]
     return narrow, wide
 
 
-def _goes_before(wide: BuiltRow, row: BuiltRow) -> bool:
-    return wide.volume <= row.volume and wide.meets(row)
+def _goes_before(one: BuiltRow, other: BuiltRow) -> bool:
+    """Whether a lookup takes one row where both hold."""
+    return one.volume <= other.volume and one.meets(other)
 
 
 def _plain_kind(problem: Problem) -> tuple[object, ...]:
