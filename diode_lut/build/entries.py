@@ -50,9 +50,9 @@ def entries_of(
     everything = _times(measurements, are_wide[measurements.problem_numbers])
     narrow, wide = [], []
     for (kind, _), numbers in numbers_of.items():
-        group = Group(numbers, sizes, times)
-        rows = few_rows(group, costs)
         op, epilogue = problems[numbers[0]].op, problems[numbers[0]].epilogue
+        group = Group(numbers, sizes, times)
+        rows = [row for each in (_for_each_k(group) if op in OF_LAYERS else [group]) for row in few_rows(each, costs)]
         answers = epilogue if epilogue != NO_EPILOGUE or kind in fused else None
         narrow += [_entry(row, measurements, near, padded)._replace(epilogue=answers) for row in rows]
         if op in WIDE and baseline(op) in measurements.configs:
@@ -65,6 +65,14 @@ def entries_of(
                 more = (each for each in found if not any(_goes_before(each, row) for row in rows))
                 wide += [_entry(row, measurements, everything, padded)._replace(epilogue=answers) for row in more]
     return narrow, wide
+
+
+def _for_each_k(group: Group) -> list[Group]:
+    """The group in parts: where blocks of bytes do not divide another K between, their kernels may be slow there."""
+    parts: dict[int, list[int]] = defaultdict(list)
+    for problem in group.problems:
+        parts[group.sizes[problem][SIZE_FIELDS.index("k")]].append(problem)
+    return [Group(part, group.sizes, group.costs) for part in parts.values()]
 
 
 def _goes_before(one: BuiltRow, other: BuiltRow) -> bool:
