@@ -17,7 +17,10 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "tables" / "nvidia-h200.json"
-DATASETS = [ROOT / "tables" / "datasets" / part / "nvidia-h200-models.msgpack.zst" for part in ("", "padding")]
+DATASETS = [
+    ROOT / "tables" / "datasets" / f"{name}.msgpack.zst"
+    for name in ("nvidia-h200-models", "padding/nvidia-h200-models", "few-rows/nvidia-h200")
+]
 PICTURE = ROOT / "docs" / "report.png"
 WIDTH, HEIGHT = 1280, 940
 
