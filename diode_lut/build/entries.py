@@ -12,7 +12,7 @@ from diode_lut.build.layers import OF_LAYERS, layer_rows
 from diode_lut.build.measurements import Measurements
 from diode_lut.build.rows import BuiltRow, Group, few_rows
 from diode_lut.build.wide import WIDE, wide_rows
-from diode_lut.domain.ops import MAX_SIZE, NO_EPILOGUE, OP_SIZES, SIZE_FIELDS
+from diode_lut.domain.ops import ATTENTION, MAX_SIZE, NO_EPILOGUE, OP_SIZES, SIZE_FIELDS
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import BASELINES, baseline
 from diode_lut.table import Candidate, Entry, Table
@@ -52,14 +52,16 @@ def entries_of(
     for (kind, _), numbers in numbers_of.items():
         op, epilogue = problems[numbers[0]].op, problems[numbers[0]].epilogue
         group = Group(numbers, sizes, times)
-        rows = [row for each in (_for_each_k(group) if op in OF_LAYERS else [group]) for row in few_rows(each, costs)]
+        parts = _for_each_layer(group) if op in OF_LAYERS else [group]
+        rows = [row for part in parts for row in few_rows(part, costs)]
         answers = epilogue if epilogue != NO_EPILOGUE or kind in fused else None
         narrow += [_entry(row, measurements, near, padded)._replace(epilogue=answers) for row in rows]
         if op in WIDE and baseline(op) in measurements.configs:
             library = measurements.configs.index(baseline(op))
             found = wide_rows(op, group, everything, library)
             more = (each for each in found if not any(row.holds(each.box) for row in rows))
-            wide += [_entry(row, measurements, near, padded)._replace(epilogue=answers) for row in more]
+            named = near if op in ATTENTION else everything
+            wide += [_entry(row, measurements, named, padded)._replace(epilogue=answers) for row in more]
             if op in OF_LAYERS:
                 found = layer_rows(group, everything, library)
                 more = (each for each in found if not any(_goes_before(each, row) for row in rows))
@@ -67,11 +69,12 @@ def entries_of(
     return narrow, wide
 
 
-def _for_each_k(group: Group) -> list[Group]:
-    """The group in parts: where blocks of bytes do not divide another K between, their kernels may be slow there."""
-    parts: dict[int, list[int]] = defaultdict(list)
+def _for_each_layer(group: Group) -> list[Group]:
+    """The group in parts of one N and one K: what is between layers, ``layer_rows`` decides by more of them."""
+    parts: dict[tuple[int, int], list[int]] = defaultdict(list)
     for problem in group.problems:
-        parts[group.sizes[problem][SIZE_FIELDS.index("k")]].append(problem)
+        size = dict(zip(SIZE_FIELDS, group.sizes[problem], strict=False))
+        parts[size["n"], size["k"]].append(problem)
     return [Group(part, group.sizes, group.costs) for part in parts.values()]
 
 

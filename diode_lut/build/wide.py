@@ -77,7 +77,8 @@ def wide_rows(op: str, group: Group, times: _Times, baseline: int) -> Iterator[B
     """Rows of an op for each pair of head dimensions, or for each layer or experts of a model.
 
     ``times`` has the times of all configs on each problem, ``baseline`` is the number of the baseline. Of several
-    configs it is the one with the least time in geometric mean. A row's problems are those for which it is allowed.
+    configs it is the one with the least time in geometric mean. A row's problems are those for which it is allowed,
+    or for rows ``between`` lengths those of both.
     """
     sizes = _SIZES[op]
     families: dict[tuple[int, ...], list[int]] = defaultdict(list)
@@ -89,9 +90,8 @@ def wide_rows(op: str, group: Group, times: _Times, baseline: int) -> Iterator[B
         runs = _runs(_lengths(sizes, group, problems, times, baseline), times, sizes.between)
         for before, run, after in zip([None, *runs], runs, [*runs[1:], None], strict=False):
             first, last = run.lengths[0], run.lengths[-1]
-            served = sorted(
-                {each for length in run.lengths for each in length.problems if run.config in group.costs[each]}
-            )
+            measured = sorted({each for length in run.lengths for each in length.problems})
+            served = [each for each in measured if sizes.between or run.config in group.costs[each]]
             # The length at which two runs meet belongs to the first, or to the second if that has fewer heads there.
             span = (
                 first.length + (sizes.between or (before is not None and not _fewer(first, before.lengths[0]))),

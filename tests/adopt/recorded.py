@@ -23,7 +23,7 @@ RUNS = [
     DATASETS / "nvidia-h200-models.msgpack.zst",
     *(
         path
-        for kind in ("few-rows", "epilogues", "padding", "float8", "int8", "grouped", "attention")
+        for kind in ("few-rows", "between", "epilogues", "padding", "float8", "int8", "grouped", "attention")
         for path in sorted((DATASETS / kind).glob("nvidia-h200*.msgpack.zst"))
         if not path.stem.endswith(("-random.msgpack", "-test.msgpack"))
     ),

@@ -86,6 +86,19 @@ def test_layers_of_bytes_get_rows_between(tmp_path: Path, layer: Callable[..., P
     assert [table.lookup(problem) for problem in (layer(m=32, n=2048), layer(m=96))] == [None, None]
 
 
+def test_rows_between_may_be_the_best_nowhere(tmp_path: Path) -> None:
+    """What gains at both ends answers between them, with its gain at both, even if others gain more at either."""
+    safe = Config.parse("triton_mm 64x64x256 g8 s6 w4")
+    times = {64: {SHORT: 500.0, TALL: 1200.0, safe: 800.0}, 128: {SHORT: 1200.0, TALL: 500.0, safe: 800.0}}
+    records = [
+        Record(FLOAT8(m=m), (Timing(ATEN, 1000.0), *(Timing(config, ns) for config, ns in each.items())), "final")
+        for m, each in times.items()
+    ]
+    row = table_of(tmp_path, *records).lookup(FLOAT8(m=96))
+    assert row is not None
+    assert (row.best.config, row.best.gain_permille, row.problems) == (safe, 1250, 2)
+
+
 def test_rows_between_are_for_what_was_measured_behind_them(tmp_path: Path) -> None:
     """Where the same layers were measured with an epilogue, each class has rows between of its own."""
     times = {17: {ATEN: 1000.0, SHORT: 500.0, TALL: 800.0}, 64: {ATEN: 1000.0, SHORT: 900.0, TALL: 500.0}}
