@@ -30,7 +30,7 @@ from diode_lut.dataset import Dataset, Record, read_dataset
 from diode_lut.dataset.pack import combined
 from diode_lut.domain.ops import NO_EPILOGUE
 from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.config import BASELINES, Config, baseline
 from diode_lut.table import Candidate, Table, read_table
 
 TABLE = Path(__file__).parent.parent / "tables" / "nvidia-h200.json"
@@ -39,7 +39,7 @@ TABLES = 20
 """Number of bad tables."""
 
 Gains = dict[Problem, dict[Config, float]]
-"""Over aten, for each config that was timed."""
+"""Over the op's baseline, for each config that was timed."""
 
 
 def main() -> None:
@@ -71,7 +71,7 @@ class LaterRun:
             gains[config] / self._recorded[problem][config]
             for problem, gains in self._later.items()
             if (config := _best(table, problem).config) in gains
-            and config != ATEN
+            and config not in BASELINES
             and config in self._recorded[problem]
         ]
         self._of_untimed = [1.0] if untimed_hold else list(self._of_swapped(swap(table, 1.0)))
@@ -87,10 +87,10 @@ class LaterRun:
         return later if later is not None else (self._timed(problem, config) or untimed) * source.choice(self._shifts)
 
     def _timed(self, problem: Problem, config: Config) -> float | None:
-        gains, alone = self._recorded[problem], self._recorded[problem.alone]
+        gains, alone = (self._recorded.get(each, {}) for each in (problem, problem.alone))
         if config in gains or problem.epilogue == NO_EPILOGUE:
             return gains.get(config)
-        best = max(gains.keys() & alone.keys() - {ATEN}, key=gains.__getitem__, default=None)
+        best = max(gains.keys() & alone.keys() - BASELINES, key=gains.__getitem__, default=None)
         return gains[best] * alone[config] / alone[best] if best is not None and config in alone else None
 
     def _of_swapped(self, table: Table) -> Iterator[float]:
@@ -98,7 +98,7 @@ class LaterRun:
         for problem in self._recorded:
             best = _best(table, problem)
             gain = self._timed(problem, best.config)
-            if best.config != ATEN and best.gain_permille and gain is not None:
+            if best.config not in BASELINES and best.gain_permille and gain is not None:
                 yield 1000 * gain / best.gain_permille
 
 
@@ -123,17 +123,18 @@ def recorded_gains(records: Sequence[Record]) -> Gains:
     found = gains_of(combined(records))
     for number, problem in enumerate(measurements.problems):
         times = measurements.times_on(number)
-        found[problem].update({config: times[ATEN] / ns for config, ns in times.items() if ATEN in times})
+        if (usual := baseline(problem.op)) in times:
+            found[problem].update({config: times[usual] / ns for config, ns in times.items()})
     return found
 
 
 def gains_of(records: Iterable[Record]) -> Gains:
-    """The gains of all configs that succeeded, where aten did."""
+    """The gains of all configs that succeeded, where the baseline did."""
     found = {}
     for record in records:
         times = {timing.config: timing.ns for timing in record.timings if timing.ns is not None}
-        if ATEN in times:
-            found[record.problem] = {config: times[ATEN] / ns for config, ns in times.items()}
+        if (usual := baseline(record.problem.op)) in times:
+            found[record.problem] = {config: times[usual] / ns for config, ns in times.items()}
     return found
 
 

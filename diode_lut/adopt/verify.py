@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from diode_lut.adopt.drift import Drift, RemeasuredRow, noise_of
+from diode_lut.build.wide import WIDE
 from diode_lut.collect.collector import Executor, InProcess, collect
 from diode_lut.collect.problems import ends
 from diode_lut.dataset import Dataset
@@ -88,9 +89,9 @@ def _problems_of_rows(table: Table, datasets: Iterable[Dataset]) -> Mapping[Entr
 
 
 def _told(entry: Entry) -> Problems:
-    """The problems that a row was built from, as far as its ranges alone tell."""
+    """The problems that a row was built from, as far as its ranges alone tell: of ops in WIDE, they may lie outside."""
     ranges = [size for size in entry.sizes if size is not None and not is_point(size)]
-    return ends(entry) if len(ranges) < 2 else ()
+    return ends(entry) if len(ranges) < (1 if entry.op in WIDE else 2) else ()
 
 
 def verify(

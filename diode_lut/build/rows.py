@@ -9,7 +9,7 @@ least sum of costs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
 from heapq import heapify, heappop, heappush
 from math import prod
@@ -31,9 +31,7 @@ Box = tuple[Range, ...]
 
 REACH = 8
 """How many times as large as the smallest the largest sizes of a box may be, all axes together: M, N and K may double.
-Between measured problems that are further apart, nothing is known, and no row claims it. Where a fifth of the problems
-of real models on an H200 was left out, rows for Triton kernels with this reach answered for a ninth of these, and were
-slower than ``aten`` by over 3 % on one of fourteen; with a reach of 64 on one of eight."""
+Between measured problems that are further apart, nothing is known, and no row claims it."""
 
 _STRIDE = 256
 """Number of problems that are compared with all others at a time, which bounds the memory that takes."""
@@ -46,12 +44,13 @@ class Group(NamedTuple):
     """Problems that rows may have in common, as numbers into ``sizes`` and ``costs``; no two have the same sizes.
 
     ``costs`` has, for each problem, the numbers of the configs that are allowed for it, at least one, and what they
-    cost.
+    cost; ``shared`` those of them that it may have in common with other problems.
     """
 
     problems: Sequence[int]
     sizes: Sequence[Sizes]
     costs: Sequence[Mapping[int, float]]
+    shared: Sequence[Collection[int]]
 
 
 class BuiltRow(NamedTuple):
@@ -82,12 +81,13 @@ def few_rows(group: Group, costs: Sequence[Mapping[int, float]]) -> list[BuiltRo
     """The rows of the group, each with the config that has the least sum of ``costs``, one mapping a problem."""
     merger = _Merger(group)
     merger.merge()
-    rows = [BuiltRow(_cheapest(problems, costs), problems, box) for problems, box in merger.rows()]
+    rows = [BuiltRow(_cheapest(problems, group, costs), problems, box) for problems, box in merger.rows()]
     return _needed(sorted(rows, key=lambda row: row.volume, reverse=True), group)
 
 
-def _cheapest(problems: Sequence[int], costs: Sequence[Mapping[int, float]]) -> int:
-    common = set.intersection(*(set(costs[problem]) for problem in problems))
+def _cheapest(problems: Sequence[int], group: Group, costs: Sequence[Mapping[int, float]]) -> int:
+    configs = group.costs if len(problems) == 1 else group.shared
+    common = set.intersection(*(set(configs[problem]) for problem in problems))
     return min(common, key=lambda config: (sum(costs[problem][config] for problem in problems), config))
 
 
@@ -236,11 +236,11 @@ class _Merger:
 
 
 def _allowed(problems: Sequence[int], group: Group) -> npt.NDArray[np.bool_]:
-    """Which config, of those that occur, is allowed for which problem."""
-    columns = {config: column for column, config in enumerate(sorted({c for p in problems for c in group.costs[p]}))}
+    """Which config, of those that occur, may be that of a row that a problem has in common with others."""
+    columns = {config: column for column, config in enumerate(sorted({c for p in problems for c in group.shared[p]}))}
     allowed = np.zeros((len(problems), len(columns)), np.bool_)
     for place, problem in enumerate(problems):
-        allowed[place, [columns[config] for config in group.costs[problem]]] = True
+        allowed[place, [columns[config] for config in group.shared[problem]]] = True
     return allowed
 
 

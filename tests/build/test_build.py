@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from diode_lut import __version__
 from diode_lut.build import EPSILON, NOISE, BuildResult, build
+from diode_lut.build.entries import CLEAR
 from diode_lut.dataset import Dataset, DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.hardware import Hardware
@@ -140,6 +141,14 @@ def test_no_row_can_be_removed(some_file: Path, records: list[Record]) -> None:
     for number in range(len(table.entries)):
         rest = Table(H200, table.entries[:number] + table.entries[number + 1 :])
         assert not all(keeps_promise(rest, problem, times) for problem, times in solved(records).items())
+
+
+def test_small_gains_are_for_one_problem(some_file: Path) -> None:
+    """A row of two problems has a config that is clearly faster than aten on both."""
+    for aten, rows in ((100 * CLEAR, 1), (109.0, 2)):
+        records = [record(8, {ATEN: 120.0, A: 100.0}), record(9, {ATEN: aten, A: 100.0})]
+        entries = build([dataset(some_file, records)]).table.entries
+        assert [entry.configs[0] for entry in entries] == [A] * rows
 
 
 @given(runs, st.randoms())

@@ -12,9 +12,19 @@ from diode_lut.build.rows import REACH, BuiltRow, Group, Sizes, few_rows
 CONFIGS = 5
 costs = st.dictionaries(st.integers(0, CONFIGS - 1), st.floats(0.99, 1.02), min_size=1, max_size=2)
 size = st.integers(1, 12) | st.sampled_from((64, 65, 128, 2**31 - 1))
-groups = st.dictionaries(st.tuples(st.sampled_from((1, 8)), size, size, size), costs, min_size=1, max_size=20).map(
-    lambda problems: Group(range(len(problems)), list(problems), list(problems.values()))
-)
+
+
+@st.composite
+def drawn_groups(draw: st.DrawFn) -> Group:
+    """Up to 20 problems; each shares some of the configs that are allowed for it, or none."""
+    problems = draw(
+        st.dictionaries(st.tuples(st.sampled_from((1, 8)), size, size, size), costs, min_size=1, max_size=20)
+    )
+    shared = [draw(st.sets(st.sampled_from(sorted(allowed)))) for allowed in problems.values()]
+    return Group(range(len(problems)), list(problems), list(problems.values()), shared)
+
+
+groups = drawn_groups()
 
 
 def rows_of(group: Group) -> list[BuiltRow]:
@@ -24,7 +34,7 @@ def rows_of(group: Group) -> list[BuiltRow]:
 def line(*allowed: set[int], first: int) -> Group:
     """Problems along m, with the configs that are allowed for each, all at the same cost."""
     sizes: list[Sizes] = [(1, first + number, 8, 8) for number in range(len(allowed))]
-    return Group(range(len(sizes)), sizes, [dict.fromkeys(configs, 1.0) for configs in allowed])
+    return Group(range(len(sizes)), sizes, [dict.fromkeys(configs, 1.0) for configs in allowed], allowed)
 
 
 def covers(row: BuiltRow, sizes: Sizes) -> bool:
@@ -69,7 +79,8 @@ def test_costs_choose_configs_not_rows(group: Group, data: st.DataObject) -> Non
     least = data.draw(st.integers(0, CONFIGS - 1))
     cheaper = [{config: 0.5 if config == least else 1.0 for config in each} for each in group.costs]
     for row in few_rows(group, cheaper):
-        if all(least in group.costs[problem] for problem in row.problems):
+        configs = group.costs if len(row.problems) == 1 else group.shared
+        if all(least in configs[problem] for problem in row.problems):
             assert row.config == least
 
 
@@ -101,5 +112,13 @@ def test_a_narrow_row_lies_in_a_wide_one() -> None:
 def test_the_cheaper_of_equally_good_configs_is_taken() -> None:
     """Where several configs serve all problems of a row, the least sum of costs decides, then the lower number."""
     sizes: list[Sizes] = [(1, 8, 8, 8), (1, 9, 8, 8)]
-    assert rows_of(Group([0, 1], sizes, [{0: 1.0, 2: 1.0}, {0: 1.015, 2: 1.0}]))[0].config == 2
-    assert rows_of(Group([0, 1], sizes, [{1: 1.0, 2: 1.0}, {1: 1.0, 2: 1.0}]))[0].config == 1
+    for costs, cheapest in (({0: 1.0, 2: 1.0}, {0: 1.015, 2: 1.0}), 2), (({1: 1.0, 2: 1.0}, {1: 1.0, 2: 1.0}), 1):
+        assert rows_of(Group([0, 1], sizes, costs, costs))[0].config == cheapest
+
+
+def test_what_is_not_shared_is_for_one_problem() -> None:
+    """Neighbours with one config have a row each, if one of them does not share it."""
+    group = line({0}, {0}, {0}, {0}, first=9)._replace(shared=[{0}, {0}, set(), {0}])
+    assert sorted(row.box[1] for row in rows_of(group)) == [(9, 12)]
+    group = line({0}, {0}, first=9)._replace(shared=[{0}, set()])
+    assert sorted(row.box[1] for row in rows_of(group)) == [(9, 9), (10, 10)]
