@@ -78,7 +78,7 @@ def entries_of(
 
 
 def _shared(measurements: Measurements, allowed: _Times) -> list[set[int]]:
-    """For each problem, which of the allowed configs a row of several problems may have."""
+    """For each problem, which of the allowed configs a row of several may have; without a time of the baseline, all."""
     plain = {number for number, config in enumerate(measurements.configs) if config in BASELINES}
     return [
         {number for number, time in times.items() if number in plain or not baseline < CLEAR * time}

@@ -3,8 +3,8 @@
 At first each problem has a row of its own. The two rows whose common box is the least extended become one, then the
 next two, as long as the smallest box around every measured problem has a config that is allowed for it. So boxes may
 overlap. A merged row takes over what wider rows answered for in its box, and leaves to smaller boxes what lies in them.
-Which rows there are depends on what is allowed where, and on nothing else; only then each gets the config with the
-least sum of costs.
+Which rows there are depends on what is allowed and shared where, and on nothing else; only then each gets the config
+with the least sum of costs.
 """
 
 from __future__ import annotations
