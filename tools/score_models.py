@@ -2,8 +2,8 @@
 
 ``python tools/score_models.py DATASET...`` prints the gain over ``aten`` of the answers by default thresholds, beside
 that of the fastest config, for GEMMs that no model was trained on. The models are those that a compile asks on the
-datasets' GPU; of two, the second answers where the first abstains. What none answers counts as ``aten``; a GEMM whose
-answer was not timed is left out.
+datasets' GPU, and that know some of the GEMMs; of two, the second answers where the first abstains. What none answers
+counts as ``aten``; a GEMM whose answer was not timed is left out.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ def main(paths: Sequence[str]) -> None:
     """Print the scores for all datasets together."""
     datasets = [read_dataset(Path(path)) for path in paths]
     (tier,) = tiers_for(datasets[0].header.hardware, (), (MODEL,))[-1:]
-    models = [source for source in tier.sources if isinstance(source, ModelSource)]
-    records = (record for dataset in datasets for record in dataset)
+    targets = targets_of(record for dataset in datasets for record in dataset)
+    models = [
+        source
+        for source in tier.sources
+        if isinstance(source, ModelSource) and not all(source.no_match(target.problem) for target in targets)
+    ]
     unseen = [
-        target
-        for target in targets_of(records)
-        if all(source.model.split.group(target.problem) != TRAIN for source in models)
+        target for target in targets if all(source.model.split.group(target.problem) != TRAIN for source in models)
     ]
     for count in (1, 2):
         for asked in permutations(models, count):

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from diode_lut.build.layers import OF_LAYERS, layer_rows
 from diode_lut.build.measurements import Measurements
 from diode_lut.build.rows import BuiltRow, Group, few_rows
 from diode_lut.build.wide import WIDE, wide_rows
-from diode_lut.domain.ops import ATTENTION, MAX_SIZE, NO_EPILOGUE, OP_SIZES, SIZE_FIELDS
+from diode_lut.domain.ops import ATTENTION, MAX_SIZE, NO_EPILOGUE, OF_BYTES, OP_SIZES, SIZE_FIELDS
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import BASELINES, baseline
 from diode_lut.table import Candidate, Entry, Table
@@ -60,7 +59,7 @@ def entries_of(
     for (kind, _), numbers in numbers_of.items():
         op, epilogue = problems[numbers[0]].op, problems[numbers[0]].epilogue
         group = Group(numbers, sizes, times, shared)
-        parts = _for_each_layer(group) if op in OF_LAYERS else [group]
+        parts = _for_each_layer(group) if op in OF_BYTES else [group]
         rows = [row for part in parts for row in few_rows(part, costs)]
         answers = epilogue if epilogue != NO_EPILOGUE or kind in fused else None
         narrow += [_entry(row, measurements, near, padded)._replace(epilogue=answers) for row in rows]
@@ -70,10 +69,6 @@ def entries_of(
             more = (each for each in found if not any(row.holds(each.box) for row in rows))
             named = near if op in ATTENTION else everything
             wide += [_entry(row, measurements, named, padded)._replace(epilogue=answers) for row in more]
-            if op in OF_LAYERS:
-                found = layer_rows(group, everything, library)
-                more = (each for each in found if not any(_goes_before(each, row) for row in rows))
-                wide += [_entry(row, measurements, everything, padded)._replace(epilogue=answers) for row in more]
     return narrow, wide
 
 
@@ -87,17 +82,12 @@ def _shared(measurements: Measurements, allowed: _Times) -> list[set[int]]:
 
 
 def _for_each_layer(group: Group) -> list[Group]:
-    """The group in parts of one N and one K: what is between layers, ``layer_rows`` decides by more of them."""
+    """The group in parts of one N and one K: between layers, kernels may be slow, as where blocks do not divide K."""
     parts: dict[tuple[int, int], list[int]] = defaultdict(list)
     for problem in group.problems:
         size = dict(zip(SIZE_FIELDS, group.sizes[problem], strict=False))
         parts[size["n"], size["k"]].append(problem)
     return [group._replace(problems=part) for part in parts.values()]
-
-
-def _goes_before(one: BuiltRow, other: BuiltRow) -> bool:
-    """Whether a lookup takes one row where both hold."""
-    return one.volume <= other.volume and one.meets(other)
 
 
 def _plain_kind(problem: Problem) -> tuple[object, ...]:

@@ -65,13 +65,6 @@ class BuiltRow(NamedTuple):
         """How many problems, measured or not, are in the box."""
         return prod(high - low + 1 for low, high in self.box)
 
-    def meets(self, other: BuiltRow) -> bool:
-        """Whether some problem is in both boxes."""
-        return all(
-            max(lows) <= min(highs)
-            for lows, highs in (zip(*spans, strict=True) for spans in zip(self.box, other.box, strict=True))
-        )
-
     def holds(self, box: Box) -> bool:
         """Whether this row's box has the whole of another in it."""
         return all(least <= low and high <= most for (least, most), (low, high) in zip(self.box, box, strict=True))

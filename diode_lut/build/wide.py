@@ -1,11 +1,12 @@
 """Rows for attention, grouped, float8 and int8 matmuls of the lengths that were measured and those between.
 
-No model answers for these ops, so that beyond the boxes around measured problems nothing would. What attention takes
-depends on the head dimensions, the length, and what masks and scores do, and on how many heads there are only where
-they are too few to occupy the device. So a config that was not slower than the baseline at two neighbouring lengths,
-for all batches and heads measured there, is taken for lengths between, and for all batches and heads from the fewest
-that were measured at the shorter one. Of a matmul the length is the number of its rows, which changes with the tokens;
-its other sizes are those of a model's layer or experts.
+No model answers for attention and grouped matmuls, so that beyond the boxes around measured problems nothing would; and
+for a layer in float8 or int8 its own timings say more than a model. What attention takes depends on the head
+dimensions, the length, and what masks and scores do, and on how many heads there are only where they are too few to
+occupy the device. So a config that was not slower than the baseline at two neighbouring lengths, for all batches and
+heads measured there, is taken for lengths between, and for all batches and heads from the fewest that were measured at
+the shorter one. Of a matmul the length is the number of its rows, which changes with the tokens; its other sizes are
+those of a model's layer or experts.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def _lengths(sizes: _Sizes, group: Group, problems: Iterable[int], times: _Times
             length,
             frozenset(_named(group, each)["m"] for each in those),
             those,
-            frozenset.intersection(*(not_slower(times[each], baseline) for each in those)),
+            frozenset.intersection(*(_not_slower(times[each], baseline) for each in those)),
             min(
                 (tuple(_named(group, each)[name] for name in sizes.least) for each in those),
                 key=lambda it: (prod(it), it),
@@ -142,7 +143,7 @@ def _lengths(sizes: _Sizes, group: Group, problems: Iterable[int], times: _Times
     ]
 
 
-def not_slower(times: Mapping[int, float], baseline: int) -> frozenset[int]:
+def _not_slower(times: Mapping[int, float], baseline: int) -> frozenset[int]:
     """The configs that take at most as long as the baseline, without itself."""
     return frozenset(config for config, time in times.items() if time <= times.get(baseline, 0)) - {baseline}
 

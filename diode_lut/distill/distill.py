@@ -15,12 +15,13 @@ from diode_lut.distill.training import Epoch, TrainingPlan, one_thread, train_st
 from diode_lut.distill.validation import Validation, validate
 from diode_lut.domain.errors import DatasetError, ModelError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.ops import NO_EPILOGUE
+from diode_lut.domain.ops import NO_EPILOGUE, OF_BYTES
 from diode_lut.domain.version import __version__
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.tiles import GROUP_M
 from diode_lut.model.candidates import families
+from diode_lut.model.features import OF_BYTES_FEATURES, PROBLEM_FEATURES
 from diode_lut.model.ranking import Model
 from diode_lut.model.training_set import MIN_PROBLEMS, TEST, TRAIN, Split, family_name, kinds_of
 
@@ -66,7 +67,9 @@ def distill(
             f"{len(training)} training problems with a time of aten are too few (at least {MIN_TRAINING_PROBLEMS})"
         )
     candidates = _candidates(training)
-    space = Space.of(*families(candidates, architecture(hardware.arch)), hardware.sm_count)
+    of_bytes = any(target.problem.op in OF_BYTES for target in training)
+    features = len(PROBLEM_FEATURES) - (0 if of_bytes else len(OF_BYTES_FEATURES))
+    space = Space.of(*families(candidates, architecture(hardware.arch)), hardware.sm_count, features)
     held_out = groups.get(TEST, [])
     test = examples_of([each.problem for each in held_out], space, held_out) if held_out else None
     report(f"{len(training)} training problems, {len(candidates)} candidates")

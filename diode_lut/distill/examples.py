@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from diode_lut.distill.targets import Target
-from diode_lut.domain.ops import NO_EPILOGUE
+from diode_lut.domain.ops import NO_EPILOGUE, OF_BYTES
 from diode_lut.domain.problem import Problem, contiguous_align
 from diode_lut.kernels.config import Config
 from diode_lut.model.candidates import Candidates, family_of
-from diode_lut.model.features import config_features, problem_features
-from diode_lut.model.training_set import Kind
+from diode_lut.model.features import PROBLEM_FEATURES, config_features, problem_features
+from diode_lut.model.training_set import Kind, drawn_as
 
 MAX_LOSS = 0.5
 """Cap on losses, which are log(time / best time). A config without a time counts with the cap."""
@@ -27,32 +27,33 @@ class Space(NamedTuple):
     """The candidates of both families, padded to the same number.
 
     ``numbers`` are their indices among all candidates (families x candidates). ``configs`` are their CONFIG_FEATURES
-    (families x candidates x features).
+    (families x candidates x features). ``features`` says how many of PROBLEM_FEATURES matter.
     """
 
     families: tuple[Candidates, Candidates]
     numbers: Tensor
     configs: Tensor
     sm_count: int
+    features: int
 
     @classmethod
-    def of(cls, plain: Candidates, batched: Candidates, sm_count: int) -> Space:
+    def of(cls, plain: Candidates, batched: Candidates, sm_count: int, features: int = len(PROBLEM_FEATURES)) -> Space:
         """The space of two families."""
         width = max(len(plain.configs), len(batched.configs))
         numbers = [_padded(np.array([family.numbers]), width)[0] for family in (plain, batched)]
         columns = [_padded(config_features(family.configs), width) for family in (plain, batched)]
         configs = torch.from_numpy(np.stack(columns)).transpose(1, 2).contiguous()
-        return cls((plain, batched), torch.from_numpy(np.stack(numbers)), configs, sm_count)
+        return cls((plain, batched), torch.from_numpy(np.stack(numbers)), configs, sm_count, features)
 
 
 class Examples(NamedTuple):
     """Problems as tensors, which have a row per problem.
 
-    ``gemm`` numbers the GEMMs: problems that differ in their epilogues alone have the same number, from 0 up.
-    ``fused`` flags problems with an epilogue.
-    ``features`` are PROBLEM_FEATURES (problems x features). ``family`` is 0 without a batch, 1 with one. ``joint`` are
-    JOINT_FEATURES (problems x candidates x features). ``applies`` flags the applicable candidates and ``losses`` are
-    log(time / best time), capped at MAX_LOSS (both problems x candidates).
+    ``gemm`` numbers from 0 up what is ``drawn_as`` one: problems that differ in their epilogues alone have the same
+    number. ``fused`` flags problems with an epilogue. ``features`` are the first PROBLEM_FEATURES (problems x
+    features). ``family`` is 0 without a batch, 1 with one. ``joint`` are JOINT_FEATURES (problems x candidates x
+    features). ``applies`` flags the applicable candidates and ``losses`` are log(time / best time), capped at MAX_LOSS
+    (both problems x candidates).
     """
 
     gemm: Tensor
@@ -85,11 +86,12 @@ def examples_of(problems: Sequence[Problem], space: Space, targets: Sequence[Tar
     losses = [
         _losses(target, space.families[member].configs, width) for target, member in zip(targets, members, strict=False)
     ]
-    numbers = {gemm: number for number, gemm in enumerate(dict.fromkeys(problem.alone for problem in problems))}
+    numbers = {gemm: number for number, gemm in enumerate(dict.fromkeys(map(drawn_as, problems)))}
+    features = np.hstack([problem_features(problem, space.sm_count) for problem in problems])
     return Examples(
-        torch.tensor([numbers[problem.alone] for problem in problems]),
+        torch.tensor([numbers[drawn_as(problem)] for problem in problems]),
         torch.tensor([problem.epilogue != NO_EPILOGUE for problem in problems]),
-        torch.from_numpy(np.hstack([problem_features(problem, space.sm_count) for problem in problems]).T.copy()),
+        torch.from_numpy(features[: space.features].T.copy()),
         torch.tensor(members),
         torch.from_numpy(np.stack(joint)).transpose(1, 2).contiguous(),
         torch.from_numpy(np.stack(applies)),
@@ -111,8 +113,9 @@ def _padded(columns: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
 _MIX_PROBABILITY, _JITTER_PROBABILITY = 0.4, 0.4
 """Probabilities that a size is taken from another problem, and that it is changed by up to a factor of two."""
 
-_SIZE_MULTIPLE = 8
-"""Jittered sizes stay multiples of this if they were. Smaller sizes are not jittered."""
+_SIZE_MULTIPLE, _SIZE_MULTIPLE_OF_BYTES = 8, 128
+"""Jittered sizes stay multiples of this if they were; those of layers in float8 and int8 of the second. Smaller sizes
+are not jittered."""
 
 _MAX_DRAWS = 50
 """Maximum number of draws per drawn problem."""
@@ -141,13 +144,14 @@ def draw_problems(problems: Sequence[Problem], kinds: Sequence[Kind], count: int
 
 def _child(draw: random.Random, parent: Problem, group: Sequence[Problem]) -> Problem:
     sizes = []
+    multiple = _SIZE_MULTIPLE_OF_BYTES if parent.op in OF_BYTES else _SIZE_MULTIPLE
     for place, size in enumerate(parent.sizes):
         chance = draw.random()
         if chance < _MIX_PROBABILITY:
             sizes.append(draw.choice(group).sizes[place])
-        elif chance < _MIX_PROBABILITY + _JITTER_PROBABILITY and size >= _SIZE_MULTIPLE and place > 0:
+        elif chance < _MIX_PROBABILITY + _JITTER_PROBABILITY and size >= multiple and place > 0:
             jittered = round(size * 2 ** draw.uniform(-1, 1))
-            sizes.append(-(-jittered // _SIZE_MULTIPLE) * _SIZE_MULTIPLE if size % _SIZE_MULTIPLE == 0 else jittered)
+            sizes.append(-(-jittered // multiple) * multiple if size % multiple == 0 else jittered)
         else:
             sizes.append(size)
     b, m, n, k = sizes

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
+from torch.nn.functional import one_hot, pad
 
 from diode_lut.distill.examples import Examples, Space
-from diode_lut.model.features import Floats
+from diode_lut.model.features import PROBLEM_FEATURES, Floats
 from diode_lut.model.network import Weights
 
 HIDDEN = 96, 64
@@ -105,6 +105,7 @@ class Network(nn.Module):
         scale = self.scale.widened(LEARNED)
         scaled = [part / deviation for part, deviation in zip(self.parts, scale.deviation, strict=True)]
         shift = sum(part @ mean for part, mean in zip(scaled, scale.mean, strict=True))
+        scaled[0] = pad(scaled[0], (0, len(PROBLEM_FEATURES) - scaled[0].shape[1]))  # what all problems had 0 of
         arrays = (
             self.learned.T,
             *scaled,

@@ -120,6 +120,12 @@ K transposed: in its layout, rows of Q, K and V are without gaps. A library has 
 GEMMS = tuple(op for op in OPS if DOMAINS[op] is _GEMM)
 """The ops that multiply numbers of more than 8 bits. They have no variants."""
 
+OF_BYTES = (*SCALED, *INTEGER)
+"""The ops that multiply numbers of 8 bits. In programs they are the linear layers of language models."""
+
+RANKED = (*GEMMS, *OF_BYTES)
+"""The ops that models can rank kernels for."""
+
 MAX_SIZE = 2**31 - 1
 """Largest b, m, n or k that a table can speak of: Inductor's kernels index with 32 bits."""
 

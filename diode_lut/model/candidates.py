@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diode_lut.domain.ops import BATCHED, WITHOUT_TENSOR_CORES
+from diode_lut.domain.ops import BATCHED, FLOAT8, OF_BYTES, WITHOUT_TENSOR_CORES
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.config import ATEN, Config
@@ -68,10 +68,13 @@ class Candidates:
         if problems not in self._launchable:
             self._launchable[problems] = self._can_launch(problems)
         fits: Flags = self._launchable[problems] & (problem.k % self._k_splits == 0)
-        for least, size in zip(self._least_sizes, (problem.m, problem.n, problem.k), strict=True):
+        rows = max(problem.m, self._architecture.matrix_rows) if problem.dtype in FLOAT8 else problem.m
+        for least, size in zip(self._least_sizes, (rows, problem.n, problem.k), strict=True):
             fits &= least <= size
         if problem.dtype == WITHOUT_TENSOR_CORES:
             fits &= self._block_k < problem.k
+        if problem.op in OF_BYTES:
+            fits &= problem.k % np.maximum(self._block_k, 1) == 0  # else a kernel may take 1.25 times as long as aten
         for kernel, others in self._of_other_kernels:
             if not kernel.can_pay(problem):
                 fits &= others

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diode_lut.domain.ops import BATCHED, EPILOGUES, ITEMSIZES, NO_EPILOGUE, letters
+from diode_lut.domain.ops import BATCHED, EPILOGUES, FLOAT8, INT8, ITEMSIZES, NO_EPILOGUE, SCALED, letters
 from diode_lut.domain.problem import Problem
+from diode_lut.domain.variants import Scaling
 from diode_lut.kernels.architecture import Architecture
 from diode_lut.kernels.config import ATEN, Config
 
 Floats = npt.NDArray[np.floating[Any]]
 
-VERSION = 5
+VERSION = 6
 """Version of the network's inputs and outputs. A weights file has to have this version and the same feature names."""
 
 _LIBRARY_TILES = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
@@ -34,7 +35,10 @@ _LOAD_BYTES = 16
 _CLASSES = tuple(name for name in EPILOGUES if name != NO_EPILOGUE)
 
 EPILOGUE_FEATURES = tuple(f"epilogue_{name}" for name in _CLASSES)
-"""The last features of a problem, which version 4 did not have; all are 0 without an epilogue."""
+"""All are 0 without an epilogue."""
+
+OF_BYTES_FEATURES = ("float8", "int8", "row_scales")
+"""The last features of a problem; all are 0 for GEMMS, and models that were trained on these alone do without them."""
 
 PROBLEM_FEATURES = (
     *("log_b", "log_m", "log_n", "log_k", "log_flops", "log_bytes", "log_intensity"),
@@ -44,6 +48,7 @@ PROBLEM_FEATURES = (
     *(f"log_{matrix}_vector" for matrix in "abc"),
     *(f"{name}_{m}x{n}" for m, n in _LIBRARY_TILES for name in ("log_waves", "wave_fill", "tile_fill")),
     *EPILOGUE_FEATURES,
+    *OF_BYTES_FEATURES,
 )
 CONFIG_FEATURES = (
     *("aten", "tiled", "tma", "decompose_k", "log_block_m", "log_block_n", "log_block_k", "log_group_m"),
@@ -65,10 +70,12 @@ _OTHER_REGISTERS = 40
 def problem_features(problem: Problem, sm_count: int) -> Floats:
     """PROBLEM_FEATURES of the problem, as a column."""
     b, m, n, k = problem.sizes
+    scaling = Scaling.of(problem.variant) if problem.op in SCALED else None
     flops, data = problem.operations, problem.nbytes
     values: list[float] = [math.log2(value) for value in (b, m, n, k, flops, data, flops / data)]
     values += [math.log2(b * m * n), math.log2(min(m, n)), math.log2(max(m, n))]
-    values += [problem.op in ("addmm", "baddbmm"), problem.op in BATCHED]
+    biased = problem.op in ("addmm", "baddbmm") or (scaling is not None and scaling.bias)
+    values += [biased, problem.op in BATCHED]
     values += [problem.dtype == dtype for dtype in ("float16", "float32", "tf32")]
     values += [letter == "t" for letter in letters(problem.layout)]
     values += [problem.align == 16]
@@ -79,6 +86,7 @@ def problem_features(problem: Problem, sm_count: int) -> Floats:
         waves = tiles / sm_count
         values += [math.log2(waves), waves / math.ceil(waves), b * m * n / (tiles * rows * columns)]
     values += [problem.epilogue == name for name in _CLASSES]
+    values += [problem.dtype in FLOAT8, problem.dtype == INT8, scaling is not None and scaling.per == "row"]
     return np.array(values, np.float32)[:, None]
 
 

@@ -1,6 +1,7 @@
 """The problems that a model was trained on: how they are split from test problems, and their kinds and sizes.
 
-The split depends on each GEMM alone, so it is the same in every dataset, and for every class of epilogue.
+The split depends on each GEMM alone, so it is the same in every dataset, and for every class of epilogue. In float8 and
+int8 it depends on the layer alone: what is asked about is another layer, with any number of rows.
 """
 
 from __future__ import annotations
@@ -11,7 +12,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.ops import ALIGNS, BATCHED, DTYPES, GEMMS, LAYOUTS, MAX_SIZE, NO_EPILOGUE, NO_VARIANT, OPS
+from diode_lut.domain.ops import (
+    ALIGNS,
+    BATCHED,
+    DTYPES,
+    LAYOUTS,
+    MAX_SIZE,
+    NO_EPILOGUE,
+    NO_VARIANT,
+    OF_BYTES,
+    OPS,
+    RANKED,
+)
 from diode_lut.domain.problem import Problem
 from diode_lut.domain.spelling import dtype_of, layout_of, op_of, size_of
 from diode_lut.table import Range, of_kind
@@ -41,8 +53,8 @@ class Split(NamedTuple):
         return TEST if self.draw(problem) < self.test else TRAIN
 
     def draw(self, problem: Problem) -> float:
-        """A number from 0 to 1 that depends only on the seed and the GEMM, whatever its epilogue."""
-        digest = hashlib.sha256(f"{self.seed} {problem.alone}".encode()).digest()
+        """A number from 0 to 1 that depends only on the seed and ``drawn_as``."""
+        digest = hashlib.sha256(f"{self.seed} {drawn_as(problem)}".encode()).digest()
         return int.from_bytes(digest[:6], "big") / 2**48
 
     def to_json(self) -> dict[str, Any]:
@@ -53,6 +65,11 @@ class Split(NamedTuple):
     def from_json(cls, fields: Mapping[str, Any]) -> Split:
         """The split of ``to_json``. Anything else raises ProblemError, KeyError or TypeError."""
         return cls(int(fields["seed"]), float(fields["test"]), tuple(map(parse_family, fields["families"])))
+
+
+def drawn_as(problem: Problem) -> Problem:
+    """What is trained on as a whole or not at all: a GEMM with all its epilogues; of bytes a layer."""
+    return problem.alone._replace(m=1) if problem.op in OF_BYTES else problem.alone
 
 
 def belongs(problem: Problem, family: Family) -> bool:
@@ -103,9 +120,9 @@ MIN_PROBLEMS = 4
 
 
 class Kind(NamedTuple):
-    """Problems of one op, dtype, layout, alignment and epilogue, with the ranges of sizes that the model knows.
+    """Problems of one op, dtype, layout, alignment, epilogue and variant, with the sizes that the model knows.
 
-    All known kinds of one dtype and one class share their ranges, those with a batch and those without one apart,
+    All known kinds of one dtype, class and variant share their ranges, those with a batch and those without one apart,
     because the network learns about sizes from other ops, layouts and alignments as well.
     """
 
@@ -118,33 +135,29 @@ class Kind(NamedTuple):
     n: Range
     k: Range
     epilogue: str = NO_EPILOGUE
+    variant: str = NO_VARIANT
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Kind:
-        """The kind of ``{"op": ..., "m": [low, high], ...}``; the epilogue may be left out if there is none.
+        """The kind of ``{"op": ..., "m": [low, high], ...}``; epilogue and variant may be left out if there is none.
 
         Anything else raises ProblemError, KeyError, TypeError or ValueError.
         """
         kind = cls(**{**fields, **{name: _range(name, *fields[name]) for name in _SIZES}})
-        Problem.checked(kind.op, kind.dtype, kind.layout, kind.align, 1, 1, 1, 1, kind.epilogue)
+        b, m, n, k = (least for least, _ in kind.sizes)
+        Problem.checked(kind.op, kind.dtype, kind.layout, kind.align, b, m, n, k, kind.epilogue, kind.variant)
         return kind
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``from_json`` takes."""
         fields = self._asdict()
-        if self.epilogue == NO_EPILOGUE:
-            del fields["epilogue"]
-        return fields
+        nothing = {"epilogue": NO_EPILOGUE, "variant": NO_VARIANT}
+        return {name: value for name, value in fields.items() if value != nothing.get(name)}
 
     @property
     def key(self) -> tuple[str, str, str, int, str, str]:
         """``Problem.kind`` of the problems of this kind."""
         return self.op, self.dtype, self.layout, self.align, self.epilogue, self.variant
-
-    @property
-    def variant(self) -> str:
-        """None: models know GEMMS only."""
-        return NO_VARIANT
 
     @property
     def sizes(self) -> tuple[Range, Range, Range, Range]:
@@ -166,20 +179,20 @@ def _range(name: str, low: Any, high: Any) -> Range:
 
 
 def kinds_of(problems: Iterable[Problem]) -> list[Kind]:
-    """The kinds that have enough problems, sorted; without those of other ops than GEMMS, which models do not know."""
+    """The kinds that have enough problems, sorted; without those of other ops than RANKED, which models do not know."""
     found: defaultdict[tuple[str, str, str, int, str, str], list[tuple[int, ...]]] = defaultdict(list)
     for problem in problems:
-        if problem.op in GEMMS:
+        if problem.op in RANKED:
             found[problem.kind].append(problem.sizes)
     known = {key: sizes for key, sizes in sorted(found.items()) if len(sizes) >= MIN_PROBLEMS}
-    together: defaultdict[tuple[str, bool, str], list[tuple[int, ...]]] = defaultdict(list)
-    for (op, dtype, _, _, epilogue, _), sizes in known.items():
-        together[dtype, op in BATCHED, epilogue] += sizes
+    together: defaultdict[tuple[str, bool, str, str], list[tuple[int, ...]]] = defaultdict(list)
+    for (op, dtype, _, _, epilogue, variant), sizes in known.items():
+        together[dtype, op in BATCHED, epilogue, variant] += sizes
     ranges = {group: [(min(each), max(each)) for each in zip(*sizes, strict=True)] for group, sizes in together.items()}
     return [
-        Kind(op, dtype, layout, align, b, m, n, k, epilogue)
-        for op, dtype, layout, align, epilogue, _ in known
-        for b, m, n, k in [ranges[dtype, op in BATCHED, epilogue]]
+        Kind(op, dtype, layout, align, b, m, n, k, epilogue, variant)
+        for op, dtype, layout, align, epilogue, variant in known
+        for b, m, n, k in [ranges[dtype, op in BATCHED, epilogue, variant]]
     ]
 
 

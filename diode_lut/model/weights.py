@@ -19,7 +19,14 @@ from diode_lut.io.files import write_atomically
 from diode_lut.io.unfinished import read_finished
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.model.features import CONFIG_FEATURES, EPILOGUE_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
+from diode_lut.model.features import (
+    CONFIG_FEATURES,
+    EPILOGUE_FEATURES,
+    JOINT_FEATURES,
+    OF_BYTES_FEATURES,
+    PROBLEM_FEATURES,
+    VERSION,
+)
 from diode_lut.model.header import KEY, MAX_WEIGHTS_BYTES, metadata_of, read_bytes
 from diode_lut.model.network import MAX_NEURONS, MAX_WEIGHT, Weights
 from diode_lut.model.padding import OVER, PADDING_FEATURES, PaddingModel, terms_of
@@ -33,8 +40,8 @@ _FEATURES = {
     "joint": list(JOINT_FEATURES),
 }
 
-_WITHOUT_EPILOGUES = 4
-"""Version of the features that has no EPILOGUE_FEATURES and is the same otherwise."""
+_LACKS = {4: len(EPILOGUE_FEATURES) + len(OF_BYTES_FEATURES), 5: len(OF_BYTES_FEATURES)}
+"""How many of the last features of a problem older versions lack; they are the same otherwise."""
 
 
 def _features(arch: Any, version: Any = VERSION) -> dict[str, Any]:
@@ -44,8 +51,8 @@ def _features(arch: Any, version: Any = VERSION) -> dict[str, Any]:
     """
     shared_memory = architecture(arch).shared_memory if isinstance(arch, str) else None
     expected = {**_FEATURES, "constants": {"shared_memory": shared_memory}}
-    if version == _WITHOUT_EPILOGUES:
-        expected |= {"version": version, "problem": list(PROBLEM_FEATURES[: -len(EPILOGUE_FEATURES)])}
+    if version in _LACKS:
+        expected |= {"version": version, "problem": list(PROBLEM_FEATURES[: -_LACKS[version]])}
     return expected
 
 
@@ -112,7 +119,7 @@ def _widened(tensors: dict[str, Any], version: int) -> dict[str, Any]:
     problem = tensors.get("problem")
     if version == VERSION or problem is None or problem.ndim != 2:
         return tensors
-    return {**tensors, "problem": np.pad(problem, ((0, 0), (0, len(EPILOGUE_FEATURES))))}
+    return {**tensors, "problem": np.pad(problem, ((0, 0), (0, _LACKS[version])))}
 
 
 def _model(metadata: Mapping[str, Any], tensors: dict[str, Any], path: Path, digest: str) -> Model:

@@ -86,6 +86,18 @@ def test_layers_of_bytes_get_rows_between(tmp_path: Path, layer: Callable[..., P
     assert [table.lookup(problem) for problem in (layer(m=32, n=2048), layer(m=96))] == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("op", "dtype", "variant", "answered"),
+    [("mm", "bfloat16", "", True), ("scaled_mm", "float8_e4m3fn", "row-bfloat16-fast", False)],
+)
+def test_rows_of_bytes_are_for_one_layer(tmp_path: Path, op: str, dtype: str, variant: str, answered: bool) -> None:
+    """Between two layers with the same best config nothing answers in float8; in bfloat16 a row does."""
+    layer = partial(Problem.of, op, m=32, k=4096, dtype=dtype, layout="nt", variant=variant)
+    times = Timing(ATEN, 1000.0), Timing(TALL, 500.0)
+    table = table_of(tmp_path, *(Record(layer(n=n), times, "final") for n in (4096, 6144)))
+    assert (table.lookup(layer(n=5120)) is not None) is answered
+
+
 def test_rows_between_may_be_the_best_nowhere(tmp_path: Path) -> None:
     """What gains at both ends answers between them, with its gain at both, even if others gain more at either."""
     safe = Config.parse("triton_mm 64x64x256 g8 s6 w4")

@@ -62,3 +62,13 @@ def test_sizes_of_several_problems_are_mixed() -> None:
     odd = [size for sizes in new for size in sizes if size % 8]
     assert 10 < len(odd) < 150
     assert {problem.b for problem in drawn} <= {problem.b for problem in problems}
+
+
+def test_layers_of_bytes_stay_round() -> None:
+    """N and K of layers in int8 that were multiples of 128 stay so: blocks that do not divide K are no answer."""
+    layers = [(4096, 4096), (6144, 4096), (1024, 8192), (28672, 1280)]
+    problems = [Problem.of("int_mm", m, n, k, dtype="int8", layout="nt") for m in (17, 32, 100) for n, k in layers]
+    drawn = draw_problems(problems, kinds_of(problems), 50, 7)
+    assert len(drawn) == 50
+    assert all(problem.n % 128 == problem.k % 128 == 0 for problem in drawn)
+    assert any((problem.n, problem.k) not in layers for problem in drawn)

@@ -15,7 +15,11 @@ from torch._inductor import config as inductor_config
 
 from diode_lut.domain.ops import VARIANTS
 from diode_lut.domain.variants import Scaling
+from diode_lut.kernels.config import Config
+from diode_lut.model.training_set import Kind
+from diode_lut.model.weights import write_model
 from tests.fake_cuda import H200, Input, Lowered, compile_triton, lower
+from tests.model import small
 
 pytestmark = pytest.mark.usefixtures("h200")
 
@@ -87,6 +91,18 @@ def test_each_variant_has_its_rows(variant: str, rows: Rows) -> None:
     for named in (variant, other):
         rows({"op": "scaled_mm", "variant": named, "configs": [MM]})
         assert bool(lowered(variant).triton_kernels) is (named == variant)
+
+
+def test_a_model_answers(shipped: Path) -> None:
+    """A model that was trained for a variant answers for it where no row does, and for no other."""
+    sizes = (1, 1), (1, 4096), (1, 4096), (1, 4096)
+    kind = Kind("scaled_mm", "float8_e4m3fn", "nt", 16, *sizes, variant="row-bfloat16-fast")
+    best = Config("triton_mm", (64, 128, 64, 8, 3, 4))
+    model = small.model(candidates=(best, small.BATCHED, small.ATEN), kinds=(kind,))
+    write_model(model, shipped / "nvidia-h200.mlp.safetensors")
+    (kernel,) = lowered("row-bfloat16-fast").triton_kernels
+    assert "BLOCK_N : tl.constexpr = 128\n" in kernel
+    assert lowered("tensor-bfloat16-fast").extern == ["_scaled_mm"]
 
 
 @pytest.mark.parametrize("types", [(E5M2, E4M3), (E4M3, E5M2)], ids=["A", "B"])

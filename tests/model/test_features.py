@@ -15,8 +15,8 @@ from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.features import (
     CONFIG_FEATURES,
-    EPILOGUE_FEATURES,
     JOINT_FEATURES,
+    OF_BYTES_FEATURES,
     PROBLEM_FEATURES,
     Tiling,
     config_features,
@@ -93,14 +93,27 @@ def test_problem_features_by_name() -> None:
 
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 def test_classes_of_epilogues_are_flags(epilogue: str) -> None:
-    """Of the last features of a problem, the one of its class is set; all others are as without an epilogue."""
+    """Of the features of a problem, the one of its class is set; all others are as without an epilogue."""
     alone, found = (problem_features(problem, 132)[:, 0] for problem in (MM, MM._replace(epilogue=epilogue)))
-    count = len(EPILOGUE_FEATURES)
-    assert PROBLEM_FEATURES[-count:] == EPILOGUE_FEATURES
-    assert (found[:-count] == alone[:-count]).all()
-    assert [name for name, value in zip(EPILOGUE_FEATURES, found[-count:], strict=True) if value] == (
-        [] if epilogue == "none" else [f"epilogue_{epilogue}"]
-    )
+    changed = [name for name, one, other in zip(PROBLEM_FEATURES, alone, found, strict=True) if one != other]
+    assert changed == ([] if epilogue == "none" else [f"epilogue_{epilogue}"])
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "variant", "expected"),
+    [
+        ("mm", "bfloat16", "", []),
+        ("int_mm", "int8", "", ["int8"]),
+        ("scaled_mm", "float8_e4m3fn", "tensor-bfloat16-fast", ["float8"]),
+        ("scaled_mm", "float8_e5m2", "row-bfloat16-bias", ["bias", "float8", "row_scales"]),
+    ],
+)
+def test_types_and_scales_of_bytes_are_flags(op: str, dtype: str, variant: str, expected: list[str]) -> None:
+    """They are the last features of a problem."""
+    problem = Problem.of(op, 64, 4096, 4096, dtype=dtype, layout="nt", variant=variant)
+    found = dict(zip(PROBLEM_FEATURES, problem_features(problem, 132)[:, 0].tolist(), strict=True))
+    assert [*found][-3:] == [*OF_BYTES_FEATURES]
+    assert [name for name in ("bias", *OF_BYTES_FEATURES) if found[name]] == expected
 
 
 @pytest.mark.parametrize(

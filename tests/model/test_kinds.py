@@ -10,6 +10,11 @@ def problems(op: str, layout: str, count: int, m: int, b: int = 1) -> list[Probl
     return [Problem.of(op, m + number, 64, 64, dtype="float16", layout=layout, b=b) for number in range(count)]
 
 
+def scaled(per: str, m: int) -> Problem:
+    variant = f"{per}-bfloat16-fast"
+    return Problem.of("scaled_mm", m, 64, 64, dtype="float8_e4m3fn", layout="nt", variant=variant)
+
+
 def test_a_kind_is_known_by_several_problems() -> None:
     """A kind with fewer than MIN_PROBLEMS training problems is unknown."""
     kinds = kinds_of([*problems("mm", "nn", MIN_PROBLEMS, 64), *problems("mm", "nt", MIN_PROBLEMS - 1, 64)])
@@ -48,9 +53,23 @@ def test_classes_of_epilogues_are_known_apart() -> None:
     assert unknown(kinds, light[0]._replace(layout="nt")).endswith("layout=nt")
 
 
+def test_variants_are_known_apart() -> None:
+    """A scaling is known only where there are problems with it, and it has sizes of its own; attention never is."""
+    few, many = ([scaled(per, m) for m in range(m, m + MIN_PROBLEMS)] for per, m in (("row", 1), ("tensor", 4096)))
+    kinds = kinds_of([*few, *many])
+    assert [kind.variant for kind in kinds] == ["row-bfloat16-fast", "tensor-bfloat16-fast"]
+    assert unknown(kinds, few[0]) == unknown(kinds, many[0]) == ""
+    assert "m=4096 is outside 1 to 4" in unknown(kinds, scaled("row", 4096))
+    assert unknown(kinds, few[0]._replace(variant="row-float16-fast")).endswith("variant=row-float16-fast")
+    attention = Problem.of("flex_attention", 64, 64, 64, dtype="bfloat16", layout="nt", variant="causal", v=64)
+    assert kinds_of([attention._replace(n=n) for n in range(1, 9)]) == []
+
+
 def test_kinds_survive_json() -> None:
-    """Kinds with and without an epilogue are the same after they are written as JSON and read again."""
+    """Kinds with and without an epilogue or a variant are the same after they are written as JSON and read again."""
     mm = problems("mm", "nn", MIN_PROBLEMS, 64)
-    kinds = kinds_of([*mm, *(problem._replace(epilogue="heavy") for problem in mm)])
+    rows = [scaled("row", m) for m in range(1, 1 + MIN_PROBLEMS)]
+    kinds = kinds_of([*mm, *(problem._replace(epilogue="heavy") for problem in mm), *rows])
     assert [Kind.from_json(kind.to_json()) for kind in kinds] == kinds
-    assert ["epilogue" in kind.to_json() for kind in kinds] == [True, False]
+    told = [[name for name in ("epilogue", "variant") if name in kind.to_json()] for kind in kinds]
+    assert told == [["epilogue"], [], ["variant"]]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.candidates import Candidates
@@ -116,6 +117,22 @@ def test_no_single_step_without_tensor_cores() -> None:
         ranking = model(kinds=kinds).rank(MM._replace(dtype="float32", k=k))
         assert ranking is not None
         assert set(ranking.configs) == tiled
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "variant", "small"),
+    [("scaled_mm", "float8_e4m3fn", "row-bfloat16-fast", True), ("int_mm", "int8", "", False)],
+)
+def test_blocks_of_bytes(op: str, dtype: str, variant: str, small: bool) -> None:
+    """They divide K, and in float8 they may have the rows of a matrix instruction, even if the problem has fewer."""
+    tile, of_k = Config("triton_mm", (64, 32, 64, 8, 4, 4)), Config("triton_mm", (16, 32, 128, 8, 4, 4))
+    of_bytes = Problem.of(op, 17, 4096, 4096, dtype=dtype, layout="nt", variant=variant)
+    kind = KINDS[0]._replace(op=op, dtype=dtype, variant=variant)
+    asked = model(candidates=(tile, of_k, ATEN), kinds=(kind,))
+    for k, expected in ((4096, {tile, of_k} if small else {of_k}), (4160, {tile} if small else set())):
+        ranking = asked.rank(of_bytes._replace(k=k))
+        assert ranking is not None
+        assert set(ranking.configs) == {*expected, ATEN}
 
 
 @pytest.mark.parametrize(

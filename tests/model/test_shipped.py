@@ -157,7 +157,27 @@ def test_no_first_choice_failed(of_models: Validation, others_at_random: Validat
     assert [each.failed for each in (of_models, others_at_random, at_random)] == [[], [], []]
 
 
-def test_models_are_small(shipped: Model) -> None:
-    """The weights file stays under 200 kB."""
-    assert shipped.path is not None
-    assert shipped.path.stat().st_size < 200_000
+def test_layers_of_bytes_are_known() -> None:
+    """On layers in float8 and int8 that it was not trained on, choices are near the best, and no answer is slow."""
+    model = read_model(TABLES / "nvidia-h200-float8-int8.mlp.safetensors")
+    names = "few-rows/nvidia-h200-exhaustive", "float8/nvidia-h200", "between/nvidia-h200", "int8/nvidia-h200"
+    datasets = [read_dataset(DATASETS / f"{name}.msgpack.zst") for name in names]
+    assert sorted(f"sha256:{each.digest}" for each in datasets) == model.provenance["datasets"]
+    more = read_dataset(DATASETS / "between" / "nvidia-h200-test.msgpack.zst")
+    found = validate(
+        model,
+        [each for each in targets_of(*datasets, more) if model.split.group(each.problem) != TRAIN],
+    )
+    assert len(found.choices) > 70
+    assert found.tops[1] < 1.015
+    assert good(found) > 0.95
+    assert len(found.answered().choices) > 10
+    assert good(found.answered()) == 1
+    assert found.failed == []
+    assert max(choice.time for choice in found.answered().choices) < 0.97
+
+
+@pytest.mark.parametrize("path", sorted(TABLES.glob("*.safetensors")), ids=lambda path: path.name)
+def test_models_are_small(path: Path) -> None:
+    """Each weights file stays under 200 kB."""
+    assert path.stat().st_size < 200_000

@@ -38,6 +38,14 @@ def test_epilogues_do_not_split_a_gemm() -> None:
         assert len({split.group(problem._replace(epilogue=name)) for name in EPILOGUES}) == 1
 
 
+@pytest.mark.parametrize(("op", "dtype", "parts"), [("int_mm", "int8", 1), ("mm", "bfloat16", 2)])
+def test_layers_of_bytes_are_not_split(op: str, dtype: str, parts: int) -> None:
+    """A layer in int8 is in the same group with any number of rows, so that a model is tested on layers new to it."""
+    split = Split(0, 0.2)
+    rows = [Problem.of(op, m, 4096, 4096, dtype=dtype, layout="nt") for m in range(1, 100)]
+    assert len(set(map(split.group, rows))) == parts
+
+
 def test_families_are_left_out_as_a_whole() -> None:
     """Every problem of a left-out family is in the group with the family's name, drawn or not."""
     family = parse_family("layout=nt,m=1:64")

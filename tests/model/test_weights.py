@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load, save
 
 from diode_lut.domain.errors import ModelError
-from diode_lut.model.features import EPILOGUE_FEATURES, PROBLEM_FEATURES
+from diode_lut.model.features import EPILOGUE_FEATURES, OF_BYTES_FEATURES, PROBLEM_FEATURES
 from diode_lut.model.header import KEY, MAX_WEIGHTS_BYTES, metadata_of, read_model_hardware
 from diode_lut.model.training_set import Split, parse_family
 from diode_lut.model.weights import read_model, write_model
@@ -44,14 +44,17 @@ def test_same_model_same_bytes(path: Path, tmp_path: Path) -> None:
     assert again.read_bytes() == path.read_bytes()
 
 
-def test_models_without_epilogues_are_read(path: Path) -> None:
-    """A model of version 4 has the same rankings as before, and no match for GEMMs with an epilogue."""
+@pytest.mark.parametrize("version", [4, 5])
+def test_older_models_are_read(path: Path, version: int) -> None:
+    """They have the same rankings as before; one of version 4 has no match for GEMMs with an epilogue."""
     written = read_model(path)
     data = path.read_bytes()
     tensors, metadata = load(data), metadata_of(data, path)
-    metadata["features"] |= {"version": 4, "problem": list(PROBLEM_FEATURES[: -len(EPILOGUE_FEATURES)])}
-    del metadata["fused_calibration"]
-    tensors["problem"] = np.ascontiguousarray(tensors["problem"][:, : -len(EPILOGUE_FEATURES)])
+    lacks = len(OF_BYTES_FEATURES) + (len(EPILOGUE_FEATURES) if version == 4 else 0)
+    metadata["features"] |= {"version": version, "problem": list(PROBLEM_FEATURES[:-lacks])}
+    if version == 4:
+        del metadata["fused_calibration"]
+    tensors["problem"] = np.ascontiguousarray(tensors["problem"][:, :-lacks])
     path.write_bytes(save(tensors, {KEY: json.dumps(metadata)}))
     found = read_model(path)
     assert found.rank(MM) == written.rank(MM)
@@ -180,7 +183,7 @@ def test_types_that_numpy_does_not_have(path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda fields: fields["features"].update(version=3), "features.version: expected 5, found 3"),
+        (lambda fields: fields["features"].update(version=3), "features.version: expected 6, found 3"),
         (lambda fields: fields["features"]["joint"].reverse(), "features.joint: other names or values; distill"),
         (lambda fields: fields["features"]["constants"].update(shared_memory=1), "features.constants: other names"),
         (lambda fields: fields.pop("kinds"), "metadata is incomplete or damaged: KeyError: 'kinds'"),
