@@ -13,7 +13,11 @@ import pytest
 import torch
 from torch._inductor import config as inductor_config
 
+from diode_lut.kernels.config import Config
+from diode_lut.model.training_set import Kind
+from diode_lut.model.weights import write_model
 from tests.fake_cuda import H200, Input, compile_triton, lower
+from tests.model import small
 
 pytestmark = pytest.mark.usefixtures("h200")
 
@@ -80,6 +84,18 @@ def test_scales_are_fused(rows: Rows, tmp_path: Path) -> None:
     assert made.extern == []
     assert "BLOCK_M : tl.constexpr = 128\n" in kernel
     compile_triton(kernel, tmp_path)
+
+
+def test_a_model_answers_with_scales_behind(shipped: Path) -> None:
+    """A model knows int_mm alone; its Triton kernel takes the scales behind it with it, as a row's does."""
+    kind = Kind("int_mm", "int8", "nt", 16, (1, 1), (1, 4096), (1, 4096), (1, 4096))
+    best = Config("triton_mm", (64, 128, 64, 8, 3, 4))
+    model = small.model(candidates=(best, small.BATCHED, small.ATEN), kinds=(kind,))
+    write_model(model, shipped / "nvidia-h200.mlp.safetensors")
+    made = lower(dequantize, *scaled())
+    (kernel,) = made.triton_kernels
+    assert "tl.dot(" in kernel
+    assert made.extern == []
 
 
 def test_scales_may_be_a_kernel_of_their_own(rows: Rows) -> None:
