@@ -38,7 +38,7 @@ EPILOGUE_FEATURES = tuple(f"epilogue_{name}" for name in _CLASSES)
 """All are 0 without an epilogue."""
 
 OF_BYTES_FEATURES = ("float8", "int8", "row_scales")
-"""The last features of a problem; all are 0 for GEMMS, and models that were trained on these alone do without them."""
+"""The last features of a problem. All are 0 for GEMMS, and networks for GEMMS alone are trained without them."""
 
 PROBLEM_FEATURES = (
     *("log_b", "log_m", "log_n", "log_k", "log_flops", "log_bytes", "log_intensity"),
