@@ -66,7 +66,8 @@ def is_dataset(contents: bytes) -> bool:
 
 
 def _begins_with_map(start: bytes) -> bool:
-    return start[0] & 0xF0 == 0x80 or start[0] in (0xDE, 0xDF)
+    """Whether a msgpack map is there; safetensors, whose header comes after 8 bytes, may begin with the same byte."""
+    return (start[0] & 0xF0 == 0x80 or start[0] in (0xDE, 0xDF)) and not start.startswith(b"{", 8)
 
 
 def open_stream(path: Path, contents: bytes | None = None) -> Dataset:

@@ -51,7 +51,7 @@ def _features(arch: Any, version: Any = VERSION) -> dict[str, Any]:
     """
     shared_memory = architecture(arch).shared_memory if isinstance(arch, str) else None
     expected = {**_FEATURES, "constants": {"shared_memory": shared_memory}}
-    if version in _LACKS:
+    if type(version) is int and version in _LACKS:
         expected |= {"version": version, "problem": list(PROBLEM_FEATURES[: -_LACKS[version]])}
     return expected
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.dataset import read_dataset
+from diode_lut.dataset import is_dataset, read_dataset
 from diode_lut.domain.errors import DatasetError
 
 
@@ -37,3 +37,11 @@ def test_a_missing_file_is_an_oserror(tmp_path: Path) -> None:
     """A file that cannot be read at all is the operating system's error."""
     with pytest.raises(FileNotFoundError):
         read_dataset(tmp_path / "d")
+
+
+@pytest.mark.parametrize("length", [0x80, 0x8F, 0xDE, 0x1234])
+def test_a_model_is_no_dataset(length: int) -> None:
+    """Whatever the length of its header is, whose bytes may be those that maps in msgpack begin with."""
+    header = b"{}".ljust(length)
+    assert not is_dataset(length.to_bytes(8, "little") + header)
+    assert is_dataset(b"\x81\xa8hardware\x80")
