@@ -89,7 +89,7 @@ def _problems_of_rows(table: Table, datasets: Iterable[Dataset]) -> Mapping[Entr
 
 
 def _told(entry: Entry) -> Problems:
-    """The problems that a row was built from, as far as its ranges alone tell: of ops in WIDE, they may lie outside."""
+    """The problems that a row was built from, as far as its ranges tell; those of WIDE ops may hold none of them."""
     ranges = [size for size in entry.sizes if size is not None and not is_point(size)]
     return ends(entry) if len(ranges) < (1 if entry.op in WIDE else 2) else ()
 

@@ -27,7 +27,7 @@ class Space(NamedTuple):
     """The candidates of both families, padded to the same number.
 
     ``numbers`` are their indices among all candidates (families x candidates). ``configs`` are their CONFIG_FEATURES
-    (families x candidates x features). ``features`` says how many of PROBLEM_FEATURES matter.
+    (families x candidates x features). The network takes the first ``features`` of PROBLEM_FEATURES.
     """
 
     families: tuple[Candidates, Candidates]

@@ -105,7 +105,7 @@ class Network(nn.Module):
         scale = self.scale.widened(LEARNED)
         scaled = [part / deviation for part, deviation in zip(self.parts, scale.deviation, strict=True)]
         shift = sum(part @ mean for part, mean in zip(scaled, scale.mean, strict=True))
-        scaled[0] = pad(scaled[0], (0, len(PROBLEM_FEATURES) - scaled[0].shape[1]))  # what all problems had 0 of
+        scaled[0] = pad(scaled[0], (0, len(PROBLEM_FEATURES) - scaled[0].shape[1]))  # those that it does not take
         arrays = (
             self.learned.T,
             *scaled,

@@ -68,7 +68,7 @@ class Split(NamedTuple):
 
 
 def drawn_as(problem: Problem) -> Problem:
-    """What is trained on as a whole or not at all: a GEMM with all its epilogues; of bytes a layer."""
+    """What is trained on as a whole or not at all: a GEMM with all epilogues; in float8 and int8 a layer with any M."""
     return problem.alone._replace(m=1) if problem.op in OF_BYTES else problem.alone
 
 
