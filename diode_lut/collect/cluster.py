@@ -116,6 +116,10 @@ def _environments(device: str | None) -> list[dict[str, str]]:
 
 
 def _compile_threads(workers: int) -> dict[str, str]:
-    """The number of Inductor's compile threads: the user's, else the CPUs shared evenly."""
+    """The number of Inductor's compile threads for each worker: the user's, but at most an even share of the CPUs.
+
+    Each worker starts as many processes. More of them than CPUs would only import PyTorch at the same time.
+    """
     name = "TORCHINDUCTOR_COMPILE_THREADS"
-    return {name: os.environ.get(name, str(max(1, len(os.sched_getaffinity(0)) // workers)))}
+    share = max(1, len(os.sched_getaffinity(0)) // workers)
+    return {name: str(min(int(os.environ.get(name, share)), share))}

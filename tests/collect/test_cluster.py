@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import dask
 import pytest
+import torch
 from distributed import Client, Nanny, Scheduler, SpecCluster
 from distributed.utils import get_mp_context
 
@@ -194,6 +195,23 @@ def test_our_own_cluster_measures_as_this_process_does(collection: Collection) -
     list(collection.run([first], device="cpu"))
     list(collection.run([first, second], device="all"))
     assert collection.timings().keys() == {first, second}
+
+
+@pytest.mark.parametrize(("chosen", "threads"), [(None, "4"), ("64", "4"), ("2", "2")])
+def test_workers_share_the_cpus(monkeypatch: pytest.MonkeyPatch, chosen: str | None, threads: str) -> None:
+    """With a worker for each of two devices, neither gets more compile threads than half of the eight CPUs."""
+    name = "TORCHINDUCTOR_COMPILE_THREADS"
+    monkeypatch.delenv(name, raising=False)
+    if chosen is not None:
+        monkeypatch.setenv(name, chosen)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with cluster_module.local_cluster("all"):
+        client = Client.current()
+        client.wait_for_workers(2)
+        assert set(client.run(os.getenv, name).values()) == {threads}
 
 
 def test_address_without_scheduler_is_a_clear_error(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
