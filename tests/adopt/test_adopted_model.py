@@ -52,7 +52,7 @@ def test_a_model_is_trained_from_128_problems(adopted: tuple[Path, list[str]]) -
     assert "NVIDIA H200 (sm_90, 132 SMs): 128 problems, " in lines[0]
     assert "model: nvidia-h200.mlp.safetensors" in lines
     model = open_model(directory / MODEL)
-    unseen = Problem.of("mm", 24, 50257, 1280, dtype="bfloat16", layout="nt")
+    unseen = Problem.of("mm", 24, 50257, 2000, dtype="bfloat16", layout="nt")
     assert read_table(directory / TABLE).lookup(unseen) is None
     answer = ModelSource(model, model.hardware).ask(unseen, THRESHOLD, padding=False)
     assert answer is not None
