@@ -38,7 +38,8 @@ def entries_of(
 ) -> tuple[list[Entry], list[Entry]]:
     """Few rows that keep the promise of ``build``, and wide ones for what was not measured, in no particular order.
 
-    GEMMs with aligned results and others have no row in common.
+    GEMMs with aligned results and others have no row in common. Rows in float8 and int8 are for one problem each:
+    between problems, a model's answers are better, also for a layer that was measured.
     """
     problems = measurements.problems
     allowed = measurements.within(epsilon, noise)
@@ -59,7 +60,7 @@ def entries_of(
     for (kind, _), numbers in numbers_of.items():
         op, epilogue = problems[numbers[0]].op, problems[numbers[0]].epilogue
         group = Group(numbers, sizes, times, shared)
-        parts = _for_each_layer(group) if op in OF_BYTES else [group]
+        parts = [group._replace(problems=[each]) for each in numbers] if op in OF_BYTES else [group]
         rows = [row for part in parts for row in few_rows(part, costs)]
         answers = epilogue if epilogue != NO_EPILOGUE or kind in fused else None
         narrow += [_entry(row, measurements, near, padded)._replace(epilogue=answers) for row in rows]
@@ -79,15 +80,6 @@ def _shared(measurements: Measurements, allowed: _Times) -> list[set[int]]:
         {number for number, time in times.items() if number in plain or not baseline < CLEAR * time}
         for times, baseline in zip(allowed, measurements.aten.tolist(), strict=True)
     ]
-
-
-def _for_each_layer(group: Group) -> list[Group]:
-    """The group in parts of one N and one K: between layers, kernels may be slow, as where blocks do not divide K."""
-    parts: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for problem in group.problems:
-        size = dict(zip(SIZE_FIELDS, group.sizes[problem], strict=False))
-        parts[size["n"], size["k"]].append(problem)
-    return [group._replace(problems=part) for part in parts.values()]
 
 
 def _plain_kind(problem: Problem) -> tuple[object, ...]:

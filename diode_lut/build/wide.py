@@ -1,12 +1,11 @@
-"""Rows for attention, grouped, float8 and int8 matmuls of the lengths that were measured and those between.
+"""Rows for attention and grouped matmuls of the lengths that were measured and those between.
 
-No model answers for attention and grouped matmuls, so that beyond the boxes around measured problems nothing would; and
-for a layer in float8 or int8 its own timings say more than a model. What attention takes depends on the head
-dimensions, the length, and what masks and scores do, and on how many heads there are only where they are too few to
-occupy the device. So a config that was not slower than the baseline at two neighbouring lengths, for all batches and
-heads measured there, is taken for lengths between, and for all batches and heads from the fewest that were measured at
-the shorter one. Of a matmul the length is the number of its rows, which changes with the tokens; its other sizes are
-those of a model's layer or experts.
+No model answers for these, so that beyond the boxes around measured problems nothing would. What attention takes
+depends on the head dimensions, the length, and what masks and scores do, and on how many heads there are only where
+they are too few to occupy the device. So a config that was not slower than the baseline at two neighbouring lengths,
+for all batches and heads measured there, is taken for lengths between, and for all batches and heads from the fewest
+that were measured at the shorter one. Of a grouped matmul the length is the number of its rows, which changes with the
+tokens; its other sizes are those of a model's experts.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from math import log, prod
 from typing import NamedTuple
 
 from diode_lut.build.rows import BuiltRow, Group
-from diode_lut.domain.ops import ATTENTION, GROUPED, INTEGER, MAX_SIZE, SCALED, SIZE_FIELDS
+from diode_lut.domain.ops import ATTENTION, GROUPED, MAX_SIZE, SIZE_FIELDS
 from diode_lut.table import Range
 
 _ANY: Range = (1, MAX_SIZE)
@@ -41,7 +40,7 @@ class _Sizes(NamedTuple):
 
 _SIZES = {
     **dict.fromkeys(ATTENTION, _Sizes("n", ("k", "v"), least=("b", "h"))),
-    **dict.fromkeys((*GROUPED, *SCALED, *INTEGER), _Sizes("m", ("b", "n", "k"), between=True)),
+    **dict.fromkeys(GROUPED, _Sizes("m", ("b", "n", "k"), between=True)),
 }
 
 WIDE = tuple(_SIZES)
@@ -75,7 +74,7 @@ class _Run(NamedTuple):
 
 
 def wide_rows(op: str, group: Group, times: _Times, baseline: int) -> Iterator[BuiltRow]:
-    """Rows of an op for each pair of head dimensions, or for each layer or experts of a model.
+    """Rows of an op for each pair of head dimensions, or for the experts of each model.
 
     ``times`` has the times of all configs on each problem, ``baseline`` is the number of the baseline. Of several
     configs it is the one with the least time in geometric mean. A row's problems are those for which it is allowed,

@@ -1,8 +1,7 @@
-"""Grouped, float8 and int8 matmuls from datasets to a table: for measured numbers of rows, and for those between."""
+"""Grouped, float8 and int8 matmuls from datasets to a table: for measured numbers of rows, and which ones between."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -63,67 +62,32 @@ def test_rows_between_get_what_was_not_slower(tmp_path: Path) -> None:
     assert [each and each.best.config for each in best] == [NARROW, WIDE]
 
 
-FLOAT8 = partial(
-    Problem.of, "scaled_mm", n=4096, k=4096, dtype="float8_e4m3fn", layout="nt", variant="row-bfloat16-fast"
-)
-INTEGER = partial(Problem.of, "int_mm", n=4096, k=4096, dtype="int8", layout="nt")
-TALL = Config.parse("triton_mm 64x32x256 g8 s6 w4")
-SHORT = Config.parse("triton_mm 16x32x256 g8 s6 w4")
-
-
-@pytest.mark.parametrize("layer", [FLOAT8, INTEGER], ids=["scaled_mm", "int_mm"])
-def test_layers_of_bytes_get_rows_between(tmp_path: Path, layer: Callable[..., Problem]) -> None:
-    """So it is for layers in float8 and int8, whatever follows them; for other layers nothing answers."""
-    times = {17: {ATEN: 1000.0, SHORT: 500.0, TALL: 800.0}, 64: {ATEN: 1000.0, SHORT: 1200.0, TALL: 500.0}}
-    records = [
-        Record(layer(m=m), tuple(Timing(config, ns) for config, ns in each.items()), "final")
-        for m, each in times.items()
-    ]
-    table = table_of(tmp_path, *records)
-    row = table.lookup(layer(m=32))
-    assert row is not None
-    assert (row.best.config, row.m, row.epilogue) == (TALL, (18, 63), None)
-    assert [table.lookup(problem) for problem in (layer(m=32, n=2048), layer(m=96))] == [None, None]
-
-
 @pytest.mark.parametrize(
     ("op", "dtype", "variant", "answered"),
-    [("mm", "bfloat16", "", True), ("scaled_mm", "float8_e4m3fn", "row-bfloat16-fast", False)],
+    [
+        ("mm", "bfloat16", "", True),
+        ("scaled_mm", "float8_e4m3fn", "row-bfloat16-fast", False),
+        ("int_mm", "int8", "", False),
+    ],
 )
-def test_rows_of_bytes_are_for_one_layer(tmp_path: Path, op: str, dtype: str, variant: str, answered: bool) -> None:
-    """Between two layers with the same best config nothing answers in float8; in bfloat16 a row does."""
-    layer = partial(Problem.of, op, m=32, k=4096, dtype=dtype, layout="nt", variant=variant)
-    times = Timing(ATEN, 1000.0), Timing(TALL, 500.0)
-    table = table_of(tmp_path, *(Record(layer(n=n), times, "final") for n in (4096, 6144)))
-    assert (table.lookup(layer(n=5120)) is not None) is answered
+def test_rows_of_bytes_are_for_one_problem(tmp_path: Path, op: str, dtype: str, variant: str, answered: bool) -> None:
+    """Between two problems with the same best config nothing answers in float8 and int8; in bfloat16 a row does."""
+    layer = partial(Problem.of, op, n=4096, k=4096, dtype=dtype, layout="nt", variant=variant)
+    times = Timing(ATEN, 1000.0), Timing(Config.parse("triton_mm 64x32x256 g8 s6 w4"), 500.0)
+    table = table_of(tmp_path, *(Record(layer(m=m), times, "final") for m in (32, 96)))
+    assert [table.lookup(layer(m=m)) is not None for m in (32, 64, 96)] == [True, answered, True]
 
 
 def test_rows_between_may_be_the_best_nowhere(tmp_path: Path) -> None:
     """What gains at both ends answers between them, with its gain at both, even if others gain more at either."""
-    safe = Config.parse("triton_mm 64x64x256 g8 s6 w4")
-    times = {64: {SHORT: 500.0, TALL: 1200.0, safe: 800.0}, 128: {SHORT: 1200.0, TALL: 500.0, safe: 800.0}}
+    safe = Config.parse("triton_grouped_mm 64x64x64 s4 w4")
     records = [
-        Record(FLOAT8(m=m), (Timing(ATEN, 1000.0), *(Timing(config, ns) for config, ns in each.items())), "final")
-        for m, each in times.items()
+        Record(problem, (*timings, Timing(safe, 800.0)), stage)
+        for problem, timings, stage in (record(experts(64), 500.0, 1200.0), record(experts(128), 1200.0, 500.0))
     ]
-    row = table_of(tmp_path, *records).lookup(FLOAT8(m=96))
+    row = table_of(tmp_path, *records).lookup(experts(96))
     assert row is not None
     assert (row.best.config, row.best.gain_permille, row.problems) == (safe, 1250, 2)
-
-
-def test_rows_between_are_for_what_was_measured_behind_them(tmp_path: Path) -> None:
-    """Where the same layers were measured with an epilogue, each class has rows between of its own."""
-    times = {17: {ATEN: 1000.0, SHORT: 500.0, TALL: 800.0}, 64: {ATEN: 1000.0, SHORT: 900.0, TALL: 500.0}}
-    records = [
-        Record(INTEGER(m=m, epilogue=epilogue), tuple(Timing(config, ns) for config, ns in each.items()), "final")
-        for epilogue in ("none", "light")
-        for m, each in times.items()
-    ]
-    table = table_of(tmp_path, *records)
-    found = {each: table.lookup(INTEGER(m=32, epilogue=each)) for each in ("none", "light", "heavy")}
-    between = dict.fromkeys(("none", "light"), (18, 63))
-    assert {row.epilogue: row.m for row in found.values() if row is not None} == between
-    assert found["heavy"] is None
 
 
 def test_nothing_gains_between(tmp_path: Path) -> None:
