@@ -43,7 +43,7 @@ def main(paths: Sequence[str]) -> None:
         measured = {problem: found for problem, found in times.items() if ATEN in found}
         answers = {problem: nvidia(problem, dataset.header.hardware) for problem in measured}
         timed = {problem: found for problem, found in measured.items() if {*answers[problem][:1]} & found.keys()}
-        sources = shipped(dataset.header.hardware)
+        sources = shipped(dataset.header.hardware, list(timed))
         print(f"{path}: {len(timed)} of {len(measured)} GEMMs have a timed first config")
         _score("all", timed, answers, sources)
         splits = [source.model.split for source in sources.values() if isinstance(source, ModelSource)]
@@ -53,10 +53,14 @@ def main(paths: Sequence[str]) -> None:
         _score("not trained on", unseen, answers, sources)
 
 
-def shipped(hardware: Hardware) -> dict[str, Source]:
-    """The device's own table, and the model that answers on it."""
-    tiers = tiers_for(hardware, (), ("device", "model"))
-    return {tier.name: tier.sources[0] for tier in tiers if tier.sources}
+def shipped(hardware: Hardware, problems: Sequence[Problem]) -> dict[str, Source]:
+    """The device's own table, and the first model that knows any of the problems."""
+    found: dict[str, Source] = {}
+    for tier in tiers_for(hardware, (), ("device", "model")):
+        for source in tier.sources:
+            if not isinstance(source, ModelSource) or not all(map(source.no_match, problems)):
+                found.setdefault(tier.name, source)
+    return found
 
 
 def _score(name: str, timed: Times, answers: Mapping[Problem, Sequence[Config]], sources: Mapping[str, Source]) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from diode_lut.distill.targets import Target
 from diode_lut.domain.problem import Problem
 from diode_lut.evaluate.evaluation import geometric_mean
-from diode_lut.kernels.config import Config
+from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.ranking import GOOD, Model
 from diode_lut.selection.sources import THRESHOLD, Threshold
 
@@ -54,6 +54,14 @@ class Choice(NamedTuple):
     def good(self) -> bool:
         """Whether the choice is as close to the best as the confidence is about."""
         return self.tops[0] <= 1 + GOOD
+
+    def replaced_by_aten(self) -> Choice:
+        """Aten instead, unless this is aten, maybe with padded operands."""
+        if self.config.template == ATEN.template:
+            return self
+        regret = 1 / self.best
+        tops = (regret, *(min(regret, top) for top in self.tops[1:]))
+        return self._replace(config=ATEN, time=1.0, expected=1.0, tops=tops, failed=False, timed=True)
 
 
 class Validation(NamedTuple):
@@ -103,9 +111,10 @@ class Validation(NamedTuple):
         return Validation(tuple(choice for choice in self.choices if choice.confidence >= confidence), self.unknown)
 
     def answered(self, threshold: Threshold = THRESHOLD) -> Validation:
-        """The validation of those choices that reach the threshold, which are those that the hook uses."""
+        """The validation of those choices that reach the threshold: of what the hook uses, aten where it takes that."""
         met = (choice for choice in self.choices if threshold.reached(choice.confidence, choice.expected))
-        return Validation(tuple(met), self.unknown)
+        used = (choice if threshold.is_clear(choice.expected) else choice.replaced_by_aten() for choice in met)
+        return Validation(tuple(used), self.unknown)
 
 
 def validate(model: Model, targets: Sequence[Target], *, padding: bool = False) -> Validation:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import Config
-from diode_lut.selection.sources import Answer, Threshold, shown
+from diode_lut.kernels.config import ATEN, Config
+from diode_lut.selection.sources import EXPECTED_GAIN, Answer, Threshold, shown
 from diode_lut.settings import MODEL
 from diode_lut.table import Entry
 
@@ -52,13 +52,14 @@ class ModelSource:
         return f"{self.model.digest} {self.hardware.arch} {self.hardware.sm_count}"
 
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
-        """The ranking; without configs if it does not reach the threshold."""
+        """The ranking; without configs if it does not reach the threshold, aten alone if hardly more is expected."""
         ranking = self.model.rank(problem, self.hardware, threshold.gain, padding=padding)
         if ranking is None:
             return None
-        if threshold.reached(ranking.confidence, ranking.times[0]):
-            return Answer(ranking.configs, ranking=ranking)
-        return Answer((), threshold.missed_by(ranking), ranking=ranking)
+        if not threshold.reached(ranking.confidence, ranking.times[0]):
+            return Answer((), threshold.missed_by(ranking), ranking=ranking)
+        is_clear = ranking.configs[0].template == ATEN.template or threshold.is_clear(ranking.times[0])
+        return Answer(ranking.configs if is_clear else (ATEN,), ranking=ranking)
 
     def no_match(self, problem: Problem) -> str:
         """Which of the problem's fields or sizes the model was not trained for."""
@@ -88,7 +89,9 @@ class ModelSource:
         assert answer.ranking is not None
         name = self.name()
         comma = "," if self._trained_for() else ""
-        return f"{name}{comma} answers, with confidence {answer.ranking.confidence:.3f}"
+        changed = answer.configs[0] != answer.ranking.configs[0]
+        instead = f"; the expected gain is less than {EXPECTED_GAIN:.0%}, so {ATEN} is taken" if changed else ""
+        return f"{name}{comma} answers, with confidence {answer.ranking.confidence:.3f}{instead}"
 
     def details(self, answer: Answer) -> list[str]:
         """The best configs of the ranking, with what is expected of them, and the confidence."""

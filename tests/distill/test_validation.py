@@ -55,6 +55,17 @@ def test_a_choice_is_good_within_five_per_cent(over: float, good: bool) -> None:
     assert (choice.time, choice.best) == (pytest.approx((1 + over) / 7), pytest.approx(1 / 7))
 
 
+@pytest.mark.parametrize(("expected", "used"), [(0.96, ATEN), (0.94, SMALL)])
+def test_answers_are_what_the_hook_uses(expected: float, used: Config) -> None:
+    """Where less than 5 % is expected of the first choice, the answer is aten, with its time and its regret."""
+    record = Record(MM, (Timing(SMALL, 1.2), Timing(ATEN, 1.0), Timing(LARGE, 0.8)), "final")
+    validation = validate(model(-math.log(expected)), targets_of([record]))
+    (answer,) = validation.answered().choices
+    assert [choice.config for choice in validation.choices] == [SMALL]
+    assert (answer.config, answer.time) == (used, pytest.approx(1.2 if used == SMALL else 1.0))
+    assert answer.tops[0] == pytest.approx(1.5 if used == SMALL else 1.25)
+
+
 def test_a_choice_without_a_time_is_slow() -> None:
     """A choice that was not timed or failed counts as 1.5 times as long as aten, and has no error."""
     for validation in (validated(None, timed=False), validated(None)):

@@ -68,6 +68,16 @@ def test_a_gain_makes_up_for_doubt() -> None:
     assert aten_first.select(MM, Threshold(gain=0.01)).tier == "abstain"
 
 
+def test_a_gain_that_may_be_none_is_left_to_aten() -> None:
+    """Aten is the answer if less than 5 % is expected, however sure the model is, unless the user wants less."""
+    asked = Selector(H200, [Tier("model", (ModelSource(model(0.04, confidence=0.99), H200),))])
+    decision = asked.select(MM)
+    assert (decision.tier, decision.configs, decision.expected_time) == ("model", (ATEN,), 1.0)
+    assert decision.steps[0].endswith("confidence 0.990; the expected gain is less than 5%, so aten is taken")
+    assert decision.details()[0].endswith(f"{SMALL} (1.041 times as fast as aten, expected)")
+    assert asked.select(MM, Threshold(gain=0.03)).configs[0] == SMALL
+
+
 def test_an_unknown_problem_is_a_step() -> None:
     """For a problem that the model was not trained for, the step says so."""
     decision = selector().select(FLOAT32)
