@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from math import inf, log, log1p
+from math import log, log1p
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -140,15 +140,15 @@ class Model:
         return unknown(self.kinds, problem)
 
     def rank(
-        self, problem: Problem, hardware: Hardware | None = None, gain: float = inf, *, padding: bool = True
+        self, problem: Problem, hardware: Hardware | None = None, gains: Collection[float] = (), *, padding: bool = True
     ) -> Ranking | None:
         """The ranking for a problem on ``hardware``, by default the model's own; None for an unknown problem.
 
         Configs that the hardware's architecture cannot launch are left out.
-        ``gain`` is the gain over aten, a fraction, that the caller will compare with the first config's.
+        ``gains`` are the gains over aten, as fractions, that the caller will compare with the first config's.
         ``padding`` says whether the operands may be padded: then there are configs with a ``pad`` where that could pay.
         """
-        return self._ranking(problem, hardware or self.hardware, gain, MAX_RANKED, padding=padding)
+        return self._ranking(problem, hardware or self.hardware, gains, MAX_RANKED, padding=padding)
 
     def times(
         self, problem: Problem, hardware: Hardware | None = None, *, padding: bool = True
@@ -158,19 +158,18 @@ class Model:
         The arguments are those of ``rank``.
         """
         most = 2 * len(self.candidates)
-        ranking = self._ranking(problem, hardware or self.hardware, inf, most, padding=padding)
+        ranking = self._ranking(problem, hardware or self.hardware, (), most, padding=padding)
         return {} if ranking is None else dict(zip(ranking.configs, ranking.times, strict=True))
 
     def _ranking(
-        self, problem: Problem, hardware: Hardware, gain: float, most: int, *, padding: bool
+        self, problem: Problem, hardware: Hardware, gains: Collection[float], most: int, *, padding: bool
     ) -> Ranking | None:
         """At most ``most`` configs, half of them with padding where that could pay."""
         if not padding or self.padding is None or not self.padding.knows(problem):
-            return self._rank(problem, hardware, gain, most)
+            return self._rank(problem, hardware, gains, most)
         multiple = pad_multiple(problem.dtype)
-        alone, other = (
-            self._rank(each, hardware, gain, most // 2, in_double=True) for each in (problem, padded(problem, multiple))
-        )
+        problems = problem, padded(problem, multiple)
+        alone, other = (self._rank(each, hardware, gains, most // 2, in_double=True) for each in problems)
         if alone is None or other is None:
             return alone
         configs = tuple(config.padded(multiple) for config in other.configs)
@@ -178,7 +177,7 @@ class Model:
         return _merged(alone, Ranking(configs, times, other.confidence), self.padding)
 
     def _rank(
-        self, problem: Problem, hardware: Hardware, gain: float, most: int, *, in_double: bool = False
+        self, problem: Problem, hardware: Hardware, gains: Collection[float], most: int, *, in_double: bool = False
     ) -> Ranking | None:
         """At most ``most`` configs for the problem as it is, ranked with scores in double precision where asked to."""
         kind = self._kinds.get(problem.kind)
@@ -193,7 +192,7 @@ class Model:
             order = applicable[np.argsort(scores[applicable], kind="stable")]
             best = scores[order[: _SETTLED_PLACES + 1]].tolist()
             doubt = calibration.doubt(float(doubts[order[0]]), best)
-            if _settled(best, gain, doubt, calibration):
+            if _settled(best, gains, doubt, calibration):
                 break
         numbers = order[:most].tolist()
         if candidates.aten not in numbers:
@@ -226,8 +225,9 @@ def _merged(one: Ranking, other: Ranking, padding: PaddingModel) -> Ranking:
     return Ranking(configs, times, first.confidence * padding.chance(lead))
 
 
-def _settled(best: list[float], gain: float, doubt: float, calibration: Calibration) -> bool:
+def _settled(best: list[float], gains: Collection[float], doubt: float, calibration: Calibration) -> bool:
     """Whether scores and doubts that differ slightly lead to the same answer."""
-    apart = all(after - before > _CLOSE for before, after in pairwise(best)) and abs(best[0] + log1p(gain)) > _CLOSE
+    apart = all(after - before > _CLOSE for before, after in pairwise(best))
+    clear = all(abs(best[0] + log1p(gain)) > _CLOSE for gain in gains)
     close = _CLOSE * (1 + abs(calibration.per_lead))
-    return apart and calibration.confidence(doubt - close) == calibration.confidence(doubt + close)
+    return apart and clear and calibration.confidence(doubt - close) == calibration.confidence(doubt + close)

@@ -15,6 +15,7 @@ from diode_lut.model.candidates import Candidates
 from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES
 from diode_lut.model.network import MAX_WEIGHT, Weights
 from diode_lut.model.ranking import MAX_RANKED, Calibration, Model
+from diode_lut.selection.sources import Threshold
 from tests.model.small import BATCHED, BMM, CANDIDATES, CUT, KINDS, LARGE, MM, SMALL, model, weights
 
 
@@ -226,14 +227,18 @@ def test_close_scores_are_told_apart() -> None:
     assert ranking.configs == (LARGE, SMALL, ATEN)
 
 
-def test_a_gain_close_to_the_threshold() -> None:
-    """A gain that is close to the caller's threshold is computed in double precision."""
-    atens = -math.log(1.15) / 2.5e-4
+@pytest.mark.parametrize(
+    ("threshold", "gain", "expected"),
+    [(Threshold(), 0.15, -0.14), (Threshold(), 0.05, -0.049), (Threshold(min_gain=0.5), 0.5, -0.4057)],
+)
+def test_a_gain_close_to_what_it_is_compared_with(threshold: Threshold, gain: float, expected: float) -> None:
+    """An expected gain that is close to one of the caller's thresholds is computed in double precision."""
+    atens = -math.log1p(gain) / 2.5e-4
     calibration = Calibration(0.0, (1.0,), (0.9,))
     asked = model(candidates=(SMALL, ATEN), weights=blurred((1, atens)), calibration=calibration)
-    ranking = asked.rank(MM, gain=0.15)
+    ranking = asked.rank(MM, gains=threshold.gains)
     assert ranking is not None
-    assert ranking.times[0] == pytest.approx(math.exp(-0.14), abs=1e-6)
+    assert ranking.times[0] == pytest.approx(math.exp(expected), abs=1e-6)
 
 
 def test_confidences_are_told_apart() -> None:
