@@ -93,11 +93,10 @@ def build(
     holds for a range of sizes in which it is good enough wherever something was measured that no narrower row answers
     for, and its range ends where the measurements end. Attention gets wide rows behind these, for at least as many
     batches and heads as were measured, with a config that was not slower than Inductor's own at the neighbouring
-    lengths; grouped, float8 and int8 matmuls get such rows for numbers of rows between measured ones, and those in
-    float8 and int8, whose rows are for one K each, for layers with enough measured ones around them. Equally good
-    configs (within ``noise``) are told apart by what ``previous`` says, then aten wins, then a fixed order decides.
-    Rows of ``previous`` with a note are a person's own, and stay. The order of files, records and timings has no
-    influence.
+    lengths; grouped matmuls get such rows for numbers of rows between measured ones. Rows in float8 and int8 are for
+    one problem each. Equally good configs (within ``noise``) are told apart by what ``previous`` says, then aten wins,
+    then a fixed order decides. Rows of ``previous`` with a note are a person's own, and stay. The order of files,
+    records and timings has no influence.
 
     On a CPU, a config must be faster than aten in three quarters of its times, where there are three or more.
 

@@ -82,7 +82,7 @@ _STAGES_OF_BLOCK_K = {16: (3,), 32: (3, 5), 64: (3, 4, 5), 128: (2, 3, 4), 256: 
 _STAGES_OF_BYTES = {block_k: _STAGES_OF_BLOCK_K[block_k // 2] for block_k in BLOCKS_K_OF_BYTES}
 
 _FEW_ROWS, _LONG_ROW, _MORE_STAGES = 128, 128, (6, 8)
-"""With so few rows a GEMM waits for its loads of B. More pipeline stages, of at least so many bytes along K, hide that.
+"""With up to 128 rows a GEMM waits for its loads of B. More stages hide that, of blocks with 128 bytes or more of K.
 
 On an H200 the best kernel with one of these stages was faster than the best with fewer: with 16 to 128 rows by 6 % in
 geometric mean of 132 scaled_mm with scales of rows (at most 23 %), and by 1.5 % of 44 mm in bfloat16 (at most 16 %).
