@@ -8,13 +8,15 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+import torch
 from modelbench.labels import DEFAULT, LABELS, Label, parse_label
-from modelbench.models import MODELS, build
+from modelbench.models import MODELS, Workload, build
 from modelbench.picture import draw
 from modelbench.records import Record, append, read
 from modelbench.scheduling import Plan, error_in, measure
 from modelbench.summary import summarize
 from modelbench.table import markdown
+from modelbench.timing import Errors
 
 DOCS = Path(__file__).parent.parent / "docs"
 OWN = [name for name, model in MODELS.items() if not model.needs]
@@ -96,6 +98,14 @@ def test_tiny_models_compute_what_they_do_in_float64(name: str) -> None:
     for one, other in zip(found, exact, strict=True):
         assert one.shape == other.shape
         assert (one.double() - other).norm() <= 0.05 * other.norm()
+
+
+def test_a_model_that_computes_zeros_has_no_errors() -> None:
+    module = torch.nn.Linear(4, 4)
+    torch.nn.init.zeros_(module.weight)
+    torch.nn.init.zeros_(module.bias)
+    with pytest.raises(ValueError, match="all are zero"):
+        Errors(Workload(module, (torch.randn(2, 4),)))
 
 
 def test_no_time_is_an_exit_code(tmp_path: Path) -> None:

@@ -58,13 +58,18 @@ def time_model(
 
 
 class Errors:
-    """Relative errors of results, against the same model in float64; ``by_label`` has eager mode's first."""
+    """Relative errors of results, against the same model in float64; ``by_label`` has eager mode's first.
+
+    ValueError if no result says anything, such as those of a model whose last layer's weights are zero.
+    """
 
     def __init__(self, workload: Workload) -> None:
         reference = workload.in_float64()
         self._exact = reference.step(reference.module)
         eager = self._of_each(workload.step(workload.module))
         self._computed = [index for index, error in enumerate(eager) if error < NOT_COMPUTED]
+        if not self._computed:
+            raise ValueError("no result to compare: in float64 all are zero, or eager mode's are far from them")
         self.by_label = {EAGER: [self._mean(eager)]}
 
     def add(self, label: str, results: tuple[Tensor, ...]) -> None:
