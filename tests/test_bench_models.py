@@ -101,6 +101,7 @@ def test_tiny_models_compute_what_they_do_in_float64(name: str) -> None:
 
 
 def test_a_model_that_computes_zeros_has_no_errors() -> None:
+    """A model whose last layer is zero, as some are before training, is refused with the reason."""
     module = torch.nn.Linear(4, 4)
     torch.nn.init.zeros_(module.weight)
     torch.nn.init.zeros_(module.bias)
