@@ -76,34 +76,28 @@ class _Prepared(NamedTuple):
 
 
 def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str, stage: str) -> Iterator[Outcome]:
-    """A Measurer of one of COMPILED at a stage, ``sweep`` or ``final``; tasks without configs get all candidates."""
+    """A Measurer of COMPILED at a stage, ``sweep`` or ``final``; tasks without configs get all candidates."""
     hardware = detect_hardware(device)
     bench = Bench()
     waiting: deque[_Prepared] = deque()
-    with matmul_precision(tasks[0].problem.dtype):
-        for task in tasks:
-            configs = task.configs or tuple(candidates(task.problem, hardware, search_space))
-            try:
-                waiting.append(_prepare(task._replace(configs=configs), device))
-            except CollectError as error:
-                torch.cuda.empty_cache()
-                yield Outcome(task.problem, "skipped", reason=str(error))
-            if len(waiting) > _COMPILING_PROBLEMS:
-                yield _measure(waiting.popleft(), watch, bench, stage)
-        while waiting:
+    for task in tasks:
+        configs = task.configs or tuple(candidates(task.problem, hardware, search_space))
+        try:
+            waiting.append(_prepare(task._replace(configs=configs), device))
+        except CollectError as error:
+            torch.cuda.empty_cache()
+            yield Outcome(task.problem, "skipped", reason=str(error))
+        if len(waiting) > _COMPILING_PROBLEMS:
             yield _measure(waiting.popleft(), watch, bench, stage)
+    while waiting:
+        yield _measure(waiting.popleft(), watch, bench, stage)
 
 
 def _prepare(task: Task, device: str) -> _Prepared:
     function, operands = _KINDS[task.problem.op].make(task.problem, device)
     shapes = [(tuple(each.shape), each.stride(), each.dtype) for each in operands]
-    failed = {timing.config for timing in task.failed}
     place = operands[0].device
-    programs = {
-        config: Program(partial(generate_code, function, shapes, place, config))
-        for config in task.configs
-        if config not in failed
-    }
+    programs = {config: Program(partial(generate_code, function, shapes, place, config)) for config in task.remaining}
     for program in programs.values():
         program.compile()
     return _Prepared(task, operands, programs)
@@ -119,7 +113,8 @@ def generate_code(function: Function, shapes: Sequence[Any], device: torch.devic
 def _measure(prepared: _Prepared, watch: Watch, bench: Bench, stage: str) -> Outcome:
     problem = prepared.task.problem
     try:
-        timings = _timings(prepared, watch, bench)
+        with matmul_precision(problem.dtype):
+            timings = _timings(prepared, watch, bench)
     except (CollectError, RuntimeError) as error:  # such as too little memory
         torch.cuda.empty_cache()
         return Outcome(problem, "skipped", reason=str(error).splitlines()[0])

@@ -73,7 +73,7 @@ class Dispatch:
         self._topic = f"diode-lut-{uuid.uuid4().hex}"
         self._inbox: SimpleQueue[bytes | int] = SimpleQueue()
         self._assignments: dict[str, _Assignment] = {}
-        self._families: dict[str, Family] = {}
+        self._families: dict[str, Family | None] = {}
         self._submitted = 0
         self._crashes: dict[int, Crash] = {}
         self._deaths: Counter[Problem] = Counter()

@@ -7,6 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -141,29 +142,58 @@ def _ranked(record: Record) -> _Ranking:
 
 def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:
     """A Measurer. Every task must have its configs; ``search_space`` has no effect."""
-    if tasks[0].problem.op in compiled.COMPILED:
-        yield from compiled.measure(tasks, device, watch, search_space, "final")
-        return
+    gemms = [task for task in tasks if task.problem.op not in compiled.COMPILED]
+    others = [task for task in tasks if task.problem.op in compiled.COMPILED]
+    if gemms:
+        yield from _measure_gemms(gemms, device, watch)
+    if others:
+        yield from compiled.measure(others, device, watch, search_space, "final")
+
+
+def _measure_gemms(tasks: Sequence[Task], device: str, watch: Watch) -> Iterator[Outcome]:
     bench = Bench()
-    with (
-        lowering(torch.device(device, torch.cuda.current_device())) as lowered,
-        matmul_precision(tasks[0].problem.dtype),
-    ):
-        waiting: list[Prepared] = []
-        for task in tasks:
-            waiting.append(_prepare(task, lowered))
-            if len(waiting) > _COMPILING_PROBLEMS or any(each.is_compiled for each in waiting):
-                yield _measure(take_compiled(waiting), device, watch, bench)
-        while waiting:
-            yield _measure(take_compiled(waiting), device, watch, bench)
+    place = torch.device(device, torch.cuda.current_device())
+    fused = [task for task in tasks if task.problem.epilogue != NO_EPILOGUE]
+    alone = [task for task in tasks if task.problem.epilogue == NO_EPILOGUE]
+    programs = Ahead(fused, partial(_prepare_programs, device=place))
+    programs.begin()  # so that the processes that generate code start together with those that compile
+    with lowering(place) as lowered:
+        kernels = Ahead(alone, partial(_prepare_kernels, lowered=lowered))
+        while prepared := take_compiled([programs, kernels]):
+            yield _measure(prepared, device, watch, bench)
 
 
-def take_compiled(waiting: list[Prepared]) -> Prepared:
-    """Take out the first that is compiled, once there is one; the first of all if that takes too long."""
+class Ahead:
+    """Tasks whose kernels are compiled in the background; ``prepare`` begins that.
+
+    ``waiting`` are at most _COMPILING_PROBLEMS that are being compiled.
+    """
+
+    def __init__(self, tasks: Iterable[Task], prepare: Callable[[Task], Prepared]) -> None:
+        self._prepared = map(prepare, tasks)
+        self.waiting: list[Prepared] = []
+
+    def begin(self) -> None:
+        """Begin with as many more tasks as may be compiled at the same time."""
+        self.waiting.extend(islice(self._prepared, _COMPILING_PROBLEMS - len(self.waiting)))
+
+
+def take_compiled(queues: Sequence[Ahead]) -> Prepared | None:
+    """Take out the first that is compiled, once there is one; the first of all if that takes too long.
+
+    Others are begun in its place. None if no task is left.
+    """
+    for queue in queues:
+        queue.begin()
+    waiting = [(queue, each) for queue in queues for each in queue.waiting]
+    if not waiting:
+        return None
     latest = time.monotonic() + COMPILE_LIMIT_S
-    while not any(each.is_compiled for each in waiting) and time.monotonic() < latest:
+    while not any(each.is_compiled for _, each in waiting) and time.monotonic() < latest:
         time.sleep(_POLL_S)
-    return waiting.pop(next((number for number, each in enumerate(waiting) if each.is_compiled), 0))
+    queue, taken = next((pair for pair in waiting if pair[1].is_compiled), waiting[0])
+    queue.waiting.remove(taken)
+    return taken
 
 
 Runnable = Kernel | Subgraph | Program | PaddedKernel | PaddedLibrary
@@ -182,31 +212,37 @@ class Prepared(NamedTuple):
         return all(kernel.is_compiled for kernel in self.kernels.values())
 
 
-def _prepare(task: Task, lowered: Lowering) -> Prepared:
-    problem, failed = task.problem, {timing.config for timing in task.failed}
-    shapes = make_operands(problem, "meta")
+def _prepare_programs(task: Task, device: torch.device) -> Prepared:
+    """Of a problem with an epilogue; kernels with an epilogue in them take operands as they are, without ``pad``."""
+    configs = [config for config in task.remaining if config.pad == 1]
+    return _compiling(
+        task, {config: Program(partial(generate_program, task.problem, device, config)) for config in configs}
+    )
+
+
+def _prepare_kernels(task: Task, lowered: Lowering) -> Prepared:
+    """Of a problem without an epilogue; ``aten`` needs no kernel."""
+    problem, shapes = task.problem, make_operands(task.problem, "meta")
     kernels: dict[Config, Runnable] = {}
     paddings = {
         pad: Padding(problem, pad, shapes, lowered.device) for pad in {config.pad for config in task.configs} - {1}
     }
-    for config in task.configs:
-        if config in failed or (config.pad > 1 and problem.epilogue != NO_EPILOGUE):
-            continue  # kernels with an epilogue in them take operands as they are
-        padding = paddings.get(config.pad)
-        kernel = _make(problem, config, shapes, lowered) if padding is None else padding.kernel(config, lowered)
-        if kernel is not None:
-            kernel.compile()
-            kernels[config] = kernel
+    with matmul_precision(problem.dtype):
+        for config in task.remaining:
+            kernel: Runnable | None = None
+            if config.pad in paddings:
+                kernel = paddings[config.pad].kernel(config, lowered)
+            elif config != ATEN:
+                kernel = lowered.for_problem(problem, config, shapes)
+            if kernel is not None:
+                kernels[config] = kernel
+    return _compiling(task, kernels)
+
+
+def _compiling(task: Task, kernels: dict[Config, Runnable]) -> Prepared:
+    for kernel in kernels.values():
+        kernel.compile()
     return Prepared(task, kernels)
-
-
-def _make(
-    problem: Problem, config: Config, shapes: tuple[torch.Tensor, ...], lowered: Lowering
-) -> Kernel | Subgraph | Program | None:
-    """What runs the config, None if nothing can; and for ``aten`` without an epilogue, which needs no kernel."""
-    if problem.epilogue != NO_EPILOGUE:
-        return Program(partial(generate_program, problem, lowered.device, config))
-    return None if config == ATEN else lowered.for_problem(problem, config, shapes)
 
 
 def generate_program(problem: Problem, device: torch.device, config: Config) -> str:
@@ -219,7 +255,8 @@ def generate_program(problem: Problem, device: torch.device, config: Config) -> 
 def _measure(prepared: Prepared, device: str, watch: Watch, bench: Bench) -> Outcome:
     problem = prepared.task.problem
     try:
-        timings = _timings(prepared, watch, bench, make_operands(problem, device), make_tensors(problem, device))
+        with matmul_precision(problem.dtype):
+            timings = _timings(prepared, watch, bench, make_operands(problem, device), make_tensors(problem, device))
     except (CollectError, RuntimeError) as error:  # such as too little memory
         torch.cuda.empty_cache()
         return Outcome(problem, "skipped", reason=str(error).splitlines()[0])

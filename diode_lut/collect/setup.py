@@ -136,7 +136,7 @@ def final_tasks(records: Iterable[Record], problems: Sequence[Problem], hardware
 def measure_tasks(tasks: Sequence[Task], measurer: str, setup: Setup, watch: Watch) -> Iterator[Outcome]:
     """The outcomes of one of MEASURERS; records include the configs that failed before.
 
-    ``tasks`` are of one family.
+    ``tasks`` are those of a shard.
     """
     failed = {task.problem: task.failed for task in tasks}
     for outcome in resolve_name(measurer)(tasks, setup.device, watch, setup.search_space):

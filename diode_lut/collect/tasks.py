@@ -26,6 +26,12 @@ class Task(NamedTuple):
     configs: tuple[Config, ...] = ()
     failed: tuple[Timing, ...] = ()
 
+    @property
+    def remaining(self) -> list[Config]:
+        """Its configs without those that failed."""
+        failed = {timing.config for timing in self.failed}
+        return [config for config in self.configs if config not in failed]
+
 
 class Outcome(NamedTuple):
     """What became of one problem at one stage.
@@ -47,7 +53,7 @@ class Measurer(Protocol):
     def __call__(self, tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:
         """One outcome for each task, in any order, each yielded as soon as it is known.
 
-        ``tasks`` are of one family. ``device`` is ``cuda`` or ``cpu``. Every kernel that could hang or fault runs
+        ``tasks`` are those of a shard. ``device`` is ``cuda`` or ``cpu``. Every kernel that could hang or fault runs
         within ``watch``. No config in a task's ``failed`` is tried; the caller adds these to the record. CollectError
         if the device cannot be used at all, which ends the whole collection.
         """
@@ -74,9 +80,9 @@ class Shard(NamedTuple):
     tasks: tuple[Task, ...]
 
     @property
-    def family(self) -> Family:
-        """The family of all its problems."""
-        return Family.of(self.tasks[0].problem)
+    def family(self) -> Family | None:
+        """The family of all its problems; None if any problems may be together."""
+        return _family(self.stage, self.tasks[0])
 
     def halves(self) -> list[Shard]:
         """The shard in two, if it has two tasks."""
@@ -84,22 +90,32 @@ class Shard(NamedTuple):
         return [Shard(self.stage, part) for part in (self.tasks[:middle], self.tasks[middle:]) if part]
 
 
+def _family(stage: str, task: Task) -> Family | None:
+    """At stage ``final`` kernels have constant sizes, so that no two problems share any."""
+    return None if stage == "final" else Family.of(task.problem)
+
+
 MAX_SHARD_TASKS = 100
 """Most tasks in a shard."""
 
 SHARDS_PER_WORKER = 4
-"""Shards are small enough for each worker to get this many, so that all workers end at about the same time."""
+"""Of several workers, each gets at least this many shards, so that all end at about the same time."""
 
 OVERHEAD_FLOPS = 5e11
 """A GEMM of this many floating-point operations takes about twice as long to measure as the smallest GEMM."""
 
 
 def make_shards(stage: str, tasks: Iterable[Task], workers: int) -> list[Shard]:
-    """The tasks in shards of one family each: the family that takes longest first, in it the largest GEMMs first."""
-    families: defaultdict[Family, list[Task]] = defaultdict(list)
+    """The tasks in shards of one family each: the family that takes longest first, in it the largest GEMMs first.
+
+    A worker compiles a shard's kernels in the background, and waits at its end for the last of them. So shards are as
+    large as they may be.
+    """
+    families: defaultdict[Family | None, list[Task]] = defaultdict(list)
     for task in sorted(tasks, key=_relative_duration, reverse=True):
-        families[Family.of(task.problem)].append(task)
-    size = min(MAX_SHARD_TASKS, math.ceil(sum(map(len, families.values())) / (SHARDS_PER_WORKER * workers)))
+        families[_family(stage, task)].append(task)
+    shards = SHARDS_PER_WORKER * workers if workers > 1 else 1
+    size = min(MAX_SHARD_TASKS, math.ceil(sum(map(len, families.values())) / shards))
     return [
         Shard(stage, tuple(family[start : start + size]))
         for family in sorted(families.values(), key=lambda family: sum(map(_relative_duration, family)), reverse=True)
@@ -121,7 +137,7 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._shards)
 
-    def take(self, last: Family | None, in_progress: Collection[Family]) -> Shard:
+    def take(self, last: Family | None, in_progress: Collection[Family | None]) -> Shard:
         """The next shard for a worker whose last one was of family ``last``.
 
         A worker keeps its family, for which it has compiled kernels. Else it takes a family that no other worker has

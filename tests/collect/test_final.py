@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch._inductor import config as inductor_config
 
-from diode_lut.collect.final import Prepared, finalists, take_compiled
+from diode_lut.collect.final import Ahead, Prepared, finalists, take_compiled
 from diode_lut.collect.tasks import Task
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.hardware import Hardware
@@ -141,20 +141,40 @@ def test_compiler_options_on_amd() -> None:
     assert aten[0].configs == (ATEN,)
 
 
-def compiling(problem: Problem, code: str) -> Prepared:
-    """A problem with one kernel, whose code is being loaded."""
+def compiling(task: Task, code: str) -> Prepared:
+    """A task with one kernel, whose code is being loaded."""
     program = Program(lambda: code)
     with inductor_config.patch(compile_threads=1):
         program.compile()
-    return Prepared(Task(problem), {ATEN: program})
+    return Prepared(task, {ATEN: program})
 
 
 def test_what_is_compiled_is_measured_first(tmp_path: Path) -> None:
-    """A problem whose kernel takes long to compile does not hold up those after it."""
+    """A problem whose kernel takes long to compile holds up no other, neither of its queue nor of another one."""
     done = tmp_path / "done"
     wait = f"import os, time\nwhile not os.path.exists({str(done)!r}): time.sleep(0.01)"
-    waiting = [compiling(record(64).problem, wait), compiling(record(128).problem, "compiled = True")]
-    taken = take_compiled(waiting)
+    slow = Ahead(
+        [Task(record(m).problem) for m in (64, 128)], lambda task: compiling(task, {64: wait}.get(task.problem.m, ""))
+    )
+    fast = Ahead([Task(record(256).problem)], lambda task: compiling(task, ""))
+    first = [take_compiled([slow, fast]) for _ in range(2)]
+    assert {each.task.problem.m for each in first if each} == {128, 256}
     done.touch()
-    assert [taken.task.problem.m, take_compiled(waiting).task.problem.m] == [128, 64]
-    assert not waiting
+    rest = [take_compiled([slow, fast]) for _ in range(2)]
+    assert [each and each.task.problem.m for each in rest] == [64, None]
+
+
+def test_few_problems_are_compiled_ahead() -> None:
+    """Others begin only when one of them is measured."""
+    begun: list[int] = []
+
+    def prepare(task: Task) -> Prepared:
+        begun.append(task.problem.m)
+        return Prepared(task, {})
+
+    queue = Ahead([Task(record(m).problem) for m in range(1, 40)], prepare)
+    assert take_compiled([queue]) is not None
+    first = len(begun)
+    assert begun == list(range(1, first + 1))
+    assert take_compiled([queue]) is not None
+    assert len(begun) == first + 1 < 39

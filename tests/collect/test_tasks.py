@@ -53,7 +53,15 @@ def test_shards_are_small_and_of_one_family(tasks: list[Task], workers: int) -> 
 def test_many_workers_get_smaller_shards() -> None:
     """One family is cut so that all workers have something to do until the end."""
     tasks = [Task(Problem.of("mm", m, 8, 8, dtype="float16", layout="nn")) for m in range(1, 97)]
-    assert [len(make_shards("sweep", tasks, workers)) for workers in (1, 8)] == [4, 32]
+    assert [len(make_shards("sweep", tasks, workers)) for workers in (1, 8)] == [1, 32]
+
+
+def test_final_stage_keeps_no_families_apart() -> None:
+    """Its kernels are for one problem each, so one shard has problems of all families."""
+    tasks = [task for op in ("mm", "bmm") for task in shard(op).tasks]
+    (final,) = make_shards("final", tasks, 1)
+    assert (set(final.tasks), final.family) == (set(tasks), None)
+    assert len(make_shards("sweep", tasks, 1)) == 2
 
 
 @pytest.mark.parametrize(
