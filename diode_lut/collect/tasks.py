@@ -74,14 +74,14 @@ class Family(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """Tasks of one stage and one family, for one worker."""
+    """Tasks of one stage for one worker; of one family, where problems share kernels."""
 
     stage: str
     tasks: tuple[Task, ...]
 
     @property
     def family(self) -> Family | None:
-        """The family of all its problems; None if any problems may be together."""
+        """The family of all its problems; None at a stage where they share no kernels."""
         return _family(self.stage, self.tasks[0])
 
     def halves(self) -> list[Shard]:
@@ -91,7 +91,7 @@ class Shard(NamedTuple):
 
 
 def _family(stage: str, task: Task) -> Family | None:
-    """At stage ``final`` kernels have constant sizes, so that no two problems share any."""
+    """That of a task at a stage. Kernels of stage ``final`` have constant sizes, so that no problems share them."""
     return None if stage == "final" else Family.of(task.problem)
 
 
@@ -106,7 +106,7 @@ OVERHEAD_FLOPS = 5e11
 
 
 def make_shards(stage: str, tasks: Iterable[Task], workers: int) -> list[Shard]:
-    """The tasks in shards of one family each: the family that takes longest first, in it the largest GEMMs first.
+    """The tasks in shards: the family that takes longest first, in it the largest GEMMs first.
 
     A worker compiles a shard's kernels in the background, and waits at its end for the last of them. So shards are as
     large as they may be.
