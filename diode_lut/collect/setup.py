@@ -123,7 +123,7 @@ MEASURERS = {
 }
 """The Measurer of each stage."""
 
-FINALISTS = "diode_lut.collect.final:finalists"
+FINALISTS = "diode_lut.collect.finalists:finalists"
 """The function that makes the tasks of stage ``final`` from the records of stage ``sweep``."""
 
 

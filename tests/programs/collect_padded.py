@@ -46,13 +46,13 @@ class Event:
 
 def main(directory: Path) -> dict[str, Any]:
     """For each problem and stage, its configs with their times or the reasons of their failures."""
-    from diode_lut.collect.final import finalists
     from diode_lut.collect.final import measure as measure_final
+    from diode_lut.collect.finalists import finalists
     from diode_lut.collect.setup import find_setup
     from diode_lut.collect.sweep import measure as measure_sweep
-    from diode_lut.collect.tasks import Task
+    from diode_lut.collect.tasks import Outcome, Task
     from diode_lut.collect.watch import Crash, Watch
-    from diode_lut.dataset import DatasetWriter, read_dataset
+    from diode_lut.dataset import DatasetWriter, Record, read_dataset
     from diode_lut.domain.ops import EPILOGUES
     from diode_lut.domain.problem import Problem
     from diode_lut.kernels.config import ATEN, Config
@@ -74,6 +74,15 @@ def main(directory: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     header = find_setup("cuda", "sweep", "default").header
     with DatasetWriter(directory / "padded.msgpack", header) as writer:
+
+        def keep(outcome: Outcome) -> Record:
+            assert outcome.record is not None, outcome
+            writer.append(outcome.record)
+            times = {str(each.config): each.reason or each.ns for each in outcome.record.timings}
+            found[f"{outcome.problem} {outcome.record.stage}"] = times
+            return outcome.record
+
+        tasks = []
         for problem in problems:
             plain = [ATEN, Config("triton_bmm" if problem.op == "bmm" else "triton_mm", TILES)]
             if problem.op not in ("bmm", "int_mm"):
@@ -82,14 +91,9 @@ def main(directory: Path) -> dict[str, Any]:
             if problem.op in PADDED_OPS:
                 configs = (*plain[:2], *(config.padded(pad_multiple(problem.dtype)) for config in plain))
             (swept,) = measure_sweep([Task(problem.alone, configs)], "cuda", Watch(lost), "default")
-            assert swept.record is not None, swept
-            (task,) = finalists([swept.record], [problem], header.hardware)
-            (final,) = measure_final([task], "cuda", Watch(lost), "default")
-            for outcome in (swept, final):
-                assert outcome.record is not None, outcome
-                writer.append(outcome.record)
-                times = {str(each.config): each.reason or each.ns for each in outcome.record.timings}
-                found[f"{outcome.problem} {outcome.record.stage}"] = times
+            tasks += finalists([keep(swept)], [problem], header.hardware)
+        for outcome in measure_final(tasks, "cuda", Watch(lost), "default"):
+            keep(outcome)
     kept = {f"{record.problem} {record.stage}": record for record in read_dataset(directory / "padded.msgpack")}
     assert found == {
         name: {str(each.config): each.reason or each.ns for each in record.timings} for name, record in kept.items()
