@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -267,10 +268,19 @@ def _returns_its_layout(choice: Any) -> bool:
         graph.graph_inputs[symbol.name] = symbol
         graph.graph_input_names.append(symbol.name)
     with (
-        V.set_choices_handler(InductorChoices()),
+        without_tables(),
         inductor_config.patch(_SUBGRAPH_SETTINGS),
         V.set_graph_handler(graph),
     ):
         graph.run(*choice.example_inputs)
     outputs = graph.graph_outputs
     return len(outputs) == 1 and bool(outputs[0].get_layout() == choice.layout)
+
+
+def without_tables() -> AbstractContextManager[Any]:
+    """Have Inductor choose alone, or the handler that ours is on top of.
+
+    The matmuls in the graph of a choice are parts of a kernel. The program has none of them, and the choice was
+    measured with the kernels that they get so.
+    """
+    return V.set_choices_handler(getattr(V.choices, "_below", None) or InductorChoices())

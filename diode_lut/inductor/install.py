@@ -76,6 +76,7 @@ def install(config: ModuleType) -> None:
         _install_factory(config)
         _take_over_this_thread()
         when_imported("torch._inductor.select_algorithm", f"{__name__}:install_filter")
+        when_imported("torch._inductor.codegen.subgraph", f"{__name__}:install_subgraphs")
         when_imported("torch._inductor.fx_passes.pad_mm", f"{__name__}:install_padding")
         when_imported("torch._inductor.compile_fx", f"{__name__}:install_provenance")
         when_imported("torch._inductor.codecache", f"{__name__}:install_provenance")
@@ -118,6 +119,29 @@ def filter_choices(choices: list[Any]) -> list[Any]:
         turn_off(error)
         return choices
     return choice_filter.filter_choices(choices)
+
+
+def install_subgraphs(subgraph: Any) -> None:
+    """Have Inductor choose alone in graphs that are choices, given ``torch._inductor.codegen.subgraph``."""
+    try:
+        caller = subgraph.SubgraphChoiceCaller
+        caller.output_node = _lowered_without_tables(caller.output_node)
+        caller._compile_for_benchmarking = _lowered_without_tables(caller._compile_for_benchmarking)
+    except Exception as error:
+        turn_off(error)
+
+
+def _lowered_without_tables(lower: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def lower_without_tables(choice: Any) -> Any:
+        try:
+            from diode_lut.inductor.build_choice import without_tables
+        except Exception as error:
+            turn_off(error)
+            return lower(choice)
+        with without_tables():
+            return lower(choice)
+
+    return lower_without_tables
 
 
 def install_padding(pad_mm: Any) -> None:

@@ -222,6 +222,22 @@ def test_decompose_k_row(mode: str, rows: Rows) -> None:
     assert re.search(r"\(16, 32, 1024\)", lowered.code)
 
 
+def test_matmuls_inside_a_kernel_are_no_question(rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
+    """The batched matmul of a decompose_k row is not counted, no miss under ``strict``, and gets the library's kernel."""
+    rows({"op": "mm", "configs": [{"template": "decompose_k", "k_split": 16}]}, {"op": "bmm", "configs": [BMM]})
+    inputs = Input((32, 16384), torch.float32), Input((16384, 32), torch.float32)
+    with (
+        caplog.at_level(logging.WARNING, "diode_lut"),
+        diode_lut.config.patch(strict=True),
+        diode_lut.profile_predictions() as counts,
+    ):
+        lowered = lower(mm, *inputs)
+    assert "bmm" in lowered.code
+    assert lowered.triton_templates == []
+    assert (counts.total_predictions, counts.hits["user"], counts.skipped_configs) == (1, 1, 0)
+    assert caplog.messages == []
+
+
 LEFT_ALONE = {
     "zero rows": ("mm", mm, [Input((0, 1024)), Input((1024, 64))]),
     "too many rows": ("mm", mm, [Input((2**31, 64)), Input((64, 64))]),
