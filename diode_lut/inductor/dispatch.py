@@ -69,10 +69,13 @@ def _kernel(piece: Piece, build: Build) -> ChoiceCaller:
     raise CannotRun(f"{piece.config} cannot run for all sizes of its range")
 
 
-class _Line(WrapperLine):
-    """A line that begins a branch, or ends the last one if it has no text. A kernel's call asks for its own stream."""
+class BlockLine(WrapperLine):
+    """A line that begins a block of code, or ends the last one if it has no text.
 
-    def __init__(self, text: str, *, first: bool) -> None:
+    ``first`` says that no block ends here. A kernel's call asks for its own stream.
+    """
+
+    def __init__(self, text: str, *, first: bool = False) -> None:
         self._text, self._first = text, first
 
     def codegen(self, code: IndentedBuffer) -> None:
@@ -124,10 +127,10 @@ def _generate(scheduling: Any, template_node: Any, epilogue_nodes: Any, found: B
     for place, (high, kernel) in enumerate(generated):
         text = "else:" if high is None else f"{'elif' if place else 'if'} {size} <= {high}:"
         if len(generated) > 1:
-            wrapper.writeline(_Line(text, first=place == 0))
+            wrapper.writeline(BlockLine(text, first=place == 0))
         _call(kernel, node)
     if len(generated) > 1:
-        wrapper.writeline(_Line("", first=False))
+        wrapper.writeline(BlockLine(""))
     V.graph.removed_buffers |= kernels[0].removed_buffers
     V.graph.inplaced_to_remove |= kernels[0].inplaced_to_remove
     scheduling.free_buffers_in_scheduler()

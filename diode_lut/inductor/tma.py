@@ -5,6 +5,7 @@ Inductor ensures neither.
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import Any
 
 from torch._inductor import config as inductor_config
@@ -14,23 +15,33 @@ from torch._inductor.select_algorithm import TritonTemplateCaller
 from torch._inductor.utils import use_triton_tma_template
 from torch._inductor.virtualized import V
 
+from diode_lut.inductor.answer import CannotRun
+from diode_lut.inductor.dispatch import BlockLine
 from diode_lut.inductor.versions import cpp_wrappers_have_scratch, stores_with_tma
 
 _DESCRIPTOR_BYTES = 16
 """The alignment of addresses in a tensor descriptor."""
 
-_SET_ALLOCATOR = "triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device={!r}))"
-"""What Inductor itself does before a launch, as a line of generated code."""
+_SET_ALLOCATOR = (
+    "allocator_before = triton_allocator.set("
+    "lambda size, align, stream: torch.empty(size, dtype=torch.int8, device={!r}))"
+)
+"""What Inductor itself does before a launch, as a line of generated code, in a way that can be undone."""
 
 
 def with_memory_in_any_thread(choice: ChoiceCaller) -> ChoiceCaller:
     """The choice, whose generated code gives Triton memory for descriptors in whatever thread runs it.
 
     Triton keeps its allocator per thread, and has none in a new one. Since torch 2.13, Inductor sets it before the
-    first launch of a kernel only, so that a second thread would get an error.
+    first launch of a kernel only, so that a second thread would get an error. After the call the allocator is the
+    program's again, which Inductor's launch would replace as well.
     """
     if not isinstance(choice, TritonTemplateCaller):
         return choice
+    from triton.runtime import _allocation  # without a GPU there may be no Triton
+
+    if not isinstance(_allocation._allocator, ContextVar):
+        raise CannotRun("this release of Triton does not keep its allocator in a context variable")
     make = choice.make_kernel_render
 
     def make_kernel_render(*args: Any, **kwargs: Any) -> Any:
@@ -38,11 +49,17 @@ def with_memory_in_any_thread(choice: ChoiceCaller) -> ChoiceCaller:
         call = kernel.call_kernel
 
         def call_kernel(*args: Any, **kwargs: Any) -> None:
-            if not (V.graph.cpp_wrapper or V.graph.fx_wrapper):
-                wrapper: Any = V.graph.wrapper_code
-                wrapper.add_import_once("import triton")
-                wrapper.writeline(_SET_ALLOCATOR.format(V.graph.get_current_device_or_throw().type))
+            if V.graph.cpp_wrapper or V.graph.fx_wrapper:
+                call(*args, **kwargs)
+                return
+            wrapper: Any = V.graph.wrapper_code
+            wrapper.add_import_once("from triton.runtime._allocation import _allocator as triton_allocator")
+            wrapper.writeline(_SET_ALLOCATOR.format(V.graph.get_current_device_or_throw().type))
+            wrapper.writeline(BlockLine("try:", first=True))
             call(*args, **kwargs)
+            wrapper.writeline(BlockLine("finally:"))
+            wrapper.writeline("triton_allocator.reset(allocator_before)")
+            wrapper.writeline(BlockLine(""))
 
         kernel.call_kernel = call_kernel
         return kernel, render

@@ -88,10 +88,12 @@ def test_row_for_the_library(rows: Rows) -> None:
 
 
 def test_descriptors_get_memory_in_every_call(rows: Rows) -> None:
-    """Each call tells Triton, which forgets it in another thread, where descriptors get memory."""
+    """Each call tells Triton, which forgets it in another thread, where descriptors get memory, for the launch only."""
     rows(row())
     _, calls = lower(grouped, A, B, ENDS).code.split("async_compile.wait")
-    assert "triton.set_allocator(" in calls.partition("triton_tem_fused")[0]
+    before, _, after = calls.partition("triton_tem_fused")
+    assert "triton_allocator.set(" in before
+    assert "triton_allocator.reset(" in after
 
 
 @pytest.mark.parametrize("key", [{"b": 8}, {"m": 128}, {"n": 256}, {"k": 512}, {"layout": "nn"}])

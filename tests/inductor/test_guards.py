@@ -157,12 +157,13 @@ def test_tma_of_a_view(start: int, described: bool, rows: Rows) -> None:
 
 @pytest.mark.parametrize(("config", "needed"), [(TMA, True), (MM, False)], ids=["tma", "without"])
 def test_descriptors_get_memory_in_every_call(config: dict[str, Any], needed: bool, rows: Rows) -> None:
-    """Each call tells Triton, which forgets it in another thread, where descriptors get memory, before the launch."""
+    """Each call tells Triton, which forgets it in another thread, where descriptors get memory, for the launch only."""
     rows({"configs": [config]})
     _, calls = lower(torch.mm, *OPERANDS).code.split("async_compile.wait")
-    before, launch, _ = calls.partition("triton_tem_fused")
+    before, launch, after = calls.partition("triton_tem_fused")
     assert launch
-    assert ("triton.set_allocator(" in before) is needed
+    assert ("triton_allocator.set(" in before) is needed
+    assert ("triton_allocator.reset(" in after) is needed
 
 
 @pytest.mark.skipif(not hasattr(inductor_config.triton, "enable_template_tma_store"), reason="this torch has no such")
