@@ -22,6 +22,7 @@ from diode_lut.io.own_code import code_digest
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.weights import write_model
 from diode_lut.runtime.snapshot import Snapshot, forget_tables, skip
+from tests.forks import Forks
 from tests.model import small
 
 ROW = {"configs": [{"template": "aten"}]}
@@ -267,6 +268,33 @@ def test_a_child_forked_while_tables_are_read_reads_them_itself() -> None:
     program = Path(__file__).parent / "programs" / "fork_while_reading.py"
     environment = {**os.environ, "PYTHONPATH": str(program.parents[2])}
     assert subprocess.run([sys.executable, str(program)], env=environment, check=False).returncode == 0
+
+
+FORKED = """
+import os, torch, diode_lut
+
+def sees(expected):
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(threads + 1)
+        os._exit(diode_lut.get_detected_hardware().sm_count != expected)
+    return os.waitpid(child, 0)[1] == 0
+
+threads = torch.get_num_threads()
+assert sees(threads + 1)
+assert diode_lut.get_detected_hardware().sm_count == threads
+assert sees(threads)
+torch.set_num_threads(threads + 2)
+assert diode_lut.get_detected_hardware().sm_count == threads + 2
+assert sees(threads + 2)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_forked_process_answers_as_its_parent(after_torch: Forks) -> None:
+    """A CPU has the threads with which the parent asked last, if it asked, however many a forked process sets."""
+    done = after_torch.run("-c", FORKED)
+    assert done.returncode == 0, done.stderr
 
 
 def test_table_for_another_number_of_threads(

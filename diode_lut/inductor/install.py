@@ -13,6 +13,7 @@ from typing import Any
 
 from diode_lut.inductor.switch import cache_identity, leave, saving, turn_off
 from diode_lut.inductor.versions import require_same_parameters, set_choices_factory
+from diode_lut.io.forks import in_forked_children
 from diode_lut.runtime.post_import import when_imported
 
 
@@ -77,6 +78,7 @@ def install(config: ModuleType) -> None:
         _take_over_this_thread()
         when_imported("torch._inductor.select_algorithm", f"{__name__}:install_filter")
         when_imported("torch._inductor.codegen.subgraph", f"{__name__}:install_subgraphs")
+        when_imported("torch._inductor.async_compile", f"{__name__}:renew_pool_in_forks")
         when_imported("torch._inductor.fx_passes.pad_mm", f"{__name__}:install_padding")
         when_imported("torch._inductor.compile_fx", f"{__name__}:install_provenance")
         when_imported("torch._inductor.codecache", f"{__name__}:install_provenance")
@@ -142,6 +144,18 @@ def _lowered_without_tables(lower: Callable[[Any], Any]) -> Callable[[Any], Any]
             return lower(choice)
 
     return lower_without_tables
+
+
+def renew_pool_in_forks(async_compile: Any) -> None:
+    """Give each forked process a pool of threads of its own, given ``torch._inductor.async_compile``.
+
+    Inductor compiles C++ in these threads. It renews its other pools, and would wait for ever for those of this one,
+    which are not in the forked process.
+    """
+    try:
+        in_forked_children(async_compile.AsyncCompile.pool.cache_clear)
+    except Exception as error:
+        turn_off(error)
 
 
 def install_padding(pad_mm: Any) -> None:

@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from diode_lut.domain.errors import ProblemError, SettingError
-from diode_lut.domain.hardware import Hardware, detect_hardware
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.io.log import warn_once
 from diode_lut.runtime import probe, recorder
 from diode_lut.runtime.choosers import Registration, register, registered
 from diode_lut.runtime.recorder import Counts
-from diode_lut.runtime.snapshot import selector_for, selector_with
+from diode_lut.runtime.snapshot import hardware_of, selector_for, selector_with
 from diode_lut.selection.catalog import (
     TableFile,
     find_hardware,
@@ -37,8 +37,11 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 def get_detected_hardware() -> Hardware:
-    """The device that torch would use on this machine; HardwareError if torch is missing."""
-    return detect_hardware()
+    """The device that torch would use on this machine; HardwareError if torch is missing.
+
+    In a forked process a CPU has the threads that it had when the parent asked.
+    """
+    return hardware_of()
 
 
 def list_available_tables() -> list[TableFile]:

@@ -168,7 +168,7 @@ class Snapshot:
 
     def _hardware(self, device: str | torch.device) -> Hardware:
         name = str(device)
-        return self._devices.get(name) or self._devices.setdefault(name, detect_hardware(device))
+        return self._devices.get(name) or self._devices.setdefault(name, hardware_of(device))
 
     def _selector(self, hardware: Hardware) -> Selector:
         found = self._selectors.get(hardware)
@@ -180,6 +180,27 @@ class Snapshot:
     def _local(self) -> tuple[Hardware, ...]:
         """All devices of this machine."""
         return tuple(map(self._hardware, local_devices()))
+
+
+_cpu: Hardware | None = None
+"""The CPU as it was when it was last asked about."""
+_is_parents = False
+"""Whether it was the process that forked this one that asked."""
+
+
+def hardware_of(device: str | torch.device | None = None) -> Hardware:
+    """The hardware of torch's ``device``, by default of the one that torch would use.
+
+    A forked process has the CPU that its parent asked about, whatever number of threads it sets, and so answers as its
+    parent does: a worker of a DataLoader has one thread, and would need tables for one.
+    """
+    global _cpu
+    found = detect_hardware(device)
+    if not found.is_cpu:
+        return found
+    if _cpu is None or not _is_parents:
+        _cpu = found
+    return _cpu
 
 
 def _decided(decision: Decision, seconds: float = 0.0) -> None:
@@ -258,7 +279,8 @@ def _missed(decision: Decision) -> str:
 
 
 @in_forked_children
-def _free_lock() -> None:
+def _begin_again() -> None:
     """The thread that was reading tables is not in the forked process."""
-    global _lock
+    global _lock, _is_parents
     _lock = threading.RLock()
+    _is_parents = _cpu is not None

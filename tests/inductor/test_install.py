@@ -169,3 +169,23 @@ def test_repro_script_names_the_factory(after_torch: Forks) -> None:
     program = f"import diode_lut, torch, torch._inductor.config as c; exec(c.codegen_config()); {named}"
     done = after_torch.run("-c", program)
     assert done.returncode == 0, done.stderr
+
+
+FORKED = """
+import os, signal, diode_lut, torch._inductor.compile_fx
+from torch._inductor.async_compile import AsyncCompile
+torch._inductor.config.compile_threads = 2
+assert AsyncCompile.submit(int).result() == 0
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    assert AsyncCompile.submit(int).result() == 0
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_forked_process_has_threads_that_compile(after_inductor: Forks) -> None:
+    """A process that is forked after Inductor has compiled C++ can compile C++ as well, and does not wait for ever."""
+    done = after_inductor.run("-c", FORKED)
+    assert done.returncode == 0, done.stderr
