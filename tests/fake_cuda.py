@@ -30,6 +30,7 @@ from torch._inductor.virtualized import V
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._sympy.numbers import int_oo
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -141,7 +142,10 @@ class Lowered(NamedTuple):
 
 
 class Input(NamedTuple):
-    """A tensor on the fake device; ``dynamic`` has the dimensions whose size is not fixed, and at most ``most``."""
+    """A tensor on the fake device; ``dynamic`` has the dimensions whose size is not fixed, and at most ``most``.
+
+    With ``unbacked``, only the data tell these sizes, as with ``mark_unbacked``.
+    """
 
     shape: Sequence[int]
     dtype: torch.dtype = torch.bfloat16
@@ -149,6 +153,7 @@ class Input(NamedTuple):
     offset: int = 0
     dynamic: Sequence[int] = ()
     most: int | None = None
+    unbacked: bool = False
 
 
 def lower(function: Callable[..., Any], *inputs: Input, joint: bool = False) -> Lowered:
@@ -178,6 +183,11 @@ def _tensor(mode: FakeTensorMode, index: int, spec: Input) -> torch.Tensor:
     assert env is not None
     shape: list[Any] = list(spec.shape)
     for dimension in spec.dynamic:
+        if spec.unbacked:
+            with env.ignore_fresh_unbacked_symbols():  # no node of the graph makes it
+                shape[dimension] = size = env.create_unbacked_symint()
+            env.constrain_symbol_range(size.node.expr, 0, int_oo if spec.most is None else spec.most)
+            continue
         source = ConstantSource(f"_size_{index}_{dimension}")
         symbol = env.create_symbol(shape[dimension], source, dynamic_dim=DimDynamic.DYNAMIC)
         if spec.most is not None:

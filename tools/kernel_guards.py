@@ -17,6 +17,7 @@ GROUPED = "tests/inductor/test_grouped_mm.py::"
 SCALED = "tests/inductor/test_scaled_mm.py::"
 INT8 = "tests/inductor/test_int_mm.py::"
 CHANGES, TRANSIENT = "tests/inductor/test_snapshot.py::", "tests/inductor/test_transient.py::"
+DYNAMIC = "tests/inductor/test_dynamic.py::"
 SETTINGS = "tests/test_settings.py::"
 RUNTIME, STATISTICS = "tests/test_runtime.py::", "tests/test_statistics.py::"
 
@@ -35,6 +36,11 @@ def sizes_checked_as(function: str) -> Instead:
 
 KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "diode_lut.inductor.build_choice": {
+        "decompose-k-unbacked": (
+            "free_unbacked_symbols",
+            FALSE,
+            DYNAMIC + "test_a_size_that_only_the_data_tell_is_not_cut",
+        ),
         "even-k": ("_choice_of", parameters("EVEN_K=True"), HOOK + "test_even_k_is_derived"),
         "accumulator-type": (
             "_choice_of",
@@ -199,7 +205,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "float8-precision": ("is_precise", TRUE, SCALED + "test_refused"),
     },
     "diode_lut.inductor.problems": {
-        "unbacked-sizes": ("free_unbacked_symbols", FALSE, ON_CPU + "test_unbacked_size_is_left_to_inductor"),
+        "unbounded-sizes": ("lacks_a_range", FALSE, DYNAMIC + "test_a_size_that_nothing_bounds"),
         "mixed-types": (
             "dtype_of",
             Instead("lambda kinds, device: original(kinds, device) or max(map(str, map(_DTYPES.get, kinds)))"),

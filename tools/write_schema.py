@@ -95,7 +95,7 @@ def receipt() -> Schema:
     classes = [name for name in EPILOGUES if name != NO_EPILOGUE]
     values = {"op": OPS, "dtype": DTYPES, "layout": LAYOUTS, "align": ALIGNS, "epilogue": classes}
     values["variant"] = NAMED_VARIANTS
-    for of_problem in ("hit", "miss", "skip", "unfused"):
+    for of_problem in ("hit", "miss", "skip", "no_choice", "unfused"):
         for name, allowed in values.items():
             schema["$defs"][of_problem]["properties"][name]["enum"] = list(allowed)
         schema["$defs"][of_problem]["if"]["properties"]["op"]["enum"] = [op for op in OPS if op not in BATCHED]

@@ -1,7 +1,8 @@
 """Flex attention: Inductor asks its handler for configs by head dimension and dtype, and is answered from the tables.
 
 What else a table's problem consists of is read off the node of the graph that is being lowered: its tensors, and the
-graphs of its score and mask modifications. Nothing is guarded: where a size may change, Inductor decides alone.
+graphs of its score and mask modifications. Nothing is guarded: where a size may change, Inductor decides alone, which
+is recorded.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from diode_lut.domain.ops import ITEMSIZES
 from diode_lut.domain.problem import Problem
 from diode_lut.domain.variants import Modifications
 from diode_lut.inductor.answer import CannotRun, autotuning, in_force
-from diode_lut.inductor.problems import dtype_of
+from diode_lut.inductor.problems import SIZES_CHANGE, dtype_of, hint
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import DEFAULT, Config
@@ -50,17 +51,23 @@ _HARMLESS = frozenset(
 )
 """Kernel options that go with any config. With others, whoever sets them decides."""
 
+_USER_CHOOSES = "kernel_options choose blocks, stages or warps"
+
 Configs = list[Any]
 """Inductor's configs: objects with a field for each of our tunables."""
 
 
 class Attention(NamedTuple):
-    """One attention in a graph: its problem, the blocks of its sparse mask, and where it runs."""
+    """One attention in a graph: its problem, the blocks of its sparse mask, and where it runs.
+
+    ``why_left`` says why no table is asked about it; empty if one is. Where sizes may change, the problem has hints.
+    """
 
     problem: Problem
     sparse_q: int
     sparse_kv: int
     device: torch.device
+    why_left: str
 
 
 def answer_attention(op: str, ask_base: Callable[[], Configs]) -> Configs | None:
@@ -72,6 +79,9 @@ def answer_attention(op: str, ask_base: Callable[[], Configs]) -> Configs | None
     if asked is None:
         return None
     now = snapshot()
+    if asked.why_left:
+        now.record_no_choice(asked.problem, asked.device, asked.why_left)
+        return None
     decision = now.decide(asked.problem, asked.device, padding=False)
     own = _without_autotuning(ask_base)
     if len(own) != 1:
@@ -87,7 +97,7 @@ def answer_attention(op: str, ask_base: Callable[[], Configs]) -> Configs | None
 def forced(op: str, config: Config, ask_base: Callable[[], Configs]) -> Any:
     """Inductor's config that is ``config`` for the attention that is being lowered; CannotRun where it cannot run."""
     asked = attention_of(V.graph.current_node, op)
-    if asked is None:
+    if asked is None or asked.why_left:
         raise CannotRun("tables have no such problems")
     own, *_ = _without_autotuning(ask_base)
     return _inductors(config, asked, own)
@@ -152,10 +162,9 @@ def _require_room(config: Config, asked: Attention) -> None:
 
 
 def attention_of(node: Any, op: str) -> Attention | None:
-    """The attention that a node of a graph computes; None if tables have no such problems, or the user decides.
+    """The attention that a node of a graph computes; None if tables have no such problems.
 
-    That is so if a size may change, types differ, keys are shared by batches, rows have gaps between elements, or
-    kernel options choose what tables do.
+    That is so if types differ, keys are shared by batches, or rows have gaps between elements.
     """
     operator_ = getattr(torch.ops.higher_order, _NODES[op])
     if getattr(node, "target", None) is not operator_:
@@ -164,16 +173,18 @@ def attention_of(node: Any, op: str) -> Attention | None:
     query, key, value = (arguments[name].meta["val"] for name in ("query", "key", "value"))
     *_, sparse_q, sparse_kv, mask = arguments["block_mask"]
     sizes = (*query.shape, *key.shape, *value.shape, *query.stride(), *key.stride(), *value.stride())
-    plain = all(type(size) is int for size in (*sizes, sparse_q, sparse_kv))
-    if not plain or query.device.type != "cuda" or not _leaves_choice(arguments["kernel_options"], op, query.dtype):
+    if query.device.type != "cuda":
         return None
+    why_left = "" if all(type(size) is int for size in (*sizes, sparse_q, sparse_kv)) else SIZES_CHANGE
+    if not _leaves_choice(arguments["kernel_options"], op, query.dtype):
+        why_left = _USER_CHOOSES
     score = arguments["score_mod"] if "score_mod" in arguments else arguments["fw_graph"]
     variant = Modifications(
         mask_class(_graph_of(mask), arguments["mask_mod_other_buffers"]),
         score_class(_graph_of(score), arguments["score_mod_other_buffers"]),
     )
     problem = _problem(op, query, key, value, str(variant))
-    return problem and Attention(problem, sparse_q, sparse_kv, query.device)
+    return problem and Attention(problem, sparse_q, sparse_kv, query.device, why_left)
 
 
 def _arguments(node: Any, operator_: Any) -> Mapping[str, Any]:
@@ -192,17 +203,21 @@ def _leaves_choice(options: Mapping[str, Any], op: str, dtype: torch.dtype) -> b
 
 def _problem(op: str, query: Any, key: Any, value: Any, variant: str) -> Problem | None:
     dtype = dtype_of({query.dtype, key.dtype, value.dtype}, query.device.type)
-    b, h, m, k = query.shape
-    batches, shared, n, _ = key.shape
-    if dtype is None or batches != b or any(each.stride(-1) != 1 for each in (query, key, value)):
+    operands = [_operand(each) for each in (query, key, value)]
+    (b, h, m, k), (batches, shared, n, _), (*_, v) = (operand.sizes for operand in operands)
+    if dtype is None or batches != b or any(operand.strides[-1] != 1 for operand in operands):
         return None
-    operands = (Operand(each.shape, each.stride(), each.storage_offset()) for each in (query, key, value))
     align = 16 if all(operand.is_aligned(ITEMSIZES[dtype]) for operand in operands) else 2
-    sizes = {"b": b, "m": m, "n": n, "k": k, "h": h, "g": h // shared, "v": value.shape[-1]}
+    sizes: dict[str, Any] = {"b": b, "m": m, "n": n, "k": k, "h": h, "g": h // shared, "v": v}
     try:
         return Problem.checked(op, dtype, "nt", align, variant=variant, **sizes)
     except ProblemError:
         return None
+
+
+def _operand(tensor: torch.Tensor) -> Operand:
+    sizes, strides = (tuple(map(hint, numbers)) for numbers in (tensor.shape, tensor.stride()))
+    return Operand(sizes, strides, hint(tensor.storage_offset()))
 
 
 def _graph_of(node: Any) -> torch.fx.Graph:

@@ -28,6 +28,7 @@ from torch._inductor.template_heuristics.registry import get_template_heuristic
 from torch._inductor.template_heuristics.triton import GemmConfig
 from torch._inductor.utils import _use_autotune_backend, is_gpu, sympy_product
 from torch._inductor.virtualized import V
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.domain.ops import BATCHED, INTEGER, NO_VARIANT, SCALED
@@ -237,6 +238,8 @@ def _decompose_k(config: Config, inputs: MMKernelInputs) -> ir.ChoiceCaller:
         raise CannotRun("AOTInductor and the C++ wrapper do not take decompose_k")
     if not _sizes_stay_dynamic(inputs):
         raise CannotRun("Inductor would make constants of the sizes that may change")
+    if free_unbacked_symbols([*inputs.shapes_symbolic(), *inputs.strides_symbolic()]):
+        raise CannotRun("a graph of its own takes no sizes that are known only when it runs")
     params = DictKernelTemplateParams(config.tunables)
     layout = inputs.output_layout(flexible=False)
     choice = _choice_of(decompose_k_subgraph_template, params, {}, layout, inputs)
@@ -283,4 +286,7 @@ def without_tables() -> AbstractContextManager[Any]:
     The matmuls in the graph of a choice are parts of a kernel. The program has none of them, and the choice was
     measured with the kernels that they get so.
     """
-    return V.set_choices_handler(getattr(V.choices, "_below", None) or InductorChoices())
+    handler: AbstractContextManager[Any] = V.set_choices_handler(
+        getattr(V.choices, "_below", None) or InductorChoices()
+    )
+    return handler

@@ -25,9 +25,11 @@ from diode_lut.inductor.answer import MARK, CannotRun, answer, in_force
 from diode_lut.inductor.choices import MKL_LINEAR, aten_of, config_of, problem_of_aten
 from diode_lut.inductor.grouped import answer_grouped
 from diode_lut.inductor.names import TEMPLATE_OF_CLASS
+from diode_lut.inductor.problems import why_left
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import leave
 from diode_lut.kernels.config import ATEN, Config
+from diode_lut.receipt.receipt import ONLY_THE_LIBRARY
 
 
 def filter_choices(choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
@@ -52,8 +54,11 @@ def _from_table(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
     problem, axes = problem_of_aten(aten)
     if problem is None:
         return None
+    why = why_left(problem, aten.input_nodes)
     if all(config_of(choice) == ATEN for choice in choices) and not _has_cpp_template(aten, problem):
-        snapshot().record_no_choice(problem, "cpu")
+        why = ONLY_THE_LIBRARY
+    if why:
+        snapshot().record_no_choice(problem, "cpu", why)
         return None
 
     def build(config: Config) -> ChoiceCaller:

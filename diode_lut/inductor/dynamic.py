@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
@@ -38,16 +38,33 @@ def axes_of_tensors(op: str, a: torch.Tensor, b: torch.Tensor) -> tuple[Axis, ..
     return () if env is None else axes_of(op, tuple(a.shape), tuple(b.shape), env)
 
 
+def lacks_a_range(env: ShapeEnv, sizes: Iterable[Any]) -> bool:
+    """Whether one of these sizes is known only when the graph runs, and nothing says how large it may be."""
+    symbols = free_unbacked_symbols([env.simplify(sympy.sympify(size)) for size in sizes])
+    uppers = [_range(env, symbol).upper for symbol in symbols]
+    return any(not upper.is_Integer or upper >= _NO_BOUND for upper in uppers)
+
+
+_NO_BOUND = sys.maxsize - 1
+"""PyTorch's upper bound of the number of elements that a mask selects, if it knows none."""
+
+
 def _bounds(env: ShapeEnv, expression: sympy.Expr) -> tuple[int, int | None]:
-    """The least and the largest value, as far as bounds, checks and the serving engine say; None for no largest."""
-    bounds = _narrowed(env.bound_sympy(expression), _checked(env, expression))
-    tokens = compile_range()
-    if tokens is not None and len(expression.free_symbols) == 1:
-        (symbol,) = expression.free_symbols
-        bounds = _narrowed(bounds, bound_sympy(expression, {symbol: ValueRanges(*tokens)}))
+    """The least and the largest value that a size can have; None for no largest."""
+    bounds = _range(env, expression)
     low = int(bounds.lower) if bounds.lower.is_Integer else 1
     high = int(bounds.upper) if bounds.upper.is_Integer and bounds.upper <= MAX_SIZE else None
     return min(max(low, 1), MAX_SIZE), high
+
+
+def _range(env: ShapeEnv, expression: sympy.Expr) -> ValueRanges[Any]:
+    """The values of an expression, as far as bounds, checks and the serving engine say."""
+    bounds = _narrowed(env.bound_sympy(expression), _checked(env, expression))
+    tokens = compile_range()
+    if tokens is None or len(expression.free_symbols) != 1:
+        return bounds
+    (symbol,) = expression.free_symbols
+    return _narrowed(bounds, bound_sympy(expression, {symbol: ValueRanges(*tokens)}))
 
 
 def _checked(env: ShapeEnv, expression: sympy.Expr) -> ValueRanges[Any]:

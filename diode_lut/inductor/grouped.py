@@ -28,7 +28,7 @@ from diode_lut.inductor.build_choice import require_templates, shared_memory_of
 from diode_lut.inductor.hook import DiodeChoices
 from diode_lut.inductor.layouts import fix_layout
 from diode_lut.inductor.names import KWARGS
-from diode_lut.inductor.problems import dtype_of, is_plain, stays_aligned
+from diode_lut.inductor.problems import SIZES_CHANGE, dtype_of, hint, is_plain, stays_aligned
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.tma import with_memory_in_any_thread
 from diode_lut.kernels.architecture import architecture
@@ -38,13 +38,17 @@ _OP = torch.ops.aten._grouped_mm.default
 
 
 class Grouped(NamedTuple):
-    """A grouped matmul in a graph: its problem, its operands A and B, the ends of its groups, and its result."""
+    """A grouped matmul in a graph: its problem, its operands A and B, the ends of its groups, and its result.
+
+    ``changes`` says whether a size may change, of which the problem has hints.
+    """
 
     problem: Problem
     a: Any
     b: Any
     offsets: Any
     layout: ir.Layout
+    changes: bool
 
     @property
     def device(self) -> torch.device:
@@ -56,10 +60,15 @@ class Grouped(NamedTuple):
 def answer_grouped(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
     """The choices for the grouped matmul that is being lowered; None if it is none, or Inductor should choose.
 
+    Inductor chooses where a size may change, and that is recorded.
+
     ``choices`` are Inductor's. Only the hook's handler answers: another one is set where tables are not to be asked.
     """
     asked = grouped_of(choices) if isinstance(V.choices, DiodeChoices) else None
     if asked is None:
+        return None
+    if asked.changes:
+        snapshot().record_no_choice(asked.problem, asked.device, SIZES_CHANGE)
         return None
     decision = snapshot().decide(asked.problem, asked.device, padding=False)
     return answer(decision, lambda config: build_grouped(config, asked, choices))
@@ -82,22 +91,22 @@ def build_grouped(config: Config, asked: Grouped, choices: list[ChoiceCaller]) -
 def grouped_of(choices: list[ChoiceCaller]) -> Grouped | None:
     """The grouped matmul that Inductor's ``choices`` compute; None if tables have no such problems.
 
-    That is so if A has groups or B has none, as in gradients of weights, if a size may change, or types differ.
+    That is so if A has groups or B has none, as in gradients of weights, or if types differ.
     """
     if getattr(V.graph.current_node, "target", None) is not _OP or not choices or len(choices[0].input_nodes) != 3:
         return None
     (a, b, offsets), layout = choices[0].input_nodes, choices[0].layout
     numbers = (*a.get_size(), *a.get_stride(), *b.get_size(), *b.get_stride(), *offsets.get_size())
-    if not is_plain(numbers) or a.get_device_or_error().type != "cuda":
+    if a.get_device_or_error().type != "cuda":
         return None
     dtype = dtype_of({a.get_dtype(), b.get_dtype(), layout.dtype}, "cuda")
-    first, second = (Operand(tuple(map(int, x.get_size())), tuple(map(int, x.get_stride()))) for x in (a, b))
+    first, second = (Operand(tuple(map(hint, x.get_size())), tuple(map(hint, x.get_stride()))) for x in (a, b))
     try:
         problem = problem_of(GROUPED[0], str(dtype), first, second)
     except ProblemError:
         return None
     aligned = problem if all(map(stays_aligned, (a, b))) else problem._replace(align=2)
-    return Grouped(aligned, a, b, offsets, layout)
+    return Grouped(aligned, a, b, offsets, layout, changes=not is_plain(numbers))
 
 
 def _require_kernel(asked: Grouped) -> None:

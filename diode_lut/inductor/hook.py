@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
+import torch
 from torch._inductor.choices import InductorChoices
 from torch._inductor.ir import ChoiceCaller
 from torch._inductor.select_algorithm import ExternKernelCaller, TritonTemplateCaller
@@ -26,7 +27,7 @@ from diode_lut.inductor.epilogue import may_be_followed
 from diode_lut.inductor.fusion import with_epilogues
 from diode_lut.inductor.names import UIDS
 from diode_lut.inductor.padding import decide, followed
-from diode_lut.inductor.problems import axes
+from diode_lut.inductor.problems import axes, problem_of_tensors
 from diode_lut.inductor.snapshot import forget_what_was_taken_over, snapshot
 from diode_lut.inductor.switch import OFF, cache_identity, follow, is_off, leave
 from diode_lut.inductor.unfused import NOTHING
@@ -105,6 +106,29 @@ def _flex(op: str, ask_base: Callable[[], list[Any]]) -> list[Any]:
         leave(op, error)
         configs = None
     return ask_base() if configs is None else configs
+
+
+_NATIVE = {getattr(torch.ops.aten, op).default: op for op in ("mm", "addmm", "bmm", "baddbmm")}
+
+_native: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
+"""The nodes of each graph that were recorded: Inductor may look at one twice."""
+
+
+def record_native() -> None:
+    """Record the matmul that is being lowered, if it is one that tables know, and Inductor generates its kernel.
+
+    That is so with Inductor's setting ``triton.native_matmul``. It asks nobody then.
+    """
+    node: Any = V.graph.current_node
+    op = _NATIVE.get(node.target)
+    recorded = _native.setdefault(V.graph, set())
+    if op is None or node in recorded or not isinstance(V.choices, DiodeChoices) or not in_force():
+        return
+    recorded.add(node)
+    *bias, a, b = (argument.meta["val"] for argument in node.args[: 3 if op.startswith(("add", "badd")) else 2])
+    problem = problem_of_tensors(op, a, b, *bias)
+    if problem is not None:
+        snapshot().record_no_choice(problem, a.device, "the setting triton.native_matmul generates its kernel")
 
 
 require_same_parameters(DiodeChoices.get_template_configs, InductorChoices.get_template_configs)

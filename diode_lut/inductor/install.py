@@ -78,6 +78,8 @@ def install(config: ModuleType) -> None:
         _take_over_this_thread()
         when_imported("torch._inductor.select_algorithm", f"{__name__}:install_filter")
         when_imported("torch._inductor.codegen.subgraph", f"{__name__}:install_subgraphs")
+        when_imported("torch._inductor.kernel.mm", f"{__name__}:install_native")
+        when_imported("torch._inductor.kernel.bmm", f"{__name__}:install_native")
         when_imported("torch._inductor.async_compile", f"{__name__}:renew_pool_in_forks")
         when_imported("torch._inductor.fx_passes.pad_mm", f"{__name__}:install_padding")
         when_imported("torch._inductor.compile_fx", f"{__name__}:install_provenance")
@@ -144,6 +146,29 @@ def _lowered_without_tables(lower: Callable[[Any], Any]) -> Callable[[Any], Any]
             return lower(choice)
 
     return lower_without_tables
+
+
+def install_native(kernel: Any) -> None:
+    """Have Inductor say which matmuls it asks nobody about, given ``torch._inductor.kernel.mm`` or ``bmm``."""
+    try:
+        kernel.use_native_matmul = _recording(kernel.use_native_matmul)
+    except Exception as error:
+        turn_off(error)
+
+
+def _recording(is_native: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    def use_native_matmul(mat1: Any, mat2: Any) -> bool:
+        native = is_native(mat1, mat2)
+        try:
+            if native:
+                from diode_lut.inductor.hook import record_native
+
+                record_native()
+        except Exception as error:
+            leave("a native matmul", error)
+        return native
+
+    return use_native_matmul
 
 
 def renew_pool_in_forks(async_compile: Any) -> None:

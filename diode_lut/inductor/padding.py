@@ -16,18 +16,12 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.virtualized import V
 from torch.fx import Node
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.operands import Operand
-from diode_lut.domain.operands import problem_of as problem_from
-from diode_lut.domain.ops import ROW_BYTES
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.answer import in_force, is_big_enough
 from diode_lut.inductor.dynamic import axes_of_tensors
-from diode_lut.inductor.problems import asked_about, axes, dtype_of, problem_of
+from diode_lut.inductor.problems import asked_about, axes, problem_of, problem_of_tensors, why_left
 from diode_lut.inductor.snapshot import InductorSnapshot, snapshot
-from diode_lut.inductor.versions import hint_of
 from diode_lut.kernels.architecture import Architecture, architecture
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.padding import PADDED_OPS, needed_pad, pad_multiple, padded
@@ -54,7 +48,7 @@ def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: An
     matmuls = [node for node in match.nodes if node.target in _OPS]
     if len(matmuls) > 1:
         return False if any(_is_answered(node) for node in matmuls) else None
-    problem = _problem(op.__name__, mat1, mat2, bias)
+    problem = problem_of_tensors(op.__name__, mat1, mat2, bias)
     if problem is None:
         return None
     changing = axes_of_tensors(problem.op, mat1, mat2)
@@ -84,7 +78,7 @@ def decide(now: InductorSnapshot, inputs: Any, op: str, *, fast: bool | None = N
 
     If the graph pads the operands, and would be answered with that padding, the decision is about the matmul without
     it. Else an addmm with more than a row as its bias is an mm with an epilogue, as ``asked_about`` has it. None if
-    tables have no such problems.
+    tables have no such problems, or none is asked, which is recorded.
     """
     device = inputs.device()
     unpadded = _unpadded(V.graph.current_node, op) if now.settings.pad else None
@@ -95,6 +89,10 @@ def decide(now: InductorSnapshot, inputs: Any, op: str, *, fast: bool | None = N
             return now.decide(unpadded, device, padding=True, axes=changing), pad
     problem = problem_of(inputs, op, fast=fast)
     if problem is None:
+        return None, 1
+    why = why_left(problem, inputs.mat1mat2())
+    if why:
+        now.record_no_choice(problem, device, why)
         return None, 1
     asked = asked_about(problem, inputs) if now.settings.epilogues else problem
     return now.decide(asked, device, padding=False, axes=axes(inputs, op)), 1
@@ -117,7 +115,7 @@ def followed(decision: Decision, pad: int, inputs: Any, op: str) -> Problem | No
 def _is_answered(matmul: Node) -> bool:
     *bias, a, b = matmul.args[: 3 if _OPS[matmul.target] == "addmm" else 2]
     tensors = _values((a, b, *bias))
-    problem = None if tensors is None else _problem(_OPS[matmul.target], *tensors)
+    problem = None if tensors is None else problem_of_tensors(_OPS[matmul.target], *tensors)
     if problem is None or tensors is None:
         return False
     changing = axes_of_tensors(problem.op, *tensors[:2])
@@ -176,7 +174,7 @@ def _unpadded(node: Node | None, op: str) -> Problem | None:
     tensors = _values((a, b, *bias))
     if tensors is None:
         return None
-    problem = _problem(op, *tensors)
+    problem = problem_of_tensors(op, *tensors)
     return problem if problem is not None and _is_inductors(problem, (m, n, k), tensors) else None
 
 
@@ -208,29 +206,3 @@ def _values(nodes: Sequence[Any]) -> tuple[Any, ...] | None:
     """The fake tensors that graph nodes stand for; None if one has none."""
     values = tuple(node.meta.get("val") if isinstance(node, Node) else None for node in nodes)
     return values if all(isinstance(value, torch.Tensor) for value in values) else None
-
-
-def _problem(op: str, a: Any, b: Any, bias: Any = None) -> Problem | None:
-    """The problem of multiplying fake tensors; None if tables have no such problems."""
-    tensors = [tensor for tensor in (a, b, bias) if tensor is not None]
-    dtype = dtype_of({tensor.dtype for tensor in tensors}, a.device.type)
-    first, second = _operand(a), _operand(b)
-    if dtype is None or first is None or second is None:
-        return None
-    try:
-        problem = problem_from(op, dtype, first, second)
-    except ProblemError:
-        return None
-    steps = [step for tensor in (a, b) for step in tensor.stride() if isinstance(step, torch.SymInt)]
-    aligned = all(statically_known_true(step * a.dtype.itemsize % ROW_BYTES == 0) for step in steps)
-    return problem if aligned else problem._replace(align=2)
-
-
-def _operand(tensor: Any) -> Operand | None:
-    """Sizes, strides and offset of a fake tensor, by their hints; None if some are not backed by any."""
-    found = [hint_of(number) for number in (*tensor.shape, *tensor.stride(), tensor.storage_offset())]
-    numbers = [number for number in found if number is not None]
-    rank = tensor.dim()
-    if len(numbers) < len(found):
-        return None
-    return Operand(tuple(numbers[:rank]), tuple(numbers[rank:-1]), numbers[-1])

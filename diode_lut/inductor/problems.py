@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from sympy.core.numbers import Integer, One, Zero
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.virtualized import V
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from diode_lut.domain.errors import ProblemError
 from diode_lut.domain.operands import Operand
@@ -19,8 +19,9 @@ from diode_lut.domain.operands import problem_of as problem_from
 from diode_lut.domain.ops import FLOAT8, INT8, INTEGER, NO_VARIANT, OPS, RESULT_OF_INTEGERS, ROW_BYTES, SCALED, VARIANTS
 from diode_lut.domain.problem import Problem
 from diode_lut.domain.variants import RESULT_DTYPES, Scaling
-from diode_lut.inductor.dynamic import axes_of
+from diode_lut.inductor.dynamic import axes_of, lacks_a_range
 from diode_lut.inductor.snapshot import snapshot
+from diode_lut.inductor.versions import hint_of
 from diode_lut.selection.samples import Axis
 
 log = logging.getLogger(__name__)
@@ -57,9 +58,9 @@ def is_plain(numbers: Iterable[Any]) -> bool:
 def problem_of(inputs: Any, op: str, *, fast: bool | None = None) -> Problem | None:
     """The problem of ``op`` with ``inputs``, its KernelInputs; None if tables have no such problems.
 
-    Dynamic sizes have their hints in it; ``axes`` says which these are. There is no problem for mixed or unusual types,
-    sizes of zero, unbacked sizes, matrices with no unit stride, and reduced precision that is neither TF32 nor off.
-    scaled_mm may not have dynamic sizes either, and needs to know ``fast``, whether accumulation is.
+    Dynamic sizes have their hints in it, and unbacked ones those that Inductor assumes; ``axes`` says which these are.
+    There is no problem for mixed or unusual types, sizes of zero, matrices with no unit stride, and reduced precision
+    that is neither TF32 nor off. scaled_mm needs to know ``fast``, whether accumulation is.
     """
     if op not in OPS or not isinstance(inputs, MMKernelInputs):
         return None
@@ -67,8 +68,8 @@ def problem_of(inputs: Any, op: str, *, fast: bool | None = None) -> Problem | N
     variant = _variant_of(inputs, fast) if scaled else NO_VARIANT
     dtype = _dtype_of(inputs, op)
     numbers = _numbers(inputs)
-    if dtype is None or numbers is None or variant is None:
-        log.debug("%s with inputs of %s, or with unbacked sizes: no table has such problems", op, inputs.dtypes())
+    if dtype is None or variant is None:
+        log.debug("%s with inputs of %s: no table has such problems", op, inputs.dtypes())
         return None
     try:
         a, b = map(Operand, *numbers)
@@ -115,11 +116,11 @@ def _float8_of(inputs: MMKernelInputs) -> str | None:
 
 
 def _variant_of(inputs: MMKernelInputs, fast: bool | None) -> str | None:
-    """The variant of a scaled_mm; None for other scales, such as of blocks, other biases, and sizes that may change."""
+    """The variant of a scaled_mm; None for other scales, such as of blocks, and other biases."""
     a, b, scale_a, scale_b, *bias = inputs.nodes()
-    (m, k), (_, n) = a.get_size(), b.get_size()
+    (m, _), (_, n) = a.get_size(), b.get_size()
     result = _DTYPES.get(inputs.out_dtype())
-    if not is_plain((m, k, n)) or fast is None or result not in RESULT_DTYPES:
+    if fast is None or result not in RESULT_DTYPES:
         return None
     if any(_DTYPES.get(scale.get_dtype()) != "float32" for scale in (scale_a, scale_b)):
         return None
@@ -158,8 +159,28 @@ def axes(inputs: MMKernelInputs, op: str) -> tuple[Axis, ...]:
 _Numbers = tuple[tuple[int, ...], ...]
 
 
-def _numbers(inputs: MMKernelInputs) -> tuple[_Numbers, _Numbers] | None:
-    """Shapes and strides of A and B, as hints where they are dynamic; None if some are unbacked.
+def hint(size: Any) -> int:
+    """The value of a size or a stride; where it may change, the first that it had, or one that Inductor assumes."""
+    expression = size.node.expr if isinstance(size, torch.SymInt) else size
+    return V.graph.sizevars.optimization_hint(expression)
+
+
+def why_left(problem: Problem, nodes: Sequence[Any]) -> str:
+    """Why no table is asked about a problem whose operands are ``nodes``; empty if one is."""
+    sizes = [size for node in nodes for size in node.get_size()]
+    if is_plain(sizes):
+        return ""
+    if problem.op in SCALED:
+        return SIZES_CHANGE
+    return NO_RANGE if lacks_a_range(V.graph.sizevars.shape_env, sizes) else ""
+
+
+SIZES_CHANGE = "a size may change, and rows for the op say all sizes"
+NO_RANGE = "a size is known only when the graph runs, and nothing bounds it"
+
+
+def _numbers(inputs: MMKernelInputs) -> tuple[_Numbers, _Numbers]:
+    """Shapes and strides of A and B, as hints where they are dynamic.
 
     A bias is not looked at: in torch 2.11 it may not be in memory yet, and then has no strides.
     """
@@ -167,16 +188,39 @@ def _numbers(inputs: MMKernelInputs) -> tuple[_Numbers, _Numbers] | None:
     shapes, strides = [layout.size for layout in layouts], [layout.stride for layout in layouts]
     if is_plain(chain(*shapes, *strides)):
         return tuple(tuple(map(int, shape)) for shape in shapes), tuple(tuple(map(int, s)) for s in strides)
-    if free_unbacked_symbols([*shapes, *strides]):
-        return None
-    matrices = MMKernelInputs(list(inputs.mat1mat2()))
-    return matrices.shapes_hinted(), matrices.strides_hinted()
+    return tuple(tuple(map(hint, shape)) for shape in shapes), tuple(tuple(map(hint, s)) for s in strides)
 
 
 def dtype_of(kinds: set[torch.dtype], device_type: str | None) -> str | None:
     """The table's name of the one type of all inputs and of the output; None if there is none."""
     name = _DTYPES.get(next(iter(kinds))) if len(kinds) == 1 else None
     return snapshot().float32(device_type) if name == "float32" else name
+
+
+def problem_of_tensors(op: str, a: Any, b: Any, bias: Any = None) -> Problem | None:
+    """The problem of multiplying fake tensors; None if tables have no such problems."""
+    tensors = [tensor for tensor in (a, b, bias) if tensor is not None]
+    dtype = dtype_of({tensor.dtype for tensor in tensors}, a.device.type)
+    first, second = _operand(a), _operand(b)
+    if dtype is None or first is None or second is None:
+        return None
+    try:
+        problem = problem_from(op, dtype, first, second)
+    except ProblemError:
+        return None
+    steps = [step for tensor in (a, b) for step in tensor.stride() if isinstance(step, torch.SymInt)]
+    aligned = all(statically_known_true(step * a.dtype.itemsize % ROW_BYTES == 0) for step in steps)
+    return problem if aligned else problem._replace(align=2)
+
+
+def _operand(tensor: Any) -> Operand | None:
+    """Sizes, strides and offset of a fake tensor, by their hints; None if some are not backed by any."""
+    found = [hint_of(number) for number in (*tensor.shape, *tensor.stride(), tensor.storage_offset())]
+    numbers = [number for number in found if number is not None]
+    rank = tensor.dim()
+    if len(numbers) < len(found):
+        return None
+    return Operand(tuple(numbers[:rank]), tuple(numbers[rank:-1]), numbers[-1])
 
 
 def stays_aligned(node: Any) -> bool:

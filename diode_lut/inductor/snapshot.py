@@ -59,10 +59,10 @@ class InductorSnapshot(runtime.Snapshot):
         trace_decision(decision, (served,) if decision.configs else ())
         super().record_fusion(decision, served)
 
-    def record_no_choice(self, problem: Problem, device: str | torch.device) -> None:
+    def record_no_choice(self, problem: Problem, device: str | torch.device, reason: str) -> None:
         """Also in the trace."""
-        trace_no_choice(problem, self._hardware(device))
-        super().record_no_choice(problem, device)
+        trace_no_choice(problem, self._hardware(device), reason)
+        super().record_no_choice(problem, device, reason)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For the process in which Inductor compiles a whole graph, under the key that this process has computed.

@@ -32,9 +32,10 @@ def trace_decision(decision: Decision, served: tuple[Config, ...]) -> None:
     )
 
 
-def trace_no_choice(problem: Problem, hardware: Hardware) -> None:
-    """Trace a problem for which Inductor has nothing but the library."""
-    _trace("diode_lut_decision", lambda: {**_asked(problem, hardware), "tier": None, "steps": ["there is no choice"]})
+def trace_no_choice(problem: Problem, hardware: Hardware, reason: str) -> None:
+    """Trace a problem that is left to Inductor without a question."""
+    steps = [f"there is no choice: {reason}"]
+    _trace("diode_lut_decision", lambda: {**_asked(problem, hardware), "tier": None, "steps": steps})
 
 
 def trace_graph(counts: dict[str, Any], receipt: bytes, *, cached: bool) -> None:

@@ -14,7 +14,7 @@ from diode_lut.io.files import require_writable, write_atomically
 from diode_lut.programs.launch import INHERITED, Ended, Streams, armed, run_program
 from diode_lut.programs.savings import EXPECTED, MEASURED, UNKNOWN, savings
 from diode_lut.receipt.read import read_receipt
-from diode_lut.receipt.receipt import Receipt, merge_receipts
+from diode_lut.receipt.receipt import ONLY_THE_LIBRARY, Receipt, merge_receipts
 from diode_lut.receipt.summary import CHOICE_ON_CPU, Loss, losses
 from diode_lut.receipt.write import receipt_bytes
 from diode_lut.selection.sources import shown
@@ -95,12 +95,14 @@ def nothing_asked(receipt: Receipt) -> str:
     without = _without_choice(receipt)
     if not without:
         return "Inductor asked for no GEMM"
-    remedy = f" ({CHOICE_ON_CPU})" if any(hardware.is_cpu for hardware in receipt.devices) else ""
-    return f"Inductor has no choice of kernels for {_named(without)}{remedy}"
+    reasons = {each.reason for device in receipt.devices.values() for each in device.no_choice}
+    remedy = any(hardware.is_cpu for hardware in receipt.devices) and ONLY_THE_LIBRARY in reasons
+    why = CHOICE_ON_CPU if remedy else "; ".join(sorted(reasons))
+    return f"Inductor has no choice of kernels for {_named(without)} ({why})"
 
 
 def _without_choice(receipt: Receipt) -> list[str]:
-    return list(dict.fromkeys(str(problem) for device in receipt.devices.values() for problem in device.no_choice))
+    return list(dict.fromkeys(str(each.problem) for device in receipt.devices.values() for each in device.no_choice))
 
 
 def named_gemms(missed: Sequence[Loss]) -> str:

@@ -16,9 +16,11 @@ from diode_lut.domain.problem import Problem
 from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.receipt.receipt import (
     MAX_PERMILLE,
+    ONLY_THE_LIBRARY,
     Device,
     Hit,
     Miss,
+    NoChoice,
     Receipt,
     Skip,
     SourceRecord,
@@ -124,8 +126,8 @@ def _device(value: Any) -> tuple[Hardware, Device]:
         device.misses[miss] += calls
         if expected is not None:
             device.expect(miss.problem, expected)
-    for miss, calls, _ in _each(fields, "no_choice", _miss) if "no_choice" in fields else ():
-        device.no_choice[miss.problem] += calls
+    for left, calls in _each(fields, "no_choice", _no_choice) if "no_choice" in fields else ():
+        device.no_choice[left] += calls
     for unfused, calls in _each(fields, "unfused", _unfused) if "unfused" in fields else ():
         device.unfused[unfused] += calls
     device.cached = _integer(fields, "cached", 0) if "cached" in fields else 0
@@ -169,6 +171,12 @@ def _skip(value: Any) -> tuple[Skip, int]:
     fields = _fields(value, (*_PROBLEM, "calls", *_WHO, "config", "reason"), _OPTIONAL)
     config, reason = _text(fields, "config"), _text(fields, "reason")
     return Skip(_problem(fields), *_who(fields), config, reason), _integer(fields, "calls")
+
+
+def _no_choice(value: Any) -> tuple[NoChoice, int]:
+    fields = _fields(value, (*_PROBLEM, "calls"), (*_OPTIONAL, "reason"))
+    reason = _text(fields, "reason") if "reason" in fields else ONLY_THE_LIBRARY
+    return NoChoice(_problem(fields), reason), _integer(fields, "calls")
 
 
 def _unfused(value: Any) -> tuple[Unfused, int]:

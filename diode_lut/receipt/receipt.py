@@ -76,13 +76,27 @@ class Unfused(NamedTuple):
     reason: str
 
 
+class NoChoice(NamedTuple):
+    """A problem that was left to Inductor without asking tables and models, and the reason as text.
+
+    Where sizes may change, the problem has some of them.
+    """
+
+    problem: Problem
+    reason: str
+
+
+ONLY_THE_LIBRARY = "Inductor has only the library's kernel"
+"""The reason of NoChoice that receipts of earlier versions have, without naming it."""
+
+
 @dataclass
 class Device:
     """What was asked for one kind of hardware. The counters count questions of Inductor's.
 
     ``left_out`` are the reasons why other tables and models could not answer. ``misses`` were left to Inductor. For
     misses that a model knows, ``expected_permille`` is the gain over aten that it expects of its first config, in
-    thousandths. ``no_choice`` are those for which Inductor has nothing but the library; they are not among the calls.
+    thousandths. ``no_choice`` are those that no table could change anything about; they are not among the calls.
     ``unfused`` has the matmuls that could have had an epilogue fused by the hook, but have none.
     ``cached`` counts what was decided in an earlier compile, whose graph came from a cache: calls and ``no_choice``.
     """
@@ -93,7 +107,7 @@ class Device:
     misses: Counter[Miss] = field(default_factory=Counter)
     expected_permille: dict[Problem, int] = field(default_factory=dict)
     skipped: Counter[Skip] = field(default_factory=Counter)
-    no_choice: Counter[Problem] = field(default_factory=Counter)
+    no_choice: Counter[NoChoice] = field(default_factory=Counter)
     unfused: Counter[Unfused] = field(default_factory=Counter)
     cached: int = 0
 

@@ -20,7 +20,7 @@ from diode_lut.domain.printable import as_lines
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import baseline
-from diode_lut.receipt.receipt import Device, Receipt, SourceRecord, Versions
+from diode_lut.receipt.receipt import ONLY_THE_LIBRARY, Device, NoChoice, Receipt, SourceRecord, Unfused, Versions
 from diode_lut.receipt.write import hardware_to_json, over_to_json, versions_to_json
 from diode_lut.settings import TIERS
 
@@ -101,15 +101,14 @@ def _device(hardware: Hardware, device: Device, lost: list[Loss]) -> Iterator[st
         by_tier = ", ".join(f"{tier} {calls}" for tier, calls in _calls_by_tier(device).items() if calls)
         share = f"{answered / device.calls:.1%} answered{by_tier and f' ({by_tier})'}"
         yield f"  {_count(device.calls, 'call', 'calls')}, {share}, {device.misses.total()} left to Inductor"
-    if device.no_choice:
-        calls = _count(device.no_choice.total(), "call", "calls")
-        remedy = CHOICE_ON_CPU if hardware.is_cpu else ""
-        yield f"  {calls} without a choice, where Inductor has only the library{remedy and f' ({remedy})'}"
+    for reason, times in _by_reason(device.no_choice.items()).items():
+        remedy = f" ({CHOICE_ON_CPU})" if hardware.is_cpu and reason == ONLY_THE_LIBRARY else ""
+        yield f"  {_count(times, 'call', 'calls')} without a choice: {reason}{remedy}"
     if device.cached:
         yield f"  {device.cached} of these were decided in an earlier compile, whose graph came from Inductor's caches"
     for name, (fused, apart) in _epilogues(device).items():
         yield f"  {name} epilogues: {fused} fused into the matmul, {apart} left to a kernel of their own"
-    for reason, times in _unfused(device).items():
+    for reason, times in _by_reason(device.unfused.items()).items():
         yield f"  nothing fused behind {_count(times, 'matmul', 'matmuls')}: {reason}"
     yield from _ranges(device)
     yield from _misses(lost)
@@ -191,9 +190,10 @@ def _device_to_json(hardware: Hardware, device: Device) -> dict[str, Any]:
         "answered": device.hits.total(),
         "hits": _calls_by_tier(device),
         "epilogues": {name: {"fused": fused, "apart": apart} for name, (fused, apart) in _epilogues(device).items()},
-        "unfused": _unfused(device),
+        "unfused": _by_reason(device.unfused.items()),
         "skipped_configs": device.skipped.total(),
         "no_choice": device.no_choice.total(),
+        "why_no_choice": _by_reason(device.no_choice.items()),
         "cached": device.cached,
         "sources": [source._asdict() for source in sorted(device.sources)],
         "left_out": sorted(device.left_out),
@@ -210,11 +210,11 @@ def _epilogues(device: Device) -> dict[str, tuple[int, int]]:
     return {name: counts for name, counts in found.items() if name != NO_EPILOGUE and any(counts)}
 
 
-def _unfused(device: Device) -> dict[str, int]:
-    """Per reason why nothing was fused behind a matmul: how often, the most frequent one first."""
+def _by_reason(left: Iterable[tuple[NoChoice | Unfused, int]]) -> dict[str, int]:
+    """Per reason how often, the most frequent one first."""
     times = Counter[str]()
-    for unfused, count in sorted(device.unfused.items()):
-        times[unfused.reason] += count
+    for each, count in sorted(left):
+        times[each.reason] += count
     return dict(times.most_common())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.receipt.receipt import Device, Hit, Receipt, Skip, SourceRecord, Unfused, Versions
+from diode_lut.receipt.receipt import Device, Hit, NoChoice, Receipt, Skip, SourceRecord, Unfused, Versions
 
 VERSION = 1
 """The version of the format."""
@@ -37,8 +37,8 @@ def _device_fields(hardware: Hardware, device: Device) -> Iterator[str]:
     yield f'"hits": {_lines(_hit_to_json(hit, calls) for hit, calls in sorted(device.hits.items()))}'
     yield f'"misses": {_lines(_misses_to_json(device))}'
     yield f'"skipped": {_lines(_skip_to_json(skip, calls) for skip, calls in sorted(device.skipped.items()))}'
-    yield f'"no_choice": {_lines({**each.to_json(), "calls": n} for each, n in sorted(device.no_choice.items()))}'
-    yield f'"unfused": {_lines(_unfused_to_json(each, calls) for each, calls in sorted(device.unfused.items()))}'
+    yield f'"no_choice": {_lines(_left_to_json(each, calls) for each, calls in sorted(device.no_choice.items()))}'
+    yield f'"unfused": {_lines(_left_to_json(each, calls) for each, calls in sorted(device.unfused.items()))}'
     yield f'"cached": {device.cached}'
 
 
@@ -75,8 +75,8 @@ def _skip_to_json(skip: Skip, calls: int) -> dict[str, Any]:
     return {**skip.problem.to_json(), "calls": calls, **who, "config": skip.config, "reason": skip.reason}
 
 
-def _unfused_to_json(unfused: Unfused, calls: int) -> dict[str, Any]:
-    return {**unfused.problem.to_json(), "calls": calls, "reason": unfused.reason}
+def _left_to_json(left: NoChoice | Unfused, calls: int) -> dict[str, Any]:
+    return {**left.problem.to_json(), "calls": calls, "reason": left.reason}
 
 
 def _lines(values: Iterable[Any]) -> str:

@@ -21,7 +21,18 @@ from diode_lut.domain.problem import Problem
 from diode_lut.domain.version import __version__
 from diode_lut.io.forks import in_forked_children
 from diode_lut.kernels.config import Config
-from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, Skip, SourceRecord, Unfused, Versions, merge_receipts
+from diode_lut.receipt.receipt import (
+    Device,
+    Hit,
+    Miss,
+    NoChoice,
+    Receipt,
+    Skip,
+    SourceRecord,
+    Unfused,
+    Versions,
+    merge_receipts,
+)
 from diode_lut.runtime import at_exit
 from diode_lut.selection.selector import ABSTAIN, Decision, Selector
 from diode_lut.settings import MODEL, TIERS
@@ -35,8 +46,8 @@ class Counts:
 
     ``hits`` counts answers per tier, ``fallbacks`` the problems that were left to Inductor, ``skipped_configs`` the
     configs of answers that could not run and gave way to the next, ``unserved`` the answers of which none could run, so
-    that Inductor chose after all. ``no_choice`` counts the problems for which Inductor has nothing but the library, so
-    that no decision was asked for. ``cached`` counts those predictions and ``no_choice`` that belong to an earlier
+    that Inductor chose after all. ``no_choice`` counts the problems that no table could change anything about, so that
+    no decision was asked for. ``cached`` counts those predictions and ``no_choice`` that belong to an earlier
     compile, whose graph came from a cache. ``seconds`` is the wall time of selecting, with the reading of tables at
     first use. ``avg_confidence`` is that of the model's answers, 0 without any.
     """
@@ -142,13 +153,13 @@ def skipped(decision: Decision, config: Config, reason: str) -> bool:
         return len(_warned) > known
 
 
-def no_choice(problem: Problem, hardware: Hardware) -> None:
-    """Inductor has nothing but the library for this problem."""
+def no_choice(problem: Problem, hardware: Hardware, reason: str) -> None:
+    """This problem is left to Inductor without a question, for this reason."""
     with _lock:
         for counts in _counts():
             counts.no_choice += 1
         for device in _receiving(hardware):
-            device.no_choice[problem] += 1
+            device.no_choice[NoChoice(problem, reason)] += 1
 
 
 def unfused(problem: Problem, hardware: Hardware, reason: str) -> None:

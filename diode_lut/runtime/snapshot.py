@@ -161,10 +161,10 @@ class Snapshot:
         if not served and self.settings.strict:
             raise MissError(_missed(decision))
 
-    def record_no_choice(self, problem: Problem, device: str | torch.device) -> None:
-        """Record a problem for which Inductor has nothing but the library, so that no answer could change anything."""
-        recorder.no_choice(problem, self._hardware(device))
-        log.debug("%s on %s: Inductor has no choice", problem, device)
+    def record_no_choice(self, problem: Problem, device: str | torch.device, reason: str) -> None:
+        """Record a problem that is left to Inductor without a question, because no answer could change anything."""
+        recorder.no_choice(problem, self._hardware(device), reason)
+        log.debug("%s on %s: there is no choice: %s", problem, device, reason)
 
     def _hardware(self, device: str | torch.device) -> Hardware:
         name = str(device)

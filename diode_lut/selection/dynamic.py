@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import accumulate, combinations
 from math import inf, isqrt, log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
@@ -42,7 +42,8 @@ def decide_over(
         samples = samples_over(selector, problem, axes, threshold, padding=False)
     over = ", ".join(map(str, axes))
     if not samples:
-        return selector.select(problem, threshold, padding=padding).left_to_inductor(over)
+        inside: dict[str, Any] = {name: axis.nearest(getattr(problem, name)) for axis in axes for name in axis.fields}
+        return selector.select(problem._replace(**inside), threshold, padding=padding).left_to_inductor(over)
     return best_over(samples, over)
 
 

@@ -45,6 +45,10 @@ class Axis(NamedTuple):
     low: int
     high: int | None
 
+    def nearest(self, size: int) -> int:
+        """The size in the range that is nearest to this one."""
+        return max(self.low, size if self.high is None else min(size, self.high))
+
     def __str__(self) -> str:
         names = " = ".join(self.fields)
         return f"{names} from {self.low}" if self.high is None else f"{names} from {self.low} to {self.high}"

@@ -66,17 +66,21 @@ def test_zero_sizes(empty: str, rows: Rows) -> None:
     assert torch.equal(torch.compile(torch.bmm)(a, b), torch.bmm(a, b))
 
 
-def test_unbacked_size(rows: Rows) -> None:
-    """A size that only the data tells is left to Inductor."""
-    rows({"configs": [MM]})
+@pytest.mark.parametrize("config", [MM, TMA], ids=["mm", "tma"])
+def test_unbacked_size(config: dict[str, Any], rows: Rows) -> None:
+    """A row's kernel serves sizes that only the data tell, and zero is one of them."""
+    rows({"op": "mm", "configs": [config]})
     mask, x, w = torch.arange(512, device="cuda") % 3 == 0, random(512, 256), random(256, 128)
 
     def function(mask: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return x[mask] @ w
 
-    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
-        result = torch.compile(function, fullgraph=True)(mask, x, w)
+    compiled = torch.compile(function, fullgraph=True)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True), diode_lut.profile_predictions() as counts:
+        result, nothing = compiled(mask, x, w), compiled(torch.zeros_like(mask), x, w)
     assert error(result, x[mask].double() @ w.double()) < 8e-3
+    assert nothing.shape == (0, 128)
+    assert counts.hits["user"] == 1
 
 
 def test_tma_of_an_address_that_is_unaligned_later(rows: Rows) -> None:

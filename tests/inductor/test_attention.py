@@ -112,9 +112,11 @@ def test_key_says_all_sizes(rows: Rows) -> None:
     ids=["a size that may change", "a type that tables do not have"],
 )
 def test_left_to_inductor(rows: Rows, attention: Attention) -> None:
-    """Where tables have no such problem, Inductor decides."""
+    """Where tables have no such problem, Inductor decides. It is counted if only its sizes are the reason."""
     rows(row())
-    assert forward(attention) != WITH_ROW
+    with diode_lut.config.patch(strict=True), diode_lut.profile_predictions() as counts:
+        assert forward(attention) != WITH_ROW
+    assert (counts.total_predictions, counts.no_choice) == (0, attention.dynamic)
 
 
 @pytest.mark.parametrize(
@@ -127,11 +129,13 @@ def test_left_to_inductor(rows: Rows, attention: Attention) -> None:
     ],
 )
 def test_kernel_options_win(rows: Rows, options: dict[str, Any]) -> None:
-    """What the user chose stays, and the rest is Inductor's, as without a table."""
+    """What the user chose stays, and the rest is Inductor's, as without a table, which is counted."""
     rows()
     without = forward(Attention(), **options)
     rows(row())
-    assert forward(Attention(), **options) == without != WITH_ROW
+    with diode_lut.config.patch(strict=True), diode_lut.profile_predictions() as counts:
+        assert forward(Attention(), **options) == without != WITH_ROW
+    assert (counts.total_predictions, counts.no_choice) == (0, 1)
 
 
 @pytest.mark.parametrize("options", [{"bwd_BLOCK_M1": 32}, {"PRESCALE_QK": True}, {"BACKEND": "TRITON"}])

@@ -19,7 +19,7 @@ from torch._inductor.utils import clear_caches, fresh_cache, run_and_get_code
 import diode_lut
 from diode_lut.collect.problems import read_problems
 from diode_lut.domain.problem import Problem
-from diode_lut.receipt.receipt import Miss
+from diode_lut.receipt.receipt import ONLY_THE_LIBRARY, Miss, NoChoice
 from diode_lut.receipt.summary import as_text
 from diode_lut.receipt.write import receipt_bytes
 from diode_lut.runtime.recorder import Counts, own_receipt
@@ -230,7 +230,7 @@ def test_receipt_of_a_linear_layer_has_nothing_to_collect(own_rows: Rows, tmp_pa
     receipt = own_receipt()
     device = receipt.devices[diode_lut.get_detected_hardware()]
     problem = Problem.of("addmm", 32, 64, 128, dtype="float32", layout="nt")
-    assert problem in device.no_choice
+    assert NoChoice(problem, ONLY_THE_LIBRARY) in device.no_choice
     assert Miss(problem) not in device.misses
     assert "without a choice" in as_text(receipt)
     missed = problem._replace(op="mm")

@@ -15,6 +15,7 @@ from torch._inductor.virtualized import V
 import diode_lut
 from diode_lut.inductor import fusion, hook
 from diode_lut.inductor.dispatch import can_branch
+from diode_lut.inductor.problems import NO_RANGE
 from diode_lut.receipt.receipt import Device
 from diode_lut.runtime import recorder
 from tests.fake_cuda import Input, Lowered, lower
@@ -92,6 +93,46 @@ def test_without_a_bound_the_range_is_that_of_the_rows(m: int, rows: Rows) -> No
     """Where nothing bounds M, sizes beyond those that rows cover do not count."""
     rows({"m": [1, 512], "configs": [gains(MM, 1500)]})
     assert len(mm_at(m, most=None).triton_templates) == 1
+
+
+UNBACKED = Input((16, 1024), dynamic=[0], most=4096, unbacked=True)
+
+
+def test_a_size_that_only_the_data_tell(rows: Rows) -> None:
+    """With a bound it gets the kernels of any other size with this bound."""
+    rows(*SMALL_AND_LARGE)
+    with diode_lut.profile_predictions() as counts:
+        kernels = lower(torch.mm, UNBACKED, B).triton_templates
+    assert list(map(blocks, kernels)) == list(map(blocks, mm_at(16, most=4096).triton_templates))
+    assert (len(kernels), counts.hits["user"], counts.no_choice) == (2, 2, 0)
+    (kernel,) = lower(torch.mm, UNBACKED._replace(most=60), B).triton_templates
+    assert blocks(kernel)[:3] == [64, 128, 32]
+
+
+def test_a_size_that_nothing_bounds(rows: Rows, receipt: Callable[[], Device]) -> None:
+    """Where only the data tell a size and nothing bounds it, there is no choice: no call, no miss under ``strict``."""
+    rows(*SMALL_AND_LARGE)
+    with diode_lut.config.patch(strict=True), diode_lut.profile_predictions() as counts:
+        assert uses_aten(lower(torch.mm, UNBACKED._replace(most=None), B))
+    assert (counts.total_predictions, counts.no_choice) == (0, 1)
+    (left,) = receipt().no_choice
+    assert (left.problem.n, left.problem.k, left.reason) == (2048, 1024, NO_RANGE)
+
+
+def test_a_miss_has_a_size_in_the_range(rows: Rows, receipt: Callable[[], Device]) -> None:
+    """A problem that is missed has one of the sizes that it may have, although Inductor assumes another one."""
+    rows({"op": "bmm", "configs": [ATEN]})
+    lower(torch.mm, UNBACKED._replace(most=60), B)
+    (missed,) = receipt().misses
+    assert (missed.problem.m, missed.over) == (60, "m from 1 to 60")
+
+
+def test_a_size_that_only_the_data_tell_is_not_cut(rows: Rows) -> None:
+    """Inductor makes no graph of its own with such a size, so ``decompose_k`` gives way to the next config."""
+    rows({"op": "mm", "configs": [gains({"template": "decompose_k", "k_split": 4}, 1500), gains(MM, 1200)]})
+    with diode_lut.profile_predictions() as counts:
+        (kernel,) = lower(torch.mm, UNBACKED, B).triton_templates
+    assert (blocks(kernel)[:3], counts.skipped_configs) == ([64, 128, 32], 1)
 
 
 def test_two_sizes_that_change(rows: Rows) -> None:

@@ -128,10 +128,15 @@ def test_gradients_of_weights_are_inductors(rows: Rows) -> None:
 def test_sizes_that_change_are_inductors(
     rows: Rows, inputs: dict[str, Input], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where a size may change, Inductor decides, and nothing is wrong about that."""
+    """Where a size may change, Inductor decides, which is counted, and nothing is wrong about that."""
     rows(row())
-    with caplog.at_level(logging.WARNING, "diode_lut"):
+    with (
+        caplog.at_level(logging.WARNING, "diode_lut"),
+        diode_lut.config.patch(strict=True),
+        diode_lut.profile_predictions() as counts,
+    ):
         assert forward(**inputs) == []
+    assert (counts.total_predictions, counts.no_choice) == (0, 1)
     assert not [each for each in caplog.records if each.name.startswith("diode_lut")]
 
 

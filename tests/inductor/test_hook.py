@@ -22,6 +22,7 @@ from diode_lut.inductor.hook import on_top_of
 from diode_lut.kernels.config import Config
 from diode_lut.model.training_set import Kind
 from diode_lut.model.weights import write_model
+from diode_lut.runtime import recorder
 from tests.fake_cuda import H200, Input, Lowered, compile_triton, lower
 from tests.model import small
 
@@ -223,7 +224,7 @@ def test_decompose_k_row(mode: str, rows: Rows) -> None:
 
 
 def test_matmuls_inside_a_kernel_are_no_question(rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
-    """The batched matmul of a decompose_k row is not counted, no miss under ``strict``, and gets the library's kernel."""
+    """The batched matmul of a decompose_k row is not counted, no miss under ``strict``, and the library's."""
     rows({"op": "mm", "configs": [{"template": "decompose_k", "k_split": 16}]}, {"op": "bmm", "configs": [BMM]})
     inputs = Input((32, 16384), torch.float32), Input((16384, 32), torch.float32)
     with (
@@ -267,6 +268,31 @@ def test_what_no_row_can_serve_is_left_alone(gemm: str, rows: Rows) -> None:
     op, function, inputs = LEFT_ALONE[gemm]
     rows({"op": op, "configs": [BMM if "bmm" in op else MM]})
     assert lower(function, *inputs).triton_templates == []
+
+
+NATIVE = {
+    "mm": [Input((64, 128)), Input((128, 96))],
+    "addmm": [Input((96,)), Input((64, 128)), Input((128, 96))],
+    "bmm": [Input((4, 64, 128)), Input((4, 128, 96))],
+    "baddbmm": [Input((4, 64, 96)), Input((4, 64, 128)), Input((4, 128, 96))],
+}
+
+
+@pytest.mark.parametrize("op", NATIVE)
+def test_native_matmuls_are_counted(op: str, rows: Rows) -> None:
+    """With Inductor's setting for that it generates a kernel and asks nobody: no choice, no miss under ``strict``."""
+    rows({"op": op, "configs": [BMM if "bmm" in op else MM]})
+    with (
+        inductor_config.patch({"triton.native_matmul": True}),
+        diode_lut.config.patch(strict=True),
+        recorder.collecting() as collected,
+    ):
+        lowered = lower(getattr(torch, op), *NATIVE[op])
+    assert (lowered.triton_templates, lowered.extern) == ([], [])
+    (device,) = collected.devices.values()
+    (left,) = device.no_choice
+    assert (left.problem.op, left.problem.m, left.problem.n, left.problem.k) == (op, 64, 96, 128)
+    assert (collected.counts.no_choice, collected.counts.total_predictions) == (1, 0)
 
 
 def test_tf32_is_another_dtype(rows: Rows) -> None:

@@ -135,7 +135,7 @@ def test_trace_has_an_artifact_for_each_decision_and_graph(table: Table, artifac
     assert (answered[1]["inductor_gets"], answered[1]["from"].partition(":")[0]) == (["aten"], rows)
     assert missed[1]["tier"] == "abstain"
     assert any("no entry covers" in step for step in missed[1]["steps"])
-    assert without_choice[1]["steps"] == ["there is no choice"]
+    assert without_choice[1]["steps"] == ["there is no choice: Inductor has only the library's kernel"]
     assert (graph[1]["cached"], cached[1]["cached"]) == (False, True)
     assert {**graph[1], "cached": True} == cached[1]
     assert (graph[1]["counts"]["hits"]["user"], graph[1]["receipt"]["processes"]) == (1, 1)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch._inductor import config as inductor_config
 
+import diode_lut
 from diode_lut.domain.ops import VARIANTS
 from diode_lut.domain.variants import Scaling
 from diode_lut.kernels.config import Config
@@ -141,9 +142,11 @@ UNDECIDED = {
 def test_left_to_inductor(what: str, rows: Rows) -> None:
     """What tables have no problems for is the library's, as without diode_lut."""
     rows({"configs": [MM]})
-    made = lower(multiply("tensor-bfloat16"), *UNDECIDED[what])
+    with diode_lut.config.patch(strict=True), diode_lut.profile_predictions() as counts:
+        made = lower(multiply("tensor-bfloat16"), *UNDECIDED[what])
     assert made.triton_templates == []
     assert made.extern == ["_scaled_mm"]
+    assert (counts.total_predictions, counts.no_choice) == (0, what == "a dynamic size")
 
 
 REFUSED = {

@@ -21,8 +21,9 @@ import diode_lut
 from diode_lut.domain.hardware import detect_hardware
 from diode_lut.inductor.install import FACTORY, complete_factors
 from diode_lut.inductor.switch import cache_identity
+from tests.fake_cuda import lower
 from tests.forks import ROOT, Forks
-from tests.inductor.test_dynamic import SMALL_AND_LARGE, Rows, mm_at
+from tests.inductor.test_dynamic import SMALL_AND_LARGE, UNBACKED, B, Rows, mm_at
 from tests.inductor.test_hook import blocks
 
 CONTEXTS = ["vllm.compilation.passes.inductor_pass", "vllm.compilation.inductor_pass"]
@@ -64,6 +65,16 @@ def test_the_range_that_vllm_compiles_for(vllm: Vllm, rows: Rows) -> None:
         (kernel,) = mm_at(16, most=None).triton_templates
         assert blocks(kernel)[:3] == [128, 128, 64]
     assert len(mm_at(16).triton_templates) == 2
+
+
+@pytest.mark.usefixtures("h200")
+def test_the_range_of_an_unbacked_number_of_tokens(vllm: Vllm, rows: Rows) -> None:
+    """VLLM may leave it to the data how many tokens there are: the range that it compiles for is the only one."""
+    rows(*SMALL_AND_LARGE)
+    with vllm.compiles(1, 60):
+        (kernel,) = lower(torch.mm, UNBACKED._replace(most=None), B).triton_templates
+    assert blocks(kernel)[:3] == [64, 128, 32]
+    assert lower(torch.mm, UNBACKED._replace(most=None), B).triton_templates == []
 
 
 @pytest.mark.usefixtures("h200")

@@ -10,7 +10,7 @@ from hypothesis.strategies import SearchStrategy
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import ALIGNS, BATCHED, DOMAINS, EPILOGUES, NO_EPILOGUE
 from diode_lut.domain.problem import Problem
-from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, Skip, SourceRecord, Unfused, Versions
+from diode_lut.receipt.receipt import Device, Hit, Miss, NoChoice, Receipt, Skip, SourceRecord, Unfused, Versions
 from diode_lut.settings import TIERS
 from tests.strategies import kinds
 
@@ -37,6 +37,7 @@ ranges = st.just("") | names
 hits = st.builds(Hit, problems, tiers, names, names, st.lists(names, min_size=1, max_size=2).map(tuple), ranges)
 skips = st.builds(Skip, problems, tiers, names, names, names, names)
 unfused = st.builds(Unfused, problems, names)
+no_choice = st.builds(NoChoice, problems, names)
 sources = st.builds(SourceRecord, tiers, names, names, st.integers(0, 2))
 
 
@@ -57,7 +58,7 @@ def devices(draw: st.DrawFn) -> Device:
     misses = draw(_counters(st.builds(Miss, problems, ranges)))
     expected = {miss.problem: draw(st.integers(1, 2000)) for miss in misses if draw(st.booleans())}
     parts = draw(_sets(sources)), draw(_sets(names)), draw(_counters(hits)), misses, expected, draw(_counters(skips))
-    return Device(*parts, draw(_counters(problems)), draw(_counters(unfused)), draw(st.integers(0, 3)))
+    return Device(*parts, draw(_counters(no_choice)), draw(_counters(unfused)), draw(st.integers(0, 3)))
 
 
 hardware = st.builds(Hardware, st.just("GPU"), st.sampled_from(["sm_90", "cpu-avx2"]), st.integers(1, 2), st.just(()))

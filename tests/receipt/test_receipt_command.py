@@ -13,7 +13,18 @@ from diode_lut.collect.problems import read_problems
 from diode_lut.domain.errors import CollectError, ReceiptError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
-from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, Skip, SourceRecord, Unfused, Versions
+from diode_lut.receipt.receipt import (
+    ONLY_THE_LIBRARY,
+    Device,
+    Hit,
+    Miss,
+    NoChoice,
+    Receipt,
+    Skip,
+    SourceRecord,
+    Unfused,
+    Versions,
+)
 from diode_lut.receipt.summary import losses, roofline_ns
 from diode_lut.receipt.write import receipt_bytes
 from tests.commands import call
@@ -101,9 +112,10 @@ def test_epilogues_are_counted(tmp_path: Path) -> None:
 
 def test_what_is_not_fused_is_summed_up(tmp_path: Path) -> None:
     """The report says how often nothing was fused for which reason, the most frequent one first."""
+    left = {NoChoice(SMALL, "no bound"): 2, NoChoice(LARGE, ONLY_THE_LIBRARY): 3}
     unfused = {Unfused(SMALL, "none follows"): 2, Unfused(LARGE, "it reduces"): 2, Unfused(SMALL, "it reduces"): 1}
     path = tmp_path / "receipt.json"
-    path.write_bytes(receipt_bytes(Receipt(devices={H200: Device(unfused=Counter(unfused))})))
+    path.write_bytes(receipt_bytes(Receipt(devices={H200: Device(no_choice=Counter(left), unfused=Counter(unfused))})))
     lines = call("receipt", path).output.splitlines()
     assert [line for line in lines if "nothing fused" in line] == [
         "  nothing fused behind 3 matmuls: it reduces",
@@ -111,6 +123,7 @@ def test_what_is_not_fused_is_summed_up(tmp_path: Path) -> None:
     ]
     (device,) = json.loads(call("receipt", path, "--format", "json").output)["devices"]
     assert device["unfused"] == {"it reduces": 3, "none follows": 2}
+    assert (device["no_choice"], device["why_no_choice"]) == (5, {ONLY_THE_LIBRARY: 3, "no bound": 2})
 
 
 def test_many_become_one(file: Path, tmp_path: Path) -> None:

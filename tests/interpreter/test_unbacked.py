@@ -1,0 +1,31 @@
+"""Sizes that only the data tell, on the device on which Triton's interpreter executes kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.forks import Forks
+from tests.interpreter.conftest import found_by
+from tests.programs.unbacked import ROWS
+
+
+@pytest.fixture(scope="module")
+def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What tests/programs/unbacked.py found out in a process of its own."""
+    return found_by(with_device, "unbacked.py", tmp_path_factory.mktemp("unbacked"))
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_rows_answer_within_bounds(found: dict[str, Any], case: str) -> None:
+    """With a bound, one compile gets kernels that are right for all sizes, zero too; without, there is no choice."""
+    kernels = 0 if case == "unbounded" else 2 if case in ("two kernels", "library") else 1
+    assert (found[case]["asked"], found[case]["hits"]) == (kernels, kernels)
+    assert found[case]["no_choice"] == (case == "unbounded")
+    assert found[case]["error"] < 1e-4
+
+
+def test_own_allocator(found: dict[str, Any]) -> None:
+    """After a call with tensor descriptors the program's Triton allocator is in force again."""
+    assert found["own allocator"]
