@@ -49,7 +49,8 @@ def test_unbacked_size(caplog: pytest.LogCaptureFixture) -> None:
     ):
         result = torch.compile(function, fullgraph=True)(mask, a, b)
     torch.testing.assert_close(result, function(mask, a, b))
-    assert (counts.total_predictions, counts.hits["user"], caplog.text) == (1, 1, "")
+    assert (counts.total_predictions, counts.hits["user"]) == (1, 1)
+    assert [record for record in caplog.records if record.name.startswith("diode_lut")] == []
 
 
 @pytest.mark.usefixtures("table")

@@ -68,6 +68,7 @@ def test_the_range_that_vllm_compiles_for(vllm: Vllm, rows: Rows) -> None:
 
 
 @pytest.mark.usefixtures("h200")
+@pytest.mark.skipif(torch.__version__ < (2, 13), reason="these templates index in 32 bits, and the symbol has no bound")
 def test_the_range_of_an_unbacked_number_of_tokens(vllm: Vllm, rows: Rows) -> None:
     """VLLM may leave it to the data how many tokens there are: the range that it compiles for is the only one."""
     rows(*SMALL_AND_LARGE)
