@@ -7,12 +7,14 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Iterator
+from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from diode_lut.runtime.post_import import when_imported
+from diode_lut.runtime.post_import import _hooks, when_imported
 
 HOOK = """
 seen = []
@@ -36,6 +38,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.meta_path[:] = finders
     for name in ("watched", "watched.inner", "watched.other", "hooking"):
         sys.modules.pop(name, None)
+        _hooks.pop(name, None)
 
 
 def seen() -> list[tuple[str, object]]:
@@ -62,16 +65,51 @@ def test_hook_runs_at_once_if_the_module_is_there(packages: Path) -> None:
 
 
 def test_nothing_is_left_behind(packages: Path) -> None:
-    """Afterwards the module looks as if it had been imported without a hook, and the finder is gone."""
-    finders = list(sys.meta_path)
+    """Afterwards the module looks as if it had been imported without a hook."""
     when_imported("watched.inner", "hooking:install")
-    assert sys.meta_path != finders
     module = importlib.import_module("watched.inner")
-    assert sys.meta_path == finders
     other = importlib.import_module("watched.other")
     assert module.__spec__ is not None
     assert type(module.__spec__.loader) is type(module.__loader__) is type(other.__loader__)
     assert inspect.getsource(module).startswith("FIRST")
+
+
+def test_threads_that_import_lose_no_finder(packages: Path) -> None:
+    """An import does not remove a finder, because a thread that goes through them would skip the next."""
+    when_imported("watched.inner", "hooking:install")
+    when_imported("watched.other", "hooking:install")
+    finders = list(sys.meta_path)
+    going_through = iter(sys.meta_path)
+    assert next(going_through) is finders[0]
+    importlib.import_module("watched.inner")
+    assert list(going_through) == finders[1:]
+
+
+def test_wrapped_finders(packages: Path) -> None:
+    """Tools that profile imports wrap all finders: the hook is called, once."""
+    when_imported("watched.inner", "hooking:install")
+    sys.meta_path[:] = [Wrapped(finder) for finder in sys.meta_path]
+    importlib.import_module("watched.inner")
+    assert seen() == [("watched.inner", 2)]
+
+
+class Wrapped:
+    """A finder of such a tool."""
+
+    def __init__(self, finder: Any) -> None:
+        self._finder = finder
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return cast("ModuleSpec | None", self._finder.find_spec(name, path, target))
+
+
+def test_what_only_looks_sees_the_loader(packages: Path) -> None:
+    """A spec that is looked at before the import has the source, as without a hook."""
+    when_imported("watched.inner", "hooking:install")
+    spec = importlib.util.find_spec("watched.inner")
+    assert spec is not None
+    assert spec.loader is not None
+    assert cast("InspectLoader", spec.loader).get_source("watched.inner") == "FIRST = 1\nLAST = 2\n"
 
 
 def test_failed_import_is_tried_again(packages: Path) -> None:

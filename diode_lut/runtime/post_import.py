@@ -6,14 +6,18 @@ The wrapt package can do this as well, but importing it takes longer than all of
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
+
+_hooks: dict[str, list[str]] = {}
+"""The hooks to call after the import of each module that has not been imported yet."""
 
 
 def when_imported(name: str, hook: str) -> None:
@@ -25,8 +29,10 @@ def when_imported(name: str, hook: str) -> None:
     module = sys.modules.get(name)
     if module is not None:
         _call(hook, module)
-    else:
-        sys.meta_path.insert(0, _Finder(name, hook))
+        return
+    _hooks.setdefault(name, []).append(hook)
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
 
 
 def _call(hook: str, module: ModuleType) -> None:
@@ -35,47 +41,54 @@ def _call(hook: str, module: ModuleType) -> None:
 
 
 class _Finder:
-    """Finds one module by asking the finders after it, and makes the module's loader call the hook in the end."""
+    """Finds the modules that have hooks by asking all other finders, and makes their loaders call the hooks.
 
-    def __init__(self, name: str, hook: str) -> None:
-        self._name, self._hook = name, hook
+    It stays in ``sys.meta_path``, also when no hooks are left: threads that import something iterate over that list,
+    and would skip a finder if one before it was removed.
+    """
+
+    def __init__(self) -> None:
+        self._asking = threading.local()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != self._name:
+        """The module's spec, with our loader; None if it has no hooks, or while this thread asks the other finders."""
+        asking = vars(self._asking)
+        if name not in _hooks or name in asking:
             return None
-        others = sys.meta_path[sys.meta_path.index(self) + 1 :]
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        asking[name] = True
+        try:
+            finders = [finder for finder in list(sys.meta_path) if hasattr(finder, "find_spec")]
+            spec = next(filter(None, (finder.find_spec(name, path, target) for finder in finders)), None)
+        finally:
+            del asking[name]
         if spec is not None and spec.loader is not None:
-            spec.loader = cast("Loader", _Loader(spec.loader, self))
+            spec.loader = cast("Loader", _Loader(spec.loader))
         return spec
 
-    def imported(self, module: ModuleType) -> None:
-        """Call the hook: the module is complete, and this finder is no longer needed.
 
-        Where another finder asks all finders itself, this is called twice.
-        """
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-            try:
-                _call(self._hook, module)
-            except BaseException:
-                sys.meta_path.insert(0, self)  # the import fails, and may be tried again
-                raise
+_FINDER = _Finder()
 
 
 class _Loader:
-    """Loads a module as ``loader`` does, and calls the finder. The module then looks as if ``loader`` had loaded it."""
+    """Loads a module as ``loader`` does, and calls the hooks. The module then looks as if ``loader`` had loaded it."""
 
-    def __init__(self, loader: Loader, finder: _Finder) -> None:
-        self._loader, self._finder = loader, finder
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)  # for those that only look at the spec
 
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None
         module.__loader__ = module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        self._finder.imported(module)
+        hooks = _hooks.pop(module.__name__, [])
+        try:
+            while hooks:
+                _call(hooks[0], module)
+                del hooks[0]
+        except BaseException:
+            _hooks.setdefault(module.__name__, []).extend(hooks)  # the import fails, and may be tried again
+            raise
