@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -24,6 +25,15 @@ def test_missing_package_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(heuristics, "_PACKAGE", "no-such-package")
     with pytest.raises(SettingError, match=r"need no-such-package: pip install .*\[heuristics\]"):
         heuristics.digest()
+
+
+def test_a_forked_process_does_not_wait_for_a_thread_that_is_not_there() -> None:
+    """A process that is forked while a thread asks the library can ask it, too."""
+    with heuristics._lock:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(heuristics._lock.locked())
+    assert os.waitpid(pid, 0) == (pid, 0)
 
 
 def test_all_gpus_are_known() -> None:

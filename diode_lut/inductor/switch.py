@@ -47,7 +47,10 @@ def turn_off(reason: Exception) -> None:
 
 
 def cache_identity() -> tuple[Hashable, ...]:
-    """What the answers depend on; if that cannot be found out, a new value each time, so that no cache hits."""
+    """What the answers depend on; if that cannot be found out, a new value each time, so that no cache hits.
+
+    Then the hook goes off, unless the error may not happen again.
+    """
     if is_off():
         return OFF
     try:
@@ -55,9 +58,13 @@ def cache_identity() -> tuple[Hashable, ...]:
         from diode_lut.inductor.snapshot import snapshot
 
         return (*snapshot().identity, compile_range())
+    except _PASSING as error:
+        let_pass(error)
+        warn_once(f"a graph is kept in no cache: {error!r}")
+        _keep_uncached()
     except Exception as error:
         turn_off(error)
-        return ("unknown", uuid4().hex)
+    return ("unknown", uuid4().hex)
 
 
 def leave(matmul: str, error: Exception) -> None:

@@ -19,6 +19,7 @@ from diode_lut.domain.gpus import known_gpu
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import MATMULS
 from diode_lut.domain.problem import Problem
+from diode_lut.io.forks import in_forked_children
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES, pointer_gemm
 from diode_lut.kernels.tiles import GROUP_M, Tiles
@@ -57,6 +58,13 @@ _ASKED = 32
 
 _lock = Lock()
 """The library's objects are for one thread at a time."""
+
+
+@in_forked_children
+def _free_lock() -> None:
+    """The thread that was asking the library is not in the forked process."""
+    global _lock
+    _lock = Lock()
 
 
 def nvidia(problem: Problem, hardware: Hardware) -> list[Config]:

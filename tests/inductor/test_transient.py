@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import diode_lut
 from diode_lut.domain.hardware import detect_hardware
-from diode_lut.inductor.switch import is_off
+from diode_lut.inductor.switch import cache_identity, is_off
 from diode_lut.io import own_code
 from diode_lut.runtime.snapshot import forget_tables
 from tests.forks import Forks
@@ -69,6 +72,37 @@ def test_graph_in_which_an_answer_failed_is_not_cached(
         assert not is_off()
         assert first == asked(backward=backward) > 0
         assert asked(backward=backward) == 0
+
+
+def test_hook_stays_on_where_no_file_can_be_opened_for_a_moment() -> None:
+    """The graph whose key is made then is in no cache; the next is answered, and cached, as ever."""
+    forget_tables()
+    before = asked()
+    with no_free_descriptor():
+        forget_tables()
+        first, second = cache_identity(), cache_identity()
+    assert first != second
+    assert not is_off()
+    with diode_lut.profile_predictions() as counts:
+        assert asked() == 0
+    assert (before, counts.hits["user"], counts.cached) == (1, 1, 1)
+
+
+@contextmanager
+def no_free_descriptor() -> Iterator[None]:
+    """A moment in which this process has as many open files as it may have."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_error_that_comes_again_costs_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
