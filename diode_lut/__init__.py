@@ -70,25 +70,25 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def _write_receipt(process: int) -> None:
-    """At exit; ``process`` is the one that imported this.
+def _write_receipt() -> None:
+    """At exit.
 
     Without torch nothing was asked. Then nothing is imported either: after Ctrl-C, an import that defines a named tuple
     makes Python's own exit code 1 instead of that of the signal.
     """
     if config.receipt is not None and _LOADED.intersection(sys.modules):
         try:
-            from diode_lut.runtime.at_exit import write_receipt
+            from diode_lut.runtime.receipt_file import write_at_exit
             from diode_lut.runtime.recorder import own_receipt
         except ImportError:
             return  # what diode_lut needs is not installed here; the hook has warned of it
-        write_receipt(process, own_receipt)
+        write_at_exit(own_receipt)
 
 
 _LOADED = {"torch", "diode_lut.runtime.recorder"}
 """The modules of which a process has imported one if it has a receipt to write."""
 
-atexit.register(_write_receipt, os.getpid())
+atexit.register(_write_receipt)
 if autoregister():
     remember_code()
     when_imported("torch._inductor.config", "diode_lut.inductor.install:install")

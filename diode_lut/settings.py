@@ -102,7 +102,7 @@ class Settings:
     strict: bool
     """Whether a miss is an error, MissError, instead of being left to Inductor."""
     receipt: str | None
-    """The file that says at exit what was asked and answered; None for none."""
+    """The file that says what was asked and answered, written after each graph and at exit; None for none."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._begin(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from diode_lut.domain.errors import SettingError
 from diode_lut.settings import Settings, autoregister, config
+from tests.commands import started
 from tests.interrupted import alarm_in
 
 WRONG = [
@@ -223,3 +225,19 @@ def test_interrupted_patch(call: int) -> None:
     with suppress(TimeoutError), alarm_in("settings.py", call), config.patch(top_k=7):
         assert config.top_k == 7
     assert vars(config) == before
+
+
+def test_a_relative_path_in_a_directory_that_is_gone(tmp_path: Path) -> None:
+    """It is a warning at import, and an error where a program sets it: the program can be imported all the same."""
+    program = (
+        "import os; os.rmdir(os.getcwd())\n"
+        "import diode_lut; print(diode_lut.config.receipt)\n"
+        "try: diode_lut.config.receipt = 'mine.json'\n"
+        "except ValueError as error: print(error)"
+    )
+    (tmp_path / "gone").mkdir()
+    with started(sys.executable, "-c", program, cwd=tmp_path / "gone", DIODE_LUT_RECEIPT="mine.json") as process:
+        out, err = process.communicate()
+    assert out.splitlines()[0] == "None"
+    assert "diode_lut.config.receipt: 'mine.json' is not allowed (allowed: a path, not a relative one in" in out
+    assert err.startswith("DIODE_LUT_RECEIPT: 'mine.json' is not allowed")

@@ -221,7 +221,7 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
         "fork-and-receipt": (
             "in_forked_children",
             UNREGISTERED,
-            "tests/runtime/test_at_exit.py::test_a_child_adds_its_number",
+            "tests/runtime/test_receipt_file.py::test_a_child_adds_its_number",
         ),
     },
 }

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import gettempdir
 
 import click
 
@@ -44,21 +45,46 @@ _STOP_AFTER = click.option(
     type=NAMED_FILE,
     help="Where to write the receipt.  [default: DIODE_LUT_RECEIPT, else diode-lut-receipt.json]",
 )
+@click.option("--no-receipt", is_flag=True, help="Write no receipt, only the summary.")
 @_COMMAND
 @click.pass_context
-def run_command(ctx: click.Context, command: tuple[str, ...], tables: tuple[str, ...], receipt: Path | None) -> None:
+def run_command(
+    ctx: click.Context, command: tuple[str, ...], tables: tuple[str, ...], receipt: Path | None, no_receipt: bool
+) -> None:
     """Run a program with tuned kernels, without an edit.
 
     The hook is armed in all processes of the program. At the end a summary says how many GEMMs tables and models
     answered, and which were missed. The exit code is the program's: 128 plus the signal's number if a signal ended it,
     127 if there is no such program, 126 if it cannot be started.
     """
+    from diode_lut.io.files import require_writable
     from diode_lut.programs.account import run_with_receipt, summary
+    from diode_lut.programs.launch import armed, run_program
 
-    destination = receipt or Path(os.environ.get("DIODE_LUT_RECEIPT") or "diode-lut-receipt.json").absolute()
+    if receipt is not None and no_receipt:
+        raise click.UsageError("--receipt and --no-receipt exclude each other")
+    destination = None if no_receipt else receipt or _default_receipt()
+    try:
+        if destination is not None:
+            require_writable(destination)
+    except OSError as error:
+        if receipt is not None:
+            raise
+        tell([f"{destination}: no receipt is written: {error.strerror}"])
+        destination = None
+    try:
+        gettempdir()
+    except FileNotFoundError:
+        tell(["no receipt and no summary: there is no directory for temporary files that can be written (TMPDIR)"])
+        ctx.exit(run_program(command, armed(with_tables(tables))).code)
     run = run_with_receipt(command, with_tables(tables), destination)
     tell(summary(run, destination, f"{ctx.find_root().info_name} tune -- {shlex.join(command)}"))
     ctx.exit(run.ended.code)
+
+
+def _default_receipt() -> Path:
+    path = Path(os.environ.get("DIODE_LUT_RECEIPT") or "diode-lut-receipt.json").absolute()
+    return path.with_name(path.name.replace("%p", str(os.getpid())))  # as a process of a program would
 
 
 @click.command("tune", context_settings=_AS_TYPED)

@@ -91,7 +91,10 @@ def _check_path(value: Any) -> str | None:
     path = os.fspath(value)
     if not isinstance(path, str) or not path or "\0" in path:
         raise ValueError
-    return os.path.abspath(path)  # noqa: PTH100 (pathlib takes longer to import than all the rest)
+    try:
+        return os.path.abspath(path)  # noqa: PTH100 (pathlib takes longer to import than all the rest)
+    except FileNotFoundError:  # there is no directory to start from
+        raise ValueError from None
 
 
 FRACTION = Values("a number from 0 to 1", _check_fraction, float)
@@ -100,4 +103,4 @@ FLAG = Values("True or False; in the environment 1, true, 0 or false", _check_fl
 NAMES = Values(
     f"a list of table names and paths; in the environment separated by {os.pathsep!r}", _check_names, _parse_names
 )
-PATH = Values("a path, or None", _check_path, lambda text: text or None)
+PATH = Values("a path, not a relative one in a directory that is gone, or None", _check_path, lambda text: text or None)

@@ -19,6 +19,7 @@ from diode_lut.receipt.read import decode_receipt
 from diode_lut.receipt.receipt import Receipt
 from diode_lut.receipt.write import receipt_bytes
 from diode_lut.runtime import recorder
+from diode_lut.runtime.receipt_file import write_after_graph
 
 _KEPT = "_diode_lut"
 """The attribute of a graph that has its counts and its receipt."""
@@ -49,6 +50,7 @@ def _keeping(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
             graph = compile_graph(*args, **kwargs)
         try:
             _keep(graph, collected)
+            write_after_graph(recorder.own_receipt)
         except Exception as error:
             _warn(error)
         return graph
@@ -81,6 +83,7 @@ def _telling(load: Callable[..., Any]) -> Callable[..., Any]:
             graph, *_ = loaded
             if graph is not None and not is_off():
                 _tell(graph)
+                write_after_graph(recorder.own_receipt)
         except Exception as error:
             _warn(error)
         return loaded

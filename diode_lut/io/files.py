@@ -81,8 +81,8 @@ _DEFAULT_MODE = 0o666
 """The mode of a new file, from which the umask takes bits."""
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace the file with ``data``, or create it; when this returns, it is on the disk.
+def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace the file with ``data``, or create it; if it is to be ``durable``, it is on the disk when this returns.
 
     An existing file keeps its permissions, ACLs, other extended attributes and, where that is allowed, its owner, and
     users who could not read the old file cannot read the new one. A new file gets the mode of the umask. A symbolic
@@ -100,12 +100,14 @@ def write_atomically(path: Path, data: bytes) -> None:
                 keep_permissions(target, file.fileno())
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
                 temporary.replace(target)
         finally:
             with suppress(OSError):
                 temporary.unlink()
-        _sync_directory(target.parent)
+        if durable:
+            _sync_directory(target.parent)
 
 
 def require_writable(path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 _actions: list[Callable[[], None]] = []
+_forked = False
 
 
 def in_forked_children(action: Callable[[], None]) -> Callable[[], None]:
@@ -17,7 +18,14 @@ def in_forked_children(action: Callable[[], None]) -> Callable[[], None]:
     return action
 
 
+def is_forked() -> bool:
+    """Whether this process was forked from one that had imported this package."""
+    return _forked
+
+
 def _run_all() -> None:
+    global _forked
+    _forked = True
     for action in _actions:
         action()
 

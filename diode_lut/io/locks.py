@@ -17,6 +17,7 @@ if sys.platform != "win32":
     import fcntl
 
 _TRIES, _PAUSE_S = 20, 0.005
+_TRIES_FOR_DIRECTORY = 400
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -37,11 +38,16 @@ def require_unlocked(path: Path) -> None:
 
 def _take(descriptor: int, *, shared: bool) -> None:
     """Try for a while, because a process that looks for stale temporary files locks each for an instant."""
-    for _ in range(_TRIES):
+    if not _take_within(descriptor, _TRIES, shared=shared):
+        raise BlockingIOError(errno.EAGAIN, f"being written by {_holder(descriptor)}: wait for it, or stop it")
+
+
+def _take_within(descriptor: int, tries: int, *, shared: bool) -> bool:
+    for _ in range(tries):
         if try_lock(descriptor, shared=shared):
-            return
+            return True
         time.sleep(_PAUSE_S)
-    raise BlockingIOError(errno.EAGAIN, f"being written by {_holder(descriptor)}: wait for it, or stop it")
+    return False
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
@@ -59,21 +65,24 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 
 @contextmanager
-def alone_in(path: Path) -> Iterator[None]:
-    """Only one process at a time runs such a block for a directory; the others wait.
+def alone_in(path: Path) -> Iterator[bool]:
+    """Only one process at a time runs such a block for a directory; the others wait, but no longer than two seconds.
 
-    If the directory cannot be opened, for example because it may be written but not read, no process waits.
+    The value says whether this process is alone. It is not if it has waited in vain: anybody who may read a directory
+    can lock it. If the directory cannot be opened, for example because it may be written but not read, or if there are
+    no locks, no process waits, and each counts as alone.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
-        yield
+        yield True
         return
     try:
-        if sys.platform != "win32":
-            with suppress(OSError):  # no locks there
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        try:
+            alone = _take_within(descriptor, _TRIES_FOR_DIRECTORY, shared=False)
+        except OSError:  # no locks there
+            alone = True
+        yield alone
     finally:
         os.close(descriptor)
 

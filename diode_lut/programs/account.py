@@ -7,26 +7,25 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shutil import move, rmtree
 from typing import NamedTuple
 
-from diode_lut.domain.errors import ReceiptError, install_command
-from diode_lut.io.files import require_writable, write_atomically
+from diode_lut.domain.errors import ReceiptError
+from diode_lut.io.files import write_atomically
 from diode_lut.programs.launch import INHERITED, Ended, Streams, armed, run_program
 from diode_lut.programs.savings import EXPECTED, MEASURED, UNKNOWN, savings
 from diode_lut.receipt.read import read_receipt
 from diode_lut.receipt.receipt import ONLY_THE_LIBRARY, Receipt, merge_receipts
 from diode_lut.receipt.summary import CHOICE_ON_CPU, Loss, losses
 from diode_lut.receipt.write import receipt_bytes
+from diode_lut.runtime.receipt_file import AFTER_RUN
 from diode_lut.selection.sources import shown
 
 _NAMED = 3
 """How many missed problems are named."""
 
 
-_NO_RECEIPT = (
-    "no receipt: no process imported PyTorch and ended by itself (a signal or os._exit leaves none), "
-    f"or its Python lacks what diode_lut needs: {install_command()}"
-)
+_NO_RECEIPT = "no receipt: no process compiled a graph, or imported PyTorch and ended by itself"
 
 
 class Run(NamedTuple):
@@ -45,15 +44,20 @@ def run_with_receipt(
 ) -> Run:
     """Run the program, armed, and write the receipts of its processes, if there are any, to ``destination`` as one.
 
-    ``limit_s`` is that of ``run_program``. OSError, before the program is started, if the file cannot be written.
+    ``limit_s`` is that of ``run_program``. OSError, before the program is started, if there is no directory for
+    temporary files. Processes that go on after the program put their receipts beside ``destination``.
     """
-    if destination is not None:
-        require_writable(destination)
-    with tempfile.TemporaryDirectory(prefix="diode-lut-", ignore_cleanup_errors=True) as directory:
+    parent = Path(tempfile.mkdtemp(prefix="diode-lut-"))
+    try:
+        directory = parent / "processes"
+        directory.mkdir()
         # One file for each process: what two that are started one after the other asked is in both.
-        variables = {"DIODE_LUT_RECEIPT": str(Path(directory, "%p.json"))}
+        variables = {"DIODE_LUT_RECEIPT": str(directory / "%p.json"), AFTER_RUN: str(destination or "")}
         ended = run_program(command, armed(environment, **variables), streams, limit_s)
-        receipt = merge_receipts(_readable(Path(directory)))
+        move(directory, parent / "done")  # from now on no process writes there
+        receipt = merge_receipts(_readable(parent / "done"))
+    finally:
+        rmtree(parent, ignore_errors=True)
     if destination is not None and receipt.processes:
         write_atomically(destination, receipt_bytes(receipt))
     return Run(ended, receipt)
@@ -65,15 +69,19 @@ def _readable(directory: Path) -> Iterator[Receipt]:
             yield read_receipt(path)
 
 
-def summary(run: Run, destination: Path, tune: str) -> list[str]:
+def summary(run: Run, destination: Path | None, tune: str) -> list[str]:
     """Five lines for people, fewer if nothing was asked; ``tune`` is the command that measures what was missed."""
     receipt = run.receipt
     asked = sum(device.calls for device in receipt.devices.values())
-    where = f"receipt: {shown(destination)}{', without processes that were killed' if run.ended.interrupted else ''}"
+    where = [] if destination is None or not receipt.processes else [f"receipt: {shown(destination)}"]
+    if destination is not None and run.ended.left:
+        go_on, its = ("goes on", "its") if run.ended.left == 1 else ("go on", "each one's")
+        later = shown(destination.with_suffix(f".PID{destination.suffix}"))
+        where.append(f"{counted(run.ended.left, 'process')} of the program {go_on}; {its} receipt will be {later}")
     if not receipt.processes:
-        return [_NO_RECEIPT]
+        return [_NO_RECEIPT, *where]
     if not asked:
-        return [f"nothing was answered: {nothing_asked(receipt)}", where]
+        return [f"nothing was answered: {nothing_asked(receipt)}", *where]
     problems = {hit.problem for device in receipt.devices.values() for hit in device.hits}
     missed = losses(receipt)
     problems.update(loss.problem for loss in missed)
@@ -86,7 +94,7 @@ def summary(run: Run, destination: Path, tune: str) -> list[str]:
         f"answered by: {', '.join(_answering(receipt)) or 'no table and no model'}",
         f"missed: {named_gemms(missed)}; to measure them: {tune}" if missed else "missed: none",
         estimate(receipt),
-        where,
+        *where,
     ]
 
 

@@ -30,6 +30,9 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 _GRACE_S = 5.0
 """How long the other processes of a program may take to end after a signal, in seconds."""
 
+_LEFT_S = 1.0
+"""How long a program's other processes may take to end after it, in seconds, until they count as left."""
+
 _END_S = 60.0
 """How long a program may take to end when its time is over, in seconds."""
 
@@ -49,11 +52,15 @@ def without_leaks(output: str) -> str:
 
 
 class Ended(NamedTuple):
-    """How a program ended: its exit code, as shells have it, its wall time in seconds, and whether we got a signal."""
+    """How a program ended: its exit code, as shells have it, its wall time in seconds, and whether we got a signal.
+
+    ``left`` is the number of its processes that go on, such as servers that it has started; known on Linux.
+    """
 
     code: int
     seconds: float
     interrupted: bool
+    left: int = 0
 
 
 class Streams(NamedTuple):
@@ -103,8 +110,9 @@ def run_program(
         is_over_time = process.poll() is None
         if is_over_time or program.received:
             program.end()
+        left = program.await_others(_LEFT_S)
     code = 0 if is_over_time and not program.received else process.wait()
-    return Ended(128 - code if code < 0 else code, seconds, bool(program.received))
+    return Ended(128 - code if code < 0 else code, seconds, bool(program.received), left)
 
 
 class _Program:
@@ -154,10 +162,15 @@ class _Program:
             self._signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_S)
-        deadline = time.monotonic() + _GRACE_S
-        while self._processes() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        self.await_others(_GRACE_S)
         self._kill()
+
+    def await_others(self, seconds: float) -> int:
+        """Wait until all processes of the program have ended, but no longer than this; return how many have not."""
+        deadline = time.monotonic() + seconds
+        while (running := len(self._processes())) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return running
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         self.received.append(number)

@@ -19,6 +19,7 @@ from diode_lut.domain.errors import DiodeLutError, ProgramError, ReceiptError
 from diode_lut.domain.hardware import Hardware, slug
 from diode_lut.domain.problem import Problem
 from diode_lut.evaluate import evaluate
+from diode_lut.io.files import require_writable
 from diode_lut.io.resources import own_directory, own_tables_directory
 from diode_lut.kernels.config import Config
 from diode_lut.programs.account import Run, counted, named_gemms, nothing_asked, run_with_receipt
@@ -64,6 +65,7 @@ def tune(order: Order, tell: Callable[[str], None]) -> int:
         tell(f"continues with the misses of the interrupted run, from {shown(kept)}; remove this file to start again")
     else:
         kept.parent.mkdir(parents=True, exist_ok=True)
+        require_writable(kept)
         before = _run(order, kept, DIODE_LUT_STRICT="0")
         if before.ended.interrupted or before.ended.code:
             kept.unlink(missing_ok=True)

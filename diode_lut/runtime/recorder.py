@@ -33,7 +33,7 @@ from diode_lut.receipt.receipt import (
     Versions,
     merge_receipts,
 )
-from diode_lut.runtime import at_exit
+from diode_lut.runtime import receipt_file
 from diode_lut.selection.selector import ABSTAIN, Decision, Selector
 from diode_lut.settings import MODEL, TIERS
 from diode_lut.table import Entry
@@ -259,7 +259,7 @@ def _receiving(hardware: Hardware) -> list[Device]:
 def _device(hardware: Hardware) -> Device:
     """Where the receipt has what is asked for a device of this machine."""
     if not _asked:
-        at_exit.arm(own_receipt)
+        receipt_file.arm(own_receipt)
     _asked.add(hardware)
     _present.add(hardware)
     device = _devices.get(hardware)

@@ -2,14 +2,16 @@
 
 ``python ask.py STEP...``, where a step is ``ask`` (once, of the H200 table's hardware), ``torch`` (something by that
 name is imported), ``fork``, ``mp-fork`` or ``mp-spawn`` (another process asks, and its number is printed),
-``no-choice`` (Inductor has only the library for a linear layer on a CPU), ``wait`` (for a line on the standard input),
-``set=PATH``, ``cd=PATH`` or ``exit=CODE``.
+``no-choice`` (Inductor has only the library for a linear layer on a CPU), ``graph`` (one has been compiled), ``wait``
+(for a line on the standard input), ``set=PATH``, ``cd=PATH``, ``exit=CODE``, ``_exit``, ``exec=STEP`` (the process
+becomes another program, which takes that step) or a signal's name, which ends the process.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 from types import ModuleType
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 import diode_lut
 from diode_lut.receipt.receipt import ONLY_THE_LIBRARY
 from diode_lut.runtime import recorder
+from diode_lut.runtime.receipt_file import write_after_graph
 
 
 def ask() -> None:
@@ -64,6 +67,8 @@ def step(name: str, value: str) -> None:
         in_another(name.removeprefix("mp-"), nothing if value else ask)
     elif name == "no-choice":
         no_choice()
+    elif name == "graph":
+        write_after_graph(recorder.own_receipt)
     elif name == "wait":
         print("ready", flush=True)
         sys.stdin.readline()
@@ -73,6 +78,13 @@ def step(name: str, value: str) -> None:
         os.chdir(value)
     elif name == "exit":
         sys.exit(int(value))
+    elif name == "_exit":
+        os._exit(0)
+    elif name == "exec":
+        os.execv(sys.executable, [sys.executable, __file__, value])
+    elif name in signal.Signals.__members__:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.Signals[name])
 
 
 if __name__ == "__main__":

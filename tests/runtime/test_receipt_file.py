@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import diode_lut
+from diode_lut.io import locks
 from diode_lut.receipt.read import read_receipt
 from diode_lut.receipt.receipt import Device, Miss, Receipt
-from diode_lut.runtime.at_exit import write_receipt
+from diode_lut.runtime import receipt_file
+from diode_lut.runtime.receipt_file import write_after_graph, write_at_exit
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "ask.py"
 Ask = Callable[..., subprocess.Popen[str]]
@@ -69,8 +73,8 @@ def test_a_rank_of_several_adds_its_number(ask: Ask, tmp_path: Path, rank: str, 
 
 @pytest.mark.parametrize("way", ["fork", "mp-fork", "mp-spawn", "mp-forkserver"])
 def test_a_child_adds_its_number(ask: Ask, tmp_path: Path, way: str) -> None:
-    """However it was started; what its parent asked before is not in its receipt."""
-    (number,) = end(ask("ask", "ask", way))
+    """However it was started; what its parent asked before, and may have written, is not in its receipt."""
+    (number,) = end(ask("ask", "graph", "ask", way))
     assert calls(tmp_path) == {"receipt.json": 2, f"receipt.{number}.json": 1}
 
 
@@ -79,6 +83,25 @@ def test_an_idle_worker_writes_nothing(ask: Ask, tmp_path: Path, way: str) -> No
     """A child that asked nothing has nothing to say, even if it knows torch."""
     end(ask("torch", way, "ask"))
     assert calls(tmp_path) == {"receipt.json": 1}
+
+
+@pytest.mark.parametrize("way", ["_exit", "SIGTERM", "SIGKILL"])
+def test_a_process_that_does_not_end_by_itself(ask: Ask, tmp_path: Path, way: str) -> None:
+    """Such as a server that raises SIGTERM again: what it asked until its last graph is in the receipt."""
+    process = ask("ask", "graph", "ask", "graph", way)
+    process.communicate(timeout=300)
+    assert process.returncode == (0 if way == "_exit" else -signal.Signals[way])
+    assert calls(tmp_path) == {"receipt.json": 2}
+
+
+def test_a_process_that_becomes_another_program(ask: Ask, tmp_path: Path) -> None:
+    """Both have the same number, and a receipt each."""
+    process = ask("ask", "ask", "graph", "exec=ask", DIODE_LUT_RECEIPT="%p.json")
+    end(process)
+    found = calls(tmp_path)
+    assert found.pop(f"{process.pid}.json") == 2
+    ((name, count),) = found.items()
+    assert (name.startswith(f"{process.pid}."), count) == (True, 1)
 
 
 def test_a_child_of_a_rank_adds_both_numbers(ask: Ask, tmp_path: Path) -> None:
@@ -174,20 +197,115 @@ def test_a_name_with_the_process_number_is_taken_as_it_is(ask: Ask, tmp_path: Pa
     assert calls(tmp_path) == {f"{process.pid}.json": 1, f"{child}.json": 1}
 
 
+HARDWARE = diode_lut.Hardware("A GPU", "sm_10", 1)
+
+
+def receipt(misses: int) -> Receipt:
+    """One of this process, without a process that asks."""
+    problem = diode_lut.Problem.of("bmm", 2, 3, 4, dtype="float32", layout="nn")
+    return Receipt(1, devices={HARDWARE: Device(misses=Counter({Miss(problem): misses}))})
+
+
+@pytest.mark.parametrize("name", ["%p.json", "mine.json"])
+def test_the_file_of_another_process_with_this_number_stays(name: str, tmp_path: Path) -> None:
+    """Numbers come again in containers: then the name gets random digits, and keeps them."""
+    number = os.getpid()
+    others = [tmp_path / f"{number}.json", tmp_path / f"mine.{number}.json"]
+    with diode_lut.config.patch(receipt=str(tmp_path / name)):
+        if name == "mine.json":
+            write_after_graph(partial(receipt, 1))
+            (tmp_path / name).rename(others[0])  # so that it looks like another's
+            (tmp_path / name).write_bytes(others[0].read_bytes())
+        for path in others:
+            path.write_text("another's")
+        for misses in (2, 3):
+            write_after_graph(partial(receipt, misses))
+        write_at_exit(partial(receipt, 3))
+    assert [path.read_text() for path in others] == ["another's"] * 2
+    written = [path for path in tmp_path.iterdir() if path not in others and path.name != name]
+    assert [read_receipt(path) for path in written] == [receipt(3)]
+    assert written[0].name.startswith(name.replace("%p", str(number)).removesuffix("json"))
+
+
+def test_a_stranger_that_locks_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process waits for a while, then writes a file that no other process chooses."""
+    monkeypatch.setattr(locks, "_TRIES_FOR_DIRECTORY", 2)
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with diode_lut.config.patch(receipt=str(tmp_path / "mine.json")):
+        write_after_graph(partial(receipt, 1))
+        write_at_exit(partial(receipt, 2))
+    os.close(descriptor)
+    ((name, count),) = calls(tmp_path).items()
+    assert (name.startswith(f"mine.{os.getpid()}."), count) == (True, 2)
+
+
+def test_writing_takes_no_more_than_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has spent more on it than its share writes at exit only."""
+    monkeypatch.setattr(receipt_file, "_spent_s", 1e9)
+    with diode_lut.config.patch(receipt=str(tmp_path / "mine.json")):
+        write_after_graph(partial(receipt, 1))
+        assert calls(tmp_path) == {}
+        write_at_exit(partial(receipt, 1))
+    assert calls(tmp_path) == {"mine.json": 1}
+
+
+def test_what_cannot_be_written_now_is_written_later(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A directory may be there after the next graph only; until the end there is no warning."""
+    with diode_lut.config.patch(receipt=str(tmp_path / "later" / "mine.json")):
+        write_after_graph(partial(receipt, 1))
+        (tmp_path / "later").mkdir()
+        write_after_graph(partial(receipt, 1))
+    assert calls(tmp_path / "later") == {"mine.json": 1}
+    assert (caplog.records, capfd.readouterr().err) == ([], "")
+
+
+def test_an_exception_of_a_signal_handler_is_raised(tmp_path: Path) -> None:
+    """It may be an OSError, but is no failure to write."""
+
+    def alarmed() -> Receipt:
+        signal.raise_signal(signal.SIGUSR1)
+        return receipt(1)
+
+    def handler(_number: int, _frame: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with diode_lut.config.patch(receipt=str(tmp_path / "mine.json")), pytest.raises(TimeoutError):
+            write_after_graph(alarmed)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_process_that_outlives_run(
+    kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its receipt is put beside that of ``run``; if that writes none, nothing is written, and nothing is said."""
+    path = str(tmp_path / "gone" / "%p.json")
+    monkeypatch.setenv("DIODE_LUT_RECEIPT", path)
+    monkeypatch.setenv(receipt_file.AFTER_RUN, str(tmp_path / "all.json") if kept else "")
+    with diode_lut.config.patch(receipt=path):
+        write_at_exit(partial(receipt, 1))
+    assert calls(tmp_path) == ({f"all.{os.getpid()}.json": 1} if kept else {})
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_waits_until_it_is_written(tmp_path: Path, number: signal.Signals) -> None:
     """A second signal, for a process that ends because of the first, takes effect when the receipt is written."""
-    problem = diode_lut.Problem.of("bmm", 2, 3, 4, dtype="float32", layout="nn")
-    hardware = diode_lut.Hardware("A GPU", "sm_10", 1)
 
     def own() -> Receipt:
         signal.raise_signal(number)
-        return Receipt(1, devices={hardware: Device(misses=Counter([Miss(problem)]))})
+        return receipt(1)
 
     before = signal.signal(number, signal.default_int_handler)
     try:
         with diode_lut.config.patch(receipt=str(tmp_path / "mine.json")), pytest.raises(KeyboardInterrupt):
-            write_receipt(os.getpid(), own)
+            write_at_exit(own)
     finally:
         signal.signal(number, before)
     assert calls(tmp_path) == {"mine.json": 1}
