@@ -97,6 +97,28 @@ def test_hook_is_armed_for_inductor_only() -> None:
     assert run(code, DIODE_LUT_AUTOREGISTER="0") == "0"
 
 
+@pytest.mark.parametrize(
+    ("before", "shown"),
+    [
+        ("", ["diode_lut", "WARNING"]),
+        ("logging.getLogger('diode_lut').setLevel('INFO')", ["diode_lut", "INFO", "diode_lut", "WARNING"]),
+        ("logging.getLogger().setLevel('ERROR')", []),
+    ],
+)
+def test_log_messages_are_not_in_those_of_the_program(before: str, shown: list[str]) -> None:
+    """Whatever the program shows of its own, there is nothing of ours but warnings, unless somebody asked for it."""
+    code = (
+        "import logging, sys, diode_lut\n"
+        "logging.basicConfig(level=1, stream=sys.stdout, format='%(name)s %(levelname)s')\n"
+        f"{before}\n"
+        "problem = diode_lut.Problem.of('mm', 8, 8, 8, dtype='float32', layout='nn')\n"
+        "diode_lut.select(problem, hardware=diode_lut.Hardware('No GPU of this name', 'sm_1', 1))\n"
+        "from diode_lut.io.log import warn_once\n"
+        "warn_once('')\n"
+    )
+    assert run(code, DIODE_LUT_TABLES="").split() == shown
+
+
 def test_log_messages_reach_stderr() -> None:
     """In a program that has set up no logging, what the user asks to see appears on stderr."""
     code = (

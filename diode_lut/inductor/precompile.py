@@ -6,13 +6,11 @@ of the snapshot by which its kernels were chosen, and a package is served only w
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 from diode_lut.inductor.switch import cache_identity, is_answered, turn_off
-
-log = logging.getLogger(__name__)
+from diode_lut.io.log import log
 
 _MARK = "_diode_lut"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from itertools import chain, zip_longest
 from typing import Any
@@ -22,9 +21,8 @@ from diode_lut.domain.variants import RESULT_DTYPES, Scaling
 from diode_lut.inductor.dynamic import axes_of, lacks_a_range
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.versions import hint_of
+from diode_lut.io.log import log
 from diode_lut.selection.samples import Axis
-
-log = logging.getLogger(__name__)
 
 TORCH_DTYPES = {
     "float16": torch.float16,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
@@ -32,9 +31,8 @@ from diode_lut.inductor.choices import library_choice
 from diode_lut.inductor.grouped import build_grouped, grouped_of
 from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.standalone import COMPILE_LIMIT_S
+from diode_lut.io.log import log
 from diode_lut.kernels.config import ATEN, Config
-
-log = logging.getLogger(__name__)
 
 _LOADING = 16
 """Number of programs that are loaded at the same time; each waits for Inductor's compile workers."""

@@ -6,7 +6,6 @@ Specialization, with sizes as arguments. All else is the same.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -34,10 +33,9 @@ from diode_lut.inductor.build_choice import build_choice
 from diode_lut.inductor.names import failure_reason
 from diode_lut.inductor.specialization import MAX_BATCH, Specialization
 from diode_lut.inductor.tensors import Kind, inputs_of, tensors_of
+from diode_lut.io.log import log
 from diode_lut.kernels.config import Config
 from diode_lut.settings import config as settings
-
-log = logging.getLogger(__name__)
 
 COMPILE_LIMIT_S = 120.0
 """Maximum time for compiling a kernel, in seconds."""

@@ -1,4 +1,7 @@
-"""The logger, and warnings that are logged once."""
+"""The logger, and warnings that are logged once.
+
+Messages below warnings are logged with this logger, not with one for each module, whose levels would be the program's.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,16 @@ from functools import lru_cache
 
 from diode_lut.domain.printable import printable
 
+
+class _Unasked(logging.Logger):
+    """Shows warnings only, however much the program shows of its own, until a level is set for this logger itself."""
+
+    def getEffectiveLevel(self) -> int:  # noqa: N802 (logging's name)
+        return self.level or max(super().getEffectiveLevel(), logging.WARNING)
+
+
 log = logging.getLogger("diode_lut")
+log.__class__ = _Unasked
 
 
 @lru_cache(maxsize=1024)

@@ -17,7 +17,7 @@ from diode_lut.domain.printable import printable
 from diode_lut.domain.problem import Problem
 from diode_lut.domain.version import __version__
 from diode_lut.io.forks import in_forked_children
-from diode_lut.io.log import warn_once
+from diode_lut.io.log import log, warn_once
 from diode_lut.io.own_code import code_digest, is_code_as_imported
 from diode_lut.kernels.config import Config
 from diode_lut.runtime import recorder
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from diode_lut.model.ranking import Model
     from diode_lut.table import Table
-
-log = logging.getLogger(__name__)
 
 _lock = threading.RLock()
 """Held while tables are read, so that threads that ask at the same time read them once."""
