@@ -10,6 +10,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import torch
+from torch._guards import TracingContext
 from torch._inductor import config as inductor_config
 from torch._inductor.codegen.cpp_bmm_template import CppBmmTemplate
 from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
@@ -18,6 +20,7 @@ from torch._inductor.kernel.mm_common import mm_args
 from torch._inductor.lowering import permute
 from torch._inductor.select_algorithm import realize_inputs
 from torch._inductor.utils import use_cpp_bmm_template, use_cpp_gemm_template
+from torch._inductor.virtualized import V
 
 from diode_lut.domain.errors import MissError
 from diode_lut.domain.problem import Problem
@@ -29,7 +32,7 @@ from diode_lut.inductor.problems import why_left
 from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.switch import leave
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.receipt.receipt import ONLY_THE_LIBRARY
+from diode_lut.receipt.receipt import FREEZABLE, ONLY_THE_LIBRARY
 
 
 def filter_choices(choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
@@ -56,7 +59,7 @@ def _from_table(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
         return None
     why = why_left(problem, aten.input_nodes)
     if all(config_of(choice) == ATEN for choice in choices) and not _has_cpp_template(aten, problem):
-        why = ONLY_THE_LIBRARY
+        why = FREEZABLE if not axes and _is_freezable(aten, problem) else ONLY_THE_LIBRARY
     if why:
         snapshot().record_no_choice(problem, "cpu", why)
         return None
@@ -91,6 +94,26 @@ def _has_cpp_template(aten: ChoiceCaller, problem: Problem) -> bool:
         if problem.op == "bmm":
             return bool(use_cpp_bmm_template(aten.layout, _with_a_layout(a), _with_a_layout(others[0])))
         return aten.name == MKL_LINEAR and _offers_packed(_with_a_layout(realize_inputs(a)), others[-1])  # type: ignore[no-untyped-call]
+
+
+def _is_freezable(aten: ChoiceCaller, problem: Problem) -> bool:
+    """Whether Inductor would pack the weight, and so have a choice, with freezing on in the thread that compiles.
+
+    It would for parameters in float32, where there are no gradients.
+    """
+    context, names = TracingContext.try_get(), V.graph.graph_input_names
+    if (
+        problem.dtype != "float32"
+        or not torch._C.has_mkl
+        or not V.graph.is_inference
+        or torch.is_grad_enabled()
+        or inductor_config.freezing
+        or context is None
+        or context.fw_metadata is None
+    ):
+        return False
+    parameters = [names[number] for number in context.fw_metadata.static_input_indices if number < len(names)]
+    return aten.input_nodes[-1].get_name() in parameters
 
 
 def _with_a_layout(node: Any) -> Any:

@@ -15,8 +15,8 @@ from diode_lut.io.files import write_atomically
 from diode_lut.programs.launch import INHERITED, Ended, Streams, armed, run_program
 from diode_lut.programs.savings import EXPECTED, MEASURED, UNKNOWN, savings
 from diode_lut.receipt.read import read_receipt
-from diode_lut.receipt.receipt import ONLY_THE_LIBRARY, Receipt, merge_receipts
-from diode_lut.receipt.summary import CHOICE_ON_CPU, Loss, losses
+from diode_lut.receipt.receipt import FREEZABLE, Receipt, merge_receipts
+from diode_lut.receipt.summary import Loss, freezing, losses
 from diode_lut.receipt.write import receipt_bytes
 from diode_lut.runtime.receipt_file import AFTER_RUN
 from diode_lut.selection.sources import shown
@@ -103,9 +103,8 @@ def nothing_asked(receipt: Receipt) -> str:
     without = _without_choice(receipt)
     if not without:
         return "Inductor asked for no GEMM"
-    reasons = {each.reason for device in receipt.devices.values() for each in device.no_choice}
-    remedy = any(hardware.is_cpu for hardware in receipt.devices) and ONLY_THE_LIBRARY in reasons
-    why = CHOICE_ON_CPU if remedy else "; ".join(sorted(reasons))
+    reasons = {each.reason for device in receipt.devices.values() for each in device.no_choice} - {FREEZABLE}
+    why = "; ".join([*freezing(receipt.devices.values()), *sorted(reasons)])
     return f"Inductor has no choice of kernels for {_named(without)} ({why})"
 
 

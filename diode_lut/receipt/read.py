@@ -16,7 +16,6 @@ from diode_lut.domain.problem import Problem
 from diode_lut.io.files import has_more_values, read_at_most
 from diode_lut.receipt.receipt import (
     MAX_PERMILLE,
-    ONLY_THE_LIBRARY,
     Device,
     Hit,
     Miss,
@@ -174,9 +173,8 @@ def _skip(value: Any) -> tuple[Skip, int]:
 
 
 def _no_choice(value: Any) -> tuple[NoChoice, int]:
-    fields = _fields(value, (*_PROBLEM, "calls"), (*_OPTIONAL, "reason"))
-    reason = _text(fields, "reason") if "reason" in fields else ONLY_THE_LIBRARY
-    return NoChoice(_problem(fields), reason), _integer(fields, "calls")
+    fields = _fields(value, (*_PROBLEM, "calls", "reason"), _OPTIONAL)
+    return NoChoice(_problem(fields), _text(fields, "reason")), _integer(fields, "calls")
 
 
 def _unfused(value: Any) -> tuple[Unfused, int]:

@@ -87,7 +87,8 @@ class NoChoice(NamedTuple):
 
 
 ONLY_THE_LIBRARY = "Inductor has only the library's kernel"
-"""The reason of NoChoice that receipts of earlier versions have, without naming it."""
+FREEZABLE = "Inductor has only the library's kernel, because weights are not frozen"
+"""Reasons of NoChoice. With the second, Inductor would have a choice if freezing were on in the compiling thread."""
 
 
 @dataclass

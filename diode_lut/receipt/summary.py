@@ -20,15 +20,14 @@ from diode_lut.domain.printable import as_lines
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import baseline
-from diode_lut.receipt.receipt import ONLY_THE_LIBRARY, Device, NoChoice, Receipt, SourceRecord, Unfused, Versions
+from diode_lut.receipt.receipt import FREEZABLE, Device, NoChoice, Receipt, SourceRecord, Unfused, Versions
 from diode_lut.receipt.write import hardware_to_json, over_to_json, versions_to_json
 from diode_lut.settings import TIERS
 
 TYPICAL_PERMILLE = 1100
 """The gain over aten in thousandths, without a model: about the mean of the shipped H200 table."""
 
-CHOICE_ON_CPU = "on a CPU, torch._inductor.config.freezing gives it one for linear layers"
-"""What to do about GEMMs for which Inductor has no choice."""
+_FREEZING = "torch._inductor.config.freezing = True, set in the thread that compiles, gives it one for {}"
 
 
 class Loss(NamedTuple):
@@ -44,6 +43,17 @@ class Loss(NamedTuple):
     nanoseconds: float | None
     by_model: bool
     over: str = ""
+
+
+def freezing(devices: Iterable[Device]) -> list[str]:
+    """The remedy for GEMMs among which Inductor would have a choice with frozen weights; empty if there are none."""
+    found = dict.fromkeys(
+        str(each.problem) for device in devices for each in device.no_choice if each.reason == FREEZABLE
+    )
+    if not found:
+        return []
+    first, *others = found
+    return [_FREEZING.format(first + (f" and {len(others)} more" if others else ""))]
 
 
 def losses(receipt: Receipt) -> list[Loss]:
@@ -102,7 +112,7 @@ def _device(hardware: Hardware, device: Device, lost: list[Loss]) -> Iterator[st
         share = f"{answered / device.calls:.1%} answered{by_tier and f' ({by_tier})'}"
         yield f"  {_count(device.calls, 'call', 'calls')}, {share}, {device.misses.total()} left to Inductor"
     for reason, times in _by_reason(device.no_choice.items()).items():
-        remedy = f" ({CHOICE_ON_CPU})" if hardware.is_cpu and reason == ONLY_THE_LIBRARY else ""
+        remedy = f" ({', '.join(freezing([device]))})" if reason == FREEZABLE else ""
         yield f"  {_count(times, 'call', 'calls')} without a choice: {reason}{remedy}"
     if device.cached:
         yield f"  {device.cached} of these were decided in an earlier compile, whose graph came from Inductor's caches"

@@ -19,7 +19,7 @@ from torch._inductor.utils import clear_caches, fresh_cache, run_and_get_code
 import diode_lut
 from diode_lut.collect.problems import read_problems
 from diode_lut.domain.problem import Problem
-from diode_lut.receipt.receipt import ONLY_THE_LIBRARY, Miss, NoChoice
+from diode_lut.receipt.receipt import FREEZABLE, Miss
 from diode_lut.receipt.summary import as_text
 from diode_lut.receipt.write import receipt_bytes
 from diode_lut.runtime.recorder import Counts, own_receipt
@@ -224,13 +224,36 @@ def test_no_choice_is_no_miss(row: Any, dtype: torch.dtype, own_rows: Rows, capl
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
+CASES = ["plain", "bfloat16", "frozen", "gradients", "dynamic", "activations"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_freezing_is_advised_where_it_helps(case: str, own_rows: Rows) -> None:
+    """Only in float32, where it is off, where there are no gradients, for fixed sizes, and for weights."""
+    k = 160 + 16 * CASES.index(case)
+    model = torch.nn.Linear(k, 64).eval().to(torch.bfloat16 if case == "bfloat16" else torch.float32)
+    function = torch.compile(multiply if case == "activations" else model, dynamic=case == "dynamic")
+    operands = [torch.randn(32, k, dtype=model.weight.dtype), *([torch.randn(64, k)] if case == "activations" else [])]
+    with torch.set_grad_enabled(case == "gradients"), inductor_config.patch(freezing=case == "frozen"):
+        function(*operands)
+    device = own_receipt().devices[diode_lut.get_detected_hardware()]
+    reasons = {each.reason for each in device.no_choice if each.problem.k == k}
+    assert (FREEZABLE in reasons) == (case == "plain" and torch._C.has_mkl)
+    assert bool(reasons) == (case != "frozen" or not torch._C.has_mkl)
+
+
+def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """What a linear layer computes, of two tensors that change."""
+    return a @ b.T
+
+
 def test_receipt_of_a_linear_layer_has_nothing_to_collect(own_rows: Rows, tmp_path: Path) -> None:
     """What has no choice is in the receipt, and not among the problems that ``collect`` takes from it."""
     linear(torch.float32, frozen=False)
     receipt = own_receipt()
     device = receipt.devices[diode_lut.get_detected_hardware()]
     problem = Problem.of("addmm", 32, 64, 128, dtype="float32", layout="nt")
-    assert NoChoice(problem, ONLY_THE_LIBRARY) in device.no_choice
+    assert problem in {each.problem for each in device.no_choice}
     assert Miss(problem) not in device.misses
     assert "without a choice" in as_text(receipt)
     missed = problem._replace(op="mm")

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import diode_lut
-from diode_lut.receipt.receipt import ONLY_THE_LIBRARY
+from diode_lut.receipt.receipt import FREEZABLE
 from diode_lut.runtime import recorder
 from diode_lut.runtime.receipt_file import write_after_graph
 
@@ -32,7 +32,7 @@ def ask() -> None:
 
 def no_choice() -> None:
     problem = diode_lut.Problem.of("addmm", 8, 64, 64, dtype="float32", layout="nt")
-    recorder.no_choice(problem, diode_lut.Hardware("A CPU", "cpu-avx2", 1), ONLY_THE_LIBRARY)
+    recorder.no_choice(problem, diode_lut.Hardware("A CPU", "cpu-avx2", 1), FREEZABLE)
 
 
 def in_another(method: str, work: Any) -> None:

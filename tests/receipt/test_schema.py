@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from typing import Any
 
 import orjson
@@ -12,12 +11,10 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from diode_lut.domain.errors import ReceiptError
-from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import MAX_SIZE
-from diode_lut.domain.problem import Problem
 from diode_lut.io.resources import schemas_directory
 from diode_lut.receipt.read import MAX_COUNT, decode_receipt
-from diode_lut.receipt.receipt import MAX_PERMILLE, ONLY_THE_LIBRARY, Device, NoChoice, Receipt, merge_receipts
+from diode_lut.receipt.receipt import MAX_PERMILLE, Receipt, merge_receipts
 from diode_lut.receipt.write import receipt_bytes
 from tests.mutated import containers, mutate
 from tests.receipt.strategies import receipts
@@ -86,16 +83,6 @@ def test_receipts_without_ranges_are_read(receipt: Receipt) -> None:
     read = decode_receipt(document, "receipt.json")
     assert not any(each.over for device in read.devices.values() for each in (*device.hits, *device.misses))
     assert b'"over"' not in receipt_bytes(read)
-
-
-def test_receipts_without_reasons_are_read() -> None:
-    """Earlier versions gave no reason for what has no choice, because there was only one."""
-    left = NoChoice(Problem.of("mm", 8, 64, 64, dtype="float32", layout="nt"), ONLY_THE_LIBRARY)
-    receipt = Receipt(devices={Hardware("A CPU", "cpu-avx2", 1): Device(no_choice=Counter([left]))})
-    document = orjson.loads(receipt_bytes(receipt))
-    del document["devices"][0]["no_choice"][0]["reason"]
-    VALIDATOR.validate(document)
-    assert decode_receipt(document, "receipt.json") == receipt
 
 
 @settings(max_examples=50)
