@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,8 +18,12 @@ from typing import IO, NamedTuple
 import pytest
 
 from diode_lut.cli import main
-from diode_lut.programs.launch import STARTUP
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.problem import Problem
+from diode_lut.programs.account import Run, summary
+from diode_lut.programs.launch import STARTUP, Ended
 from diode_lut.receipt.read import read_receipt
+from diode_lut.receipt.receipt import Device, Hit, Receipt
 from tests.commands import run, running, started
 from tests.forks import ROOT, environment
 
@@ -209,6 +214,16 @@ def test_gemms_without_a_choice_are_said(steps: tuple[str, ...], line: str, tmp_
     assert done.stderr.splitlines()[0] == f"diode-lut: {line}"
 
 
+def test_what_cpp_kernels_cost_is_said() -> None:
+    """A line says for how many GEMMs the compiler is needed; there is none if the library computes all of them."""
+    problem = Problem.of("bmm", 2, 3, 4, dtype="float32", layout="nn")
+    for config, count in (("cpp_gemm", 1), ("aten", 0)):
+        device = Device(hits=Counter({Hit(problem, "user", "", "", (config,)): 2}))
+        receipt = Receipt(1, devices={Hardware("A CPU", "cpu-avx2", 1): device})
+        lines = summary(Run(Ended(0, 1.0, interrupted=False), receipt), None, "")
+        assert sum(line.startswith("C++ kernels: for 1 GEMM; each takes the compiler ") for line in lines) == count
+
+
 def pids(directory: Path) -> list[int]:
     """The numbers of the program's processes, as soon as all have been started."""
     while not (directory / "pids").exists():
@@ -219,7 +234,7 @@ def pids(directory: Path) -> list[int]:
 SIGNALS = [("run", signal.SIGINT), ("run", signal.SIGTERM), ("tune", signal.SIGTERM), ("compare", signal.SIGTERM)]
 
 
-class Ended(NamedTuple):
+class Signalled(NamedTuple):
     """What is left of a command that has got a signal."""
 
     code: int
@@ -230,7 +245,7 @@ class Ended(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, signal.Signals], Ended]:
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, signal.Signals], Signalled]:
     """By command and signal; at the same time, because each waits for five seconds before it kills anything."""
     processes, found = {}, {}
     with ExitStack() as stack:
@@ -247,13 +262,13 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, signal.Si
         for key, (process, directory) in processes.items():
             _, error = process.communicate(timeout=300)
             files = [path.name for path in directory.rglob("*") if path.is_file()]
-            found[key] = Ended(process.returncode, error, [*filter(alive, numbers[key])], files)
+            found[key] = Signalled(process.returncode, error, [*filter(alive, numbers[key])], files)
     return found
 
 
 @pytest.mark.parametrize(("name", "number"), SIGNALS)
 def test_a_signal_ends_the_program(
-    name: str, number: signal.Signals, ended: dict[tuple[str, signal.Signals], Ended]
+    name: str, number: signal.Signals, ended: dict[tuple[str, signal.Signals], Signalled]
 ) -> None:
     """All processes of the program are gone when its starter has got a signal and ends, those in other sessions too."""
     if (name, number) not in ended:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from diode_lut.domain.errors import ReceiptError
 from diode_lut.io.files import write_atomically
+from diode_lut.kernels.cpp_gemm import CPP_GEMM
 from diode_lut.programs.launch import INHERITED, Ended, Streams, armed, run_program
 from diode_lut.programs.savings import EXPECTED, MEASURED, UNKNOWN, savings
 from diode_lut.receipt.read import read_receipt
@@ -70,7 +71,7 @@ def _readable(directory: Path) -> Iterator[Receipt]:
 
 
 def summary(run: Run, destination: Path | None, tune: str) -> list[str]:
-    """Five lines for people, fewer if nothing was asked; ``tune`` is the command that measures what was missed."""
+    """Some lines for people, fewer if nothing was asked; ``tune`` is the command that measures what was missed."""
     receipt = run.receipt
     asked = sum(device.calls for device in receipt.devices.values())
     where = [] if destination is None or not receipt.processes else [f"receipt: {shown(destination)}"]
@@ -92,6 +93,7 @@ def summary(run: Run, destination: Path | None, tune: str) -> list[str]:
     return [
         f"{questions}, of {counted(receipt.processes, 'process')}: {asked - misses} answered, {misses} missed{more}",
         f"answered by: {', '.join(_answering(receipt)) or 'no table and no model'}",
+        *_compiled(receipt),
         f"missed: {named_gemms(missed)}; to measure them: {tune}" if missed else "missed: none",
         estimate(receipt),
         *where,
@@ -131,6 +133,17 @@ def _answering(receipt: Receipt) -> Iterator[str]:
             calls[hit.tier, paths.get(hit.digest, "")] += count
     for (tier, path), count in calls.most_common():
         yield f"{Path(path).name or 'a table in memory'} ({tier}) {count}"
+
+
+def _compiled(receipt: Receipt) -> Iterator[str]:
+    """A line on what C++ kernels cost, if there are any: the compiler takes seconds, and aten needs none."""
+    hits = (hit for device in receipt.devices.values() for hit in device.hits)
+    problems = {hit.problem for hit in hits if hit.configs[0] == CPP_GEMM.name}
+    if problems:
+        yield (
+            f"C++ kernels: for {counted(len(problems), 'GEMM')}; each takes the compiler 0.7 to 10 s if it is in no "
+            "cache, and aten none (DIODE_LUT_MIN_GAIN=0.1 leaves gains below 10 % to aten)"
+        )
 
 
 def estimate(receipt: Receipt) -> str:
