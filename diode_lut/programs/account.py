@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from diode_lut.domain.errors import ReceiptError
 from diode_lut.io.files import write_atomically
-from diode_lut.kernels.cpp_gemm import CPP_GEMM
+from diode_lut.kernels.config import ATEN
 from diode_lut.programs.launch import INHERITED, Ended, Streams, armed, run_program
 from diode_lut.programs.savings import EXPECTED, MEASURED, UNKNOWN, savings
 from diode_lut.receipt.read import read_receipt
@@ -137,8 +137,8 @@ def _answering(receipt: Receipt) -> Iterator[str]:
 
 def _compiled(receipt: Receipt) -> Iterator[str]:
     """A line on what C++ kernels cost, if there are any: the compiler takes seconds, and aten needs none."""
-    hits = (hit for device in receipt.devices.values() for hit in device.hits)
-    problems = {hit.problem for hit in hits if hit.configs[0] == CPP_GEMM.name}
+    hits = (hit for hardware, device in receipt.devices.items() if hardware.is_cpu for hit in device.hits)
+    problems = {hit.problem for hit in hits if hit.configs[0] != str(ATEN)}
     if problems:
         yield (
             f"C++ kernels: for {counted(len(problems), 'GEMM')}; each takes the compiler 0.7 to 10 s if it is in no "
