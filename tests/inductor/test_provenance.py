@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,22 @@ def test_cached_graphs_tell_the_same(autograd_cache: str, table: Table, after_in
     again.cached = 0
     assert again == told
     assert f"{asked} of these were decided in an earlier compile" in as_text(read_receipt(tmp_path / "second.json"))
+
+
+def test_a_process_that_is_killed_leaves_its_receipt(after_inductor: Forks, tmp_path: Path) -> None:
+    """It is written after each graph, whether that was compiled or came from a cache."""
+    program = (
+        "import os, signal, torch, diode_lut\n"
+        "torch.compile(torch.bmm)(torch.randn(4, 64, 128), torch.randn(4, 128, 96))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    for name in ("first.json", "second.json"):
+        receipt = str(tmp_path / name)
+        cache = str(tmp_path / "cache")
+        done = after_inductor.run("-c", program, DIODE_LUT_RECEIPT=receipt, TORCHINDUCTOR_CACHE_DIR=cache)
+        assert done.returncode == -signal.SIGKILL
+    (first,), (second,) = (read_receipt(tmp_path / f"{name}.json").devices.values() for name in ("first", "second"))
+    assert (first.calls, first.cached, second.calls, second.cached) == (1, 0, 1, 1)
 
 
 def test_what_is_kept_is_plain(table: Table) -> None:
