@@ -63,6 +63,11 @@ def run_command(
 
     if receipt is not None and no_receipt:
         raise click.UsageError("--receipt and --no-receipt exclude each other")
+    try:
+        gettempdir()
+    except FileNotFoundError:
+        tell(["no receipt and no summary: there is no directory for temporary files that can be written (TMPDIR)"])
+        ctx.exit(run_program(command, armed(with_tables(tables))).code)
     destination = None if no_receipt else receipt or _default_receipt()
     try:
         if destination is not None:
@@ -72,11 +77,6 @@ def run_command(
             raise
         tell([f"{destination}: no receipt is written: {error.strerror}"])
         destination = None
-    try:
-        gettempdir()
-    except FileNotFoundError:
-        tell(["no receipt and no summary: there is no directory for temporary files that can be written (TMPDIR)"])
-        ctx.exit(run_program(command, armed(with_tables(tables))).code)
     run = run_with_receipt(command, with_tables(tables), destination)
     tell(summary(run, destination, f"{ctx.find_root().info_name} tune -- {shlex.join(command)}"))
     ctx.exit(run.ended.code)
