@@ -7,6 +7,7 @@ from typing import Any
 from source_changes import FALSE, NONE, RAISES, TRUE, Instead, Without
 
 HOOK, KERNELS = "tests/inductor/test_hook.py::", "tests/inductor/test_guards.py::"
+TIMED = "tests/inductor/test_timed_options.py::"
 ON_CPU, CPU = "tests/inductor/test_guards_on_cpu.py::", "tests/inductor/test_cpu.py::"
 INSTALL, CACHE = "tests/inductor/test_install.py::", "tests/inductor/test_cache.py::"
 SMALL_GPUS = "tests/inductor/test_small_gpus.py::"
@@ -41,12 +42,22 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             FALSE,
             DYNAMIC + "test_a_size_that_only_the_data_tell_is_not_cut",
         ),
-        "even-k": ("_choice_of", parameters("EVEN_K=True"), HOOK + "test_even_k_is_derived"),
+        "even-k": ("_choice_of", parameters("EVEN_K=True"), TIMED + "test_even_k_is_derived"),
         "accumulator-type": (
             "_choice_of",
             parameters("ACC_TYPE='tl.float16'"),
             KERNELS + "test_reduced_precision_reduction",
+            TIMED + "test_kernels_add_up_in_float32",
         ),
+        "tf32": ("_allows_tf32", TRUE, KERNELS + "test_precision_switches", TIMED + "test_tf32_wherever_it_is_allowed"),
+        "settings-of-timings": (
+            "_require_settings_of_timings",
+            NONE,
+            TIMED + "test_accumulation_in_float16",
+            TIMED + "test_tritons_own_precision",
+            TIMED + "test_a_precision_that_changes_within_a_compile",
+        ),
+        "carve-out": ("require_templates", Without("carveout"), TIMED + "test_fewer_sms"),
         "int8-blocks": ("_require_blocks_of_bytes", NONE, INT8 + "test_refused"),
         "blocks-as-they-are": ("_triton", Without("should_scale_configs"), HOOK + "test_row_becomes_the_kernel"),
         "prologue": ("_triton", Without("allowed_prologue_inps"), HOOK + "test_prologue_is_not_fused"),

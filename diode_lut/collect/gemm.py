@@ -165,13 +165,16 @@ def make_operands(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
 
 @contextmanager
 def matmul_precision(dtype: str) -> Iterator[None]:
-    """Float32 GEMMs may use TF32 within the block if ``dtype`` is ``tf32``, and only then."""
-    before = torch.get_float32_matmul_precision()
+    """Float32 GEMMs may use TF32 within the block if ``dtype`` is ``tf32``, and only then; none adds up in float16."""
+    matmul = torch.backends.cuda.matmul
+    before, in_float16 = torch.get_float32_matmul_precision(), matmul.allow_fp16_accumulation
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+    matmul.allow_fp16_accumulation = False
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+        matmul.allow_fp16_accumulation = in_float16
 
 
 class _Linear(torch.nn.Module):

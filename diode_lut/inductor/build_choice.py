@@ -37,8 +37,10 @@ from diode_lut.inductor.layouts import with_fixed_layouts
 from diode_lut.inductor.names import UIDS
 from diode_lut.inductor.problems import TORCH_DTYPES
 from diode_lut.inductor.scaling import scaling_options
+from diode_lut.inductor.snapshot import snapshot
 from diode_lut.inductor.tma import tma_legal, with_memory_in_any_thread
 from diode_lut.inductor.versions import (
+    forces_same_precision,
     indexes_in_64_bits,
     is_batch_invariant,
     loads_epilogues_with_tma,
@@ -86,6 +88,7 @@ def _template(config: Config, op: str) -> TritonTemplate:
 
 def _require_triton(inputs: MMKernelInputs, op: str) -> None:
     """CannotRun unless Inductor would consider some Triton kernel for this matmul on a GPU with enough SMs."""
+    _require_settings_of_timings(inputs.dtype())
     if op in ("addmm", "baddbmm"):
         _require_factors(inputs)
     if op in BATCHED and not splits_large_batches() and not _batch_fits_grid(inputs):
@@ -93,8 +96,27 @@ def _require_triton(inputs: MMKernelInputs, op: str) -> None:
     require_templates(inputs.output_layout(flexible=False))
 
 
+def _require_settings_of_timings(dtype: torch.dtype) -> None:
+    """CannotRun where settings have kernels, or the library, compute otherwise than they are timed."""
+    taken = snapshot()
+    if dtype == torch.float16 and taken.matmul.float16_accumulation:
+        raise CannotRun("timings are without allow_fp16_accumulation, which makes the library faster and no kernel")
+    if dtype == torch.float32 and not taken.has_present_settings():
+        taken.answered = False
+        raise CannotRun("the precision of float32 matmuls is not what it was when the compile began")
+    if dtype == torch.float32 and taken.matmul.triton not in ("", "tf32" if _allows_tf32(dtype) else "ieee"):
+        raise CannotRun(f"with TRITON_F32_DEFAULT={taken.matmul.triton} Triton multiplies float32 otherwise than timed")
+
+
+def _allows_tf32(dtype: torch.dtype) -> bool:
+    """Whether kernels of the type use TF32: wherever it is allowed, as problems of the dtype ``tf32`` are timed."""
+    return dtype == torch.float32 and snapshot().float32("cuda") == "tf32"
+
+
 def require_templates(layout: ir.Layout) -> None:
     """CannotRun unless Inductor allows Triton templates for a matmul with such a result, with any number of SMs."""
+    if snapshot().matmul.carveout is not None:
+        raise CannotRun("timings are without an SM carve-out")
     if is_batch_invariant():
         raise CannotRun("Inductor's setting batch_invariant allows the library only")
     if loads_epilogues_with_tma():
@@ -170,6 +192,9 @@ def _triton(
     if device.triton == "hip":
         heuristic.triton_config = partial(_as_written, config, heuristic.triton_config)
     heuristic._get_config_generator = lambda: partial(heuristic.preprocess_mm_configs, configs=[gemm])
+    extra, tf32 = heuristic.get_extra_kwargs(inputs, op), _allows_tf32(inputs.dtype())
+    if tf32 and not extra["ALLOW_TF32"] and forces_same_precision():
+        raise CannotRun("Inductor's setting force_same_precision allows no TF32 here, with which it was timed")
     with inductor_config.patch(max_autotune_gemm=True, max_autotune_prune_choices_based_on_shared_mem=False):
         params = next(iter(heuristic.get_template_configs(inputs, op)), None)
         if params is None:
@@ -177,7 +202,7 @@ def _triton(
         choice = _choice_of(
             template,
             DictKernelTemplateParams({**params.to_kwargs(), **options}),
-            heuristic.get_extra_kwargs(inputs, op),
+            {**extra, "ALLOW_TF32": tf32},
             layout or inputs.output_layout(flexible=False),
             heuristic.adjust_kernel_inputs(inputs, op),
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -28,26 +28,57 @@ _DTYPES = {"none": "float32", "ieee": "float32", "tf32": "tf32"}
 """What PyTorch calls the precision of float32 matmuls: the data type in tables."""
 
 
+class MatmulSettings(NamedTuple):
+    """The settings of PyTorch and Triton on which it depends how a matmul is computed.
+
+    ``cpu`` and ``cuda`` are what tables call float32 matmuls there, ``float32`` or ``tf32``; None for a precision that
+    tables do not have. ``float16_accumulation`` says whether the library may add up in float16. ``carveout`` is the
+    number of SMs that kernels leave free, if that is set. ``triton`` is the precision that Triton takes for float32,
+    whatever a kernel asks for; empty if kernels decide.
+    """
+
+    cpu: str | None
+    cuda: str | None
+    float16_accumulation: bool
+    carveout: int | None
+    triton: str
+
+    @classmethod
+    def now(cls) -> MatmulSettings:
+        """Those of this process at this moment."""
+        cpu, cuda = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul  # type: ignore[attr-defined]
+        return cls(
+            _DTYPES.get(cpu.fp32_precision),
+            _DTYPES.get(cuda.fp32_precision),
+            bool(cuda.allow_fp16_accumulation),
+            torch._C._get_sm_carveout_experimental(),
+            os.environ.get("TRITON_F32_DEFAULT", ""),
+        )
+
+
 class InductorSnapshot(runtime.Snapshot):
-    """A snapshot that also has the precision that PyTorch allows for float32 matmuls, which tables tell apart."""
+    """A snapshot that also has the settings for matmuls, of which tables tell the precision of float32 apart."""
 
     answered = True
     """Whether no error, which may not happen again, has kept an answer from the compile."""
 
     def __init__(self) -> None:
         super().__init__()
-        cpu, cuda = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul  # type: ignore[attr-defined]
-        self._float32 = {"cpu": _DTYPES.get(cpu.fp32_precision), "cuda": _DTYPES.get(cuda.fp32_precision)}
+        self.matmul = MatmulSettings.now()
 
     @cached_property
     def identity(self) -> tuple[Hashable, ...]:
-        """Also the precision."""
-        return (*super().identity, *self._float32.values())
+        """Also the settings for matmuls."""
+        return (*super().identity, *self.matmul)
 
     @property
     def has_identity(self) -> bool:
         """Whether a key was made of it."""
         return "identity" in vars(self)
+
+    def has_present_settings(self) -> bool:
+        """Whether the settings for matmuls are still these; a process that compiles for another goes by the other's."""
+        return _handed_over is self or self.matmul == MatmulSettings.now()
 
     def record(self, decision: Decision, served: tuple[Config, ...]) -> None:
         """Also in PyTorch's structured trace."""
@@ -73,11 +104,11 @@ class InductorSnapshot(runtime.Snapshot):
         if self.choosers:
             raise BypassFxGraphCache("choosers are functions of this process")
         _ = self.identity  # looks at all devices
-        return _taken_over, (os.getpid(), vars(self.settings), self._devices, self._float32)
+        return _taken_over, (os.getpid(), vars(self.settings), self._devices, self.matmul)
 
     def float32(self, device_type: str | None) -> str | None:
         """What tables call float32 matmuls: ``float32`` or ``tf32``; None if they have no such precision."""
-        return self._float32["cpu" if device_type == "cpu" else "cuda"]
+        return self.matmul.cpu if device_type == "cpu" else self.matmul.cuda
 
 
 _taken: WeakKeyDictionary[object, InductorSnapshot] = WeakKeyDictionary()
@@ -91,13 +122,15 @@ _handed_over: InductorSnapshot | None = None
 """The snapshot of the graph that this process compiles for another."""
 
 
-def _taken_over(process: int, settings: dict[str, Any], devices: dict[str, Hardware], float32: dict[str, Any]) -> Any:
+def _taken_over(
+    process: int, settings: dict[str, Any], devices: dict[str, Hardware], matmul: MatmulSettings
+) -> InductorSnapshot:
     """The snapshot of ``process``. If that is another process, it is in force here until the next is handed over."""
     global _handed_over
     taken = InductorSnapshot()
     for name, value in settings.items():
         setattr(taken.settings, name, value)
-    taken._devices, taken._float32 = devices, float32
+    taken._devices, taken.matmul = devices, matmul
     if process != os.getpid():
         _handed_over = taken
     return taken

@@ -97,6 +97,13 @@ def is_batch_invariant() -> bool:
     return bool(getattr(config, "batch_invariant", False))
 
 
+def forces_same_precision() -> bool:
+    """Whether Inductor's setting ``force_same_precision`` keeps TF32 from some sizes; it is gone since torch 2.13."""
+    from torch._inductor import config
+
+    return bool(getattr(config, "force_same_precision", False))
+
+
 def stores_with_tma() -> bool:
     """Whether Inductor's setting ``triton.enable_template_tma_store`` is on, if the release has it."""
     from torch._inductor import config

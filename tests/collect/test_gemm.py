@@ -79,10 +79,16 @@ def test_operands_that_do_not_fit_are_one_line() -> None:
 @pytest.mark.parametrize(("dtype", "precision"), [("tf32", "high"), ("float32", "highest"), ("bfloat16", "highest")])
 def test_tf32_is_allowed_for_tf32_alone(dtype: str, precision: str) -> None:
     """The precision of GEMMs follows the dtype inside the block, and is afterwards what it was before."""
-    before = torch.get_float32_matmul_precision()
-    with matmul_precision(dtype):
-        assert torch.get_float32_matmul_precision() == precision
-    assert torch.get_float32_matmul_precision() == before
+    before, matmul = torch.get_float32_matmul_precision(), torch.backends.cuda.matmul
+    matmul.allow_fp16_accumulation = True
+    try:
+        with matmul_precision(dtype):
+            assert torch.get_float32_matmul_precision() == precision
+            assert not matmul.allow_fp16_accumulation
+        assert torch.get_float32_matmul_precision() == before
+        assert matmul.allow_fp16_accumulation
+    finally:
+        matmul.allow_fp16_accumulation = False
 
 
 @pytest.mark.parametrize("variant", VARIANTS["scaled_mm"])

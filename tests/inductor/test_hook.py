@@ -135,15 +135,6 @@ def test_aten_row_is_aten(mode: str, rows: Rows) -> None:
     assert uses_aten(lower(mm, Input((512, 1024)), Input((1024, 2048))))
 
 
-@pytest.mark.parametrize(("k", "dynamic", "expected"), [(1024, (), "True"), (1000, (), "False"), (1024, (1,), "False")])
-def test_even_k_is_derived(k: int, dynamic: tuple[int, ...], expected: str, rows: Rows) -> None:
-    """EVEN_K holds only where this K is known to be a multiple of this BLOCK_K."""
-    rows({"configs": [triton("triton_mm", 64, 64, 64)]})
-    b = Input((k, 2048), dynamic=(0,) if dynamic else ())
-    (kernel,) = lower(mm, Input((512, k), dynamic=dynamic), b).triton_templates
-    assert constants(kernel)["EVEN_K"] == expected
-
-
 def test_dynamic_size_is_an_argument(rows: Rows) -> None:
     """A kernel takes a dynamic M at run time."""
     rows({"configs": [MM]})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diode_lut.collect.gemm import make_operands
+from diode_lut.collect.gemm import make_operands, matmul_precision
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.padded import Padding
 from diode_lut.inductor.specialization import Specialization, shares_kernels
@@ -74,6 +74,15 @@ def test_a_shared_kernel_does_what_the_fixed_one_does(here: Lowering, kind: str)
     assert [node.get_name()[:3] for node in other.caller.input_nodes] == ["arg"] * (3 if "add" in problem.op else 2)
     assert one.arguments_for(problem)[-3:] == other.arguments_for(problem)[-3:]
     assert len(other.arguments) == 0
+
+
+@pytest.mark.parametrize("dtype", ["tf32", "float32"])
+def test_kernels_have_tf32_as_the_dtype_says(here: Lowering, dtype: str) -> None:
+    """Every kernel that is timed for tf32 has it, whatever Inductor knows of the sizes."""
+    problem = Problem.of("mm", 8, 64, 128, dtype=dtype, layout="nt")
+    with matmul_precision(dtype):
+        for make in (shared, fixed):
+            assert f"ALLOW_TF32 : tl.constexpr = {dtype == 'tf32'}\n" in source(make(here, problem, MM))
 
 
 @pytest.mark.parametrize("k", [97, 40])
