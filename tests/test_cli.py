@@ -247,6 +247,18 @@ class TestExplain:
         )
         assert result.exit_code == 1
 
+    def test_a_size_that_was_a_constant(self, table_file: Write) -> None:
+        """It says which configs the hook passes over, because their kernels need the size as a constant."""
+        rows = (
+            {"k": [1, 63], "configs": [{**TRITON, "gain_permille": 1500}, {**ATEN, "gain_permille": 1000}]},
+            {"k": [64, 512], "configs": [ATEN]},
+        )
+        options = ("--hardware", "mine", "--table", table_file("mine.json", *rows))
+        for size in ("k=2:512", "k=2:60"):
+            _, left_out, one = call("explain", "mm", 8, 64, 64, "--dynamic", size, *options).stdout.splitlines()
+            assert left_out.startswith("  triton_mm 128x128x64 g8 s4 w8 is left out: a size that may change was a")
+            assert one.startswith(f"  k from 2 to {size[4:]}: aten, as ")
+
     def test_an_epilogue_along_a_size(self, table_file: Write) -> None:
         """With an epilogue, no part of the range is the library's: one kernel is for all sizes, or nothing is fused."""
         rows = (

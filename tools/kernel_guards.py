@@ -159,6 +159,14 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             KERNELS + "test_tma_of_a_view",
         ),
     },
+    "diode_lut.selection.dynamic": {
+        "constants": (
+            "_loses_constants",
+            FALSE,
+            TIMED + "test_sizes_that_were_constants",
+            TIMED + "test_sizes_that_were_constants_behind_an_epilogue",
+        ),
+    },
     "diode_lut.inductor.answer": {
         "gpu-that-is-too-small": ("is_big_enough", TRUE, SMALL_GPUS + "test_a_model_is_no_evidence"),
     },

@@ -66,7 +66,7 @@ def _gains_as_it_is(decision: Decision, device: torch.device, changing: tuple[Ax
 
 
 def _has_compared(decision: Decision) -> bool:
-    return any(config.pad > 1 for config in decision.configs)
+    return any(config.pad > 1 for config in (*decision.configs, *decision.left_out))
 
 
 def decide(now: InductorSnapshot, inputs: Any, op: str, *, fast: bool | None = None) -> tuple[Decision | None, int]:

@@ -181,6 +181,11 @@ class Template:
         """Whether there is such a kernel for an architecture, whatever the tunables."""
         return architecture.gpu
 
+    def constants(self, layout: str) -> str:
+        """The sizes that must be constants for Inductor to make the kernel that was timed: some of ``mnk``."""
+        del layout
+        return ""
+
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
         """What keeps a config from being launched, whichever of the covered problems is asked for."""
         del covered

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.ops import FLOAT8, ITEMSIZES, ROW_BYTES, WITHOUT_TENSOR_CORES, least_itemsize
+from diode_lut.domain.ops import FLOAT8, ITEMSIZES, ROW_BYTES, WITHOUT_TENSOR_CORES, least_itemsize, letters
 from diode_lut.domain.problem import Problem
 from diode_lut.domain.variants import Scaling
 from diode_lut.kernels.architecture import Architecture, architecture
@@ -106,6 +106,16 @@ class TritonGemm(Template):
     many_sms = True
     stand_in = "gemm"
 
+    def constants(self, layout: str) -> str:
+        """N and K, and M where A is column-major.
+
+        From constants Inductor and Triton derive that blocks divide K, how many steps there are along K, and which
+        elements of A, B and C are next to each other. With one of these sizes as an argument, kernels took up to 1.47
+        times as long on an H100. With the batch, or M of a row-major A, they took as long.
+        """
+        of_a, _ = letters(layout)
+        return "nk" if of_a == "n" else "mnk"
+
     def shared_memory(self, tiles: Tiles, op: str, itemsize: int, architecture: Architecture) -> int:
         """Bytes of shared memory for the blocks of A and B in each stage that takes some, and for barriers.
 
@@ -195,6 +205,11 @@ class PersistentTma(TritonGemm):
 
     tma = True
     stand_in = "persistent_tma_gemm"
+
+    def constants(self, layout: str) -> str:
+        """None: tensor descriptors are made when the kernel starts, from constants or not."""
+        del layout
+        return ""
 
     def runs_on(self, architecture: Architecture) -> bool:
         """Where there are tensor descriptors."""

@@ -34,7 +34,7 @@ from diode_lut.receipt.receipt import (
     merge_receipts,
 )
 from diode_lut.runtime import receipt_file
-from diode_lut.selection.selector import ABSTAIN, Decision, Selector
+from diode_lut.selection.selector import ABSTAIN, NOT_AS_TIMED, Decision, Selector
 from diode_lut.settings import MODEL, TIERS
 from diode_lut.table import Entry
 from diode_lut.table.canonical import key_text
@@ -122,6 +122,8 @@ def decided(decision: Decision, seconds: float) -> None:
                 counts.hits[tier] += 1
             if confidence is not None:
                 counts.avg_confidence += (confidence - counts.avg_confidence) / counts.hits[tier]
+        for config in decision.left_out:
+            _skip(decision, config, NOT_AS_TIMED)
 
 
 def served(decision: Decision, configs: tuple[Config, ...]) -> None:
@@ -142,15 +144,19 @@ def served(decision: Decision, configs: tuple[Config, ...]) -> None:
 
 def skipped(decision: Decision, config: Config, reason: str) -> bool:
     """A config of the decision cannot run; whether that is the first time for this row, or for any model."""
-    skip = Skip(decision.problem, *_who(decision), _config(config), reason)
     with _lock:
-        for counts in _counts():
-            counts.skipped_configs += 1
-        for device in _receiving(decision.hardware):
-            device.skipped[skip] += 1
+        _skip(decision, config, reason)
         known = len(_warned)
         _warned.add((decision.entry, config))
         return len(_warned) > known
+
+
+def _skip(decision: Decision, config: Config, reason: str) -> None:
+    skip = Skip(decision.problem, *_who(decision), _config(config), reason)
+    for counts in _counts():
+        counts.skipped_configs += 1
+    for device in _receiving(decision.hardware):
+        device.skipped[skip] += 1
 
 
 def no_choice(problem: Problem, hardware: Hardware, reason: str) -> None:

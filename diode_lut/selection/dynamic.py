@@ -6,7 +6,7 @@ The sizes that a compile happens to see first play no part, so compiles of one g
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, combinations
 from math import inf, isqrt, log
 from typing import Any, NamedTuple
@@ -44,7 +44,26 @@ def decide_over(
     if not samples:
         inside: dict[str, Any] = {name: axis.nearest(getattr(problem, name)) for axis in axes for name in axis.fields}
         return selector.select(problem._replace(**inside), threshold, padding=padding).left_to_inductor(over)
-    return best_over(samples, over)
+    first = dict.fromkeys(sample.decision.configs[0] for sample in samples if sample.decision.configs)
+    left_out = tuple(config for config in first if _loses_constants(config, problem, axes))
+    samples = _only(samples, lambda config: not _loses_constants(config, problem, axes))
+    return best_over(samples, over)._replace(left_out=left_out)
+
+
+def _loses_constants(config: Config, problem: Problem, axes: Sequence[Axis]) -> bool:
+    """Whether a size that may change is a constant in the kernel that was timed, so that another is compiled."""
+    constants = config.kernel.constants(problem.layout)
+    return any(name in constants for axis in axes for name in axis.fields)
+
+
+def _only(samples: Sequence[Sample], keeps: Callable[[Config], bool]) -> list[Sample]:
+    """The samples with the times of those configs that can be taken."""
+    configs = dict.fromkeys(config for sample in samples for config in sample.times)
+    kept = set(filter(keeps, configs))
+    return [
+        sample._replace(times={config: time for config, time in sample.times.items() if config in kept})
+        for sample in samples
+    ]
 
 
 def _compared(sample: Sample) -> float:
@@ -83,7 +102,7 @@ def pieces_over(
     Configs whose kernels a dispatch cannot run are left out, and aten too, unless ``library``.
     """
     samples = samples_over(selector, problem, (axis,), threshold, padding=False)
-    samples = [_only_for_dispatch(sample, library=library) for sample in samples]
+    samples = _only(samples, lambda config: library if config == ATEN else _dispatches(config, problem, axis))
     ends = _partition(samples, most)
     if len(ends) < 2:
         return ()
@@ -101,13 +120,9 @@ def pieces_over(
     return tuple(pieces) if len({piece.config for piece in pieces}) > 1 else ()
 
 
-def _only_for_dispatch(sample: Sample, *, library: bool) -> Sample:
-    times = {
-        config: time
-        for config, time in sample.times.items()
-        if (library if config == ATEN else config.kernel.tiled and not config.kernel.tma)
-    }
-    return sample._replace(times=times)
+def _dispatches(config: Config, problem: Problem, axis: Axis) -> bool:
+    """Whether a dispatch can run the kernel of a config, and it is the one that was timed."""
+    return config.kernel.tiled and not config.kernel.tma and not _loses_constants(config, problem, (axis,))
 
 
 def _border(below: int, above: int) -> int:

@@ -14,7 +14,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.selection.dynamic import Piece, decide_over, pieces_over
 from diode_lut.selection.samples import Axis
-from diode_lut.selection.selector import ABSTAIN, Decision, Selector
+from diode_lut.selection.selector import ABSTAIN, NOT_AS_TIMED, Decision, Selector
 from diode_lut.selection.sources import THRESHOLD, Answer, Source, Threshold
 from diode_lut.settings import MODEL
 from diode_lut.table import Entry
@@ -113,6 +113,7 @@ class OverSizes(NamedTuple):
     def __str__(self) -> str:
         """For people, in several lines."""
         lines = [f"{self.problem} on {self.whole.hardware}, {self.whole.over}"]
+        lines += [f"  {config} is left out: {NOT_AS_TIMED}" for config in self.whole.left_out]
         lines += [f"  {_part(piece)}" for piece in self.parts]
         name = "where there can be one kernel only: " if self.parts else ""
         return as_lines([*lines, f"  {name}{_who(self.whole, next(iter(self.whole.configs), ATEN))}"])

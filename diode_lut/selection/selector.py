@@ -16,6 +16,8 @@ from diode_lut.table import Entry
 ABSTAIN = "abstain"
 """The tier of a decision that leaves everything to Inductor."""
 
+NOT_AS_TIMED = "a size that may change was a constant when it was timed"
+"""Why a config is left out of a decision for sizes that may change."""
 
 UNNAMED_TIME = 1.02
 """Minimum time of a config that the row which answers does not name, over the longest of those that it names.
@@ -56,7 +58,8 @@ class Decision(NamedTuple):
 
     ``tier`` is the one of TIERS that answered, or ABSTAIN. ``source`` and ``answer`` say what answered; if nothing did,
     the last source that abstained, None without one. ``tried`` is what was asked before. ``over`` says for which sizes
-    it is, where sizes may change; the problem then has one of these. It is empty where none may.
+    it is, where sizes may change; the problem then has one of these. It is empty where none may. ``left_out`` are
+    the first configs at some of these that are not taken, because a size that may change was a constant in timings.
     """
 
     problem: Problem
@@ -67,6 +70,7 @@ class Decision(NamedTuple):
     answer: Answer | None
     tried: tuple[Step, ...]
     over: str = ""
+    left_out: tuple[Config, ...] = ()
 
     def left_to_inductor(self, over: str) -> Decision:
         """The decision for sizes that may change at none of which anything answers."""

@@ -19,7 +19,7 @@ from diode_lut.inductor.problems import NO_RANGE
 from diode_lut.receipt.receipt import Device
 from diode_lut.runtime import recorder
 from tests.fake_cuda import Input, Lowered, lower
-from tests.inductor.test_hook import ATEN, MM, blocks, triton, uses_aten
+from tests.inductor.test_hook import ATEN, MM, TMA, blocks, triton, uses_aten
 
 pytestmark = pytest.mark.usefixtures("h200")
 
@@ -137,11 +137,11 @@ def test_a_size_that_only_the_data_tell_is_not_cut(rows: Rows) -> None:
 
 def test_two_sizes_that_change(rows: Rows) -> None:
     """Where two sizes may change, the kernel is one that is safe at all their combinations, or the library."""
-    operands = Input((100, 1024), dynamic=[0], most=4096), Input((1024, 64), dynamic=[1], most=4096)
-    rows({"m": [1, 4096], "align": 2, "configs": [gains(MM, 1200)]})
-    assert len(lower(torch.mm, *operands).triton_templates) == 1
-    rows({"n": [64, 64], "align": 2, "configs": [gains(MM, 1200)]})
-    assert uses_aten(lower(torch.mm, *operands))
+    operands = Input((100, 1024), dynamic=[0], most=4096), Input((64, 1024), dynamic=[0], most=4096)
+    rows({"m": [1, 4096], "configs": [gains(TMA, 1200)]})
+    assert len(lower(lambda a, b: a @ b.t(), *operands).triton_templates) == 1
+    rows({"n": [64, 64], "configs": [gains(TMA, 1200)]})
+    assert uses_aten(lower(lambda a, b: a @ b.t(), *operands))
 
 
 def linear_at(batch: int, length: int, **bounds: Any) -> Lowered:
@@ -195,15 +195,15 @@ def test_a_check_of_batch_times_length(least: int, most: int, kernels: list[dict
 
 
 @pytest.mark.parametrize("first", [(2, 8), (64, 512)])
-def test_batch_and_length_of_attention(first: tuple[int, int], rows: Rows) -> None:
-    """The product of queries and keys has one kernel that is safe for all batches and lengths."""
+def test_batch_and_length_of_a_batch_of_products(first: tuple[int, int], rows: Rows) -> None:
+    """A product of batches has one kernel that is safe for all batches and lengths."""
     batch, length = first
     rows(
         {"op": "bmm", "m": [1, 63], "configs": [gains({**MM, "template": "triton_bmm"}, 1300)]},
         {"op": "bmm", "m": [64, 512], "configs": [gains({**MM, "template": "triton_bmm"}, 1100)]},
     )
-    queries = Input((batch, length, 64), dynamic=[0, 1], most=512)
-    lowered = lower(lambda q: q @ q.transpose(1, 2), queries)
+    inputs = Input((batch, length, 64), dynamic=[0, 1], most=512), Input((64, 128))
+    lowered = lower(lambda a, b: torch.bmm(a, b.expand(a.shape[0], 64, 128)), *inputs)
     assert [blocks(kernel)[:3] for kernel in lowered.triton_templates] == [[64, 128, 32]]
 
 

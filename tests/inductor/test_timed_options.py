@@ -15,6 +15,9 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from diode_lut.inductor.snapshot import snapshot
+from diode_lut.kernels.config import Config
+from diode_lut.runtime import recorder
+from diode_lut.selection.selector import NOT_AS_TIMED
 from tests.fake_cuda import Input, Lowered, lower
 from tests.inductor.test_hook import ATEN, BMM, MM, TMA, constants, triton, uses_aten
 
@@ -144,6 +147,64 @@ def test_even_k_is_derived(k: int, expected: str, rows: Rows) -> None:
     rows({"configs": [triton("triton_mm", 64, 64, 64)]})
     for dynamic in ("", "m"):
         assert options(mm(k=k, dynamic=dynamic), "EVEN_K") == {expected}
+
+
+LOST: dict[str, tuple[Callable[..., Any], Input, Input]] = {
+    "N": (product, Input((512, 1024)), Input((2048, 1024), dynamic=(0,))),
+    "N of a row-major B": (torch.mm, Input((512, 1024)), Input((1024, 2048), dynamic=(1,))),
+    "K": (product, Input((512, 1024), dynamic=(1,)), Input((2048, 1024), dynamic=(1,))),
+    "K of a gradient": (lambda a, b: a.t() @ b, Input((1024, 512), dynamic=(0,)), Input((1024, 2048), dynamic=(0,))),
+    "M of a column-major A": (lambda a, b: a.t() @ b, Input((1024, 512), dynamic=(1,)), Input((1024, 2048))),
+}
+
+
+@pytest.mark.parametrize("most", [None, 4096], ids=["unbounded", "bounded"])
+@pytest.mark.parametrize("name", LOST)
+def test_sizes_that_were_constants(name: str, most: int | None, rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
+    """Where a size may change that the timed kernel depends on, the library is taken, and receipts say why."""
+    rows({"configs": [{**MM, "gain_permille": 1500}]})
+    function, *inputs = LOST[name]
+    assert lower(function, *(each._replace(dynamic=()) for each in inputs)).triton_templates
+    with recorder.collecting() as collected:
+        assert uses_aten(lower(function, *(each._replace(most=most) for each in inputs)))
+    (device,) = collected.devices.values()
+    assert [(skip.config, skip.reason) for skip in device.skipped] == [(str(Config.from_json(MM)), NOT_AS_TIMED)]
+    assert [hit.configs for hit in device.hits] == [("aten",)]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_sizes_that_were_constants_behind_an_epilogue(rows: Rows) -> None:
+    """No epilogue is fused into such a kernel either."""
+    rows({"epilogue": "none", "configs": [ATEN]}, {"epilogue": "light", "configs": [MM]})
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a @ b.t()).relu()
+
+    a, b = Input((512, 1024)), Input((2048, 1024))
+    assert lower(function, a, b).triton_templates
+    assert lower(function, a, b._replace(dynamic=(0,))).triton_templates == []
+
+
+@pytest.mark.parametrize("dynamic", ["m", "n", "mn"])
+def test_tensor_descriptors_need_no_constants(dynamic: str, rows: Rows) -> None:
+    """Kernels with tensor descriptors are taken with any dynamic size that keeps rows aligned."""
+    rows({"configs": [TMA]})
+    assert mm(dynamic=dynamic).triton_templates
+
+
+def test_a_dynamic_batch_changes_nothing_in_a_kernel(rows: Rows) -> None:
+    """Of the number of matrices a kernel knows nothing but where they end, so all else in it is the same."""
+    rows({"configs": [BMM]})
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.bmm(a, b.expand(a.shape[0], 64, 96))
+
+    bodies = []
+    for dynamic in ((), (0,)):
+        (kernel,) = lower(function, Input((8, 128, 64), dynamic=dynamic, most=512), Input((64, 96))).triton_templates
+        *_, body = kernel.partition("@triton.jit")[2].partition("):\n")
+        bodies.append(re.sub(r"BATCH = \w+\n", "", body))
+    assert bodies[0] == bodies[1]
 
 
 @DYNAMIC
