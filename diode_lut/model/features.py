@@ -1,12 +1,14 @@
 """The features of a problem and of each candidate config: one definition for training and for inference.
 
-Sizes are features as logarithms to base 2. Arrays have a row per feature and a column per candidate.
+Sizes are features as logarithms to base 2. Arrays have a row per feature and a column per candidate. Features are the
+same on every machine to the last bit, so they use ``log2`` of this module instead of NumPy's or Python's.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,9 @@ Floats = npt.NDArray[np.floating[Any]]
 
 VERSION = 6
 """Version of the network's inputs and outputs. A weights file has to have this version and the same feature names."""
+
+MAX_SCORE = 10.0
+"""Cap on the magnitude of log(expected time / time of aten), so that times are finite and not zero."""
 
 _LIBRARY_TILES = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
 """M x N tiles of the library's kernels. How well a problem divides into them tells how fast the library is."""
@@ -63,8 +68,41 @@ JOINT_FEATURES = (
 _LOGARITHM_COUNT = 12
 """Number of joint features that are logarithms. They are the first ones."""
 
+_SERIES = tuple(2.8853900817779268 / power for power in range(1, 11, 2))
+"""Coefficients of x, x^3, x^5, ... in the series of log2((1 + x) / (1 - x)); the first is 2 / log(2)."""
+
 _OTHER_REGISTERS = 40
 """Estimated registers of a thread besides the accumulators."""
+
+
+def log2(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Return logarithms to base 2 with an error below 2e-9, and of powers of two without one.
+
+    Only operations that IEEE 754 defines to the last bit are used. NumPy's and Python's logarithms depend on the
+    processor and on the C library.
+    """
+    mantissas, exponents = np.frexp(np.asarray(values, np.float64))
+    doubled = mantissas < math.sqrt(0.5)
+    mantissas += mantissas * doubled
+    ratios = (mantissas - 1) / (mantissas + 1)
+    squares = ratios * ratios
+    series = squares * _SERIES[-1]
+    for coefficient in _SERIES[-2:0:-1]:
+        series += coefficient
+        series *= squares
+    series += _SERIES[0]
+    series *= ratios
+    series += exponents - doubled
+    return np.asarray(series)
+
+
+def exp(scores: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """Return e to the power of the scores, which are rounded to 4 digits after the point and capped at MAX_SCORE.
+
+    None of these 200,001 results is so close to the middle between two numbers of float32 that NumPy's error matters.
+    """
+    capped = np.clip(np.round(np.asarray(scores, np.float64), 4), -MAX_SCORE, MAX_SCORE)
+    return np.asarray(np.exp(capped), np.float32)
 
 
 def problem_features(problem: Problem, sm_count: int) -> Floats:
@@ -72,19 +110,20 @@ def problem_features(problem: Problem, sm_count: int) -> Floats:
     b, m, n, k = problem.sizes
     scaling = Scaling.of(problem.variant) if problem.op in SCALED else None
     flops, data = problem.operations, problem.nbytes
-    values: list[float] = [math.log2(value) for value in (b, m, n, k, flops, data, flops / data)]
-    values += [math.log2(b * m * n), math.log2(min(m, n)), math.log2(max(m, n))]
+    tiles = [-(-m // rows) * -(-n // columns) * b for rows, columns in _LIBRARY_TILES]
+    waves = [count / sm_count for count in tiles]
+    sizes = (b, m, n, k, flops, data, flops / data, b * m * n, min(m, n), max(m, n))
+    logarithms = iter(log2((*sizes, *vectors(problem), *waves)).tolist())
+    values: list[float] = [*islice(logarithms, len(sizes))]
     biased = problem.op in ("addmm", "baddbmm") or (scaling is not None and scaling.bias)
     values += [biased, problem.op in BATCHED]
     values += [problem.dtype == dtype for dtype in ("float16", "float32", "tf32")]
     values += [letter == "t" for letter in letters(problem.layout)]
     values += [problem.align == 16]
     values += [size % _TILE_MULTIPLE == 0 for size in (m, n, k)]
-    values += [math.log2(vector) for vector in vectors(problem)]
-    for rows, columns in _LIBRARY_TILES:
-        tiles = -(-m // rows) * -(-n // columns) * b
-        waves = tiles / sm_count
-        values += [math.log2(waves), waves / math.ceil(waves), b * m * n / (tiles * rows * columns)]
+    values += islice(logarithms, 3)
+    for (rows, columns), count, wave in zip(_LIBRARY_TILES, tiles, waves, strict=True):
+        values += [next(logarithms), wave / math.ceil(wave), b * m * n / (count * rows * columns)]
     values += [problem.epilogue == name for name in _CLASSES]
     values += [problem.dtype in FLOAT8, problem.dtype == INT8, scaling is not None and scaling.per == "row"]
     return np.array(values, np.float32)[:, None]
@@ -105,14 +144,14 @@ def config_features(configs: Sequence[Config]) -> Floats:
 
 
 def _of_config(config: Config) -> list[float]:
-    kernel, k_split = config.kernel, math.log2(config.k_split)
+    kernel = config.kernel
     flags = [config == ATEN, kernel.tiled, kernel.tma, config.k_split > 1]
     if not kernel.tiled:
-        return [*map(float, flags), *[0.0] * (len(CONFIG_FEATURES) - len(flags) - 1), k_split]
-    tiles = config.tiles
-    tile, warps = tiles.block_m * tiles.block_n, tiles.num_warps
-    blocks = [math.log2(size) for size in (tiles.block_m, tiles.block_n, tiles.block_k, tiles.group_m)]
-    return [*map(float, flags), *blocks, tiles.num_stages, *map(math.log2, (warps, tile, tile / warps)), k_split]
+        return [*flags, *[0.0] * (len(CONFIG_FEATURES) - len(flags) - 1), *log2([config.k_split])]
+    block_m, block_n, block_k, group_m, num_stages, num_warps = config.tiles
+    tile = block_m * block_n
+    blocks = log2((block_m, block_n, block_k, group_m))
+    return [*flags, *blocks, num_stages, *log2((num_warps, tile, tile / num_warps, config.k_split))]
 
 
 class Tiling:
@@ -154,12 +193,7 @@ class Tiling:
 
     def features(self, problem: Problem, sm_count: int) -> Floats:
         """JOINT_FEATURES, a column per candidate; zeros for candidates that are not tiled."""
-        out = np.zeros((len(JOINT_FEATURES), self.candidates), np.float32)
-        self.fill(out, problem, sm_count)
-        return out
-
-    def fill(self, features: Floats, problem: Problem, sm_count: int) -> None:
-        """Write JOINT_FEATURES of the tiled candidates into the first columns of ``features``."""
+        features = np.zeros((len(JOINT_FEATURES), self.candidates), np.float32)
         out = features[:, : self.count]
         b, m, n, k = problem.sizes
         itemsize = ITEMSIZES[problem.dtype]
@@ -181,9 +215,10 @@ class Tiling:
         np.multiply(out[5], self.edges * self.block_k * occupancy, out=out[10])
         a_vector, b_vector, _ = vectors(problem)
         np.add(self.moved[0] * (itemsize / a_vector), self.moved[1] * (itemsize / b_vector), out=out[11])
-        np.log2(out[:_LOGARITHM_COUNT], out=out[:_LOGARITHM_COUNT])
+        out[:_LOGARITHM_COUNT] = log2(out[:_LOGARITHM_COUNT])
         out[12], out[13] = rounds / whole_rounds, waves / whole_waves
         out[14:17] = parts / whole
         out[17] = occupancy
         out[18] = np.minimum(steps / self.stages, 2)
         out[19] = parts[2] == steps
+        return features

@@ -1,4 +1,9 @@
-"""The network in NumPy: two hidden ReLU layers over the features.
+"""The network in NumPy: two hidden ReLU layers over the features, with the same scores on every machine.
+
+The order in which BLAS adds products depends on the processor and the number of threads. So the factors of a product
+are rounded, the matrix to 26 bits and its inputs to 26, such that no sum of products needs more than the 53 bits of a
+float64. Nothing is rounded while they are added, and every order gives the same sum. Everything else is arithmetic on
+single elements, which IEEE 754 defines to the last bit.
 
 The part of the first layer that depends only on the candidates is computed once. The part that depends only on the
 problem is computed once per problem.
@@ -6,7 +11,8 @@ problem is computed once per problem.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +32,9 @@ MAX_NEURONS = 256
 
 MAX_WEIGHT = 1000
 """Maximum magnitude of a weight in a weights file. Up to this magnitude nothing overflows."""
+
+_BITS = 26
+"""Bits of a row's sum of magnitudes in a rounded matrix, and of the largest input. The 53rd bit is for rounding up."""
 
 
 class Weights(NamedTuple):
@@ -68,19 +77,18 @@ class Weights(NamedTuple):
 
 
 class Scorer:
-    """The network for a fixed list of candidates, computed in ``precision``."""
+    """The network for a fixed list of candidates."""
 
-    def __init__(
-        self, weights: Weights, candidates: Candidates, precision: type[np.floating[Any]] = np.float32
-    ) -> None:
-        self._weights = Weights(*(tensor.astype(precision) for tensor in weights))
+    def __init__(self, weights: Weights, candidates: Candidates) -> None:
         self._tiling = candidates.tiling
+        self._problem, self._joint = _rounded(weights.problem), _rounded(weights.joint)
         fixed = np.vstack((config_features(candidates.configs), weights.learned[:, candidates.numbers]))
-        self._of_configs = self._weights.config @ fixed.astype(precision)
-        self._inputs = np.zeros((len(JOINT_FEATURES) + 1, fixed.shape[1]), precision)
-        self._inputs[-1] = 1  # times the part that is the same for all candidates
-        self._inputs.setflags(write=False)  # many threads may ask at the same time
-        self._zeros = np.zeros_like(self._inputs[:1])  # a maximum with an array is faster than with a number
+        self._of_configs = _product(_rounded(weights.config), fixed) + weights.first_bias
+        # Doubts are sums over both layers: the last row of both matrices.
+        of_first, of_second = np.split(weights.doubt, [weights.second.shape[1]], axis=1)
+        self._second, self._second_bias = _rounded(np.vstack((weights.second, of_first))), weights.second_bias
+        self._last = _rounded(np.vstack((weights.last, of_second)))
+        self._last_bias = np.vstack((weights.last_bias, weights.doubt_bias))
 
     def scores(self, problem: Problem, sm_count: int) -> tuple[Floats, Floats]:
         """Scores and doubts, one per candidate.
@@ -88,15 +96,26 @@ class Scorer:
         The difference of two scores is the difference of the logarithms of the two expected times. A doubt is the
         logarithm of the odds that the candidate is not a good choice if it is ranked first.
         """
-        weights, inputs = self._weights, self._inputs.copy()
-        self._tiling.fill(inputs[:-1], problem, sm_count)
-        of_problem = weights.problem @ problem_features(problem, sm_count) + weights.first_bias
-        first = np.hstack((weights.joint, of_problem)) @ inputs
+        first = _product(self._joint, self._tiling.features(problem, sm_count))
+        first += _product(self._problem, problem_features(problem, sm_count))
         first += self._of_configs
-        np.maximum(first, self._zeros, out=first)
-        second = weights.second @ first
-        second += weights.second_bias
-        np.maximum(second, self._zeros, out=second)
-        scores = weights.last @ second + weights.last_bias
-        doubts = weights.doubt @ np.vstack((first, second)) + weights.doubt_bias
-        return scores[0], doubts[0]
+        second = _product(self._second, np.maximum(first, 0.0))
+        scores, doubts = _product(self._last, np.maximum(second[:-1] + self._second_bias, 0.0)) + self._last_bias
+        return scores, doubts + second[-1]
+
+
+def _rounded(matrix: Floats) -> Floats:
+    """The matrix in float64, in which each row has a unit such that the row's magnitudes add up to _BITS bits of it."""
+    sums = np.array([[math.fsum(row)] for row in np.abs(matrix).tolist()])
+    units = np.ldexp(1.0, np.frexp(sums)[1] - _BITS)
+    return np.asarray(np.rint(matrix / units) * units)
+
+
+def _product(rounded: Floats, inputs: Floats) -> Floats:
+    """The exact product of a rounded matrix and the inputs, these rounded to _BITS bits of the largest one."""
+    _, exponent = math.frexp(max(inputs.max(), -inputs.min()))
+    whole = inputs * math.ldexp(1.0, _BITS - exponent)
+    np.rint(whole, out=whole)
+    product: Floats = rounded @ whole
+    product *= math.ldexp(1.0, exponent - _BITS)
+    return product

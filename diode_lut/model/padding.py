@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from diode_lut.domain.ops import BATCHED, NO_EPILOGUE, letters
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.padding import PADDED_OPS, copied_bytes, needed_pad, pad_multiple, padded
-from diode_lut.model.features import vectors
+from diode_lut.model.features import exp, log2, vectors
 
 PADDING_FEATURES = (
     *("log_b", "log_m", "log_n", "log_k", "log_flops", "log_bytes", "log_copied_bytes"),
@@ -32,7 +32,7 @@ _MAX_DEVIATIONS = 3.0
 """Cap on the distance of a feature from its mean, in standard deviations."""
 
 _DIGITS = 4
-"""Digits after the point to which the logarithm of the expected time is rounded."""
+"""Digits after the point to which a probability is rounded, so that it is the same on every machine."""
 
 
 class PaddingModel(NamedTuple):
@@ -60,12 +60,12 @@ class PaddingModel(NamedTuple):
         """
         terms = terms_of(scaled(padding_features(problem), self.mean, self.deviation))
         log_time = math.fsum(weight * term for weight, term in zip(self.weights, terms, strict=True))
-        factor, copies = best * math.exp(round(log_time, _DIGITS)), _share_of_copies(problem)
+        factor, copies = best * float(exp(log_time)), _share_of_copies(problem)
         return tuple(factor * (copies + (1 - copies) * time) for time in times)
 
     def chance(self, lead: float) -> float:
         """Probability that what is expected to be faster is faster; ``lead`` is the difference of log(time)."""
-        return 0.5 * (1 + math.erf(lead / (self.error * math.sqrt(2))))
+        return round(0.5 * (1 + math.erf(lead / (self.error * math.sqrt(2)))), _DIGITS)
 
     def to_json(self) -> dict[str, Any]:
         """The fields of the JSON object in a weights file."""
@@ -84,7 +84,7 @@ def padding_features(problem: Problem) -> list[float]:
     sizes = (*problem.sizes, problem.operations, problem.nbytes, copied, *vectors(problem))
     letter_a, letter_b = letters(problem.layout)
     flags = (problem.op in BATCHED, letter_a == "t", letter_b == "t", problem.dtype == "bfloat16")
-    return [*map(math.log2, sizes), *map(float, flags)]
+    return [*log2(sizes).tolist(), *map(float, flags)]
 
 
 def _share_of_copies(problem: Problem) -> float:

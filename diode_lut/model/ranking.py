@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
 from math import log, log1p
 from operator import itemgetter
 from pathlib import Path
@@ -17,9 +16,10 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import NO_EPILOGUE
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import architecture
-from diode_lut.kernels.config import Config
+from diode_lut.kernels.config import ATEN, Config
 from diode_lut.kernels.padding import pad_multiple, padded
 from diode_lut.model.candidates import Candidates, families, family_of
+from diode_lut.model.features import exp
 from diode_lut.model.network import Scorer, Weights
 from diode_lut.model.padding import PaddingModel
 from diode_lut.model.training_set import Kind, Split, unknown
@@ -33,22 +33,13 @@ GOOD = 0.05
 MAX_LEAD = 0.5
 """Cap on the lead of a first choice: how far its score is ahead of the second's."""
 
-_MAX_LOG_TIME = 10.0
-"""Cap on the magnitude of log(expected time / time of aten), so that times are finite and not zero."""
-
 _DIGITS = 4
-"""Digits after the point to which scores are rounded."""
+"""Digits after the point to which scores are rounded: of configs that are closer, the first candidate counts as faster.
 
-_SETTLED_PLACES = 4
-"""Number of first places whose order must be the same on all processors."""
-
-_CLOSE = 2e-4
-"""Difference of two scores or doubts that is too small for single precision.
-
-Scores are computed again in double precision if the order of the first places, the gain or the confidence depends on
-such a difference. In single precision, scores differ by up to 1e-5 between processors, because BLAS sums in another
-order. All processes of a job must have the same answer.
 """
+
+REMEMBERED = 512
+"""Number of rankings that are remembered. Deciding for a range of sizes asks for up to 256 of them several times."""
 
 
 class Ranking(NamedTuple):
@@ -60,6 +51,16 @@ class Ranking(NamedTuple):
     configs: tuple[Config, ...]
     times: tuple[float, ...]
     confidence: float
+
+    def first(self, count: int) -> Ranking:
+        """The ranking with the first ``count`` configs, of which ``aten`` is the last if it is further down."""
+        if len(self.configs) <= count:
+            return self
+        places = [*range(count)]
+        if ATEN not in self.configs[:count]:
+            places[-1] = self.configs.index(ATEN)
+        configs, times = (tuple(each[place] for place in places) for each in self[:2])
+        return Ranking(configs, times, self.confidence)
 
 
 class Calibration(NamedTuple):
@@ -82,18 +83,6 @@ class Calibration(NamedTuple):
         """The confidence from 0 to 1 for a doubt; 0 if the doubt is larger than all in ``doubts``."""
         place = bisect_left(self.doubts, doubt)
         return self.confidences[place] if place < len(self.confidences) else 0.0
-
-
-class _Scorers(NamedTuple):
-    """The candidates of one family, and the network in single precision; in double where scores are too close."""
-
-    candidates: Candidates
-    single: Scorer
-    double: Scorer
-
-    @classmethod
-    def of(cls, weights: Weights, candidates: Candidates) -> _Scorers:
-        return cls(candidates, Scorer(weights, candidates), Scorer(weights, candidates, np.float64))
 
 
 NEVER = Calibration(0.0, (), ())
@@ -133,22 +122,20 @@ class Model:
         self.split, self.padding = split, padding
         self.provenance = provenance or {}
         self.path, self.digest = path, digest
-        self._scorers: dict[str, tuple[_Scorers, _Scorers]] = {}
+        self._families: dict[str, list[tuple[Candidates, Scorer]]] = {}
+        self._ranked = lru_cache(REMEMBERED)(self._rank)
 
     def unknown(self, problem: Problem) -> str:
         """Why the model does not rank for the problem; empty if it does."""
         return unknown(self.kinds, problem)
 
-    def rank(
-        self, problem: Problem, hardware: Hardware | None = None, gains: Collection[float] = (), *, padding: bool = True
-    ) -> Ranking | None:
+    def rank(self, problem: Problem, hardware: Hardware | None = None, *, padding: bool = True) -> Ranking | None:
         """The ranking for a problem on ``hardware``, by default the model's own; None for an unknown problem.
 
         Configs that the hardware's architecture cannot launch are left out.
-        ``gains`` are the gains over aten, as fractions, that the caller will compare with the first config's.
         ``padding`` says whether the operands may be padded: then there are configs with a ``pad`` where that could pay.
         """
-        return self._ranking(problem, hardware or self.hardware, gains, MAX_RANKED, padding=padding)
+        return self._ranking(problem, hardware or self.hardware, MAX_RANKED, padding=padding)
 
     def times(
         self, problem: Problem, hardware: Hardware | None = None, *, padding: bool = True
@@ -158,59 +145,51 @@ class Model:
         The arguments are those of ``rank``.
         """
         most = 2 * len(self.candidates)
-        ranking = self._ranking(problem, hardware or self.hardware, (), most, padding=padding)
+        ranking = self._ranking(problem, hardware or self.hardware, most, padding=padding)
         return {} if ranking is None else dict(zip(ranking.configs, ranking.times, strict=True))
 
-    def _ranking(
-        self, problem: Problem, hardware: Hardware, gains: Collection[float], most: int, *, padding: bool
-    ) -> Ranking | None:
+    def _ranking(self, problem: Problem, hardware: Hardware, most: int, *, padding: bool) -> Ranking | None:
         """At most ``most`` configs, half of them with padding where that could pay."""
+        alone = self._ranked(problem, hardware.arch, hardware.sm_count)
+        if alone is None:
+            return None
         if not padding or self.padding is None or not self.padding.knows(problem):
-            return self._rank(problem, hardware, gains, most)
+            return alone.first(most)
         multiple = pad_multiple(problem.dtype)
-        problems = problem, padded(problem, multiple)
-        alone, other = (self._rank(each, hardware, gains, most // 2, in_double=True) for each in problems)
-        if alone is None or other is None:
-            return alone
+        other = self._ranked(padded(problem, multiple), hardware.arch, hardware.sm_count)
+        if other is None:
+            return alone.first(most // 2)
+        alone, other = alone.first(most // 2), other.first(most // 2)
         configs = tuple(config.padded(multiple) for config in other.configs)
         times = self.padding.times(problem, other.times, min(alone.times))
         return _merged(alone, Ranking(configs, times, other.confidence), self.padding)
 
-    def _rank(
-        self, problem: Problem, hardware: Hardware, gains: Collection[float], most: int, *, in_double: bool = False
-    ) -> Ranking | None:
-        """At most ``most`` configs for the problem as it is, ranked with scores in double precision where asked to."""
+    def _rank(self, problem: Problem, arch: str, sm_count: int) -> Ranking | None:
+        """All configs that apply to the problem as it is, and aten."""
         kind = self._kinds.get(problem.kind)
         if kind is None or kind.outside(problem):
             return None
-        candidates, *scorers = self._scorers_for(hardware.arch)[family_of(problem)]
+        candidates, scorer = self._families_for(arch)[family_of(problem)]
         calibration = self.calibration if problem.epilogue == NO_EPILOGUE else self.fused_calibration
         applicable = np.flatnonzero(candidates.applicable(problem))
-        for scorer in scorers[in_double:]:
-            scores, doubts = scorer.scores(problem, hardware.sm_count)
-            scores = np.round(scores - scores[candidates.aten], _DIGITS)
-            order = applicable[np.argsort(scores[applicable], kind="stable")]
-            best = scores[order[: _SETTLED_PLACES + 1]].tolist()
-            doubt = calibration.doubt(float(doubts[order[0]]), best)
-            if _settled(best, gains, doubt, calibration):
-                break
-        numbers = order[:most].tolist()
-        if candidates.aten not in numbers:
-            numbers[-1] = candidates.aten
-        times = np.exp(scores[numbers].clip(-_MAX_LOG_TIME, _MAX_LOG_TIME)).tolist()
-        configs = tuple(map(candidates.configs.__getitem__, numbers))
+        scores, doubts = scorer.scores(problem, sm_count)
+        scores = np.round(scores - scores[candidates.aten], _DIGITS)
+        order = applicable[np.argsort(scores[applicable], kind="stable")]
+        doubt = calibration.doubt(float(doubts[order[0]]), scores[order[:2]].tolist())
+        configs = tuple(map(candidates.configs.__getitem__, order.tolist()))
+        times = exp(scores[order]).tolist()
         return Ranking(configs, tuple(times), calibration.confidence(doubt))
 
     @cached_property
     def _kinds(self) -> dict[tuple[str, str, str, int, str, str], Kind]:
         return {kind.key: kind for kind in self.kinds}
 
-    def _scorers_for(self, arch: str) -> tuple[_Scorers, _Scorers]:
-        """What ranks on an architecture: for problems without a batch, then for problems with one."""
-        if arch not in self._scorers:
-            without, with_batch = families(self.candidates, architecture(arch))
-            self._scorers[arch] = _Scorers.of(self.weights, without), _Scorers.of(self.weights, with_batch)
-        return self._scorers[arch]
+    def _families_for(self, arch: str) -> list[tuple[Candidates, Scorer]]:
+        """The candidates and scorers on an architecture: for problems without a batch, then for problems with one."""
+        if arch not in self._families:
+            both = families(self.candidates, architecture(arch))
+            self._families[arch] = [(candidates, Scorer(self.weights, candidates)) for candidates in both]
+        return self._families[arch]
 
     def __repr__(self) -> str:
         return f"<Model for {self.hardware}: {len(self.candidates)} candidates, {self.path or 'in memory'}>"
@@ -223,11 +202,3 @@ def _merged(one: Ranking, other: Ranking, padding: PaddingModel) -> Ranking:
     pairs = sorted(zip(first.configs + second.configs, first.times + second.times, strict=True), key=itemgetter(1))
     configs, times = zip(*pairs, strict=True)
     return Ranking(configs, times, first.confidence * padding.chance(lead))
-
-
-def _settled(best: list[float], gains: Collection[float], doubt: float, calibration: Calibration) -> bool:
-    """Whether scores and doubts that differ slightly lead to the same answer."""
-    apart = all(after - before > _CLOSE for before, after in pairwise(best))
-    clear = all(abs(best[0] + log1p(gain)) > _CLOSE for gain in gains)
-    close = _CLOSE * (1 + abs(calibration.per_lead))
-    return apart and clear and calibration.confidence(doubt - close) == calibration.confidence(doubt + close)

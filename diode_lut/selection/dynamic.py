@@ -23,6 +23,9 @@ SAFE_TIME = 1.01
 WORTH_A_KERNEL = 0.005
 """Minimum gain, on average over the range, for which another kernel is compiled."""
 
+_UNIT = 1e-9
+"""Unit of regrets. Sums of whole numbers are exact, so configs that are equally good are so on every machine."""
+
 _MAX_CONFIGS = 5
 """Maximum number of configs in a decision; the others are for where the first cannot run."""
 
@@ -135,7 +138,7 @@ def _partition(samples: Sequence[Sample], most: int) -> tuple[int, ...]:
 
     Each piece but the first must be worth a kernel.
     """
-    count, price = len(samples), WORTH_A_KERNEL * sum(sample.weight for sample in samples)
+    count, price = len(samples), round(WORTH_A_KERNEL * sum(sample.weight for sample in samples) / _UNIT)
     costs = _costs(samples)
     best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
     for _ in range(most):
@@ -154,11 +157,8 @@ def _costs(samples: Sequence[Sample]) -> dict[tuple[int, int], float]:
     """The least cost of a config that is safe from one sample to before another, for all pairs; inf if none is safe."""
     places, costs = range(len(samples) + 1), defaultdict[tuple[int, int], float](lambda: inf)
     for config in dict.fromkeys(config for sample in samples for config in sample.times):
-        times = [sample.times[config] for sample in samples]
-        before = list(
-            accumulate((each.weight * log(time) for each, time in zip(samples, times, strict=True)), initial=0.0)
-        )
-        unsafe = list(accumulate((time > SAFE_TIME for time in times), initial=0))
+        before = list(accumulate((_loss(config, sample) for sample in samples), initial=0))
+        unsafe = list(accumulate((sample.times[config] > SAFE_TIME for sample in samples), initial=0))
         for start, end in combinations(places, 2):
             if unsafe[start] == unsafe[end]:
                 costs[start, end] = min(costs[start, end], before[end] - before[start])
@@ -170,6 +170,11 @@ def _safe(samples: Sequence[Sample]) -> list[Config]:
     return [config for config in configs if all(sample.times[config] <= SAFE_TIME for sample in samples)]
 
 
-def _cost(config: Config, samples: Sequence[Sample]) -> float:
+def _cost(config: Config, samples: Sequence[Sample]) -> int:
     """The summed logarithms of its times: the regret, up to what is the same for all configs."""
-    return sum(sample.weight * log(sample.times[config]) for sample in samples)
+    return sum(_loss(config, sample) for sample in samples)
+
+
+def _loss(config: Config, sample: Sample) -> int:
+    """The logarithm of its time in multiples of _UNIT."""
+    return round(sample.weight * log(sample.times[config]) / _UNIT)

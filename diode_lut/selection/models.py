@@ -53,7 +53,7 @@ class ModelSource:
 
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
         """The ranking; without configs if it does not reach the threshold, aten alone if hardly more is expected."""
-        ranking = self.model.rank(problem, self.hardware, threshold.gains, padding=padding)
+        ranking = self.model.rank(problem, self.hardware, padding=padding)
         if ranking is None:
             return None
         if not threshold.reached(ranking.confidence, ranking.times[0]):

@@ -74,8 +74,8 @@ class Sample(NamedTuple):
         return bool(self.decision.configs) or len(self.times) > 1
 
     def distance(self, other: Sample) -> float:
-        """How far apart the sizes are, in log2, summed over the axes."""
-        return sum(abs(log2(one / two)) for one, two in zip(self.sizes, other.sizes, strict=True))
+        """How far apart the sizes are, in log2, summed over the axes; rounded, to be the same on every machine."""
+        return round(sum(abs(log2(one / two)) for one, two in zip(self.sizes, other.sizes, strict=True)), 9)
 
 
 def samples_over(

@@ -49,22 +49,13 @@ class Threshold(NamedTuple):
         """The threshold that the user has set."""
         return cls(settings.confidence_threshold, settings.gain_threshold, settings.min_gain)
 
-    @property
-    def gains(self) -> tuple[float, ...]:
-        """The gains that a model's expected gain is compared with; 0 is none, because that of aten is exact."""
-        return tuple(gain for gain in (self.gain, self._clear_gain, self.min_gain) if gain)
-
-    @property
-    def _clear_gain(self) -> float:
-        return min(EXPECTED_GAIN, self.gain)
-
     def reached(self, confidence: float, time: float) -> bool:
         """Whether this confidence in a config, or its expected ``time`` over that of aten, is enough."""
         return confidence >= self.confidence or time * (1 + self.gain) <= 1
 
     def is_clear(self, time: float) -> bool:
         """Whether a model's expected ``time`` of a config over that of aten is so low that the gain is likely one."""
-        return time * (1 + self._clear_gain) <= 1
+        return time * (1 + min(EXPECTED_GAIN, self.gain)) <= 1
 
     def missed_by(self, ranking: Ranking) -> str:
         """Why the ranking does not reach it."""

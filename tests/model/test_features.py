@@ -20,6 +20,8 @@ from diode_lut.model.features import (
     PROBLEM_FEATURES,
     Tiling,
     config_features,
+    exp,
+    log2,
     problem_features,
 )
 from tests.model.small import CANDIDATES, LARGE, MM, SMALL
@@ -136,3 +138,35 @@ def test_loads_of_a_thread() -> None:
     """128 x 64 of A by 2 bytes, and 64 x 128 of B by 16 bytes, are 32 and 4 loads per thread of 256."""
     assert joint(LARGE, MM._replace(layout="nn", align=2, k=1023))["log_loads"] == pytest.approx(math.log2(36))
     assert joint(LARGE)["log_loads"] == 3
+
+
+def test_logarithms_do_not_depend_on_the_processor() -> None:
+    """They equal those of the same steps on one number at a time in Python, and are exact for powers of two."""
+    values = np.exp2(np.random.default_rng(1).uniform(-30, 60, 5000)).tolist()
+    assert log2(values).tolist() == [log2_in_python(value) for value in values]
+    assert np.abs(log2(values) - np.log2(values)).max() < 2e-9
+    assert log2([2.0**power for power in range(-60, 60)]).tolist() == [*range(-60, 60)]
+
+
+def log2_in_python(value: float) -> float:
+    """The series of ``log2``, whose steps Python rounds one by one."""
+    mantissa, exponent = math.frexp(value)
+    if mantissa < math.sqrt(0.5):
+        mantissa, exponent = 2 * mantissa, exponent - 1
+    ratio = (mantissa - 1) / (mantissa + 1)
+    first, *others = (2.8853900817779268 / power for power in (1, 3, 5, 7, 9))
+    series = 0.0
+    for coefficient in reversed(others):
+        series = (series + coefficient) * (ratio * ratio)
+    return (series + first) * ratio + exponent
+
+
+def test_times_do_not_depend_on_the_processor() -> None:
+    """No score's time is within a hundred last digits of float64 of where float32 would round it the other way."""
+    scores = np.arange(-100_000, 100_001) / 10_000
+    times, rounded = np.exp(np.round(scores, 4)), exp(scores)
+    for bound in (0, np.inf):
+        middle = (rounded + np.nextafter(rounded, np.float32(bound)).astype(np.float64)) / 2
+        assert (np.abs(times - middle) > 100 * np.spacing(times)).all()
+    assert rounded.tolist() == times.astype(np.float32).tolist()
+    assert (exp(-1e9), exp(1e9)) == (rounded[0], rounded[-1])

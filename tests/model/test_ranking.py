@@ -15,7 +15,6 @@ from diode_lut.model.candidates import Candidates
 from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES
 from diode_lut.model.network import MAX_WEIGHT, Weights
 from diode_lut.model.ranking import MAX_RANKED, Calibration, Model
-from diode_lut.selection.sources import Threshold
 from tests.model.small import BATCHED, BMM, CANDIDATES, CUT, KINDS, LARGE, MM, SMALL, model, weights
 
 
@@ -202,51 +201,6 @@ def test_configs_that_the_asked_architecture_cannot_launch_are_left_out() -> Non
     assert other is not None
     assert own.configs == (tma, deep, SMALL, ATEN)
     assert other.configs == (SMALL, ATEN)
-
-
-def blurred(learned: tuple[float, ...]) -> Weights:
-    """Weights with which scores and doubts differ by 2.5e-4 per learned unit: too little for single precision."""
-    plain = weights(0.0, candidates=len(learned))
-    config = np.zeros_like(plain.config)
-    config[0, -1] = 2.5e-5
-    return plain._replace(
-        learned=np.array([learned], np.float32),
-        config=config,
-        first_bias=np.full_like(plain.first_bias, 1000),
-        second=np.full_like(plain.second, 10),
-        last=-np.ones_like(plain.last),
-        doubt=np.array([[10, 0]], np.float32),
-        doubt_bias=np.full_like(plain.doubt_bias, -10000),
-    )
-
-
-def test_close_scores_are_told_apart() -> None:
-    """Scores that are too close in single precision are ordered in double precision."""
-    ranking = model(candidates=(SMALL, LARGE, ATEN), weights=blurred((0, 1, -9999))).rank(MM)
-    assert ranking is not None
-    assert ranking.configs == (LARGE, SMALL, ATEN)
-
-
-@pytest.mark.parametrize(
-    ("threshold", "gain", "expected"),
-    [(Threshold(), 0.15, -0.14), (Threshold(), 0.05, -0.049), (Threshold(min_gain=0.5), 0.5, -0.4057)],
-)
-def test_a_gain_close_to_what_it_is_compared_with(threshold: Threshold, gain: float, expected: float) -> None:
-    """An expected gain that is close to one of the caller's thresholds is computed in double precision."""
-    atens = -math.log1p(gain) / 2.5e-4
-    calibration = Calibration(0.0, (1.0,), (0.9,))
-    asked = model(candidates=(SMALL, ATEN), weights=blurred((1, atens)), calibration=calibration)
-    ranking = asked.rank(MM, gains=threshold.gains)
-    assert ranking is not None
-    assert ranking.times[0] == pytest.approx(math.exp(expected), abs=1e-6)
-
-
-def test_confidences_are_told_apart() -> None:
-    """A doubt that is close to a step of the calibration is computed in double precision."""
-    calibration = Calibration(0.0, (0.0, 1.0), (0.9, 0.8))
-    ranking = model(candidates=(SMALL, ATEN), weights=blurred((1, -9999)), calibration=calibration).rank(MM)
-    assert ranking is not None
-    assert ranking.confidence == 0.8
 
 
 def test_confidence_grows_with_the_lead() -> None:

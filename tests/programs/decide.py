@@ -15,8 +15,12 @@ from torch._inductor import config as inductor_config
 
 import diode_lut
 from diode_lut.collect.random_problems import random_problems
-from diode_lut.runtime.snapshot import Snapshot
+from diode_lut.runtime.choosers import registered
+from diode_lut.runtime.snapshot import Snapshot, selector_for
 from diode_lut.selection.catalog import find_hardware
+from diode_lut.selection.dynamic import pieces_over
+from diode_lut.selection.samples import Axis
+from diode_lut.selection.sources import THRESHOLD
 
 H200 = "nvidia-h200"
 KINDS = {"ops": ("mm", "addmm", "bmm"), "dtypes": ("float16", "bfloat16"), "layouts": ("nn", "nt")}
@@ -28,9 +32,14 @@ def main(count: str, tables: str) -> None:
     problems = random_problems(int(count), seed=0, log_normal=True, **KINDS)
     hardware = find_hardware(H200, diode_lut.config.tables)
     decisions = [diode_lut.select(problem, hardware=hardware) for problem in problems]
+    selector, axis = selector_for(hardware, diode_lut.config.copy(), registered()), Axis(("m",), 1, None)
+    pieces = [pieces_over(selector, problem, axis, THRESHOLD, 3, library=True) for problem in problems[::100]]
     portable = inductor_config.save_config_portable(ignore_private_configs=False)
     report = {
-        "decisions": [(each.tier, list(map(str, each.configs[:4])), each.confidence) for each in decisions],
+        "decisions": [
+            (each.tier, list(map(str, each.configs[:4])), each.confidence, each.expected_time) for each in decisions
+        ],
+        "dynamic": [[(piece.high, str(piece.config)) for piece in each] for each in pieces],
         "identity": repr(Snapshot().identity),
         "key": hashlib.sha256(pickle.dumps(portable["inductor_choices_class"])).hexdigest(),
     }
