@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from diode_lut.kernels.config import ATEN
@@ -13,6 +15,7 @@ from diode_lut.selection.sources import THRESHOLD
 from diode_lut.selection.tables import TableSource
 from diode_lut.table import Candidate, Entry, Table
 from tests.model.small import H200, MM, SMALL, model
+from tests.steps import lines_run
 
 SELECTOR = Selector(H200, [Tier("model", (ModelSource(model(confidence=0.99), H200),))])
 LOW, HIGH = 3, 8000
@@ -44,3 +47,23 @@ def test_a_row_whose_config_gains_nothing() -> None:
     selector = Selector(H200, [Tier("user", (TableSource(Table(H200, [row])),))])
     decision = decide_over(selector, MM, [Axis(("m",), 1, 8192)], THRESHOLD, padding=False)
     assert decision.configs == (ATEN,)
+
+
+def test_the_number_of_rows_does_not_matter() -> None:
+    """Deciding for a range of M takes the same steps whatever number of rows is for other N and K."""
+    candidates = (Candidate(SMALL, 1200), Candidate(ATEN))
+    steps = set()
+    for families in (20, 500):
+        rows = [
+            Entry("mm", "bfloat16", "nt", 16, None, m, (n, n), (1024, 1024), candidates)
+            for n in range(1024, 1024 + families)
+            for m in ((1, 15), (16, 16), (17, 4096))
+        ]
+        selector, axis = Selector(H200, [Tier("user", (TableSource(Table(H200, rows)),))]), Axis(("m",), 1, 8192)
+        decide = partial(decide_over, selector, axes=[axis], threshold=THRESHOLD, padding=True)
+        split = partial(pieces_over, selector, axis=axis, threshold=THRESHOLD, most=3, library=True)
+        assert decide(problem=MM).configs
+        for n in (1025, 1030):
+            other = MM._replace(n=n)
+            steps.add((n, lines_run(partial(decide, problem=other)), lines_run(partial(split, problem=other))))
+    assert len(steps) == 2

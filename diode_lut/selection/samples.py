@@ -112,22 +112,19 @@ def _completed(samples: Sequence[Sample]) -> list[Sample]:
     fastest = (
         sorted(filter(named.__contains__, sample.times), key=sample.times.__getitem__)[:_FASTEST] for sample in samples
     )
-    known = {
-        config: [each for each in samples if config in each.times] for config in dict.fromkeys((*chain(*fastest), ATEN))
-    }
-    return [
-        sample._replace(times={config: _estimate(config, sample, known[config]) for config in known})
-        for sample in samples
-    ]
-
-
-def _estimate(config: Config, sample: Sample, known: Sequence[Sample]) -> float:
-    if config in sample.times:
-        return sample.times[config]
-    nearest = min(known, key=sample.distance)
-    behind = nearest.times[config] / min(nearest.times.values())
-    slower: float = behind * PER_OCTAVE ** sample.distance(nearest)
-    return slower * min(sample.times.values())
+    configs = dict.fromkeys((*chain(*fastest), ATEN))
+    least = {sample.sizes: min(sample.times.values()) for sample in samples}
+    completed = []
+    for sample in samples:
+        complete = configs.keys() <= sample.times.keys()
+        nearest = [sample] if complete else sorted(samples, key=sample.distance)
+        times = {}
+        for config in configs:
+            known = next(each for each in nearest if config in each.times)
+            slower = PER_OCTAVE ** sample.distance(known) * least[sample.sizes] / least[known.sizes]
+            times[config] = known.times[config] * slower
+        completed.append(sample._replace(times=times))
+    return completed
 
 
 def _that_count(samples: list[Sample], axes: Sequence[Axis]) -> list[Sample]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -133,7 +134,7 @@ class Source(Protocol):
     def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
         """Times of configs for the problem over that of aten, as far as it knows them; none without a match."""
 
-    def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
+    def borders(self, problem: Problem, fields: Sequence[str]) -> AbstractSet[int]:
         """The sizes in ``fields`` at which rows begin or end that cover the problem, but for these fields."""
 
     def name(self, answer: Answer | None = None) -> str:

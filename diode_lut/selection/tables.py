@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -79,7 +80,7 @@ class TableSource:
             if padding or each.config.pad == 1
         }
 
-    def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
+    def borders(self, problem: Problem, fields: Sequence[str]) -> AbstractSet[int]:
         """Those of its rows."""
         return self.table.borders(problem, fields)
 

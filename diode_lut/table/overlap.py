@@ -56,7 +56,7 @@ _AXES = [SIZE_FIELDS.index(name) for name in ("m", "n", "k", "b", *ATTENTION_ONL
 
 _MORE_AXES = [SIZE_FIELDS.index(name) for name in ATTENTION_ONLY]
 
-_ANY: Range = (1, MAX_SIZE)
+ANY: Range = (1, MAX_SIZE)
 _ABSENT: Range = (1, 1)
 """A size that an op does not have."""
 
@@ -153,7 +153,7 @@ def shared_problem(one: Entry, other: Entry) -> Problem:
 
     Its number of heads is a multiple of those that share keys, unless the entries cover no such number.
     """
-    pairs = ((x or _ANY, y or _ANY) for x, y in zip(one.sizes, other.sizes, strict=True))
+    pairs = ((x or ANY, y or ANY) for x, y in zip(one.sizes, other.sizes, strict=True))
     b, m, _, k, *more = (max(low, other_low) for (low, _), (other_low, _) in pairs)
     n = Results.of(one).shared(Results.of(other))
     assert n is not None
@@ -177,10 +177,10 @@ def shared_problem(one: Entry, other: Entry) -> Problem:
 def box(entry: Entry) -> tuple[Range, ...]:
     """The sizes that the entry covers along SIZE_FIELDS."""
     unbatched = entry.op is not None and entry.op not in BATCHED
-    sizes = (_ABSENT if unbatched else entry.b or _ANY, entry.m or _ANY, entry.n or _ANY, entry.k or _ANY)
+    sizes = (_ABSENT if unbatched else entry.b or ANY, entry.m or ANY, entry.n or ANY, entry.k or ANY)
     if entry.op is None or len(OP_SIZES[entry.op]) < len(SIZE_FIELDS):
         return (*sizes, _ABSENT, _ABSENT, _ABSENT)
-    return (*sizes, entry.h or _ANY, entry.g or _ANY, entry.v or _ANY)
+    return (*sizes, entry.h or ANY, entry.g or ANY, entry.v or ANY)
 
 
 def _pairs(entries: Mapping[int, Entry], effort: Effort) -> Iterator[tuple[int, int]]:
@@ -201,7 +201,7 @@ def _sharings(block: Sequence[Coverage]) -> list[Sharing]:
     """Sizes first: they differ most, so that the other masks are seldom needed. Only attention has all of them."""
     boxes = [(axis, [key.box[axis] for key in block]) for axis in _AXES]
     attends = any(op in ATTENTION for key in block for op in ops_of(key.kind))
-    axes = [_same_size(ranges, axis) for axis, ranges in boxes if attends or axis not in _MORE_AXES]
+    axes = [_same_size_along(axis, ranges) for axis, ranges in boxes if attends or axis not in _MORE_AXES]
     kinds = (_same_kind([key.kind[field] for key in block], field) for field in range(1, len(KIND_FIELDS)))
     return [*axes, _same_op([key.kind for key in block]), *kinds]
 
@@ -229,8 +229,13 @@ def _same_kind(values: Sequence[object], field: int) -> Sharing:
     return sharing
 
 
-def _same_size(ranges: Sequence[Range], axis: int) -> Sharing:
-    """Two ranges share a size if each begins before the other ends."""
+def _same_size_along(axis: int, ranges: Sequence[Range]) -> Sharing:
+    sharing = same_size(ranges)
+    return lambda key: sharing(key.box[axis])
+
+
+def same_size(ranges: Sequence[Range]) -> Callable[[Range], int]:
+    """Finds the mask of the ranges that share a size with another: each begins before the other ends."""
     by_low = sorted((low, number) for number, (low, _) in enumerate(ranges))
     by_high = sorted((-high, number) for number, (_, high) in enumerate(ranges))
     lows = [low for low, _ in by_low]
@@ -238,8 +243,8 @@ def _same_size(ranges: Sequence[Range], axis: int) -> Sharing:
     begun = list(accumulate((1 << number for _, number in by_low), or_, initial=0))
     not_over = list(accumulate((1 << number for _, number in by_high), or_, initial=0))
 
-    def sharing(key: Coverage) -> int:
-        low, high = key.box[axis]
+    def sharing(size: Range) -> int:
+        low, high = size
         return begun[bisect_right(lows, high)] & not_over[bisect_right(highs, -low)]
 
     return sharing

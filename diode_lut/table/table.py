@@ -87,11 +87,9 @@ class Table:
         covering = [entry for entry in self.entries if entry.covers(problem)]
         return sorted(covering, key=lambda entry: (entry.volume, canonical_order(entry)))
 
-    def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
+    def borders(self, problem: Problem, fields: Sequence[str]) -> frozenset[int]:
         """The sizes in ``fields`` at which rows begin or end that cover the problem, but for these fields."""
-        ranges = ((entry, getattr(entry, name)) for entry in self._index.of_kind(problem.kind) for name in fields)
-        ends = ((entry, size) for entry, sizes in ranges if sizes is not None for size in sizes)
-        return {size for entry, size in ends if entry.covers(problem._replace(**dict.fromkeys(fields, size)))}
+        return self._index.borders(problem, tuple(fields))
 
     def line_of(self, entry: Entry) -> int | None:
         """The line where the entry begins in ``path``; None for other entries, and if the file has changed since."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN
 from diode_lut.table import Candidate, Entry, Range, Table
-from diode_lut.table import index as index_module
-from diode_lut.table.index import Grid, Index, Layers, Leaf
+from diode_lut.table.index import Index
+from tests.steps import lines_run
 
 GPU = Hardware("GPU", "sm_90", 132)
 
@@ -23,17 +24,31 @@ def _first(entries: list[Entry], problem: Problem) -> Entry | None:
     return next(iter(Table(GPU, entries).covering(problem)), None)
 
 
-@pytest.mark.parametrize("leaf_rows", [1, 3, 256])
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(data=st.data())
-def test_the_index_agrees_with_a_scan(leaf_rows: int, data: st.DataObject, draw_from: Any) -> None:
+def test_the_index_agrees_with_a_scan(data: st.DataObject, draw_from: Any) -> None:
     """Wildcards, ranges, exact rows, rows in rows and ties: the index finds the entry that comes first in a scan."""
     entries = data.draw(st.lists(draw_from.entries, max_size=30))
     problems = data.draw(st.lists(draw_from.problems, min_size=1, max_size=20))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_module, "LEAF_ROWS", leaf_rows)
-        index = Index(entries)
-        assert [index.find(problem) for problem in problems] == [_first(entries, problem) for problem in problems]
+    index = Index(entries)
+    assert [index.find(problem) for problem in problems] == [_first(entries, problem) for problem in problems]
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_borders_agree_with_a_scan(data: st.DataObject, draw_from: Any) -> None:
+    """The borders along some sizes are the ends of all rows that cover the problem there."""
+    entries = data.draw(st.lists(draw_from.entries, max_size=30))
+    problem = data.draw(draw_from.problems)
+    for fields in (("m",), ("n",), ("b", "m")):
+        ends = {end for entry in entries for name in fields for end in getattr(entry, name) or ()}
+        moved = {end: problem._replace(**dict.fromkeys(fields, end)) for end in ends}
+        expected = {
+            end
+            for end, there in moved.items()
+            if any(entry.covers(there) and end in (getattr(entry, name) or ()) for entry in entries for name in fields)
+        }
+        assert Index(entries).borders(problem, fields) == expected
 
 
 @settings(max_examples=30)
@@ -84,21 +99,36 @@ def test_large_groups_agree_with_a_scan(entries: list[Entry]) -> None:
         assert index.find(problem) == _first(entries, problem)
 
 
-def _held(node: Any) -> int:
-    if isinstance(node, Leaf):
-        return len(node.entries) - 1
-    parts = node.cells if isinstance(node, Grid) else [node.smaller, node.larger]
-    return sum(map(_held, parts))
+def _families(count: int) -> list[Entry]:
+    """Rows as ``build`` makes them: for each of some N and K one for a few rows, one for 64, one for all others."""
+    sizes = [(8 * number, 16 * number) for number in range(1, count // 3 + 1)]
+    return [_row(m, (n, n), (k, k)) for n, k in sizes for m in ((1, 15), (64, 64), (16, 4096))]
 
 
-@pytest.mark.parametrize("entries", [_cells(8), _everywhere(450), _scattered(3000)], ids=["cells", "nested", "random"])
-def test_the_tree_stays_in_proportion_to_the_rows(entries: list[Entry]) -> None:
-    """However boxes lie, the leaves together hold at most twice as many boxes as there are rows."""
-    index = Index(entries)
-    index.find(Problem("mm", "float16", "nn", 16, 1, 1, 1, 1))
-    (group,) = index._groups.values()
-    assert isinstance(group.ranges, (Grid, Layers))
-    assert len(entries) * 0.99 <= _held(group.ranges) + len(group.exact) <= len(entries) * 2
+@pytest.mark.parametrize("make", [_everywhere, _scattered, _families], ids=["nested", "random", "families"])
+def test_the_index_is_made_in_one_pass(make: Callable[[int], list[Entry]]) -> None:
+    """However rows lie, each takes at most 150 lines of Python; other kinds of problems do not group them again."""
+    problem = Problem("mm", "float16", "nn", 16, 1, 7, 7, 7)
+    others = problem._replace(dtype="bfloat16"), problem._replace(dtype="float32", k=9)
+    for count in (300, 3000):
+        index = Index(entry._replace(dtype=None) for entry in make(count))
+        assert lines_run(index.find, problem) < 150 * count
+        looked_at = len(list(index.near(problem)))
+        assert all(lines_run(index.find, other) < 100 * (looked_at + 5) for other in others)
+
+
+def test_only_rows_with_the_problems_sizes_are_looked_at() -> None:
+    """A lookup and its borders look at the rows of one family, whatever number of families there is."""
+    lines = set()
+    for count in (300, 3000):
+        index = Index(_families(count))
+        for n in (80, 160, 240):
+            problem = Problem("mm", "float16", "nn", 16, 1, 64, n, 2 * n)
+            assert [entry.m for entry in index.near(problem)] == [(1, 15), (16, 4096), (64, 64)]
+            assert index.borders(problem, ("m",)) == {1, 15, 16, 64, 4096}
+            there = problem._replace(m=63)
+            lines.add((lines_run(index.find, there), lines_run(index.borders, there, ("m",))))
+    assert len(lines) == 1
 
 
 def test_a_wildcard_reaches_every_kind_of_problem() -> None:
