@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +25,7 @@ from diode_lut.model.weights import write_model
 from diode_lut.runtime.snapshot import Snapshot, forget_tables, skip
 from tests.forks import Forks
 from tests.model import small
+from tests.steps import lines_run
 
 ROW = {"configs": [{"template": "aten"}]}
 MM = Problem.of("mm", 64, 64, 64, dtype="float16", layout="nn")
@@ -52,6 +54,16 @@ def test_select_by_name(table_file: Write) -> None:
     )
     with pytest.raises(HardwareError, match="h300"):
         diode_lut.select(MM, hardware="h300")
+
+
+def test_a_name_costs_no_files(table_file: Write) -> None:
+    """Once a name was asked for, it takes hardly more steps than the Hardware; another setting is noticed."""
+    path = table_file("mine.json", ROW)
+    with diode_lut.config.patch(tables=(path,)):
+        named, hardware = partial(diode_lut.select, MM, hardware="mine"), diode_lut.select(MM, hardware="mine").hardware
+        assert lines_run(named) <= lines_run(partial(diode_lut.select, MM, hardware=hardware)) + 5
+    with pytest.raises(HardwareError):
+        named()
 
 
 def test_explain_prints_the_decision(table_file: Write) -> None:

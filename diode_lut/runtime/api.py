@@ -13,10 +13,9 @@ from diode_lut.io.log import warn_once
 from diode_lut.runtime import probe, recorder
 from diode_lut.runtime.choosers import Registration, register, registered
 from diode_lut.runtime.recorder import Counts
-from diode_lut.runtime.snapshot import hardware_of, selector_for, selector_with
+from diode_lut.runtime.snapshot import hardware_called, hardware_of, selector_for, selector_with
 from diode_lut.selection.catalog import (
     TableFile,
-    find_hardware,
     find_path,
     find_tables,
     open_file,
@@ -114,7 +113,7 @@ def _checked(problem: Problem) -> Problem:
 def _hardware(hardware: Hardware | str | None, settings: Settings) -> Hardware:
     if hardware is None:
         return get_detected_hardware()
-    return find_hardware(hardware, settings.tables) if isinstance(hardware, str) else hardware
+    return hardware_called(hardware, settings) if isinstance(hardware, str) else hardware
 
 
 def register_chooser(

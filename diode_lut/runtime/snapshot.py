@@ -22,7 +22,7 @@ from diode_lut.io.own_code import code_digest, is_code_as_imported
 from diode_lut.kernels.config import Config
 from diode_lut.runtime import recorder
 from diode_lut.runtime.choosers import registered
-from diode_lut.selection.catalog import warn_of_useless
+from diode_lut.selection.catalog import find_hardware, warn_of_useless
 from diode_lut.selection.chooser import Chooser
 from diode_lut.selection.dynamic import Piece, decide_over, pieces_over
 from diode_lut.selection.samples import Axis
@@ -228,10 +228,20 @@ def selector_with(
     return Selector(hardware, tiers_for(hardware, settings.tables, settings.tiers, choosers, opened))
 
 
+def hardware_called(name: str, settings: Settings) -> Hardware:
+    """The hardware of that name, as ``find_hardware`` has it; files that were looked at lately are not read again."""
+    with _lock:
+        return _find_hardware(name, settings.tables)
+
+
 def forget_tables() -> None:
     """Have tables and models read again for whatever is asked from now on."""
     with _lock:
         _build_selector.cache_clear()
+        _find_hardware.cache_clear()
+
+
+_find_hardware = lru_cache(maxsize=8)(find_hardware)
 
 
 @lru_cache(maxsize=8)
