@@ -55,6 +55,7 @@ class Snapshot:
         self._selectors: dict[Hardware, Selector] = {}
         self._over: dict[Hashable, Decision] = {}
         self._pieces: dict[Hashable, tuple[Piece, ...]] = {}
+        self._is_code_known = False
 
     @cached_property
     def _threshold(self) -> Threshold:
@@ -89,8 +90,12 @@ class Snapshot:
 
     @property
     def is_identified(self) -> bool:
-        """Whether all that answers has an identity; a chooser may have none, and code that is replaced has none."""
-        return is_code_as_imported() and self._is_chooser_identified
+        """Whether all that answers has an identity; a chooser may have none, and code that is replaced has none.
+
+        The code is looked at again only if a device was asked about in between, as for each decision.
+        """
+        self._is_code_known = self._is_code_known or is_code_as_imported()
+        return self._is_code_known and self._is_chooser_identified
 
     @property
     def _is_chooser_identified(self) -> bool:
@@ -165,6 +170,7 @@ class Snapshot:
         log.debug("%s on %s: there is no choice: %s", problem, device, reason)
 
     def _hardware(self, device: str | torch.device) -> Hardware:
+        self._is_code_known = False
         name = str(device)
         return self._devices.get(name) or self._devices.setdefault(name, hardware_of(device))
 

@@ -130,6 +130,23 @@ def test_graph_is_not_cached_once_diode_lut_was_replaced(
         assert [asked(), asked()] == [1, 1]
 
 
+def test_the_code_is_looked_at_before_and_after_the_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compile lists diode_lut's files for its key and for what it saves, and a cache hit for its key alone."""
+    listed: list[str] = []
+    scandir = os.scandir
+
+    def noted(path: str) -> Any:
+        listed.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", noted)
+    assert own_code._imported
+    for missed, times in ((1, 2), (0, 1)):
+        listed.clear()
+        assert asked() == missed
+        assert listed.count(own_code._CODE) == times
+
+
 def test_graph_during_which_the_hook_went_off_is_not_cached(after_inductor: Forks, tmp_path: Path) -> None:
     """A backward pass that Inductor decides alone is not under the key that the tables gave the forward pass."""
     program = """
