@@ -99,9 +99,13 @@ class Scorer:
         first = _product(self._joint, self._tiling.features(problem, sm_count))
         first += _product(self._problem, problem_features(problem, sm_count))
         first += self._of_configs
-        second = _product(self._second, np.maximum(first, 0.0))
-        scores, doubts = _product(self._last, np.maximum(second[:-1] + self._second_bias, 0.0)) + self._last_bias
-        return scores, doubts + second[-1]
+        np.maximum(first, 0.0, out=first)
+        second = _product(self._second, first)
+        second, of_first = second[:-1], second[-1]
+        second += self._second_bias
+        np.maximum(second, 0.0, out=second)
+        scores, doubts = _product(self._last, second) + self._last_bias
+        return scores, doubts + of_first
 
 
 def _rounded(matrix: Floats) -> Floats:
@@ -112,10 +116,13 @@ def _rounded(matrix: Floats) -> Floats:
 
 
 def _product(rounded: Floats, inputs: Floats) -> Floats:
-    """The exact product of a rounded matrix and the inputs, these rounded to _BITS bits of the largest one."""
+    """The exact product of a rounded matrix and the inputs, these rounded to _BITS bits of the largest one.
+
+    Inputs in float64 are overwritten: so large arrays would take longer to allocate than to fill.
+    """
     _, exponent = math.frexp(max(inputs.max(), -inputs.min()))
-    whole = inputs * math.ldexp(1.0, _BITS - exponent)
-    np.rint(whole, out=whole)
-    product: Floats = rounded @ whole
+    whole = inputs if inputs.dtype == np.float64 else inputs.astype(np.float64)
+    whole *= math.ldexp(1.0, _BITS - exponent)
+    product: Floats = rounded @ np.rint(whole, out=whole)
     product *= math.ldexp(1.0, exponent - _BITS)
     return product

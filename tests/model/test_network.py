@@ -63,7 +63,7 @@ def test_products_are_exact(rows: int, columns: int, spread: int, seed: int) -> 
     rounded = _rounded(matrix)
     unit = Fraction(2) ** (np.frexp(np.abs(inputs).max())[1].item() - 26)
     whole = [[round(Fraction(value) / unit) for value in row] for row in inputs.tolist()]
-    product = _product(rounded, inputs)
+    product = _product(rounded, inputs.copy())
     for row, results in zip(rounded.tolist(), product.tolist(), strict=True):
         for place, result in enumerate(results):
             terms = [Fraction(weight) * values[place] for weight, values in zip(row, whole, strict=True)]
