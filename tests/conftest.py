@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 
 from diode_lut import config
 from diode_lut.domain.errors import TableError
-from diode_lut.io import resources, unfinished
+from diode_lut.io import files, resources, unfinished
 from diode_lut.runtime import snapshot
 from diode_lut.table import read_table, write_table
 from tests.forks import INDUCTOR, Forks, first_compile, forks_after
@@ -134,6 +134,12 @@ def no_tables(shipped: Path) -> Iterator[None]:
 def nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is writing the files that are read here, so a reader of a bad one does not wait for the rest of it."""
     monkeypatch.setattr(unfinished, "_PAUSE_S", 0)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who finds a file locked does not wait for it."""
+    monkeypatch.setattr(files, "_PATIENCE_S", files._GLANCE_S)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from diode_lut.io.files import replacing
+from diode_lut.table import read_table
 from diode_lut.table.check import check_file
-from tests.commands import call
+from tests.commands import call, running
 
 ROOT = Path(__file__).parent.parent
 
@@ -21,6 +24,27 @@ ATEN = {"template": "aten"}
 EXACT = {"op": "mm", "dtype": "bfloat16", "layout": "nt", "align": 16, "m": [64, 64], "n": [8, 8], "k": [8, 8]}
 ROW = {"op": "bmm", "dtype": "float16", "m": [1, 32], "configs": [ATEN]}
 KEY = ("mm", "--m", 64, "--n", 8, "--k", 8, "--dtype", "bfloat16", "--layout", "nt")
+
+
+def test_several_at_once_lose_nothing(table_file: Write, tmp_path: Path) -> None:
+    """Rows that several processes set at the same time are all in the table."""
+    path = table_file("mine.json", *({**ROW, "m": [m, m]} for m in range(1, 3000)))
+    key = ("bmm", "--dtype", "float16", "--config", "aten", "--note", "x")
+    editors = [running("set", str(path), *key, "--m", str(m), cwd=tmp_path) for m in range(5001, 5005)]
+    assert [(editor.communicate()[1], editor.returncode) for editor in editors] == [("", 0)] * len(editors)
+    assert {entry.m for entry in read_table(path).entries} >= {(m, m) for m in range(5001, 5005)}
+
+
+@pytest.mark.parametrize("command", ["set {} mm --m 8 --config aten --note x", "unset {} bmm", "fmt {}"])
+def test_a_table_that_is_being_written_is_not_edited(table_file: Write, command: str, impatient: None) -> None:
+    """The command says which process writes it, and changes nothing."""
+    path = table_file("mine.json", ROW)
+    path.write_text(path.read_text() + "\n")
+    before = path.read_bytes()
+    with replacing(path):
+        result = call(*command.format(path).split())
+    assert (result.exit_code, path.read_bytes()) == (2, before)
+    assert f"{path}: being written by process {os.getpid()}: wait for it, or stop it" in result.stderr
 
 
 class TestFmt:

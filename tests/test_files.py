@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from diode_lut.io.files import open_to_append, require_writable, write_atomically
+from diode_lut.io.files import append, open_to_append, replacing, require_writable, write_atomically
 from diode_lut.io.locks import try_lock
+
+LOCKS = pytest.mark.skipif(sys.platform == "win32", reason="there are no locks")
+if sys.platform != "win32":
+    import fcntl
+
+    FLOCK = fcntl.flock
 
 
 def test_a_new_file_has_the_usual_mode(tmp_path: Path) -> None:
@@ -145,9 +154,125 @@ def test_what_others_are_writing_stays(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).touch()
     with (tmp_path / names[1]).open("rb") as held:
-        assert try_lock(held.fileno(), shared=True)
+        assert try_lock(held.fileno())
         write_atomically(tmp_path / "file", b"new")
     assert {path.name for path in tmp_path.iterdir()} == {"file", *names[1:]}
+
+
+def nfs4(descriptor: int, operation: int) -> None:
+    """As NFSv4 locks: what is locked alone must be open for writing, and what is shared for reading."""
+    mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+    if mode == (os.O_WRONLY if operation & fcntl.LOCK_SH else os.O_RDONLY):
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    FLOCK(descriptor, operation)
+
+
+def no_locks(descriptor: int, operation: int) -> None:
+    """As NFS without its lock daemon."""
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+@LOCKS
+@pytest.mark.parametrize("flock", [nfs4, no_locks])
+def test_network_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flock: Callable[..., None]) -> None:
+    """Everything can be written where locks need a file that is open for writing, and where there are none."""
+    monkeypatch.setattr(fcntl, "flock", flock)
+    path = tmp_path / "file"
+    for data in (b"old", b"new"):
+        require_writable(path)
+        write_atomically(path, data)
+        path.chmod(0o444)
+    with open_to_append(tmp_path / "timings") as file:
+        append(file, b"record")
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {"file": b"new", "timings": b"record"}
+
+
+@LOCKS
+def test_locks_of_nfs_keep_others_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: None) -> None:
+    """A file that is appended to is not replaced there either."""
+    monkeypatch.setattr(fcntl, "flock", nfs4)
+    with open_to_append(tmp_path / "file"), pytest.raises(BlockingIOError, match="being written by process"):
+        write_atomically(tmp_path / "file", b"new")
+
+
+@LOCKS
+def test_without_locks_nothing_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody can tell whether a temporary file has a writer, it stays."""
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    other = tmp_path / ".file.0123456789abcdef"
+    other.touch()
+    write_atomically(tmp_path / "file", b"new")
+    assert other.exists()
+
+
+@LOCKS
+def test_a_lock_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system error when the temporary file is locked is the writer's, and the temporary file is gone."""
+
+    def broken(descriptor: int, operation: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(fcntl, "flock", broken)
+    with pytest.raises(OSError, match="Input/output error"):
+        write_atomically(tmp_path / "file", b"new")
+    assert not list(tmp_path.iterdir())
+
+
+@LOCKS
+def test_what_is_read_to_be_replaced_stays_until_then(tmp_path: Path, impatient: None) -> None:
+    """A file that is being changed is not replaced by anybody else, nor is that which takes its place."""
+    path = tmp_path / "file"
+    path.write_bytes(b"0")
+    with replacing(path) as save:
+        with pytest.raises(BlockingIOError, match=f"being written by process {os.getpid()}"):
+            write_atomically(path, b"lost")
+        save(path.read_bytes() + b"1")
+    with replacing(path), pytest.raises(BlockingIOError):
+        require_writable(path)
+    assert path.read_bytes() == b"01"
+
+
+@LOCKS
+def test_who_waits_gets_the_new_file(tmp_path: Path) -> None:
+    """Threads that each add to what they find lose nothing of the others."""
+    path = tmp_path / "file"
+    path.touch()
+
+    def add(letter: bytes) -> None:
+        for _ in range(10):
+            with replacing(path) as save:
+                save(path.read_bytes() + letter)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(add, (b"a", b"b", b"c", b"d")))
+    assert sorted(path.read_bytes()) == sorted(b"abcd" * 10)
+
+
+@pytest.mark.parametrize("name", ["x" * 250 + ".json", "\N{SNOWMAN}" * 83 + ".json"])
+def test_long_names(tmp_path: Path, name: str) -> None:
+    """Every name that the system allows can be written, and what a killed writer left of it is removed."""
+    write_atomically(tmp_path / name, b"old")
+    (tmp_path / f".{name[:50]}.0123456789abcdef").touch()
+    write_atomically(tmp_path / name, b"new")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"new"]
+
+
+def test_a_directory_that_cannot_be_synced_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file is written, and one warning says that a power cut may undo it."""
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for data in (b"old", b"new"):
+        write_atomically(tmp_path / "file", data)
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert caplog.messages == [
+        f"{tmp_path}: cannot be synced (Invalid argument): a power cut may undo what was written"
+    ]
 
 
 def test_many_writers_of_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:

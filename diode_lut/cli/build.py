@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from diode_lut.cli.inputs import end_with_losses, read_whole_table, require_same_device
-from diode_lut.cli.output import in_a_file, is_standard, progress_bars, say, write
+from diode_lut.cli.output import changing, in_a_file, is_standard, progress_bars, say
 from diode_lut.cli.typed import FILE, TABLE, TABLE_OUTPUT, Output, Typed
 from diode_lut.cli.values import LAYOUT, hardware_of
 from diode_lut.domain.printable import as_lines, printable
@@ -81,24 +81,25 @@ def build_command(
 
     if not output.parent.is_dir():
         raise click.UsageError(f"{output.parent}: no such directory to write the table to")
-    before = previous or (Typed(output) if output.exists() else None)
-    table = read_whole_table(before, "correct it first, or build to another file") if before else None
-    device = hardware_of(hardware) if hardware is not None else None
-    known = device or (table.hardware if table else None)
-    datasets = [read_dataset(each.path, hardware=known, layout=layout, contents=each.contents) for each in inputs]
-    model = open_model(model_file.file) if model_file else None
-    if model:
-        require_same_device(datasets, model)
-    with progress_bars() as progress:
-        result = build(
-            datasets,
-            hardware=device,
-            previous=table,
-            epsilon=epsilon,
-            prune_with=_pruning(model) if model else None,
-            progress=lambda dataset: progress.track(dataset, dataset.path.name),
-        )
-    write(output, to_bytes(placed(result.table, output)))
+    with changing(output) as save:
+        before = previous or (Typed(output) if output.exists() else None)
+        table = read_whole_table(before, "correct it first, or build to another file") if before else None
+        device = hardware_of(hardware) if hardware is not None else None
+        known = device or (table.hardware if table else None)
+        datasets = [read_dataset(each.path, hardware=known, layout=layout, contents=each.contents) for each in inputs]
+        model = open_model(model_file.file) if model_file else None
+        if model:
+            require_same_device(datasets, model)
+        with progress_bars() as progress:
+            result = build(
+                datasets,
+                hardware=device,
+                previous=table,
+                epsilon=epsilon,
+                prune_with=_pruning(model) if model else None,
+                progress=lambda dataset: progress.track(dataset, dataset.path.name),
+            )
+        save(to_bytes(placed(result.table, output)))
     say(as_lines(_summary(result, table, output)), err=is_standard(output))
     end_with_losses(datasets)
 

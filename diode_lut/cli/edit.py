@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from diode_lut.cli.output import CHANGES, is_standard, say, write
+from diode_lut.cli.output import CHANGES, changing, is_standard, say
 from diode_lut.cli.typed import TABLE, Typed
 from diode_lut.cli.values import ANY, ANY_OP, DTYPE, EPILOGUE, LAYOUT, SIZES, VARIANT
 from diode_lut.domain.errors import ProblemError
@@ -18,7 +17,7 @@ from diode_lut.domain.problem import attention_align, contiguous_align
 from diode_lut.kernels.config import ATEN, Config
 
 if TYPE_CHECKING:
-    from diode_lut.table import Entry
+    from diode_lut.table import Entry, Table
     from diode_lut.table.edit import Edit
 
 _REMEDY = "correct it first"
@@ -81,13 +80,10 @@ def set_command(table_file: Typed, configs: tuple[str, ...], note: str, **key: A
 
     The row is refused, and the file stays as it is, if the row could never answer or contradicts another one.
     """
-    from diode_lut.cli.inputs import read_whole_table
     from diode_lut.table.edit import set_row
 
     row = {"configs": [Config.parse(config).to_json() for config in configs], "note": note}
-    target = table_file.target
-    edit = set_row(read_whole_table(table_file, _REMEDY), _entry({**_key(**key), **row}))
-    _save(edit, target)
+    _edit(table_file, lambda table: set_row(table, _entry({**_key(**key), **row})))
 
 
 @click.command("unset")
@@ -97,20 +93,21 @@ def unset_command(table_file: Typed, **key: Any) -> None:
 
     OP is an op of the table format, such as mm or bmm, or any for a row that covers all that multiply two matrices.
     """
-    from diode_lut.cli.inputs import read_whole_table
     from diode_lut.table.edit import unset_row
 
     anything = {"configs": [ATEN.to_json()]}
-    target = table_file.target
-    edit = unset_row(read_whole_table(table_file, _REMEDY), _entry({**_key(**key), **anything}))
-    _save(edit, target)
+    _edit(table_file, lambda table: unset_row(table, _entry({**_key(**key), **anything})))
 
 
-def _save(edit: Edit, target: Path) -> None:
-    """Write the table, and say what changed."""
+def _edit(table_file: Typed, change: Callable[[Table], Edit]) -> None:
+    """Read the table, write it changed, and say what changed; other writers wait meanwhile."""
+    from diode_lut.cli.inputs import read_whole_table
     from diode_lut.table import to_bytes
 
-    write(target, to_bytes(edit.table))
+    target = table_file.target
+    with changing(target) as save:
+        edit = change(read_whole_table(table_file, _REMEDY))
+        save(to_bytes(edit.table))
     say(as_lines(_summary(edit)), err=is_standard(target), colors=CHANGES)
 
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -49,12 +50,20 @@ CHANGES = {"+": "green", "-": "red", "added": "green", "removed": "red", "winner
 
 def write(path: Path, data: bytes) -> None:
     """Replace the file, or create it; ``-`` is standard output."""
-    from diode_lut.io.files import write_atomically
+    with changing(path) as save:
+        save(data)
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[Callable[[bytes], None]]:
+    """Yield what replaces the file, or creates it; meanwhile other writers wait. ``-`` is standard output."""
+    from diode_lut.io.files import replacing
 
     if is_standard(path):
-        click.echo(data, nl=False)
+        yield partial(click.echo, nl=False)
     else:
-        write_atomically(path, data)
+        with replacing(path) as save:
+            yield save
 
 
 @contextmanager

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from io import BytesIO
 from pathlib import Path
 
 import click
 
-from diode_lut.cli.output import ERROR, REPORTERS, exit_code, is_standard, progress_bars, say, write
+from diode_lut.cli.output import ERROR, REPORTERS, changing, exit_code, is_standard, progress_bars, say
 from diode_lut.cli.typed import TABLE, Typed
 from diode_lut.domain.errors import ModelError, TableError
 from diode_lut.domain.printable import printable
@@ -79,25 +79,23 @@ def _format(file: Typed, check: bool, upgrade: bool) -> int:
     from diode_lut.table import to_bytes
 
     target = None if check else file.target
+    printed = target is not None and is_standard(target)
     try:
-        table = read_whole_table(file, "correct it first")
+        with nullcontext() if target is None else changing(target) as save:
+            table = read_whole_table(file, "correct it first")
+            wanted = table.upgraded() if upgrade else table
+            changes = wanted.canonical_digest() != table.digest
+            if save is not None and (changes or printed):
+                save(to_bytes(wanted))
     except TableError as error:
         say(f"error: {error}", err=True, colors=ERROR)
         return exit_code(error)
-    wanted = table.upgraded() if upgrade else table
-    if target is not None and is_standard(target):
-        write(target, to_bytes(wanted))
-        return 0
-    if wanted.canonical_digest() == table.digest:
-        return 0
-    if target is not None:
-        try:
-            write(target, to_bytes(wanted))
-        except OSError as error:
-            say(printable(f"error: {error.filename}: {error.strerror}"), err=True, colors=ERROR)
-            return exit_code(error)
-    say(printable(str(file.path)))
-    return int(check)
+    except OSError as error:
+        say(printable(f"error: {error.filename}: {error.strerror}"), err=True, colors=ERROR)
+        return exit_code(error)
+    if changes and not printed:
+        say(printable(str(file.path)))
+    return int(check and changes)
 
 
 @click.command("check")

@@ -80,8 +80,6 @@ class DatasetWriter:
 
     def _opened(self) -> FileIO:
         try:
-            if not self.path.exists() or self.path.stat().st_size == 0:
-                write_stream(self.path, self.header, ())  # readers never see a part of it
             return open_to_append(self.path)
         except BlockingIOError as error:
             raise DatasetError(f"{self.path}: {error.strerror}") from error
@@ -90,7 +88,8 @@ class DatasetWriter:
         """Make sure that the next record can be appended."""
         if self._from_start().read(len(ZSTD_MAGIC)) == ZSTD_MAGIC:
             raise DatasetError(f"{self.path}: a compact dataset, to which nothing can be appended: use another file")
-        self._framed = holds_frames(next(chunks(self.path, self._from_start()), b""))
+        beginning = next(chunks(self.path, self._from_start()), b"")
+        self._framed = not beginning or holds_frames(beginning)
         if self._framed:
             self._cut_torn()
         else:

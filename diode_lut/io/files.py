@@ -9,7 +9,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from io import BufferedReader, BytesIO, FileIO
@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from diode_lut.domain.errors import let_pass
-from diode_lut.io.locks import lock, require_unlocked, try_lock
+from diode_lut.io.locks import lock, try_lock
+from diode_lut.io.log import warn_once
 from diode_lut.io.permissions import PRIVATE, keep_permissions
 
 if TYPE_CHECKING:
@@ -77,8 +78,12 @@ def _size_text(size: int) -> str:
 
 
 _TOKEN_BYTES = 8
+_NAME_LENGTH = 50
+"""Characters of a file's name that the name of its temporary file repeats, so that no name becomes too long."""
 _DEFAULT_MODE = 0o666
 """The mode of a new file, from which the umask takes bits."""
+_PATIENCE_S, _GLANCE_S = 10, 0.1
+"""How long another process may take to change a file, or to look at it, before a writer gives up."""
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
@@ -88,11 +93,55 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     users who could not read the old file cannot read the new one. A new file gets the mode of the umask. A symbolic
     link within its directory stays, and its target is replaced. OSError leaves the old file unchanged; it is raised for
     links to other directories and for paths that are no regular file (directories, devices) as well, and, as
-    BlockingIOError with the process, if another process is appending to the file.
+    BlockingIOError with the process, if another process goes on writing the file.
+    """
+    with replacing(path, durable=durable) as replace:
+        replace(data)
+
+
+@contextmanager
+def replacing(path: Path, *, durable: bool = True) -> Iterator[Callable[[bytes], None]]:
+    """Keep other writers off the file, so that it is still the one that was read here when it is replaced.
+
+    Yields the function that replaces or creates the file, as ``write_atomically`` does. A file that is missing is not
+    kept from others.
     """
     with _naming(path):
         target = _target(path)
-        require_unlocked(target)
+        held = _held(target)
+    try:
+        yield partial(_replace, path, target, durable)
+    finally:
+        if held is not None:
+            held.close()
+
+
+def _held(target: Path) -> FileIO | None:
+    """The file, locked until it is closed; None if it is missing, or may not be opened, or on Windows."""
+    if os.name != "posix":
+        return None
+    mode = "r+b" if os.access(target, os.W_OK) else "rb"  # NFS locks only what is open for writing
+    with suppress(FileNotFoundError, PermissionError):
+        return _locked(target, mode, _PATIENCE_S)
+    return None
+
+
+def _locked(target: Path, mode: str, patience_s: float) -> FileIO:
+    """The file at the path, opened and locked; a process that replaces it meanwhile is waited for anew."""
+    while True:
+        file = FileIO(target, mode, opener=lambda name, flags: os.open(name, flags | _NEVER_WAITING, _DEFAULT_MODE))
+        try:
+            lock(file.fileno(), patience_s)
+            if is_at(file, target):
+                return file
+        except OSError:
+            file.close()
+            raise
+        file.close()
+
+
+def _replace(path: Path, target: Path, durable: bool, data: bytes) -> None:
+    with _naming(path):
         _remove_stale(target)
         temporary, file = _create_beside(target, PRIVATE if target.exists() else _DEFAULT_MODE)
         try:
@@ -112,10 +161,8 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 def require_writable(path: Path) -> None:
     """Before any work is done: OSError if ``write_atomically`` could not write the file, which stays unchanged."""
-    with _naming(path):
-        target = _target(path)
-        require_unlocked(target)
-        temporary, file = _create_beside(target, PRIVATE)
+    with _naming(path), replacing(path):
+        temporary, file = _create_beside(_target(path), PRIVATE)
         file.close()
         temporary.unlink()
 
@@ -127,17 +174,9 @@ def open_to_append(path: Path) -> FileIO:
     """
     with _naming(path):
         target = _target(path)
-        while True:
-            file = target.open("a+b", buffering=0)
-            try:
-                lock(file.fileno())
-                if is_at(file, target):
-                    _sync_directory(target.parent)
-                    return file
-            except OSError:
-                file.close()
-                raise
-            file.close()  # another process replaced it before it was locked
+        file = _locked(target, "a+b", _GLANCE_S)
+        _sync_directory(target.parent)
+        return file
 
 
 def append(file: FileIO, data: bytes) -> None:
@@ -174,58 +213,63 @@ def _naming(path: Path) -> Iterator[None]:
 
 def _target(path: Path) -> Path:
     """The file to write; OSError if a link leads out of its directory, or the path is no regular file."""
-    try:
-        directory = path.parent.resolve()
-        target = path.resolve() if path.is_symlink() else directory / path.name
-    except RuntimeError as error:  # before Python 3.13
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
-    if target.parent != directory:
-        raise OSError(errno.ELOOP, f"a symbolic link out of its directory, to {target}: name that file itself")
+    directory = Path(os.path.realpath(path.parent))  # unlike ``resolve``, it raises no RuntimeError
+    target = Path(os.path.realpath(path)) if path.is_symlink() else directory / path.name
     with suppress(FileNotFoundError):
         mode = target.lstat().st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "not a regular file, so it cannot be replaced")
+            raise OSError(errno.EINVAL, "not a regular file: copy its contents into one, or give another name")
+    if target.parent != directory:
+        raise OSError(errno.ELOOP, f"a symbolic link out of its directory, to {target}: name that file itself")
     return target
 
 
 def _create_beside(target: Path, mode: int) -> tuple[Path, BinaryIO]:
     """A new file in the same directory, locked while it is open, so that no other process removes it as stale."""
     while True:
-        temporary = target.with_name(f".{target.name}.{os.urandom(_TOKEN_BYTES).hex()}")
-        file = open(temporary, "xb", opener=partial(os.open, mode=mode))  # noqa: SIM115 (with a mode)
-        if try_lock(file.fileno(), shared=True) and os.fstat(file.fileno()).st_nlink:
-            return temporary, file
+        temporary = target.with_name(f".{target.name[:_NAME_LENGTH]}.{os.urandom(_TOKEN_BYTES).hex()}")
+        file = open(temporary, "x+b", opener=partial(os.open, mode=mode))  # noqa: SIM115 (with a mode)
+        try:
+            if try_lock(file.fileno()) is not False and os.fstat(file.fileno()).st_nlink:
+                return temporary, file
+        except OSError:
+            temporary.unlink()
+            file.close()
+            raise
         file.close()  # another writer removed it before it was locked
 
 
 def _remove_stale(target: Path) -> None:
-    """Removes the temporary files of killed writers: files that are not locked."""
-    ours = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}")
+    """Remove the temporary files of killed writers: files that are not locked, where there are locks."""
+    ours = re.compile(rf"\.{re.escape(target.name[:_NAME_LENGTH])}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}")
     with suppress(OSError):
         for path in [path for path in target.parent.iterdir() if ours.fullmatch(path.name)]:
-            with suppress(OSError), path.open("rb") as file:
+            with suppress(OSError), path.open("r+b") as file:
                 if try_lock(file.fileno()):
                     path.unlink()
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make the names in the directory survive a power cut, where the system can.
+    """Make the names in the directory survive a power cut, or warn that they may not.
 
     A directory that may be written but not read cannot be opened: then everything in the system is synced.
     """
-    if os.name == "posix":
-        try:
-            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError:
-            os.sync()
-            return
-        try:
-            with suppress(OSError):  # not every file system syncs directories
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    if os.name != "posix":
+        return
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        os.sync()
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        let_pass(error)
+        warn_once(f"{directory}: cannot be synced ({error.strerror}): a power cut may undo what was written")
+    finally:
+        os.close(descriptor)
 
 
 def write_figure(figure: Figure, path: Path) -> None:

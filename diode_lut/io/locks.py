@@ -16,57 +16,45 @@ from pathlib import Path
 if sys.platform != "win32":
     import fcntl
 
-_TRIES, _PAUSE_S = 20, 0.005
-_TRIES_FOR_DIRECTORY = 400
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_PAUSE_S = 0.005
+_PATIENCE_S = 2.0
+"""How long a process waits to be alone in a directory."""
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
+"""NFS answers EBADF for a file that is not open for writing."""
 
 
-def lock(descriptor: int) -> None:
-    """Lock the open file until it is closed; BlockingIOError names the process that has it locked."""
-    _take(descriptor, shared=False)
-
-
-def require_unlocked(path: Path) -> None:
-    """BlockingIOError if there is such a file and a process has it locked."""
-    with suppress(FileNotFoundError, PermissionError):
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # opening a pipe would block
-        try:
-            _take(descriptor, shared=True)
-        finally:
-            os.close(descriptor)
-
-
-def _take(descriptor: int, *, shared: bool) -> None:
-    """Try for a while, because a process that looks for stale temporary files locks each for an instant."""
-    if not _take_within(descriptor, _TRIES, shared=shared):
+def lock(descriptor: int, patience_s: float) -> None:
+    """Lock the open file until it is closed; BlockingIOError names the process that keeps it locked for that long."""
+    if not _locked_within(descriptor, patience_s):
         raise BlockingIOError(errno.EAGAIN, f"being written by {_holder(descriptor)}: wait for it, or stop it")
 
 
-def _take_within(descriptor: int, tries: int, *, shared: bool) -> bool:
-    for _ in range(tries):
-        if try_lock(descriptor, shared=shared):
+def _locked_within(descriptor: int, patience_s: float) -> bool:
+    for _ in range(round(patience_s / _PAUSE_S)):
+        if try_lock(descriptor) is not False:
             return True
         time.sleep(_PAUSE_S)
     return False
 
 
-def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock the open file, if it is free, and say whether it was; ``shared`` with others that lock it shared."""
+def try_lock(descriptor: int) -> bool | None:
+    """Lock the open file, if it is free, and say whether it was; None where there are no locks."""
     if sys.platform == "win32":
-        return True
+        return None
     try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
+        return None
     return True
 
 
 @contextmanager
 def alone_in(path: Path) -> Iterator[bool]:
-    """Only one process at a time runs such a block for a directory; the others wait, but no longer than two seconds.
+    """Only one process at a time runs such a block for a directory; the others wait, but not for ever.
 
     The value says whether this process is alone. It is not if it has waited in vain: anybody who may read a directory
     can lock it. If the directory cannot be opened, for example because it may be written but not read, or if there are
@@ -79,7 +67,7 @@ def alone_in(path: Path) -> Iterator[bool]:
         return
     try:
         try:
-            alone = _take_within(descriptor, _TRIES_FOR_DIRECTORY, shared=False)
+            alone = _locked_within(descriptor, _PATIENCE_S)
         except OSError:  # no locks there
             alone = True
         yield alone

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgpack
@@ -263,7 +264,7 @@ def test_the_digest_is_of_what_was_read(tmp_path: Path) -> None:
     assert dataset.digest == digest
 
 
-def test_two_collections_do_not_share_a_file(tmp_path: Path) -> None:
+def test_two_collections_do_not_share_a_file(tmp_path: Path, impatient: None) -> None:
     """A second writer, in this process or another, and a pack of the file are refused with the first one's number."""
     path = tmp_path / "d"
     with DatasetWriter(path, HEADER) as writer:
@@ -273,6 +274,24 @@ def test_two_collections_do_not_share_a_file(tmp_path: Path) -> None:
             write_stream(path, HEADER, RECORDS)
         writer.append(RECORDS[0])
     assert tuple(read_dataset(written(path, RECORDS[1]))) == RECORDS[:2]
+
+
+def test_two_collections_that_create_a_file_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one begins while the other creates the file, it is refused, or its records stay."""
+    path, stay = tmp_path / "d", [RECORDS[1]]
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        monkeypatch.setattr(os, "fsync", real)
+        with suppress(DatasetError):
+            written(path, RECORDS[0])
+            stay.append(RECORDS[0])
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    written(path, RECORDS[1])
+    assert os.fsync is real
+    assert sorted(read_dataset(path)) == sorted(stay)
 
 
 @pytest.mark.parametrize("change", [Path.unlink, lambda path: path.rename(path.with_name("else"))])
