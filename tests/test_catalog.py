@@ -11,6 +11,7 @@ import pytest
 
 from diode_lut.domain.errors import HardwareError, TableError
 from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.printable import printable
 from diode_lut.io.resources import own_tables_directory
 from diode_lut.selection import catalog
 from diode_lut.selection.catalog import distrusted, find_hardware, find_path, find_tables, open_table, warn_of_useless
@@ -273,6 +274,55 @@ def test_the_user_s_directory_of_tables_is_found(
     before = Selector(H200, tiers_for(H200, ())).digest
     own.unlink()
     assert Selector(H200, tiers_for(H200, ())).digest != before
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (Path.mkdir, "is a directory"),
+        (getattr(os, "mkfifo", None), "is no regular file"),
+        (lambda path: path.symlink_to(path), "cannot be read: Too many levels of symbolic links"),
+        (lambda path: path.symlink_to("missing"), "cannot be read: No such file or directory"),
+        (lambda path: path.write_bytes(b'{"note": "\xe9"}'), ":1:11: byte 0xe9 is not UTF-8"),
+    ],
+    ids=["directory", "pipe", "loop", "dangling", "latin-1"],
+)
+@pytest.mark.skipif(os.name != "posix", reason="names of files and pipes are others")
+@pytest.mark.usefixtures("nobody_writes")
+def test_a_bad_file_in_the_user_s_directory_costs_itself(
+    make: Callable[[Path], object],
+    reason: str,
+    shipped: Path,
+    table_file: Write,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whatever is called like a table there is one warning, and the others answer."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "config" / "diode_lut").mkdir(parents=True)
+    good = table_file("config/diode_lut/tables/good.json", ATEN)
+    bad = good.with_name("caf\udce9.json")  # a name that is not UTF-8
+    make(bad)
+    for _ in range(2):
+        assert [file.path for file in find_tables(())] == [good]
+        assert names(H200)["user"] == ["good.json"]
+        with pytest.raises(TableError, match=r"h300: no such file, .* your own: good\)"):
+            find_path("h300")
+    (message,) = caplog.messages
+    assert message.startswith(printable(f"table left out: {bad}"))
+    assert reason in message
+
+
+def test_a_directory_that_cannot_be_listed_costs_itself(
+    shipped: Path, table_file: Write, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The user's directory of tables that the system refuses is one warning, and tables that are named answer."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", f"/{'x' * 300}")
+    for _ in range(2):
+        assert names(H200, str(table_file("good.json", ATEN)))["user"] == ["good.json"]
+    (message,) = caplog.messages
+    assert message == f"tables left out: {own_tables_directory()}: cannot be read: File name too long"
 
 
 def test_a_table_of_this_cpu_with_other_threads_is_named(

@@ -18,6 +18,7 @@ NAMES = (
     "problems",
     "solution",
     "receipt",
+    "directory",
 )
 EXCHANGED = (
     "inductor-table",
@@ -31,6 +32,7 @@ EXCHANGED = (
 )
 
 
+@pytest.mark.usefixtures("nobody_writes")
 @pytest.mark.parametrize("name", [*NAMES, *EXCHANGED])
 def test_nothing_but_our_own_errors_comes_out(tmp_path: Path, name: str) -> None:
     """Whatever is in a file, it is read, or refused with an error of our own, soon."""

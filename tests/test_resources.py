@@ -8,6 +8,7 @@ import pytest
 
 import diode_lut
 from diode_lut.io import resources
+from diode_lut.selection.catalog import find_tables, shipped_models, shipped_tables
 
 ROOT = Path(diode_lut.__file__).parent.parent
 PRINT_DIGEST = "from diode_lut.io.resources import code_digest; print(code_digest())"
@@ -17,6 +18,22 @@ def test_in_this_installation() -> None:
     """The tables and the schema that belong to this code are where it looks for them."""
     assert resources.tables_directory().is_dir()
     assert (resources.schemas_directory() / "table.v2.schema.json").is_file()
+
+
+def test_who_has_no_home_has_no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user whom the system does not know, without HOME, has no directory of tables, and none is looked for."""
+
+    def getpwuid(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.setattr("pwd.getpwuid", getpwuid)
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    for home in (None, "relative"):
+        monkeypatch.setenv("HOME", home) if home else monkeypatch.delenv("HOME")
+        assert resources.own_tables_directory() is None
+        assert find_tables(()) == shipped_tables() + shipped_models()
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/config")
+    assert resources.own_tables_directory() == Path("/config/diode_lut/tables")
 
 
 def test_checkout_and_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

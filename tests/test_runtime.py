@@ -118,7 +118,7 @@ def test_register_again(table_file: Write, monkeypatch: pytest.MonkeyPatch) -> N
     diode_lut.config.tables = ("first.json",)
     for name in ("second.json", "first.json", str(second), "second.json"):
         diode_lut.register_table(name)
-    assert diode_lut.config.tables == ("first.json", str(second))
+    assert diode_lut.config.tables == (str(first), str(second))
 
 
 def test_register_by_name(table_file: Write) -> None:

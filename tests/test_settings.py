@@ -139,6 +139,26 @@ def test_tables_become_a_tuple_of_strings() -> None:
     assert settings.tables == ("a.json", "b")
 
 
+def test_relative_paths_start_where_they_were_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files keep their places when the process goes elsewhere; names of tables that are no files stay names."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.json").touch()
+    settings = Settings({"DIODE_LUT_TABLES": f"mine.json{os.pathsep}h200", "DIODE_LUT_RECEIPT": "r.json"})
+    assert settings.tables == (str(tmp_path / "mine.json"), "h200")
+    assert settings.receipt == str(tmp_path / "r.json")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a directory in use cannot be removed")
+def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative paths, which mean nothing there, are kept as they are, and absolute ones are used."""
+    (gone := tmp_path / "gone").mkdir()
+    (table := tmp_path / "mine.json").touch()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    settings = Settings({"DIODE_LUT_TABLES": f"mine.json{os.pathsep}{table}", "DIODE_LUT_RECEIPT": "r.json"})
+    assert (settings.tables, settings.receipt) == (("mine.json", str(table)), "r.json")
+
+
 def test_tiers_are_in_their_order() -> None:
     """In whatever order and how often tiers are named, they are asked in the one order that there is."""
     settings = Settings({})

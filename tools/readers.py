@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
+import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import msgpack
@@ -22,7 +27,8 @@ from diode_lut.domain.errors import DiodeLutError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.evaluate.solutions import read_solution
-from diode_lut.exchange import FORMATS, read, write_table, write_timings
+from diode_lut.exchange import FORMATS, read, write_timings
+from diode_lut.exchange import write_table as exported
 from diode_lut.exchange.content import Facts
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.header import KEY, header_text, metadata_of, read_model_hardware
@@ -32,7 +38,14 @@ from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, Skip, SourceRe
 from diode_lut.receipt.summary import as_json as receipt_as_json
 from diode_lut.receipt.summary import as_text as receipt_as_text
 from diode_lut.receipt.write import receipt_bytes
-from diode_lut.table import Candidate, Entry, Table, read_hardware, read_table, to_bytes
+from diode_lut.runtime.recorder import own_receipt, sources_seen
+from diode_lut.selection.catalog import distrusted, find_hardware, find_tables
+from diode_lut.selection.explanation import explain
+from diode_lut.selection.selector import Selector
+from diode_lut.selection.sources import Threshold
+from diode_lut.selection.tiers import tiers_for
+from diode_lut.settings import MODEL, USER
+from diode_lut.table import Candidate, Entry, Table, read_hardware, read_table, to_bytes, write_table
 from diode_lut.table.check import check_file
 from diode_lut.table.table import as_text
 
@@ -70,6 +83,7 @@ def readers(directory: Path) -> dict[str, Reader]:
         "problems": Reader(read_problems, [problem_file(), receipt_file(), shape_set()]),
         "solution": Reader(read_solution, [solution()]),
         "receipt": Reader(use_receipt, [receipt_file()]),
+        "directory": Reader(use_directory, [*table_files(table), weights_file(directory)]),
         **{name: Reader(importing(name), list(exchange_files(name, table, dataset))) for name in FORMATS},
     }
 
@@ -206,6 +220,81 @@ def use_receipt(path: Path) -> None:
     assert decode_receipt(json.loads(receipt_bytes(receipt)), "") == receipt
 
 
+def use_directory(path: Path) -> None:
+    """Go the whole way from directories to an answer: bad files, named or found, cost themselves and nothing else."""
+    draw = random.Random(path.read_bytes())
+    with TemporaryDirectory(dir=path.parent) as home, quiet(), with_home(home):
+        own = Path(home, "diode_lut", "tables")
+        own.mkdir(parents=True)
+        good = Path(home, "good.json"), own / "m.json"
+        for each in good:
+            write_table(example_table(), each)
+        bad = [Path(draw.choice((home, str(own))), name) for name in draw.sample(NAMES, draw.randint(1, 3))]
+        for each in bad:
+            draw.choice(PLACES)(each, path)
+        named = [*(str(each) for each in bad if each.parent == Path(home)), str(good[0])]
+        draw.shuffle(named)
+        try:
+            assert set(good) <= {file.path for file in find_tables(named)}, "not listed"
+            selector = Selector(H200, tiers_for(H200, named, (USER, MODEL)))
+            assert set(good) <= {source.path for source in selector.tiers[0].sources}, "not asked"
+            assert selector.select(MM, Threshold(), padding=True).configs, "not answered"
+            str(explain(selector, MM, Threshold(), padding=True))
+            sources_seen(selector)
+            decode_receipt(json.loads(receipt_bytes(own_receipt())), "")
+            find_hardware("m", named)
+            distrusted()
+        except DiodeLutError as error:
+            raise AssertionError("the good files are not used") from error
+
+
+NAMES = ("a.json", "z.json", "caf\udce9.json", "x" * 250 + ".json", "new\nline.json", "-x.json", "a.mlp.safetensors")
+"""Names of files, two of which come before and after that of the good one, and one of which is not UTF-8."""
+
+
+def loop(path: Path, _: Path) -> None:
+    """A symbolic link to itself."""
+    path.symlink_to(path.name)
+
+
+PLACES: tuple[Callable[[Path, Path], object], ...] = (
+    *[lambda path, data: shutil.copyfile(data, path)] * 6,
+    lambda path, data: path.symlink_to(data),
+    lambda path, data: shutil.copyfile(data, path).chmod(0o666),
+    lambda path, data: shutil.copyfile(data, path).chmod(0),
+    lambda path, _: path.mkdir(),
+    lambda path, _: os.mkfifo(path),
+    lambda path, _: path.symlink_to("missing"),
+    lambda path, _: path.symlink_to("/dev/zero"),
+    lambda path, _: path.symlink_to("/proc/self/mem"),  # a regular file that cannot be read
+    loop,
+)
+"""What may lie where a table is expected."""
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No warnings."""
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@contextmanager
+def with_home(directory: str) -> Iterator[None]:
+    """The user's own files are in this directory."""
+    before = os.environ.get("XDG_CONFIG_HOME")
+    os.environ["XDG_CONFIG_HOME"] = directory
+    try:
+        yield
+    finally:
+        os.environ.pop("XDG_CONFIG_HOME")
+        if before is not None:
+            os.environ["XDG_CONFIG_HOME"] = before
+
+
 def problem_file() -> bytes:
     """As collect takes it."""
     return json.dumps(
@@ -250,7 +339,7 @@ def exchange_files(name: str, table: Table, dataset: Dataset) -> Iterator[bytes]
         blocks = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 8}
         yield json.dumps({"64": {**blocks, "num_warps": 4, "num_stages": 3}}).encode()
     else:
-        yield write_table(name, table, PROBLEMS, FACTS)[0]
+        yield exported(name, table, PROBLEMS, FACTS)[0]
 
 
 def importing(name: str) -> Callable[[Path], object]:

@@ -81,6 +81,19 @@ def _check_names(value: Any) -> tuple[str, ...]:
     return tuple(os.fspath(name) for name in value)
 
 
+def _check_tables(value: Any) -> tuple[str, ...]:
+    """Names and paths; a relative path of a file means that file, wherever the process goes."""
+    return tuple(_absolute(name) if os.path.isfile(name) else name for name in _check_names(value))  # noqa: PTH113
+
+
+def _absolute(path: str) -> str:
+    """The absolute path; the path itself if the working directory has been removed."""
+    try:
+        return os.path.abspath(path)  # noqa: PTH100 (pathlib takes longer to import than all the rest)
+    except FileNotFoundError:
+        return path
+
+
 def _parse_names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(os.pathsep) if name)
 
@@ -101,6 +114,6 @@ FRACTION = Values("a number from 0 to 1", _check_fraction, float)
 NOT_NEGATIVE = Values("a number that is not negative; inf for never", _check_not_negative, float)
 FLAG = Values("True or False; in the environment 1, true, 0 or false", _check_flag, _parse_flag)
 NAMES = Values(
-    f"a list of table names and paths; in the environment separated by {os.pathsep!r}", _check_names, _parse_names
+    f"a list of table names and paths; in the environment separated by {os.pathsep!r}", _check_tables, _parse_names
 )
 PATH = Values("a path, not a relative one in a directory that is gone, or None", _check_path, lambda text: text or None)

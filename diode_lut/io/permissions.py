@@ -101,7 +101,7 @@ def distrust(path: Path) -> str:
     """
     if sys.platform == "win32":
         return ""
-    real = path.resolve(strict=True)
+    real = Path(os.path.realpath(path, strict=True))  # unlike ``resolve``, it raises no RuntimeError
     return _fault(real, real.stat()) or _fault(real.parent, real.parent.stat())
 
 

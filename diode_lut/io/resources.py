@@ -13,15 +13,18 @@ def tables_directory() -> Path:
     return _directory("tables")
 
 
-def own_directory() -> Path:
-    """The directory of the user's own configuration: ``$XDG_CONFIG_HOME/diode_lut``."""
+def own_directory() -> Path | None:
+    """The directory of the user's own configuration, ``$XDG_CONFIG_HOME/diode_lut``; None if the user has no home."""
     config = os.environ.get("XDG_CONFIG_HOME", "")
-    return Path(config if os.path.isabs(config) else os.path.expanduser("~/.config"), "diode_lut")  # noqa: PTH111, PTH117 (these raise nothing)
+    if not os.path.isabs(config):  # noqa: PTH117 (these raise nothing)
+        config = os.path.expanduser("~/.config")  # noqa: PTH111
+    return Path(config, "diode_lut") if os.path.isabs(config) else None  # noqa: PTH117
 
 
-def own_tables_directory() -> Path:
+def own_tables_directory() -> Path | None:
     """The directory of the user's own tables that need not be named: ``$XDG_CONFIG_HOME/diode_lut/tables``."""
-    return own_directory() / "tables"
+    directory = own_directory()
+    return None if directory is None else directory / "tables"
 
 
 def schemas_directory() -> Path:

@@ -23,7 +23,8 @@ from diode_lut.table.read import table_of
 if TYPE_CHECKING:
     from diode_lut.model.ranking import Model
 
-_SHIPPED = _TABLES, _MODELS = "*.json", f"*{SUFFIX}"
+_SHIPPED = _TABLES, _MODELS = ".json", SUFFIX
+"""How the names of tables and of models end."""
 _MISSING = "no such file"
 _DANGLING = "is a symbolic link that leads to no file"
 _ROWS_NAMED = 10
@@ -183,7 +184,7 @@ def warn_of_useless(user_tables: Iterable[str], devices: Sequence[Hardware]) -> 
 
 def own_tables() -> list[TableFile]:
     """The tables in the user's directory of tables, by name; bad files are left out with a warning."""
-    return _files(own_paths(), shipped=False)
+    return _files(map(Path, own_paths()), shipped=False)
 
 
 def shipped_tables() -> list[TableFile]:
@@ -200,21 +201,39 @@ def _named_files(user_tables: Iterable[str]) -> list[TableFile]:
     return [file._replace(named=True) for file in _files(user_tables, shipped=False)]
 
 
-def _shipped(*patterns: str) -> list[TableFile]:
-    return _files(shipped_paths(patterns), shipped=True)
+def _shipped(*endings: str) -> list[TableFile]:
+    return _files(map(Path, shipped_paths(endings)), shipped=True)
 
 
-def shipped_paths(patterns: Iterable[str] = _SHIPPED) -> list[str]:
+def shipped_paths(endings: Iterable[str] = _SHIPPED) -> list[str]:
     """The shipped files, good or bad, that can be trusted, which matters because the user did not name them.
 
     By default these are all tables, then all models.
     """
-    return _trusted(path for pattern in patterns for path in sorted(tables_directory().glob(pattern)))
+    return _trusted(_listed(tables_directory(), *endings))
 
 
 def own_paths() -> list[str]:
     """The tables in the user's directory of tables that can be trusted, good or bad, by name."""
-    return _trusted(sorted(own_tables_directory().glob("*.json")))
+    return _trusted(_own_listed())
+
+
+def _own_listed() -> list[Path]:
+    directory = own_tables_directory()
+    return [] if directory is None else _listed(directory, _TABLES)
+
+
+def _listed(directory: Path, *endings: str) -> list[Path]:
+    """What the directory holds, by ending and by name; a directory that cannot be read is a warning."""
+    try:
+        names = sorted(os.listdir(directory))  # noqa: PTH208 (names are what matters)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        let_pass(error)
+        warn_once(f"tables left out: {directory}: cannot be read: {error.strerror}")
+        return []
+    return [directory / name for ending in endings for name in names if name.endswith(ending)]
 
 
 def _trusted(paths: Iterable[Path]) -> list[str]:
@@ -228,8 +247,7 @@ def _trusted(paths: Iterable[Path]) -> list[str]:
 
 def distrusted() -> list[str]:
     """Why files that the user did not name, and that others could have written, are not used."""
-    shipped = (path for pattern in _SHIPPED for path in sorted(tables_directory().glob(pattern)))
-    paths = (*shipped, *sorted(own_tables_directory().glob("*.json")))
+    paths = (*_listed(tables_directory(), *_SHIPPED), *_own_listed())
     return [reason for path in paths if (reason := _against(path))]
 
 
@@ -241,13 +259,14 @@ def _against(path: Path) -> str:
         return f"{path}: cannot be read: {error.strerror}"
 
 
-def _files(tables: Iterable[str], *, shipped: bool) -> list[TableFile]:
+def _files(tables: Iterable[str | Path], *, shipped: bool) -> list[TableFile]:
+    """The tables of these names, or in the files of these paths."""
     return [file for table in tables if (file := _file(table, shipped)) is not None]
 
 
-def _file(name_or_path: str, shipped: bool) -> TableFile | None:
+def _file(name_or_path: str | Path, shipped: bool) -> TableFile | None:
     try:
-        path = _shipped_file(name_or_path) if shipped else find_path(name_or_path)
+        path = _existing(name_or_path) if isinstance(name_or_path, Path) else find_path(name_or_path)
         return TableFile(path, read_model_hardware(path) if is_model(path) else read_hardware(path), shipped)
     except (TableError, ModelError) as error:
         let_pass(error)
@@ -259,9 +278,8 @@ def _kind(path: Path) -> str:
     return "model" if is_model(path) else "table"
 
 
-def _shipped_file(name: str) -> Path:
-    """The path of a shipped file; TableError if there is none. To find it by name would be to list them all again."""
-    path = Path(name)
+def _existing(path: Path) -> Path:
+    """The path of a file that was listed; TableError if it is none. To find it by name would be to list all again."""
     if fault := _no_file(path):
-        raise TableError(fault, path=path) from OSError(name)
+        raise TableError(fault, path=path) from OSError(str(path))
     return path

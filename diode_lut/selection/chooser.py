@@ -225,9 +225,9 @@ def load_function(place: str) -> Function:
         raise SettingError(f"{place!r} is not MODULE:FUNCTION, for example my_rules:choose")
     if module.endswith(".py"):
         raise SettingError(f"{place}: a module is named without .py: {module.removesuffix('.py')}:{name}")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
     try:
+        if str(Path.cwd()) not in sys.path:
+            sys.path.append(str(Path.cwd()))
         found = import_module(module)
         for part in name.split("."):
             found = getattr(found, part)

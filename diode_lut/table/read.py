@@ -24,6 +24,7 @@ from msgspec import MsgspecError
 from diode_lut.domain.errors import TableError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.io.files import has_more_values, open_regular, read_at_most
+from diode_lut.io.forks import in_forked_children
 from diode_lut.io.unfinished import read_finished
 from diode_lut.table.entry import Entry
 from diode_lut.table.header import TableHeader, decode_header
@@ -55,6 +56,7 @@ _CLOSING = re.compile(rb"\s*\]\s*\}\s*\Z")
 _CLOSING_BYTES = 64
 _SAFETENSORS = b"\0\0\0\0{"
 """How a safetensors file goes on after 4 bytes: the rest of its header's length, and the header."""
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _ROW = b'"configs"'
 """What every row has once."""
 
@@ -122,6 +124,8 @@ def parse(path: Path, data: bytes, most: int) -> Any:
     _require_size(path, data)
     if data.startswith(_SAFETENSORS, 4):
         raise TableError("a model, not a table (names of models end with .safetensors)", path=path)
+    if data.startswith(_LFS_POINTER):
+        raise TableError("a pointer of Git LFS, not a table (`git lfs pull` fetches the table)", path=path)
     if has_more_values(data, most):
         remedy = "if it is a table, write it with jq . or fmt, the rows last"
         raise TableError(f"not JSON, or more than {most} values that can only be read at once ({remedy})", path=path)
@@ -232,7 +236,7 @@ class Rows:
         self.landmarks.append(Landmark(self.count, chunk.offset))
         try:
             entries = list(map(self._meaning.entry, self._decoder.decode(chunk.text)))
-        except (MsgspecError, Fault):
+        except (MsgspecError, UnicodeDecodeError, Fault):
             self.add_parsed(orjson.loads(chunk.text))
         else:
             self.entries += entries
@@ -279,13 +283,28 @@ def _table(path: Path, data: bytes, header: TableHeader, rows: Rows) -> Table:
     )
 
 
+_paused = False
+"""Whether garbage collection is paused here."""
+
+
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Pauses the search for cycles, of which loading makes none, and which grows with the number of objects."""
-    enabled = gc.isenabled()
+    """Pause the search for cycles, of which loading makes none, and which grows with the number of objects."""
+    global _paused
+    if not gc.isenabled():
+        yield
+        return
+    _paused = True
     gc.disable()
     try:
         yield
     finally:
-        if enabled:
-            gc.enable()
+        gc.enable()
+        _paused = False
+
+
+@in_forked_children
+def _collect_again() -> None:
+    """The thread that paused garbage collection is not in the forked process."""
+    if _paused:
+        gc.enable()

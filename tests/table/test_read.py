@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,6 +160,35 @@ def test_deep_nesting_is_a_bad_row(deep: str, before: str, line: int, good: str,
     table = read_table(save(good.replace(before, deep, 1)))
     assert [error.line for error in table.errors] == [line]
     assert len(table.entries) == 1
+
+
+@pytest.mark.parametrize("place", ['"by hand', '"op": "b', '"note": "'])
+def test_a_letter_of_another_encoding_is_named(place: str, good: str, save: Save) -> None:
+    """A row with a byte that is not UTF-8, in a note or elsewhere, is an error that names its place."""
+    text = good.replace('"configs"', '"note": "by hand", "configs"', 1).encode()
+    place_of_byte = text.index(place.encode()) + len(place)
+    path = save(text[:place_of_byte] + b"\xe9" + text[place_of_byte:])
+    with pytest.raises(TableError, match=rf"{path}:\d+:\d+: byte 0xe9 is not UTF-8"):
+        read_table(path)
+
+
+FORK = """
+import gc, os
+from diode_lut.table.read import _no_garbage_collection
+
+with _no_garbage_collection():
+    if not os.fork():
+        os._exit(gc.isenabled())
+    print(os.waitstatus_to_exitcode(os.wait()[1]), gc.isenabled())
+print(gc.isenabled())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_process_that_is_forked_meanwhile_collects_garbage() -> None:
+    """Garbage collection, which is paused while a table is read, goes on in a child of that moment."""
+    answer = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=True).stdout
+    assert answer == "1 False\nTrue\n"
 
 
 def test_files_that_cannot_be_read_are_errors(tmp_path: Path) -> None:
