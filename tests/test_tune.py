@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import signal
@@ -12,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from diode_lut.domain.errors import ProgramError
+from diode_lut.io.files import append, open_to_append
+from diode_lut.programs.tune import Order, _kept_receipt, tune
 from diode_lut.table import read_table
 from tests.commands import run, running
 from tests.forks import ROOT
@@ -58,6 +62,27 @@ def test_an_interrupted_tune_goes_on(tmp_path: Path, python: Path) -> None:
     (table,) = tables.glob("*.json")
     assert len(read_table(table).entries) == 1
     assert not list((tmp_path / "config" / "diode_lut" / "interrupted").iterdir())
+
+
+def test_a_command_that_is_being_tuned_is_not_tuned_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second ``tune`` is refused, names the first, and leaves it what it keeps for being interrupted."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    order = Order((sys.executable, "-c", ""), dict(os.environ), None, 1, None, "")
+    kept = _kept_receipt(order)
+    kept.parent.mkdir(parents=True)
+    with open_to_append(kept) as file:
+        append(file, b"misses")
+        with pytest.raises(ProgramError, match=f"{kept} is being written by process {os.getpid()}: wait for it"):
+            tune(order, print)
+    assert kept.read_bytes() == b"misses"
+
+
+def test_without_a_home_there_is_no_own_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who has no home directory is told what to set, before anything runs."""
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("HOME", "relative")
+    with pytest.raises(ProgramError, match="no home directory for tables: set HOME, or XDG_CONFIG_HOME"):
+        tune(Order(("nothing",), {}, None, 1, None, ""), print)
 
 
 @needs_torch

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from diode_lut.domain.errors import DiodeLutError, ProgramError, ReceiptError
 from diode_lut.domain.hardware import Hardware, slug
 from diode_lut.domain.problem import Problem
 from diode_lut.evaluate import evaluate
-from diode_lut.io.files import require_writable
+from diode_lut.io.files import append, open_to_append
 from diode_lut.io.resources import own_directory, own_tables_directory
 from diode_lut.kernels.config import Config
 from diode_lut.programs.account import Run, counted, named_gemms, nothing_asked, run_with_receipt
@@ -27,6 +28,7 @@ from diode_lut.programs.launch import Streams, armed, cold, run_program
 from diode_lut.receipt.read import read_receipt
 from diode_lut.receipt.receipt import Receipt
 from diode_lut.receipt.summary import losses
+from diode_lut.receipt.write import receipt_bytes
 from diode_lut.selection.sources import shown
 from diode_lut.selection.tables import TableSource
 from diode_lut.table import read_hardware, read_table
@@ -59,33 +61,44 @@ def tune(order: Order, tell: Callable[[str], None]) -> int:
     ``tell`` prints a line. ProgramError if the table is for a device on which nothing was missed.
     """
     kept = _kept_receipt(order)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        file = open_to_append(kept)
+    except BlockingIOError as error:
+        raise ProgramError(f"this command is being tuned already: {kept} is {error.strerror}") from error
+    with file:  # which stays locked
+        try:
+            code, stopped = _tune(order, kept, file, tell)
+        except DiodeLutError:
+            kept.unlink(missing_ok=True)
+            raise
+        if not stopped:
+            kept.unlink(missing_ok=True)
+    return code
+
+
+def _tune(order: Order, kept: Path, file: FileIO, tell: Callable[[str], None]) -> tuple[int, bool]:
+    """The exit code, and whether the next ``tune`` goes on with the misses in ``kept``, which is open as ``file``."""
     before = None
     receipt = _interrupted(kept)
     if receipt is not None:
         tell(f"continues with the misses of the interrupted run, from {shown(kept)}; remove this file to start again")
     else:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        require_writable(kept)
-        before = _run(order, kept, DIODE_LUT_STRICT="0")
+        before = _run(order, DIODE_LUT_STRICT="0")
         if before.ended.interrupted or before.ended.code:
-            kept.unlink(missing_ok=True)
             how = "was interrupted" if before.ended.interrupted else f"failed, with exit code {before.ended.code}"
             tell(f"the program {how}: nothing is measured")
-            return before.ended.code or INTERRUPTED
+            return before.ended.code or INTERRUPTED, False
         receipt = before.receipt
-    try:
-        code = _tune(order, receipt, before, kept, tell)
-    except DiodeLutError:
-        kept.unlink(missing_ok=True)
-        raise
-    if code < INTERRUPTED:
-        kept.unlink(missing_ok=True)
-    else:
+        file.truncate(0)
+        append(file, receipt_bytes(receipt))
+    code = _measure_all(order, receipt, before, kept, tell)
+    if code >= INTERRUPTED:
         tell("stopped: run the same command again to go on")
-    return code
+    return code, code >= INTERRUPTED
 
 
-def _tune(order: Order, receipt: Receipt, before: Run | None, kept: Path, tell: Callable[[str], None]) -> int:
+def _measure_all(order: Order, receipt: Receipt, before: Run | None, kept: Path, tell: Callable[[str], None]) -> int:
     """What follows the first run."""
     if not losses(receipt):
         asked = any(device.calls for device in receipt.devices.values())
@@ -103,7 +116,7 @@ def _tune(order: Order, receipt: Receipt, before: Run | None, kept: Path, tell: 
             built[hardware] = table
     if not built:
         return code
-    after = _run(order, None)
+    after = _run(order)
     if after.ended.interrupted:
         return after.ended.code or INTERRUPTED
     for line in _brought(order, receipt, before, after, built.values()):
@@ -111,16 +124,22 @@ def _tune(order: Order, receipt: Receipt, before: Run | None, kept: Path, tell: 
     return after.ended.code
 
 
-def _run(order: Order, destination: Path | None, **variables: str) -> Run:
+def _run(order: Order, **variables: str) -> Run:
     """The program, from cold caches: what comes from a cache is not asked."""
     with cold({**order.environment, **variables}) as environment:
-        return run_with_receipt(order.command, environment, destination, limit_s=order.limit_s)
+        return run_with_receipt(order.command, environment, None, limit_s=order.limit_s)
 
 
 def _kept_receipt(order: Order) -> Path:
     """Where the receipt of the first run is kept, for this program with these arguments in this directory."""
     identity = repr((list(order.command), str(Path.cwd()), str(order.table)))
-    return own_directory() / "interrupted" / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+    return _own(own_directory()) / "interrupted" / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+
+
+def _own(directory: Path | None) -> Path:
+    if directory is None:
+        raise ProgramError("this user has no home directory for tables: set HOME, or XDG_CONFIG_HOME")
+    return directory
 
 
 def _interrupted(kept: Path) -> Receipt | None:
@@ -133,7 +152,7 @@ def _tables(receipt: Receipt, table: Path | None) -> dict[Hardware, Path]:
     """The table to build for each kind of device on which something was missed."""
     missed = list(dict.fromkeys(loss.hardware for loss in losses(receipt)))
     if table is None:
-        return {hardware: own_tables_directory() / f"{_name(hardware)}.json" for hardware in missed}
+        return {hardware: _own(own_tables_directory()) / f"{_name(hardware)}.json" for hardware in missed}
     its = read_hardware(table) if table.exists() else missed[0]
     fitting = {hardware: table for hardware in missed if hardware.same_device(its)}
     if not fitting:
