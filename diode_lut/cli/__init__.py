@@ -206,6 +206,8 @@ def _text(error: DiodeLutError | OSError) -> str:
         name = os.fsdecode(error.filename)
         remedy = f" (name files in it, such as {Path(name, '*')})" if isinstance(error, IsADirectoryError) else ""
         return f"{name}: {error.strerror}{remedy}"
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # from os.getcwd
+        return "the working directory has been removed: change to another one"
     return str(error)
 
 
