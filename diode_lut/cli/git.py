@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import click
 
 from diode_lut.cli.inputs import read_whole_table
-from diode_lut.cli.output import CHANGES, ERROR, STANDARD, progress_bars, say, write
+from diode_lut.cli.output import CHANGES, ERROR, STANDARD, changing, progress_bars, say
 from diode_lut.cli.typed import FILE, TABLE, TABLE_OUTPUT, Typed, git_output
 from diode_lut.domain.errors import SettingError, TableError
 from diode_lut.domain.printable import printable
-from diode_lut.io.files import read_at_most, write_atomically
+from diode_lut.io.files import read_at_most, replacing
 
 if TYPE_CHECKING:
     from diode_lut.diff.report import Effect
@@ -95,8 +95,9 @@ _REMEDY = "correct it first"
     default=STANDARD,
     help="The table to write.  [default: standard output]",
 )
+@click.option("--path", metavar="PATH", help="What messages call the table, whose versions git has in temporary files.")
 @click.pass_context
-def merge_command(ctx: click.Context, files: tuple[Typed, ...], output: Path) -> None:
+def merge_command(ctx: click.Context, files: tuple[Typed, ...], output: Path, path: str | None) -> None:
     """Merge two changes of a table, or join two tables.
 
     With BASE, the result has the changes of OURS and THEIRS. Without BASE, or if BASE is an empty file, it has the rows
@@ -106,15 +107,20 @@ def merge_command(ctx: click.Context, files: tuple[Typed, ...], output: Path) ->
     """
     from diode_lut.merge import merge
     from diode_lut.table import to_bytes
+    from diode_lut.table.read import read_bytes
 
     if not 2 <= len(files) <= 3:
         raise click.UsageError("give two tables, or three: BASE OURS THEIRS")
+    if path is not None:
+        sides = zip(files, ("base", "ours", "theirs")[-len(files) :], strict=True)
+        files = tuple(Typed(Path(f"{path} ({side})"), file.read(read_bytes)) for file, side in sides)
     *bases, ours, theirs = files
-    base = next((read_whole_table(path, _REMEDY) for path in bases if not _is_empty(path)), None)
-    merged = merge(base, read_whole_table(ours, _REMEDY), read_whole_table(theirs, _REMEDY))
-    for remark in merged.remarks:
-        say(str(remark), err=True, colors=ERROR)
-    write(output, to_bytes(merged.table))
+    with changing(output) as save:
+        base = next((read_whole_table(file, _REMEDY) for file in bases if not _is_empty(file)), None)
+        merged = merge(base, read_whole_table(ours, _REMEDY), read_whole_table(theirs, _REMEDY))
+        for remark in merged.remarks:
+            say(str(remark), err=True, colors=ERROR)
+        save(to_bytes(merged.table))
     ctx.exit(1 if merged.conflicts else 0)
 
 
@@ -132,7 +138,7 @@ def resolve_command(ctx: click.Context, /, file: Path, **sides: bool) -> None:
     merge is not changed. The exit code is 1 if conflicts are left.
     """
     from diode_lut.merge import merge
-    from diode_lut.table import to_bytes, write_table
+    from diode_lut.table import to_bytes
     from diode_lut.table.read import read_bytes
 
     chosen = [side for side, is_given in sides.items() if is_given]
@@ -144,11 +150,12 @@ def resolve_command(ctx: click.Context, /, file: Path, **sides: bool) -> None:
         remedy = "is not in conflict: in git, no merge of it is waiting for a decision"
         raise SettingError(f"{file}: {remedy}")
     before, merged = merge(base, ours, theirs), merge(base, ours, theirs, prefer)
-    found = read_bytes(file)
-    if found != to_bytes(before.table) and b"\n<<<<<<< " not in found:
-        remedy = f"`git checkout --merge {file}` brings the conflict back"
-        raise SettingError(f"{file}: was edited since the merge: {remedy}")
-    write_table(merged.table, file)
+    with changing(file) as save:
+        found = read_bytes(file).replace(b"\r\n", b"\n")  # as core.autocrlf writes files
+        if found != to_bytes(before.table) and b"\n<<<<<<< " not in found:
+            remedy = f"`git checkout --merge {file}` brings the conflict back"
+            raise SettingError(f"{file}: was edited since the merge: {remedy}")
+        save(to_bytes(merged.table))
     for remark in merged.remarks:
         say(str(remark), err=True, colors=ERROR)
     decided = len(before.conflicts) - len(merged.conflicts)
@@ -193,12 +200,14 @@ def set_up(directory: Path, python: str, tables: Iterable[str] = TABLES) -> Path
     attributes = directory / _git(directory, "rev-parse", "--git-path", "info/attributes")
     for name, value in _settings(shlex.quote(python)).items():
         _git(directory, "config", "--local", name, value)
-    lines = [*(f"{pattern} diff={DRIVER} merge={DRIVER}" for pattern in tables), f"{MODELS} diff={DRIVER}"]
-    present = read_at_most(attributes, _MAX_BYTES).decode().splitlines() if attributes.exists() else []
-    new = [line for line in lines if line not in present]
-    if new:
-        attributes.parent.mkdir(exist_ok=True)
-        write_atomically(attributes, "".join(f"{line}\n" for line in (*present, *new)).encode())
+    # Tables have the line ends of their canonical form, whatever core.autocrlf says
+    lines = [*(f"{pattern} eol=lf diff={DRIVER} merge={DRIVER}" for pattern in tables), f"{MODELS} diff={DRIVER}"]
+    attributes.parent.mkdir(exist_ok=True)
+    with replacing(attributes) as save:
+        present = os.fsdecode(read_at_most(attributes, _MAX_BYTES)).splitlines() if attributes.exists() else []
+        new = [line for line in lines if line not in present]
+        if new:
+            save(os.fsencode("".join(f"{line}\n" for line in (*present, *new))))
     return attributes
 
 
@@ -216,7 +225,7 @@ def _settings(python: str) -> dict[str, str]:
         f"diff.{DRIVER}.textconv": f'show() {{ {python} -m diode_lut show -- "$1" 2>/dev/null || cat -- "$1"; }}; show',
         f"diff.{DRIVER}.xfuncname": "^([^ ].*)$",
         f"merge.{DRIVER}.name": "diode_lut merge",
-        f"merge.{DRIVER}.driver": f"{python} -m diode_lut merge %O %A %B -o %A",
+        f"merge.{DRIVER}.driver": f"{python} -m diode_lut merge %O %A %B -o %A --path %P",
     }
 
 

@@ -147,6 +147,37 @@ def test_conflicts_are_resolved_as_asked(
         assert (str(entries[0].configs[0]), entries[0].note) == (expected, None)
 
 
+@pytest.mark.parametrize("driver", [True, False], ids=["set up", "not set up"])
+def test_line_ends_of_windows(driver: bool, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where git writes files with CRLF, tables stay in canonical form once git is set up, and conflicts are decided."""
+    table = clone / "tables" / "t.json"
+    if not driver:
+        (clone / ".git" / "info" / "attributes").unlink()
+    branches(clone, rows(1, 0, 0), rows(2, 0, 0))
+    git(clone, "config", "core.autocrlf", "true")
+    table.unlink()
+    git(clone, "checkout", "-q", "tables/t.json")
+    assert (b"\r\n" in table.read_bytes()) is not driver
+    git(clone, "merge", "theirs", code=1)
+    monkeypatch.chdir(clone)
+    assert call("resolve", "--ours", "tables/t.json").exit_code == 0
+    git(clone, "commit", "-q", "-a", "-m", "merged")
+    table.unlink()
+    git(clone, "checkout", "-q", "tables/t.json")
+    assert call("check", "tables/t.json").exit_code == int(not driver)
+
+
+def test_a_version_that_is_no_table_is_named(clone: Path) -> None:
+    """Of three versions in temporary files, messages say whose it is, and by the path that people know."""
+    git(clone, "checkout", "-q", "-b", "theirs")
+    (clone / "tables" / "t.json").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    git(clone, "commit", "-q", "-a", "-m", "to LFS")
+    git(clone, "checkout", "-q", "main")
+    commit(clone, rows(1, 0, 0))
+    said = git(clone, "merge", "theirs", code=1)
+    assert "tables/t.json (theirs): a pointer of Git LFS, not a table (`git lfs pull` fetches the table)" in said
+
+
 def test_the_larger_gain_is_best(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the noise that merge leaves to people, --best takes the row that gains more."""
     ours, theirs = rows(1, 0, 0), rows(2, 0, 0)
@@ -183,11 +214,11 @@ def test_what_was_edited_since_the_merge_is_left_alone(clone: Path, monkeypatch:
 def test_set_up_again_changes_nothing(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The attributes are written once, other lines stay, and nothing that is committed changes."""
     attributes = clone / ".git" / "info" / "attributes"
-    attributes.write_text("*.png binary\n" + attributes.read_text(encoding="utf-8"), encoding="utf-8")
-    before = attributes.read_text(encoding="utf-8"), (clone / ".git" / "config").read_text(encoding="utf-8")
+    attributes.write_bytes(b"*.png binary\n\xe9.txt text\n" + attributes.read_bytes())
+    before = attributes.read_bytes(), (clone / ".git" / "config").read_text(encoding="utf-8")
     monkeypatch.chdir(clone / "tables")
     assert call("git-setup").exit_code == 0
-    assert (attributes.read_text(encoding="utf-8"), (clone / ".git" / "config").read_text(encoding="utf-8")) == before
+    assert (attributes.read_bytes(), (clone / ".git" / "config").read_text(encoding="utf-8")) == before
     assert git(clone, "status", "--short") == ""
 
 
