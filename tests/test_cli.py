@@ -441,3 +441,16 @@ class TestProcess:
         completed = subprocess.run(shell, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
         assert "error" not in completed.stderr
         assert "Traceback" not in completed.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a directory in use cannot be removed")
+def test_a_working_directory_that_is_gone_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that needs the working directory says that it has been removed; the system's error names no file."""
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    result = call("git-setup")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "error: the working directory has been removed: change to another one\n",
+    )

@@ -27,11 +27,9 @@ from diode_lut.receipt.receipt import (
     Versions,
     merge_receipts,
 )
-from diode_lut.receipt.write import VERSION
+from diode_lut.receipt.write import MAX_BYTES, MAX_VALUES, VERSION
 from diode_lut.settings import TIERS
 
-MAX_BYTES = 64 * 2**20
-MAX_VALUES = 5_000_000
 MAX_COUNT = 2**53 - 1
 """Maximum number of calls, processes or nanoseconds (100 days): every JSON reader reads it exactly."""
 

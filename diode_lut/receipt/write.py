@@ -2,20 +2,58 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from diode_lut.domain.hardware import Hardware
+from diode_lut.io.files import has_more_values
+from diode_lut.io.log import warn_once
 from diode_lut.receipt.receipt import Device, Hit, NoChoice, Receipt, Skip, SourceRecord, Unfused, Versions
 
 VERSION = 1
 """The version of the format."""
 
+MAX_BYTES = 64 * 2**20
+MAX_VALUES = 5_000_000
+"""Readers refuse larger files."""
+
 
 def receipt_bytes(receipt: Receipt) -> bytes:
-    """The content of the file; equal receipts have the same content."""
+    """The content of the file; equal receipts have the same content.
+
+    Of a receipt that readers would refuse, what was asked least is left out, half of it at a time, with a warning.
+    """
+    data = _encoded(receipt)
+    while len(data) > MAX_BYTES or has_more_values(data, MAX_VALUES):
+        before = sum(len(counts) for device in receipt.devices.values() for _, counts in _counters(device))
+        if not before:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        receipt = replace(receipt, devices={name: _half(device) for name, device in receipt.devices.items()})
+        warn_once(f"a receipt has room for about half of {before} entries: those asked least are left out")
+        data = _encoded(receipt)
+    return data
+
+
+def _half(device: Device) -> Device:
+    """The entries with the higher counts; of equal ones, the first."""
+    halves = {
+        name: Counter(dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[: len(counts) // 2]))
+        for name, counts in _counters(device)
+    }
+    return replace(device, **halves)
+
+
+def _counters(device: Device) -> list[tuple[str, Counter[Any]]]:
+    return [(name, value) for name, value in vars(device).items() if isinstance(value, Counter)]
+
+
+def _encoded(receipt: Receipt) -> bytes:
     devices = ",\n".join(
         "{\n" + ",\n".join(_device_fields(hardware, device)) + "\n}"
         for hardware, device in sorted(receipt.devices.items(), key=lambda item: item[0])

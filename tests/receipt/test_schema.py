@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from diode_lut.domain.errors import ReceiptError
+from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import MAX_SIZE
+from diode_lut.domain.problem import Problem
 from diode_lut.io.resources import schemas_directory
-from diode_lut.receipt.read import MAX_COUNT, decode_receipt
-from diode_lut.receipt.receipt import MAX_PERMILLE, Receipt, merge_receipts
+from diode_lut.receipt.read import MAX_COUNT, decode_receipt, read_receipt
+from diode_lut.receipt.receipt import MAX_PERMILLE, Device, Miss, Receipt, merge_receipts
 from diode_lut.receipt.write import receipt_bytes
 from tests.mutated import containers, mutate
 from tests.receipt.strategies import receipts
 from tools import write_schema
 
+H200 = Hardware("NVIDIA H200", "sm_90", 132)
 SCHEMA = orjson.loads((schemas_directory() / "receipt.v1.schema.json").read_bytes())
 VALIDATOR = Draft202012Validator(SCHEMA)
 NUMBERS = [0, 1, 2, -1, 1.0, 16.0, 1.5, True, MAX_SIZE, MAX_SIZE + 1, MAX_PERMILLE + 1, MAX_COUNT, MAX_COUNT + 1, 1e300]
@@ -110,3 +116,21 @@ def test_the_schema_is_closed() -> None:
     objects = [part for part in containers(SCHEMA) if isinstance(part, dict) and part.get("type") == "object"]
     assert len(objects) > 5
     assert all(part["additionalProperties"] is False for part in objects)
+
+
+def test_what_is_written_can_be_read(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a receipt that readers would refuse, the entries with the highest counts are written, with a warning."""
+    problems = [Problem.of("mm", m, 64, 64, dtype="float16", layout="nn") for m in range(1, 101)]
+    device = Device(misses=Counter({Miss(problem): problem.m for problem in problems}))
+    device.no_choice.update(problems[:3])
+    receipt = Receipt(7, devices={H200: device})
+    for module in ("read", "write"):
+        monkeypatch.setattr(f"diode_lut.receipt.{module}.MAX_VALUES", 700)
+    read = read_receipt(Path("r.json"), receipt_bytes(receipt))
+    assert read.processes == 7
+    assert sorted(read.devices[H200].misses.values()) == list(range(51, 101))
+    assert read.devices[H200].no_choice == Counter(problems[:1])
+    assert caplog.messages == ["a receipt has room for about half of 103 entries: those asked least are left out"]
+    monkeypatch.setattr("diode_lut.receipt.write.MAX_BYTES", 100)
+    with pytest.raises(OSError, match="File too large"):
+        receipt_bytes(receipt)
