@@ -8,9 +8,11 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -273,6 +275,38 @@ def test_a_directory_that_cannot_be_synced_is_named(
     assert caplog.messages == [
         f"{tmp_path}: cannot be synced (Invalid argument): a power cut may undo what was written"
     ]
+
+
+@pytest.mark.parametrize("existing", [True, False])
+def test_whichever_call_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: bool) -> None:
+    """An error means that the file is the old one, no error that it is the new one; nothing else is left."""
+    path, failed = tmp_path / "file", 0
+    for number in count():
+        if existing:
+            path.write_bytes(b"old")
+        calls = count()
+
+        def failing(real: Callable[..., Any], calls: Iterator[int] = calls, number: int = number) -> Callable[..., Any]:
+            def call(*arguments: Any, **options: Any) -> Any:
+                if next(calls) == number:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                return real(*arguments, **options)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            for name in ("open", "stat", "lstat", "fstat", "fchmod", "fsync", "listdir", "replace", "close"):
+                patch.setattr(os, name, failing(getattr(os, name)))
+            try:
+                write_atomically(path, b"new")
+                expected = b"new"
+            except OSError:
+                expected, failed = b"old" if existing else b"", failed + 1
+        assert [each.read_bytes() for each in tmp_path.iterdir()] == ([expected] if expected else [])
+        path.unlink(missing_ok=True)
+        if next(calls) <= number:
+            break
+    assert failed > 8
 
 
 def test_many_writers_of_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:

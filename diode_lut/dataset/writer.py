@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -64,7 +65,8 @@ class DatasetWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        with suppress(OSError):  # all records are on the disk already
+            self._file.close()
 
     def append(self, record: Record) -> None:
         """Write the record. DatasetError if readers would refuse it, or if the file was removed or replaced.

@@ -113,7 +113,8 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Callable[[bytes],
         yield partial(_replace, path, target, durable)
     finally:
         if held is not None:
-            held.close()
+            with suppress(OSError):
+                held.close()
 
 
 def _held(target: Path) -> FileIO | None:
@@ -145,14 +146,15 @@ def _replace(path: Path, target: Path, durable: bool, data: bytes) -> None:
         _remove_stale(target)
         temporary, file = _create_beside(target, PRIVATE if target.exists() else _DEFAULT_MODE)
         try:
-            with file:
-                keep_permissions(target, file.fileno())
-                file.write(data)
-                file.flush()
-                if durable:
-                    os.fsync(file.fileno())
-                temporary.replace(target)
+            keep_permissions(target, file.fileno())
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+            temporary.replace(target)
         finally:
+            with suppress(OSError):  # what was synced is there, whatever closing says
+                file.close()
             with suppress(OSError):
                 temporary.unlink()
         if durable:
@@ -163,8 +165,10 @@ def require_writable(path: Path) -> None:
     """Before any work is done: OSError if ``write_atomically`` could not write the file, which stays unchanged."""
     with _naming(path), replacing(path):
         temporary, file = _create_beside(_target(path), PRIVATE)
-        file.close()
-        temporary.unlink()
+        try:
+            file.close()
+        finally:
+            temporary.unlink()
 
 
 def open_to_append(path: Path) -> FileIO:
@@ -245,7 +249,8 @@ def _remove_stale(target: Path) -> None:
     """Remove the temporary files of killed writers: files that are not locked, where there are locks."""
     ours = re.compile(rf"\.{re.escape(target.name[:_NAME_LENGTH])}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}")
     with suppress(OSError):
-        for path in [path for path in target.parent.iterdir() if ours.fullmatch(path.name)]:
+        for name in filter(ours.fullmatch, os.listdir(target.parent)):  # noqa: PTH208 (names are what matters)
+            path = target.with_name(name)
             with suppress(OSError), path.open("r+b") as file:
                 if try_lock(file.fileno()):
                     path.unlink()
@@ -269,7 +274,8 @@ def _sync_directory(directory: Path) -> None:
         let_pass(error)
         warn_once(f"{directory}: cannot be synced ({error.strerror}): a power cut may undo what was written")
     finally:
-        os.close(descriptor)
+        with suppress(OSError):
+            os.close(descriptor)
 
 
 def write_figure(figure: Figure, path: Path) -> None:
