@@ -42,7 +42,7 @@ def receipt_bytes(receipt: Receipt) -> bytes:
 
 def _half(device: Device) -> Device:
     """The entries with the higher counts; of equal ones, the first."""
-    halves = {
+    halves: dict[str, Any] = {
         name: Counter(dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[: len(counts) // 2]))
         for name, counts in _counters(device)
     }
