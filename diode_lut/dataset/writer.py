@@ -82,7 +82,7 @@ class DatasetWriter:
 
     def _opened(self) -> FileIO:
         try:
-            return open_to_append(self.path)
+            return open_to_append(self.path, header_bytes(self.header))  # readers never see a part of it
         except BlockingIOError as error:
             raise DatasetError(f"{self.path}: {error.strerror}") from error
 

@@ -110,7 +110,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Callable[[bytes],
         target = _target(path)
         held = _held(target)
     try:
-        yield partial(_replace, path, target, durable)
+        yield partial(_write, path, target, os.replace, durable)
     finally:
         if held is not None:
             with suppress(OSError):
@@ -141,7 +141,8 @@ def _locked(target: Path, mode: str, patience_s: float) -> FileIO:
         file.close()
 
 
-def _replace(path: Path, target: Path, durable: bool, data: bytes) -> None:
+def _write(path: Path, target: Path, put: Callable[[Path, Path], None], durable: bool, data: bytes) -> None:
+    """Write a new file beside the target, and ``put`` it there."""
     with _naming(path):
         _remove_stale(target)
         temporary, file = _create_beside(target, PRIVATE if target.exists() else _DEFAULT_MODE)
@@ -151,7 +152,7 @@ def _replace(path: Path, target: Path, durable: bool, data: bytes) -> None:
             file.flush()
             if durable:
                 os.fsync(file.fileno())
-            temporary.replace(target)
+            put(temporary, target)
         finally:
             with suppress(OSError):  # what was synced is there, whatever closing says
                 file.close()
@@ -171,30 +172,40 @@ def require_writable(path: Path) -> None:
             temporary.unlink()
 
 
-def open_to_append(path: Path) -> FileIO:
-    """The file, which is created if it is missing, locked until it is closed; writes go to its end.
+def open_to_append(path: Path, beginning: bytes = b"") -> FileIO:
+    """The file, locked until it is closed; writes go to its end.
 
+    If it is missing it is created, with ``beginning`` if the file system has hard links, and empty otherwise.
     BlockingIOError names the process that has it locked. Links and devices are handled as by ``write_atomically``.
     """
     with _naming(path):
         target = _target(path)
+        if beginning and not target.exists():
+            _write(path, target, _link, True, beginning)
         file = _locked(target, "a+b", _GLANCE_S)
         _sync_directory(target.parent)
         return file
 
 
+def _link(new: Path, target: Path) -> None:
+    """Give the new file the target's name, unless another process has just created the target."""
+    with suppress(OSError):
+        os.link(new, target)
+
+
 def append(file: FileIO, data: bytes) -> None:
     """Write all of ``data`` at the end of the file, to the disk; OSError leaves the file as it was."""
-    end = file.seek(0, os.SEEK_END)
-    try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[file.write(rest) or 0 :]
-        os.fsync(file.fileno())
-    except OSError:
-        with suppress(OSError):
-            file.truncate(end)
-        raise
+    with _naming(Path(file.name)):
+        end = file.seek(0, os.SEEK_END)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) or 0 :]
+            os.fsync(file.fileno())
+        except OSError:
+            with suppress(OSError):
+                file.truncate(end)
+            raise
 
 
 def is_at(file: FileIO, path: Path) -> bool:

@@ -276,10 +276,16 @@ def test_two_collections_do_not_share_a_file(tmp_path: Path, impatient: None) ->
     assert tuple(read_dataset(written(path, RECORDS[1]))) == RECORDS[:2]
 
 
-def test_two_collections_that_create_a_file_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+def test_two_collections_that_create_a_file_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
     """Where one begins while the other creates the file, it is refused, or its records stay."""
     path, stay = tmp_path / "d", [RECORDS[1]]
     real = os.fsync
+
+    def link(*_: object) -> None:
+        raise PermissionError
 
     def fsync(descriptor: int) -> None:
         monkeypatch.setattr(os, "fsync", real)
@@ -289,6 +295,8 @@ def test_two_collections_that_create_a_file_lose_nothing(tmp_path: Path, monkeyp
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
+    if not links:
+        monkeypatch.setattr(os, "link", link)
     written(path, RECORDS[1])
     assert os.fsync is real
     assert sorted(read_dataset(path)) == sorted(stay)
