@@ -23,6 +23,7 @@ Write = Callable[..., Path]
 ATEN = {"template": "aten"}
 EXACT = {"op": "mm", "dtype": "bfloat16", "layout": "nt", "align": 16, "m": [64, 64], "n": [8, 8], "k": [8, 8]}
 ROW = {"op": "bmm", "dtype": "float16", "m": [1, 32], "configs": [ATEN]}
+QUOTES = "''"
 KEY = ("mm", "--m", 64, "--n", 8, "--k", 8, "--dtype", "bfloat16", "--layout", "nt")
 
 
@@ -136,12 +137,59 @@ class TestQuery:
         assert call("query", path, expression, "--format", "table").exit_code == 0
         json.loads(call("query", path, expression).stdout)
 
-    @pytest.mark.parametrize("expression", ["entries[?", "unknown(entries)", "length(`1`)", ""])
-    def test_wrong_expressions(self, table_file: Write, expression: str) -> None:
-        """An expression that is none is wrong usage."""
+    @pytest.mark.parametrize(
+        ("expression", "reason"),
+        [
+            ("entries[?", "Incomplete expression"),
+            ("unknown(entries)", "Unknown function: unknown()"),
+            ("length(`1`)", "In function length(), invalid type for value: 1"),
+            ("", "cannot be empty"),
+            ("entries[?m[0]>=`4k`]", '"4k" is a text, which has no order with a number: write `4096`'),
+            ("entries[?m[0]>'x']", '"x" is a text, which has no order with a number'),
+            ("entries[::0]", "slice step cannot be zero"),
+            ("&op", "& stands only before an argument of map, sort_by, min_by or max_by"),
+            ("to_array(&op)", "& stands only before an argument of map, sort_by, min_by or max_by"),
+            ("merge(@, `1`)", "merge(): 'int' object is not iterable"),
+            ("ceil(`1e999`)", "cannot convert float infinity to integer"),
+            ("abs(@)", "In function abs(), invalid type for value: {'$schema'"),
+            (f"entries[{'9' * 4090}]", "has 4099 letters (allowed: 4096)"),
+            (f"{'(' * 2000}a{')' * 2000}", "is nested too deeply"),
+            (f"@{'|@' * 2000}", "is nested too deeply"),
+            (f"`{'[' * 2000}{']' * 2000}`", "is nested too deeply"),
+        ],
+    )
+    @pytest.mark.filterwarnings("ignore:deprecated string literal syntax")
+    def test_wrong_expressions(self, table_file: Write, expression: str, reason: str) -> None:
+        """An expression that means nothing is wrong usage, and one line says why."""
         result = call("query", table_file("mine.json", ROW), expression)
         assert (result.exit_code, result.stdout) == (2, "")
-        assert "Invalid value for JMESPATH" in result.stderr
+        (line,) = (line for line in result.stderr.splitlines() if line.startswith("Error: "))
+        assert line.startswith(f"Error: Invalid value for JMESPATH: {reason}") or reason in line
+        assert len(line) < 500
+
+    @pytest.mark.parametrize(
+        "expression",
+        [
+            f"[@,@]{'|[@,@]' * 40}",
+            f"@{'|{a:@,b:@}' * 40}",
+            f"`[{'1,' * 499}1]`{'|[@,@][]' * 10}|map(&`{list(range(200))}`,@)",
+            f"'{'x' * 2000}'{'|join(``,[@,@])'.replace('``', QUOTES) * 20}",
+            f"'{'x' * 2000}'|{{s:@,l:[@,@]{'|[@,@][]' * 16}}}|join(s,l)",
+        ],
+    )
+    def test_time_and_memory_are_bounded(self, table_file: Write, expression: str) -> None:
+        """What would fill any memory is refused after a number of steps, however short it is."""
+        result = call("query", table_file("mine.json", ROW), expression)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "takes more than 10000000 steps: search in fewer rows, or show less of each" in result.stderr
+
+    def test_remarks_are_bounded(self, table_file: Write) -> None:
+        """An expression with a thousand wrong fields gets a few remarks, each after one look at the file."""
+        result = call("query", table_file("mine.json", ROW), "x" + ".x1" * 1300)
+        assert (result.exit_code, result.stdout) == (0, "null\n")
+        assert result.stderr.splitlines() == ["note: the file has no field x", "note: the file has no field x1"]
+        result = call("query", table_file("mine.json", ROW), "||".join(f"x{number}" for number in range(40)))
+        assert len(result.stderr.splitlines()) == 5
 
 
 class TestSet:

@@ -6,18 +6,32 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from typing import Any
 
 import click
+import jmespath
+from jmespath.functions import Functions
+from jmespath.visitor import TreeInterpreter
 
 from diode_lut.cli.output import say
 from diode_lut.cli.typed import TABLE, Typed
-from diode_lut.domain.printable import as_json, printable
-from diode_lut.domain.spelling import dtype_of, layout_of, op_of
+from diode_lut.domain.errors import ProblemError
+from diode_lut.domain.printable import as_json, as_lines, printable
+from diode_lut.domain.spelling import dtype_of, layout_of, op_of, size_of
 
 _WIDTH = 1000
 """Columns where the output is no terminal: enough for any row of a table."""
+
+MAX_LETTERS = 4096
+"""Length limit of an expression."""
+
+MAX_STEPS = 10_000_000
+"""Most steps of a search, which take some seconds: each value and each letter of a text that is looked at or made."""
+
+_MAX_REMARKS = 5
+_MAX_REASON = 400
+"""Letters of an error that are shown: it may quote the whole document."""
 
 
 def _as_json(found: Any) -> None:
@@ -25,8 +39,9 @@ def _as_json(found: Any) -> None:
 
 
 def _as_lines(found: Any) -> None:
-    for item in _items(found):
-        say(as_json(item, indent=False))
+    lines = [as_json(item, indent=False) for item in _items(found)]
+    if lines:
+        say(as_lines(lines))
 
 
 def _as_table(found: Any) -> None:
@@ -68,6 +83,99 @@ def _document(file: Typed) -> Any:
     return parse(file.path, contents, MAX_VALUES)
 
 
+class _WrongError(ValueError):
+    """An expression that means nothing, or takes too long."""
+
+
+class _Search(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
+    """Evaluates an expression in at most MAX_STEPS steps, so that time and memory are bounded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = MAX_STEPS
+
+    def visit(self, node: dict[str, Any], *values: Any) -> Any:
+        """The value of a node; _WrongError if too many steps are needed."""
+        found = super().visit(node, *values)
+        self._spend(1 + (len(found) if isinstance(found, list | dict | str) else 0))
+        return found
+
+    def visit_multi_select_list(self, node: dict[str, Any], value: Any) -> Any:
+        """A list, which may hold the same value twice: `[@,@]` forty times makes more than any memory holds."""
+        return self._walked(super().visit_multi_select_list(node, value))
+
+    def visit_multi_select_dict(self, node: dict[str, Any], value: Any) -> Any:
+        """An object, likewise."""
+        return self._walked(super().visit_multi_select_dict(node, value))
+
+    def visit_literal(self, node: dict[str, Any], value: Any) -> Any:
+        """A value from the expression, which every element of a list may get."""
+        return self._walked(super().visit_literal(node, value))
+
+    def visit_comparator(self, node: dict[str, Any], value: Any) -> Any:
+        """Whether the comparison holds; _WrongError for a number and a text, which have no order."""
+        left, right = (self.visit(child, value) for child in node["children"])
+        if node["value"] in ("eq", "ne"):
+            self._walked(left)
+        elif {*map(type, (left, right))} in ({int, str}, {float, str}):
+            text = left if isinstance(left, str) else right
+            raise _WrongError(f'"{text}" is a text, which has no order with a number{_as_number(text)}')
+        literals = [{"type": "literal", "value": each} for each in (left, right)]
+        return super().visit_comparator({**node, "children": literals}, value)
+
+    def visit_function_expression(self, node: dict[str, Any], value: Any) -> Any:
+        """The result of a function; _WrongError for an expression (`&op`) that the function does not take."""
+        name = node["value"]
+        takes = any("expref" in each["types"] for each in Functions.FUNCTION_TABLE.get(name, _NO_FUNCTION)["signature"])
+        arguments = [
+            super(_Search, self).visit_expref(child, value)
+            if child["type"] == "expref" and takes
+            else self.visit(child, value)
+            for child in node["children"]
+        ]
+        if name in ("contains", "to_string"):
+            self._walked(arguments)
+        if name == "join" and {*map(type, arguments)} == {str, list}:
+            self._spend(len(arguments[0]) * len(arguments[1]))
+        try:
+            return self._functions.call_function(name, arguments)
+        except TypeError as error:  # of arguments whose types jmespath does not check
+            raise _WrongError(f"{name}(): {error}") from error
+
+    def visit_expref(self, node: dict[str, Any], value: Any) -> Any:
+        """_WrongError: an expression is no value."""
+        del node, value
+        raise _WrongError("& stands only before an argument of map, sort_by, min_by or max_by")
+
+    def _walked(self, value: Any) -> Any:
+        """The value, all of which counts as steps, what it holds twice twice."""
+        left = [value]
+        while left:
+            each = left.pop()
+            self._spend(1 + (len(each) if isinstance(each, str) else 0))
+            if isinstance(each, dict):
+                left += each.values()
+            elif isinstance(each, list):
+                left += each
+        return value
+
+    def _spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise _WrongError(f"takes more than {MAX_STEPS} steps: search in fewer rows, or show less of each")
+
+
+_NO_FUNCTION: dict[str, Any] = {"signature": ()}
+
+
+def _as_number(text: str) -> str:
+    """The number that a text means, as a remedy."""
+    try:
+        return f": write `{size_of(text)}`"
+    except ProblemError:
+        return ""
+
+
 _REMEDIES = {
     re.compile(r"[<>=]\s*-?\d"): "numbers are written in backquotes: `64`",
     re.compile(r"^\s*\."): "unlike in jq, an expression begins without a dot: entries[]",
@@ -98,8 +206,6 @@ def _require_quotes(expression: dict[str, Any], document: Any) -> None:
 
 def _unknown_fields(expression: dict[str, Any], document: Any) -> Iterator[str]:
     """A remark on each field of the expression that is neither in the document nor made by the expression."""
-    from jmespath.functions import Functions
-
     known = _known_fields(expression, document)
     for word in dict.fromkeys(node["value"] for node in _nodes(expression) if node["type"] == "field"):
         if word not in known:
@@ -110,13 +216,12 @@ def _unknown_fields(expression: dict[str, Any], document: Any) -> Iterator[str]:
 
 def _misplaced_fields(expression: dict[str, Any], document: Any) -> Iterator[str]:
     """A remark on each field that a filter compares and its objects lack, where something in them has it."""
-    from jmespath.visitor import TreeInterpreter
-
+    search = _Search()
     for node in _nodes(expression):
         if node["type"] != "filter_projection":
             continue
         filtered, _, condition = node["children"]
-        rows = [row for row in _items(TreeInterpreter().visit(filtered, document)) if isinstance(row, dict)]
+        rows = [row for row in _items(search.visit(filtered, document)) if isinstance(row, dict)]
         own = {name for row in rows for name in row}
         for word in dict.fromkeys(child["value"] for each in _nodes(condition) for child in _compared(each)):
             parents = sorted({name for row in rows for name in row if word in _fields_of(row[name])})
@@ -126,26 +231,35 @@ def _misplaced_fields(expression: dict[str, Any], document: Any) -> Iterator[str
 
 def _lists_as_objects(expression: dict[str, Any], document: Any) -> Iterator[str]:
     """A remark on each field whose value is a list, of which the expression wants a field."""
-    for node in _nodes(expression):
-        steps = node["children"] if node["type"] == "subexpression" else []
-        for step, wanted in pairwise(steps):
-            if step["type"] == wanted["type"] == "field":
-                name = step["value"]
-                values = [each[name] for each in _objects(document) if name in each]
-                if values and all(isinstance(value, list) for value in values):
-                    yield f"note: {name} is a list: write {name}[0].{wanted['value']}"
+    wanted = {
+        (step["value"], field["value"]): None
+        for node in _nodes(expression)
+        for step, field in pairwise(node["children"] if node["type"] == "subexpression" else [])
+        if step["type"] == field["type"] == "field"
+    }
+    are_lists: dict[str, bool] = {}
+    for each in _objects(document):
+        for name, value in each.items():
+            are_lists[name] = isinstance(value, list) and are_lists.get(name, True)
+    for name, field in wanted:
+        if are_lists.get(name):
+            yield f"note: {name} is a list: write {name}[0].{field}"
 
 
 def _misspelt_values(expression: dict[str, Any], document: Any) -> Iterator[str]:
     """A remark on each text that a field is compared with, and that it never is in the document."""
+    found: dict[str, set[str]] = {name: set() for name in _SPELLINGS}
+    for each in _objects(document):
+        for name in _SPELLINGS.keys() & each.keys():
+            if isinstance(each[name], str):
+                found[name].add(each[name])
     for node in _nodes(expression):
         children = node["children"] if node["type"] == "comparator" else []
         names = [word for child in children if (word := _last_field(child)) in _SPELLINGS]
         texts = [child["value"] for child in children if child["type"] == "literal"]
         for name, text in zip(names, texts, strict=False):
-            found = {value for each in _objects(document) if isinstance(value := each.get(name), str)}
-            if found and isinstance(text, str) and text not in found:
-                yield f"note: no {name} is {text} ({_meant(_SPELLINGS[name](text), found)})"
+            if found[name] and isinstance(text, str) and text not in found[name]:
+                yield f"note: no {name} is {text} ({_meant(_SPELLINGS[name](text), found[name])})"
 
 
 _SPELLINGS: dict[str, Callable[[str], str]] = {
@@ -231,19 +345,27 @@ def query_command(file: Typed, expression: str, form: str) -> None:
     An example is 'entries[?op==`"bmm"` && m[1] < `64`].configs[0]'. Backquotes enclose values in JSON. jmespath.org
     describes the language.
     """
-    import jmespath
-    from jmespath.exceptions import JMESPathError
-
     document = _document(file)
     try:
-        compiled = jmespath.compile(expression)
-        _require_quotes(compiled.parsed, document)
-        found = compiled.search(document)
-    except JMESPathError as error:
-        reason = f"{' '.join(str(error).split())} ({_remedy(expression)})"
-        raise click.BadParameter(reason, param_hint="JMESPATH") from error
+        _search(expression, document, _FORMATS[form])
+    except RecursionError:
+        raise click.BadParameter("is nested too deeply", param_hint="JMESPATH") from None
+    except (OverflowError, ValueError) as error:  # jmespath's own errors are ValueErrors
+        reason = printable(" ".join(str(error).split()))
+        shown = reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON]}..."
+        remedy = "" if isinstance(error, _WrongError) else f" ({_remedy(expression)})"
+        raise click.BadParameter(f"{shown}{remedy}", param_hint="JMESPATH") from error
+
+
+def _search(expression: str, document: Any, show: Callable[[Any], None]) -> None:
+    """Show what is found; if it is nothing, say why that may be."""
+    if len(expression) > MAX_LETTERS:
+        raise _WrongError(f"has {len(expression)} letters (allowed: {MAX_LETTERS})")
+    parsed = jmespath.compile(expression).parsed
+    _require_quotes(parsed, document)
+    found = _Search().visit(parsed, document)
     if found in (None, []):
-        for remarks in (_unknown_fields, _misplaced_fields, _lists_as_objects, _misspelt_values):
-            for remark in remarks(compiled.parsed, document):
-                say(printable(remark), err=True)
-    _FORMATS[form](found)
+        remarks = (_unknown_fields, _misplaced_fields, _lists_as_objects, _misspelt_values)
+        for remark in islice(chain.from_iterable(each(parsed, document) for each in remarks), _MAX_REMARKS):
+            say(printable(remark), err=True)
+    show(found)
