@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from diode_lut.domain.errors import BROKEN_IMPORT, ModelError, TableError, install_command
 from diode_lut.domain.hardware import Hardware, detect_hardware, local_devices
+from diode_lut.domain.printable import as_command
 from diode_lut.domain.problem import Problem
 from diode_lut.inductor.versions import NEWEST, OLDEST
 from diode_lut.runtime.choosers import registered
@@ -178,7 +179,7 @@ def devices() -> Iterator[Finding]:
     for hardware in found:
         yield fine("device", str(hardware))
         yield from _answering(hardware, main)
-    yield from _unusable(found)
+    yield from unusable(found)
 
 
 def _answering(hardware: Hardware, main: Hardware) -> Iterator[Finding]:
@@ -208,12 +209,12 @@ def _faulty(hardware: Hardware) -> Iterator[Finding]:
             yield wrong("answers", f"chooser {chooser.name}: {reason}, for {problem}", "correct the function")
 
 
-def _unusable(found: list[Hardware]) -> Iterator[Finding]:
+def unusable(found: list[Hardware]) -> Iterator[Finding]:
     """Files that are for no device of this machine, or that cannot be used in full."""
     for name in config.tables:
         yield from _own(name)
     for path in own_paths():
-        yield from _faults(path, f"python -m diode_lut check {path}", "remove it")
+        yield from _faults(path, check(Path(path)), "remove it")
     yield from _shipped()
     for reason in distrusted():
         yield wrong(
@@ -228,9 +229,14 @@ def _unusable(found: list[Hardware]) -> Iterator[Finding]:
             yield wrong("tables", f"{text}: {reason}", remedy) if file.named else note("tables", text)
 
 
+def check(path: Path) -> str:
+    """The command that says what is wrong with a file."""
+    return as_command("python", "-m", "diode_lut", "check", path)
+
+
 def _own(name: str) -> Iterator[Finding]:
     """Findings on one of the user's own files."""
-    yield from _faults(name, f"python -m diode_lut check {name}", "correct DIODE_LUT_TABLES")
+    yield from _faults(name, check(Path(name)), "correct DIODE_LUT_TABLES")
 
 
 def _shipped() -> Iterator[Finding]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -151,10 +152,21 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(capsys: pytest.Captu
 
 
 def test_the_command_that_installs_works_where_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a clone it names the clone, elsewhere the package, quoted for any shell."""
+    """In a clone it names the clone, elsewhere what the installation needs: no registry has diode_lut."""
     assert install_command("torch") == f"pip install '{ROOT}[torch]'"
     monkeypatch.setattr(errors, "__file__", str(tmp_path / "diode_lut" / "domain" / "errors.py"))
-    assert install_command("torch") == "pip install 'diode-lut[torch]'"
+    assert install_command("torch").startswith("pip install 'torch<2.16,>=2.11'")
+    assert install_command("cluster,report").split("'")[1::2] == [
+        *("dask>=2025.1", "distributed>=2025.1", "matplotlib>=3.9", "vl-convert-python>=1.9")
+    ]
+    assert "'numpy>=" in install_command()
+    assert "dask" not in install_command()
+
+    def unknown(_: str) -> list[str]:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr("importlib.metadata.requires", unknown)
+    assert install_command("torch") == "in a clone of diode_lut: pip install '.[torch]'"
 
 
 def test_the_wheel_has_the_documentation(tmp_path: Path) -> None:

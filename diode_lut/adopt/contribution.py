@@ -49,7 +49,7 @@ def complete(adopted: Adopted, folder: Folder, report: Report = lambda _: None) 
 
 _README = """# {hardware}
 
-Measured and built by `diode-lut adopt`. To use the table at once: `export DIODE_LUT_TABLES=$PWD/{table}`.
+Measured and built by `diode-lut adopt`. To use the table at once: `export DIODE_LUT_TABLES="$PWD/{table}"`.
 
 To contribute it, let `diode-lut check --contribution .` pass in this directory, copy `tables/` into a clone of
 diode_lut, and open a pull request with the figures below. docs/contributing-tables.md has the details. The check builds

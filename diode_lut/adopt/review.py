@@ -18,6 +18,7 @@ from diode_lut.dataset.pack import combined
 from diode_lut.domain.errors import DatasetError, ModelError, TableError
 from diode_lut.domain.gpus import known_gpu
 from diode_lut.domain.hardware import slug
+from diode_lut.domain.printable import as_command
 from diode_lut.evaluate import evaluate, usual_kernels
 from diode_lut.model.header import SUFFIX
 from diode_lut.model.training_set import TEST, TRAIN, Split
@@ -253,7 +254,8 @@ def _signature(path: Path, data: bytes) -> Iterator[Fault]:
     answer = subprocess.run(command, input=data, capture_output=True, check=False)  # noqa: S603 - a fixed program
     said = " ".join(answer.stdout.decode(errors="replace").split())
     if answer.returncode:
-        remedy = f"undo the change, or sign again: ssh-keygen -Y sign -n {NAMESPACE} -f KEY {path.name}"
+        sign = as_command("ssh-keygen", "-Y", "sign", "-n", NAMESPACE, "-f", "KEY", Path(path.name))
+        remedy = f"undo the change, or sign again: {sign}"
         yield Fault(f"was edited after it was signed, or {signature.name} is none ({remedy})")
     else:
         yield Fault(f"signed: {said}", note=True)

@@ -220,7 +220,7 @@ def _table_for(hardware: Hardware) -> Path:
     fitting = [file for file in tables if file.hardware.same_arch(hardware)]
     fitting.sort(key=lambda file: file.shipped and not file.hardware.same_device(hardware))
     if not fitting:
-        raise HardwareError(f"no table is for {hardware}: name one, or make one with `diode-lut adopt`")
+        raise HardwareError(f"no table is for {hardware}: name one, or make one with `diode-lut adopt --budget 10`")
     return fitting[0].path
 
 

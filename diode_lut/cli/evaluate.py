@@ -12,6 +12,7 @@ import click
 from diode_lut.cli.output import STANDARD, is_standard, progress_bars, say, write
 from diode_lut.cli.typed import FILE, NAMED_FILE, OUTPUT, TABLE, Typed
 from diode_lut.domain.errors import ProblemError, SettingError, install_command
+from diode_lut.domain.printable import as_command
 from diode_lut.io.files import require_writable
 from diode_lut.kernels.config import ATEN, Config
 
@@ -154,7 +155,7 @@ def _subject(
         return _Subject("model", model_file.path.name, source_of(model), model.hardware), datasets
     table_file, *inputs = files
     if is_model(table_file.path):
-        raise click.UsageError(f"{table_file.path}: a model is evaluated by --model {table_file.path.stem}")
+        raise click.UsageError(f"{table_file.path}: a model is evaluated by {as_command('--model', table_file.path)}")
     if not inputs:
         raise click.UsageError("Missing argument 'DATASET...'.")
     table = open_table(table_file.path, table_file.contents)

@@ -17,7 +17,7 @@ from diode_lut.cli.inputs import read_whole_table
 from diode_lut.cli.output import CHANGES, ERROR, STANDARD, changing, progress_bars, say
 from diode_lut.cli.typed import FILE, TABLE, TABLE_OUTPUT, Typed, git_output
 from diode_lut.domain.errors import SettingError, TableError
-from diode_lut.domain.printable import printable
+from diode_lut.domain.printable import as_command, printable
 from diode_lut.io.files import read_at_most, replacing
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def resolve_command(ctx: click.Context, /, file: Path, **sides: bool) -> None:
     with changing(file) as save:
         found = read_bytes(file).replace(b"\r\n", b"\n")  # as core.autocrlf writes files
         if found != to_bytes(before.table) and b"\n<<<<<<< " not in found:
-            remedy = f"`git checkout --merge {file}` brings the conflict back"
+            remedy = f"`{as_command('git', 'checkout', '--merge', '--', file)}` brings the conflict back"
             raise SettingError(f"{file}: was edited since the merge: {remedy}")
         save(to_bytes(merged.table))
     for remark in merged.remarks:

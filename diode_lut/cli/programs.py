@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +13,7 @@ import click
 from diode_lut.cli.output import say
 from diode_lut.cli.typed import NAMED_FILE, Output
 from diode_lut.cli.values import MINUTES, SECONDS
+from diode_lut.domain.printable import as_command
 from diode_lut.settings import USER
 
 _AS_TYPED = {"ignore_unknown_options": False, "allow_interspersed_args": False}
@@ -78,7 +78,7 @@ def run_command(
         tell([f"{destination}: no receipt is written: {error.strerror}"])
         destination = None
     run = run_with_receipt(command, with_tables(tables), destination)
-    tell(summary(run, destination, f"{ctx.find_root().info_name} tune -- {shlex.join(command)}"))
+    tell(summary(run, destination, command_line(ctx, "tune", command)))
     ctx.exit(run.ended.code)
 
 
@@ -121,10 +121,7 @@ def tune_command(
     from diode_lut.programs.tune import Order, tune
 
     environment = dict(os.environ)
-    program = ctx.find_root().info_name
-    compare = (
-        f"{program} compare {'' if table is None else f'--table {shlex.quote(str(table))} '}-- {shlex.join(command)}"
-    )
+    compare = command_line(ctx, "compare", command, table)
     if table is not None:
         table = table.absolute()
         _require_buildable(table)
@@ -191,6 +188,12 @@ def compare_command(
     write_atomically(output, as_page(found).encode())
     write_atomically(figures, f"{printable_json(as_json(found))}\n".encode())
     tell([*summary(found), f"page: {output}, figures: {figures}"])
+
+
+def command_line(ctx: click.Context, verb: str, command: Sequence[str], table: Path | None = None) -> str:
+    """The command line that does something else with the same program."""
+    options = () if table is None else ("--table", table)
+    return f"{ctx.find_root().info_name} {as_command(verb, *options, '--', *command)}"
 
 
 def _require_buildable(table: Path) -> None:

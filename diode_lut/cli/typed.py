@@ -15,6 +15,7 @@ import click
 
 from diode_lut.cli.output import STANDARD
 from diode_lut.domain.errors import SettingError, TableError
+from diode_lut.domain.printable import as_command
 from diode_lut.io.files import read_at_most
 from diode_lut.io.resources import tables_directory
 
@@ -59,7 +60,7 @@ class Typed(NamedTuple):
     def target(self) -> Path:
         """Where a changed file is written: the file, or standard output; SettingError if it must stay as it is."""
         if self.shipped_as:
-            remedy = f"give the path of a file, such as that of a copy: cp {self.path} mine.json"
+            remedy = f"give the path of a file, such as that of a copy: {as_command('cp', self.path, 'mine.json')}"
             raise SettingError(f"{self.shipped_as}: a shipped table, which is not changed by its name ({remedy})")
         if self.contents is None:
             return self.path

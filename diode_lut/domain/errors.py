@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from diode_lut.domain.printable import printable
+from diode_lut.domain.printable import as_command, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,16 +38,30 @@ BROKEN_IMPORT = (AttributeError, ImportError, OSError, RuntimeError)
 
 
 def install_command(extras: str = "") -> str:
-    """The command that installs diode_lut with these extras, such as ``torch,report``, for a shell.
+    """The command that installs what diode_lut needs with these extras, such as ``torch,report``, for a shell.
 
-    In a clone it installs the clone.
+    In a clone it installs the clone, elsewhere the packages that the installation names: no registry has diode_lut.
     """
-    import shlex
+    import re
+    import sys
+    from importlib.metadata import PackageNotFoundError, requires
     from pathlib import Path
 
+    wanted = f"[{extras}]" if extras else ""
     clone = Path(__file__).resolve().parent.parent.parent
-    package = str(clone) if (clone / "pyproject.toml").is_file() else "diode-lut"
-    return "pip install " + shlex.quote(f"{package}[{extras}]" if extras else package)
+    if (clone / "pyproject.toml").is_file():
+        return as_command("pip", "install", f"{clone}{wanted}")
+    try:
+        needed = [line.partition(";") for line in requires("diode-lut") or ()]
+    except PackageNotFoundError:
+        return f"in a clone of diode_lut: {as_command('pip', 'install', f'.{wanted}')}"
+    packages = []
+    for package, _, marker in needed:
+        extra = re.search(r"extra == '(.+?)'", marker)
+        elsewhere = "platform_system" in marker and sys.platform != "linux"
+        if (extra[1] if extra else "") in extras.split(",") and not elsewhere:
+            packages.append(package)
+    return as_command("pip", "install", *packages)
 
 
 class DiodeLutError(Exception):

@@ -8,7 +8,10 @@ writing or have no width, lone surrogates, and spaces other than the usual one. 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def printable(text: str) -> str:
@@ -21,6 +24,32 @@ def printable(text: str) -> str:
 def as_lines(lines: Iterable[str]) -> str:
     """One text of the lines, none of which becomes two, whatever is in it."""
     return "\n".join(map(printable, lines))
+
+
+def as_command(*words: str | Path) -> str:
+    """The words as a command that can be shown, and pasted into a shell: each stays one word, whatever is in it.
+
+    A Path is never taken for an option.
+    """
+    texts = (f"./{word}" if not isinstance(word, str) and str(word).startswith("-") else str(word) for word in words)
+    return " ".join(map(_as_word, texts))
+
+
+def _as_word(text: str) -> str:
+    """The text in quotes if it needs them; where letters are not printable, in those of ``$'...'`` with escapes."""
+    import shlex
+
+    if text.isprintable():
+        return shlex.quote(text)
+    return f"$'{''.join(map(_in_word, text))}'"
+
+
+def _in_word(letter: str) -> str:
+    if letter.isprintable() and letter not in "'\\":
+        return letter
+    is_byte = "\udc80" <= letter <= "\udcff"  # of a file's name that is no UTF-8
+    octets = letter.encode("utf-8", "surrogateescape" if is_byte else "surrogatepass")
+    return "".join(f"\\x{octet:02x}" for octet in octets)
 
 
 def printable_lines(text: str) -> str:

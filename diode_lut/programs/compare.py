@@ -18,6 +18,7 @@ from typing import IO, Any, NamedTuple
 import orjson
 
 from diode_lut.domain.errors import ProgramError
+from diode_lut.domain.printable import as_command
 from diode_lut.programs.account import Run, counted, nothing_asked, run_with_receipt
 from diode_lut.programs.comparison import WITH, WITHOUT, Comparison, GemmChange
 from diode_lut.programs.launch import Streams, cold, without_leaks
@@ -78,7 +79,7 @@ def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
     ProgramError if no table and no model answered: then there is nothing to compare.
     """
     receipt = _run(plan, WITH, tell).receipt
-    _require_answers(receipt)
+    require_answers(receipt, plan.command)
     tell("the program runs, and GEMMs are answered; this first run warms up the disk and does not count")
     samples: dict[str, list[RunTimes]] = {WITHOUT: [], WITH: []}
     for kind in _in_turn(plan.pairs):
@@ -97,7 +98,8 @@ def _in_turn(pairs: int) -> Iterator[str]:
         yield from (WITH, WITHOUT) if number % 2 == 0 else (WITHOUT, WITH)
 
 
-def _require_answers(receipt: Receipt) -> None:
+def require_answers(receipt: Receipt, command: Sequence[str]) -> None:
+    """ProgramError, with what to do, if nothing was answered in a run with tables."""
     devices = receipt.devices.values()
     if any(device.hits for device in devices):
         return
@@ -105,7 +107,8 @@ def _require_answers(receipt: Receipt) -> None:
     if not asked:
         raise ProgramError(f"nothing to compare: {nothing_asked(receipt)}")
     own = dict.fromkeys(reason for device in devices for reason in device.left_out if reason.startswith(_OWN))
-    reasons = ["`diode-lut tune` measures what was missed", *(reason.removeprefix("user: ") for reason in own)]
+    tune = as_command("diode-lut", "tune", "--", *command)
+    reasons = [f"`{tune}` measures what was missed", *(reason.removeprefix("user: ") for reason in own)]
     text = f"no table and no model answered any of {counted(asked, 'question')}; {'; '.join(reasons)}"
     raise ProgramError(f"nothing to compare: {text}")
 

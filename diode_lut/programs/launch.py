@@ -20,6 +20,7 @@ from types import FrameType
 from typing import IO, NamedTuple
 
 from diode_lut.domain.errors import ProgramError
+from diode_lut.domain.printable import as_command
 
 STARTUP = str(Path(__file__).resolve().parents[1] / "startup")
 """The directory of the module ``sitecustomize`` that arms the hook."""
@@ -230,8 +231,8 @@ def _not_started(program: str, error: OSError) -> ProgramError:
 
 def _remedy(program: str) -> str:
     """What to write instead of something that is no program, as text; empty if nothing is known."""
+    if program.endswith(".py") and (" " not in program or Path(program).is_file()):
+        return f"; to run a script: {as_command(Path(sys.executable).name, Path(program))}"
     if " " in program:
         return "; a program and its arguments are separate words: leave out the quotes around them"
-    if re.match(r"\w+=", program):
-        return "; set variables before diode-lut, or start the program with env"
-    return f"; to run a script: {Path(sys.executable).name} {program}" if program.endswith(".py") else ""
+    return "; set variables before diode-lut, or start the program with env" if re.match(r"\w+=", program) else ""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from statistics import median
 from string import Template
 
-from diode_lut.domain.printable import printable
+from diode_lut.domain.printable import as_command, printable
 from diode_lut.programs.account import counted
 from diode_lut.programs.comparison import WORDS, Comparison, GemmChange, middle_ns
 from diode_lut.programs.noise import Speedup, spread_text
@@ -37,7 +36,7 @@ def as_page(comparison: Comparison) -> str:
     pairs = max((len(change.without) for change in comparison.changes.values()), default=0)
     return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         title="With and without tables",
-        command=_text(shlex.join(comparison.command)),
+        command=_text(as_command(*comparison.command)),
         about=_about(comparison),
         tiles="\n".join(_tile(_word(name, comparison), change) for name, change in comparison.changes.items()),
         gemms=_gemms(comparison.gemms),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from diode_lut.domain.errors import HardwareError, ModelError, TableError, let_pass
 from diode_lut.domain.gpus import known_gpu
 from diode_lut.domain.hardware import Hardware, slug
+from diode_lut.domain.printable import as_command
 from diode_lut.io.log import warn_once
 from diode_lut.io.permissions import distrust
 from diode_lut.io.resources import own_tables_directory, tables_directory
@@ -141,7 +142,8 @@ def open_table(path: Path, data: bytes | None = None) -> Table:
         warn_once(f"row skipped: {error}")
     more = len(table.errors) - _ROWS_NAMED
     if more > 0:
-        warn_once(f"{path}: {more} more rows skipped; `python -m diode_lut check` lists them")
+        check = as_command("python", "-m", "diode_lut", "check", path)
+        warn_once(f"{path}: {more} more rows skipped; `{check}` lists them")
     return table
 
 

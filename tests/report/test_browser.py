@@ -22,6 +22,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 from diode_lut.collect.random_problems import random_problems
 from diode_lut.dataset import read_dataset
 from diode_lut.domain.ops import DTYPES, GEMMS
+from diode_lut.domain.printable import as_command
 from diode_lut.domain.problem import Problem
 from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt
 from diode_lut.receipt.write import receipt_bytes
@@ -32,6 +33,7 @@ from diode_lut.table.canonical import key_text
 from diode_lut.table.wire import decode_entry
 from tests.commands import call
 from tests.report.measured import H200, OTHER_ROWS, ROWS, write_dataset, write_other_dataset
+from tests.test_pasted import WORDS
 
 ROOT = Path(__file__).parent.parent.parent
 TABLES = ROOT / "tables"
@@ -63,6 +65,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_table(Table(H200, map(decode_entry, OTHER_ROWS)), made / "other.json")
     arguments = (write_other_dataset(made / "other.msgpack"), "-o", made / "other.html")
     assert call("report", made / "other.json", *arguments).exit_code == 0
+    shutil.copy(made / "mine.json", made / "-x.json")
+    assert call("report", made / "-x.json", "-o", made / "dash.html").exit_code == 0
     return made
 
 
@@ -480,7 +484,9 @@ def test_the_address_keeps_what_is_chosen(open_page: Open, browser: Chrome) -> N
     assert "op=" not in browser.current_url.partition("#")[2].replace("ask-op=", "")
 
 
-@pytest.mark.parametrize(("name", "table"), [("page.html", "mine.json"), ("other.html", "other.json")])
+@pytest.mark.parametrize(
+    ("name", "table"), [("page.html", "mine.json"), ("other.html", "other.json"), ("dash.html", "./-x.json")]
+)
 def test_a_row_is_copied_as_a_command(
     open_page: Open, name: str, table: str, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -499,6 +505,14 @@ def test_a_row_is_copied_as_a_command(
     button.click()
     said = ("Copied", "Select the command above to copy it")
     WebDriverWait(page.browser, 60).until(lambda _: button.text in said)  # the clipboard answers later
+
+
+def test_a_command_has_words_as_python_quotes_them(open_page: Open) -> None:
+    """The page and messages quote the words of a command alike."""
+    words = [*WORDS[:-1], "", "\u202e'\\", "\x00\u3000é😀"]
+    script = (ROOT / "diode_lut" / "report" / "assets" / "details.js").read_text()
+    quoted = open_page("bare.html").run(f"{script}; return arguments[0].map(quoted)", words)
+    assert quoted == list(map(as_command, words))
 
 
 def test_two_tables_side_by_side(open_page: Open) -> None:

@@ -94,7 +94,7 @@ function askElsewhere(data, problem, table) {
   const { op, m, n, k, dtype, layout, variant } = problem;
   const sizes = sizesOf(data, op).filter((size) => size in OPTIONS).map((size) => ` --${OPTIONS[size]} ${problem[size]}`);
   const kind = [` --dtype ${dtype} --layout ${layout}`, variant && ` --variant ${variant}`];
-  const where = table === undefined ? ` --hardware ${quoted(data.device)}` : ` --table ${quoted(data.tables[table])}`;
+  const where = table === undefined ? ` --hardware ${quoted(data.device)}` : ` --table ${named(data.tables[table])}`;
   const command = [`diode-lut explain ${op} ${m} ${n} ${k}`, ...sizes, ...kind, where].join("");
   return [element("p", {}, "To ask on a command line: ", element("code", {}, command))];
 }

@@ -66,7 +66,16 @@ function rowInWords(data, row) {
   );
 }
 
-const quoted = (text) => (/^[\w.,:/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+// A word of a command, as as_command() in domain/printable.py has it.
+const quoted = (text) => {
+  if (/^[\w@%+=:,./-]+$/.test(text)) return text;
+  if (!/(?! )[\p{C}\p{Z}]/u.test(text)) return `'${text.replaceAll("'", `'"'"'`)}'`;
+  const octets = (letter) => [...new TextEncoder().encode(letter)].map((octet) => `\\x${octet.toString(16).padStart(2, "0")}`).join("");
+  return `$'${text.replace(/(?! )[\p{C}\p{Z}]|['\\]/gu, octets)}'`;
+};
+
+// The name of a file as a word, which is never taken for an option.
+const named = (name) => quoted(name.startsWith("-") ? `./${name}` : name);
 
 // The command that writes the row, to be changed in a shell.
 function setCommand(data, row) {
@@ -80,7 +89,7 @@ function setCommand(data, row) {
     ...row.configs.map(({ config }) => `--config ${quoted(config)}`),
     `--note ${quoted(row.note ?? "why")}`,
   ];
-  return ["diode-lut set", quoted(data.tables[row.table]), row.op ?? "any", ...options].join(" ");
+  return ["diode-lut set", named(data.tables[row.table]), row.op ?? "any", ...options].join(" ");
 }
 
 function copyButton(text) {

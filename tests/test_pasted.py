@@ -1,0 +1,273 @@
+"""Commands that messages show: pasted into a shell, they do what they are shown for, whatever files are called."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+import diode_lut
+from diode_lut import config, doctor
+from diode_lut.adopt.review import review
+from diode_lut.cli import main
+from diode_lut.cli.programs import command_line
+from diode_lut.cli.typed import Typed
+from diode_lut.domain import errors
+from diode_lut.domain.errors import DiodeLutError, install_command
+from diode_lut.domain.printable import as_command
+from diode_lut.model.weights import write_model
+from diode_lut.programs.compare import require_answers
+from diode_lut.programs.comparison import Comparison
+from diode_lut.programs.launch import run_program
+from diode_lut.programs.page import as_page
+from diode_lut.receipt.receipt import Device, Miss, Receipt
+from diode_lut.selection.catalog import open_table
+from tests.commands import call
+from tests.model.small import model
+
+PACKAGE = Path(diode_lut.__file__).parent
+WORDS = [
+    "plain",
+    "-x",
+    "--help",
+    "two words",
+    "it's",
+    '"$(touch PWNED)"',
+    "`touch PWNED`;touch PWNED&touch PWNED|touch PWNED>PWNED",
+    "~*?[a]{b,c}#!\\",
+    "a\ntouch PWNED\n",
+    "\x1b[2K\u202e\u200b",
+    "déjà\u2028☂😀",
+    "\udcff\udc80x",
+]
+PROGRAMS = ("python", "git", "pip", "cp", "ssh-keygen", "diode-lut")
+HARDWARE = {"name": "NVIDIA H200", "arch": "sm_90", "sm_count": 132}
+
+
+def table_text(*ops: str, **header: object) -> str:
+    rows = [{"op": op, "configs": [{"template": "aten"}]} for op in ops]
+    return json.dumps({"schema_version": 1, "hardware": HARDWARE, **header, "entries": rows})
+
+
+def words_of(command: str, *programs: str) -> list[str]:
+    """The words that a program gets if a command is pasted into bash."""
+    defined = "".join(f"{name}() {{ printf '%s\\0' {name} \"$@\"; }}\n" for name in (*PROGRAMS, *programs))
+    bash = ["bash", "-c", f"{defined}{command}"]
+    printed = subprocess.run([os.fsencode(part) for part in bash], capture_output=True, check=True).stdout
+    return [os.fsdecode(word) for word in printed.split(b"\0")[:-1]]
+
+
+def shown(message: str, pattern: str) -> str:
+    """The part of a message that the pattern's group is."""
+    found = re.search(pattern, message)
+    assert found is not None, message
+    assert message.isprintable()
+    return found[1]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory; nothing that a name says was done there."""
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    assert not (tmp_path / "PWNED").exists()
+
+
+Paste = Callable[[str, pytest.MonkeyPatch, pytest.LogCaptureFixture], None]
+
+
+def paste_doctors(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCaptureFixture) -> None:
+    """``doctor`` names the command that says what is wrong with a table."""
+    file = f"{name}.json"
+    Path(file).write_text(table_text("nonsense"))
+    with config.patch(tables=(file,)):
+        remedies = [finding.remedy for finding in doctor.unusable([]) if " check " in finding.remedy]
+    words = words_of(remedies[0])
+    assert words[:3] == ["python", "-m", "diode_lut"]
+    result = call(*words[3:])
+    assert (result.exit_code, '"nonsense" is not allowed' in result.stdout) == (1, True)
+
+
+def paste_warnings(name: str, _patch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture) -> None:
+    """A table with many wrong rows has a warning with that command, too."""
+    Path(f"{name}.json").write_text(table_text(*(f"op{number}" for number in range(40))))
+    with log.at_level(logging.WARNING):
+        open_table(Path(f"{name}.json"))
+    words = words_of(shown(log.messages[-1], "rows skipped; `(.*)` lists them"))
+    assert words[:3] == ["python", "-m", "diode_lut"]
+    assert call(*words[3:]).stderr == "1 file, 40 problems\n"
+
+
+def paste_resolves(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCaptureFixture) -> None:
+    """``resolve`` names the command with which git brings a conflict back."""
+    file = Path(f"{name}.json")
+
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", *arguments], check=False, capture_output=True)
+
+    def commit(branch: str) -> None:
+        file.write_text(table_text("mm", provenance={"torch": branch}))
+        git("add", "-A")
+        git("-c", "user.name=n", "-c", "user.email=a@b", "commit", "-qm", branch)
+
+    git("init", "-q", "-b", "main")
+    commit("base")
+    git("checkout", "-qb", "side")
+    commit("side")
+    git("checkout", "-q", "main")
+    commit("main")
+    git("merge", "side")
+    conflict = file.read_text()
+    assert "<<<<<<<" in conflict
+    file.write_text(table_text("bmm"))
+    result = call("resolve", "--ours", "--", file)
+    git(*words_of(shown(result.stderr.strip(), "merge: `(.*)` brings the conflict back"))[1:])
+    assert "<<<<<<<" in file.read_text()
+
+
+def paste_evaluates(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCaptureFixture) -> None:
+    """``evaluate`` says how a model is evaluated."""
+    file = Path(f"{name}.mlp.safetensors")
+    write_model(model(), file)
+    Path("d.msgpack").write_bytes(b"")
+    result = call("evaluate", "--", file, "d.msgpack")
+    options = shown(result.stderr.splitlines()[-1], "a model is evaluated by (.*)")
+    words = words_of(f"diode-lut evaluate {options} d.msgpack")
+    assert call(*words[1:]).stderr == "error: d.msgpack: the file is empty\n"
+
+
+def paste_copies(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCaptureFixture) -> None:
+    """A shipped table that is to be changed is copied first."""
+    Path(f"{name}.json").write_text(table_text("mm"))
+    with pytest.raises(DiodeLutError) as caught:
+        _ = Typed(Path(f"{name}.json"), shipped_as="h200").target
+    subprocess.run(words_of(shown(str(caught.value), r"such as that of a copy: (.*)\)")), check=True)
+    assert Path("mine.json").read_text() == table_text("mm")
+
+
+def paste_programs(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCaptureFixture) -> None:
+    """``run`` names the ``tune`` of a program, and ``tune`` its ``compare``."""
+    command = ["python", f"{name}.py", name, "--table", name]
+    context = click.Context(main, info_name="diode-lut")
+    assert words_of(command_line(context, "tune", command)) == ["diode-lut", "tune", "--", *command]
+    first, verb, table, path, *rest = words_of(command_line(context, "compare", command, Path(f"{name}.json")))
+    assert (first, verb, table, Path(path), rest) == (
+        *("diode-lut", "compare", "--table", Path(f"{name}.json")),
+        ["--", *command],
+    )
+
+
+def paste_compares(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCaptureFixture) -> None:
+    """``compare`` names the ``tune`` of a program of which nothing is answered, and its page has the program."""
+    command = ["python", f"{name}.py", name]
+    problem = diode_lut.Problem.of("mm", 8, 8, 8, dtype="float16", layout="nn")
+    asked = Receipt(devices={diode_lut.Hardware(**HARDWARE): Device(misses=Counter({Miss(problem): 1}))})
+    with pytest.raises(DiodeLutError) as caught:
+        require_answers(asked, command)
+    assert words_of(shown(str(caught.value), "`(.*)` measures")) == ["diode-lut", "tune", "--", *command]
+
+
+def paste_pages(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCaptureFixture) -> None:
+    """The page of ``compare`` has the program."""
+    from html import unescape
+
+    command = ["python", f"{name}.py", name]
+    page = as_page(Comparison(command, {}, Receipt(), {}, False, []))
+    assert words_of(unescape(shown(page.replace("\n", " "), "<code>(python.*?)</code>"))) == command
+
+
+def paste_scripts(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCaptureFixture) -> None:
+    """A script that is no program is run by Python."""
+    Path(f"{name}.py").write_text("")
+    with pytest.raises(DiodeLutError) as caught:
+        run_program([f"./{name}.py"], dict(os.environ))
+    python, script = words_of(shown(str(caught.value), "to run a script: (.*)"), *PYTHONS)
+    assert python in PYTHONS
+    assert Path(script) == Path(f"{name}.py")
+
+
+PYTHONS = ("python", "python3", *(f"python3.{minor}" for minor in range(10, 16)))
+
+
+def paste_signatures(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCaptureFixture) -> None:
+    """A table that was edited after it was signed is signed again."""
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("there is no ssh-keygen")
+    path = Path(f"{name}.json").absolute()
+    path.write_text(table_text("mm"))
+    path.with_name(f"{path.name}.sig").write_text("")
+    reasons = [fault.reason for fault in review(path, path.read_bytes())]
+    command = shown(next(each for each in map(as_shown, reasons) if "ssh-keygen" in each), r"sign again: (.*)\)")
+    assert words_of(command)[:-1] == ["ssh-keygen", "-Y", "sign", "-n", "diode-lut", "-f", "KEY"]
+    assert Path(words_of(command)[-1]) == Path(path.name)
+
+
+def as_shown(reason: str) -> str:
+    from diode_lut.domain.printable import printable
+
+    return printable(reason)
+
+
+def paste_installs(name: str, patch: pytest.MonkeyPatch, _log: pytest.LogCaptureFixture) -> None:
+    """What a clone lacks is installed from it."""
+    clone = Path.cwd() / name
+    clone.mkdir()
+    (clone / "pyproject.toml").write_text("")
+    patch.setattr(errors, "__file__", str(clone / "diode_lut" / "domain" / "errors.py"))
+    assert words_of(install_command("torch")) == ["pip", "install", f"{clone}[torch]"]
+
+
+PASTED: dict[str, Paste] = {
+    "adopt/review.py": paste_signatures,
+    "cli/evaluate.py": paste_evaluates,
+    "cli/git.py": paste_resolves,
+    "cli/programs.py": paste_programs,
+    "cli/typed.py": paste_copies,
+    "doctor.py": paste_doctors,
+    "domain/errors.py": paste_installs,
+    "programs/compare.py": paste_compares,
+    "programs/launch.py": paste_scripts,
+    "programs/page.py": paste_pages,
+    "selection/catalog.py": paste_warnings,
+}
+"""By module: what pastes the commands that it shows."""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="pastes into bash")
+@pytest.mark.parametrize("name", WORDS, ids=ascii)
+@pytest.mark.parametrize("module", PASTED)
+@pytest.mark.usefixtures("here")
+def test_a_command_that_is_shown_can_be_pasted(
+    module: str, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every command does what it is shown for, and nothing that the name of a file, or an argument, says."""
+    PASTED[module](name.replace("/", ""), monkeypatch, caplog)
+
+
+def test_every_command_is_pasted() -> None:
+    """Commands are made in one way, and each module that shows some is tried here."""
+    sources = {path.relative_to(PACKAGE).as_posix(): path.read_text() for path in PACKAGE.rglob("*.py")}
+    assert {name for name, text in sources.items() if re.search(r"\bas_command\b", text)} == {
+        *PASTED,
+        "domain/printable.py",
+    }
+    assert {name for name, text in sources.items() if "shlex" in text} == {"domain/printable.py", "cli/git.py"}
+    shell = r"(?:python -m diode_lut|diode-lut|git checkout|pip|cp|ssh-keygen) [^`\"']*\{(?!as_command|wanted)"
+    assert [name for name, text in sources.items() if re.search(shell, text)] == []
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="pastes into bash")
+def test_words_stay_words() -> None:
+    """Each word comes through a shell as it was, and what is shown is printable."""
+    assert words_of(as_command("python", *WORDS, "")) == ["python", *WORDS, ""]
+    assert as_command("python", *WORDS).isprintable()
+    assert as_command("a", "-x", Path("-x"), Path("./-y"), Path("/-z")) == "a -x ./-x ./-y /-z"
