@@ -10,7 +10,7 @@ import click
 
 from diode_lut.cli.inputs import Optional, require_inductor, require_packages
 from diode_lut.cli.output import say
-from diode_lut.cli.typed import FILE, NAMED_FILE, TABLE, Named, Typed, git_user
+from diode_lut.cli.typed import FILE, PROBLEMS, TABLE, Named, Output, Typed, git_user
 from diode_lut.cli.values import MINUTES
 from diode_lut.collect.setup import SETS
 from diode_lut.domain.errors import HardwareError
@@ -146,7 +146,7 @@ def _readiness(folder: Path, table: Path) -> list[str]:
     "-o",
     "--output",
     metavar="OUT",
-    type=NAMED_FILE,
+    type=Output(PROBLEMS, allow_dash=False),
     default=Path("drifted.json"),
     show_default=True,
     help="The problem file to write, with the problems that drifted; without any it is not written.",

@@ -9,7 +9,7 @@ import click
 
 from diode_lut.cli.inputs import end_with_losses, read_whole_table, require_same_device
 from diode_lut.cli.output import changing, in_a_file, is_standard, progress_bars, say
-from diode_lut.cli.typed import FILE, TABLE, TABLE_OUTPUT, Output, Typed
+from diode_lut.cli.typed import DATASET, FILE, TABLE, TABLE_OUTPUT, Output, Typed
 from diode_lut.cli.values import LAYOUT, hardware_of
 from diode_lut.domain.printable import as_lines, printable
 
@@ -162,7 +162,7 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
     "--output",
     metavar="OUT",
     required=True,
-    type=Output("a dataset is msgpack", ".msgpack.zst", ".zst", ".msgpack"),
+    type=Output(DATASET, ".msgpack.zst", ".zst", ".msgpack"),
     help="The file to write: NAME.msgpack.zst.",
 )
 @click.option(

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from diode_lut.cli.inputs import end_with_losses, require_inductor
 from diode_lut.cli.output import Minutes, say
-from diode_lut.cli.typed import FILE, TABLE, Output, Typed
+from diode_lut.cli.typed import DATASET, FILE, TABLE, Output, Typed
 from diode_lut.cli.values import DTYPE, LAYOUT, MINUTES, OP
 from diode_lut.collect.setup import METHODS, SETS
 from diode_lut.domain.errors import CollectError
@@ -77,7 +77,7 @@ STOPPED = 130
     "-o",
     "path",
     metavar="OUT",
-    type=Output("a dataset is msgpack", ".msgpack", ".zst", dir_okay=True, allow_dash=False),
+    type=Output(DATASET, ".msgpack", ".zst", dir_okay=True, allow_dash=False),
     required=True,
     help="The dataset; if it exists, problems that it holds are skipped and the others appended. In a directory, it is "
     "the file named after the hardware and the software.",

@@ -10,7 +10,7 @@ import click
 from diode_lut.cli.evaluate import check_picture
 from diode_lut.cli.inputs import end_with_losses, require_torch
 from diode_lut.cli.output import say
-from diode_lut.cli.typed import FILE, NAMED_FILE, Typed
+from diode_lut.cli.typed import FILE, MODEL, PICTURE_OUTPUT, Output, Typed
 from diode_lut.domain.printable import printable
 from diode_lut.io.files import require_writable
 from diode_lut.model.header import SUFFIX
@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 @click.command("distill")
 @click.argument("inputs", metavar="DATASET...", nargs=-1, required=True, type=FILE)
-@click.option("-o", "--output", metavar="OUT", required=True, type=NAMED_FILE, help="The weights file to write.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    required=True,
+    type=Output(MODEL, allow_dash=False),
+    help="The weights file to write.",
+)
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**32 - 1),
@@ -53,7 +60,10 @@ if TYPE_CHECKING:
     help="Keep all of these for testing as well: op=mm,layout=nt,m=1:64. Can be given several times.",
 )
 @click.option(
-    "--picture", metavar="FILE", type=NAMED_FILE, help="Draw loss and regret by epoch in this .png, .svg or .pdf file."
+    "--picture",
+    metavar="FILE",
+    type=PICTURE_OUTPUT,
+    help="Draw loss and regret by epoch in this .png, .svg or .pdf file.",
 )
 def distill_command(
     inputs: tuple[Typed, ...],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from diode_lut.cli.output import STANDARD, is_standard, progress_bars, say, write
-from diode_lut.cli.typed import FILE, NAMED_FILE, OUTPUT, TABLE, Typed
+from diode_lut.cli.typed import FIGURES, FILE, PICTURE_OUTPUT, TABLE, Output, Typed
 from diode_lut.domain.errors import ProblemError, SettingError, install_command
 from diode_lut.domain.printable import as_command
 from diode_lut.io.files import require_writable
@@ -57,9 +57,11 @@ _WIDTH = 120
     help="The baseline of gains: a config, written as explain writes it; or a max-autotune solution file of "
     "torch-diode, of whose kernels the fastest counts.",
 )
-@click.option("--json", "json_file", metavar="FILE", type=OUTPUT, help="Write the figures to this file as well.")
 @click.option(
-    "--picture", metavar="FILE", type=NAMED_FILE, help="Draw regrets and gains in this .png, .svg or .pdf file."
+    "--json", "json_file", metavar="FILE", type=Output(FIGURES), help="Write the figures to this file as well."
+)
+@click.option(
+    "--picture", metavar="FILE", type=PICTURE_OUTPUT, help="Draw regrets and gains in this .png, .svg or .pdf file."
 )
 def evaluate_command(
     files: tuple[Typed, ...],

@@ -11,7 +11,7 @@ import click
 
 from diode_lut.cli.inputs import end_with_losses, read_whole_table
 from diode_lut.cli.output import in_a_file, is_standard, say, write
-from diode_lut.cli.typed import FILE, OUTPUT, TABLE, Typed
+from diode_lut.cli.typed import ANY_OUTPUT, FILE, TABLE, Typed, require_kind
 from diode_lut.cli.values import DTYPE, LAYOUT, OP, hardware_of
 from diode_lut.domain.errors import ExchangeError
 from diode_lut.domain.printable import printable
@@ -38,7 +38,7 @@ _LAYOUT = click.option(
 @click.command("import", epilog=_listed(FORMATS))
 @click.argument("name", metavar="FORMAT", type=click.Choice(tuple(FORMATS)))
 @click.argument("source", metavar="IN", type=FILE)
-@click.option("-o", "--output", metavar="OUT", required=True, type=OUTPUT, help="The table or dataset to write.")
+@click.option("-o", "--output", metavar="OUT", required=True, type=ANY_OUTPUT, help="The table or dataset to write.")
 @click.option(
     "--hardware", metavar="NAME", help="The hardware that was measured: a table's name or its GPU's, or NAME,ARCH,SMS."
 )
@@ -59,6 +59,8 @@ def import_command(
     from diode_lut.exchange import read
     from diode_lut.exchange.content import Facts
 
+    if not is_standard(output) and output.exists() and output.stat().st_size:
+        raise ExchangeError(f"{output}: exists already, and an import adds nothing to a file: name another one")
     facts = Facts(hardware_of(hardware) if hardware is not None else None, op, dtype, layout, source.contents)
     content, skipped = read(name, source.path, facts)
     _say(skipped)
@@ -69,7 +71,7 @@ def import_command(
 @click.command("export", epilog=_listed(_EXPORTED))
 @click.argument("name", metavar="FORMAT", type=click.Choice(_EXPORTED))
 @click.argument("typed", metavar="IN", type=TABLE)
-@click.option("-o", "--output", metavar="OUT", required=True, type=OUTPUT, help="The file to write.")
+@click.option("-o", "--output", metavar="OUT", required=True, type=ANY_OUTPUT, help="The file to write.")
 @click.option(
     "--problems",
     type=FILE,
@@ -94,6 +96,7 @@ def export_command(
     from diode_lut.exchange import write_timings
     from diode_lut.exchange.content import Facts
 
+    require_kind(output, name)
     skipped: Counter[str] = Counter()
     datasets: list[Dataset] = []
     if FORMATS[name].holds == "timings":
@@ -116,8 +119,6 @@ def _save_timings(timings: Timings, output: Path) -> str:
     count = sum(len(record.timings) for record in timings.records)
     if not count:
         raise ExchangeError("nothing in it could be imported")
-    if output.exists() and not is_standard(output):
-        raise ExchangeError(f"{output}: exists already, and an import is not appended: name another file")
     with in_a_file(output) as path:
         write_stream(path, timings.header, timings.records)
     return f"{count} timings of {len({record.problem for record in timings.records})} problems"

@@ -11,7 +11,7 @@ from tempfile import gettempdir
 import click
 
 from diode_lut.cli.output import say
-from diode_lut.cli.typed import NAMED_FILE, Output
+from diode_lut.cli.typed import COMPARISON, PAGE, RECEIPT, TABLE_KIND, Output, require_kind
 from diode_lut.cli.values import MINUTES, SECONDS
 from diode_lut.domain.printable import as_command
 from diode_lut.settings import USER
@@ -42,7 +42,7 @@ _STOP_AFTER = click.option(
 @click.option(
     "--receipt",
     metavar="FILE",
-    type=NAMED_FILE,
+    type=Output(RECEIPT, allow_dash=False),
     help="Where to write the receipt.  [default: DIODE_LUT_RECEIPT, else diode-lut-receipt.json]",
 )
 @click.option("--no-receipt", is_flag=True, help="Write no receipt, only the summary.")
@@ -71,6 +71,7 @@ def run_command(
     destination = None if no_receipt else receipt or _default_receipt()
     try:
         if destination is not None:
+            require_kind(destination, RECEIPT)
             require_writable(destination)
     except OSError as error:
         if receipt is not None:
@@ -91,7 +92,7 @@ def _default_receipt() -> Path:
 @click.option(
     "--table",
     metavar="FILE",
-    type=Output("a table is JSON", ".json", allow_dash=False),
+    type=Output(TABLE_KIND, ".json", allow_dash=False),
     help="The table to build or to extend. It is for one kind of device.  [default: for each kind of device, one in "
     "~/.config/diode_lut/tables/, which every program uses]",
 )
@@ -145,7 +146,7 @@ def tune_command(
     "--output",
     "-o",
     metavar="FILE",
-    type=NAMED_FILE,
+    type=Output(PAGE, allow_dash=False),
     default=Path("diode-lut-compare.html"),
     show_default=True,
     help="The HTML page to write. The figures go to a JSON file beside it.",
@@ -177,6 +178,7 @@ def compare_command(
     from diode_lut.programs.page import as_page
 
     figures = output.with_suffix(".json")
+    require_kind(figures, COMPARISON)
     for path in (output, figures):
         require_writable(path)
     try:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import click
 
 from diode_lut.cli.output import is_standard, progress_bars, say, write
-from diode_lut.cli.typed import FILE, OUTPUT, PAGE_OUTPUT, TABLE, Typed
+from diode_lut.cli.typed import FILE, PAGE_OUTPUT, RECEIPT, TABLE, Output, Typed
 from diode_lut.domain.errors import SettingError, install_command
 from diode_lut.domain.printable import printable
 
@@ -161,7 +161,7 @@ _FORMATS = {"text": "diode_lut.receipt.summary:as_text", "json": "diode_lut.rece
 
 @click.command("receipt")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILE)
-@click.option("--output", "-o", type=OUTPUT, help="Write the sum as one receipt to this file.")
+@click.option("--output", "-o", type=Output(RECEIPT), help="Write the sum as one receipt to this file.")
 @click.option(
     "--format",
     "form",

@@ -128,9 +128,6 @@ TABLE = _FileType(names=True)
 FILE = _FileType(names=False)
 """Another file to read, such as a dataset."""
 
-OUTPUT = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
-"""A file to write; ``-`` is standard output."""
-
 
 def _standard_input(ctx: click.Context | None) -> bytes:
     """All of standard input, once in a command."""
@@ -202,27 +199,99 @@ class Named(click.Path):
         return path
 
 
-NAMED_FILE = Named(dir_okay=False, path_type=Path)
-"""A file to write that cannot be standard output."""
-
-
 class Output(Named):
-    """A file to write, whose name has no ending of another kind of file."""
+    """A file to write: of one kind, which an existing one must be, and with no ending of another kind of file."""
 
-    def __init__(self, kind: str, *endings: str, dir_okay: bool = False, allow_dash: bool = True) -> None:
+    def __init__(self, kind: str = "", *endings: str, dir_okay: bool = False, allow_dash: bool = True) -> None:
         super().__init__(dir_okay=dir_okay, allow_dash=allow_dash, path_type=Path)
-        self._kind, self._endings = kind, endings
+        self.kind, self._endings = kind, endings
 
     def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # type: ignore[override]
         """The path."""
         path = super().convert(value, param, ctx)
-        if path.suffix in _ENDINGS and path.suffix not in self._endings:
-            self.fail(f"{path}: {self._kind}, so the name ends with {self._endings[0]}", param, ctx)
+        if self._endings and path.suffix in _ENDINGS and path.suffix not in self._endings:
+            self.fail(f"{path}: {_FORMS[self.kind]}, so the name ends with {self._endings[0]}", param, ctx)
+        if self.kind:
+            require_kind(path, self.kind)
         return path
 
 
 _ENDINGS = {".csv", ".html", ".json", ".msgpack", ".pdf", ".png", ".safetensors", ".svg", ".txt", ".zst"}
 """Endings of names that say what is in a file."""
 
-TABLE_OUTPUT = Output("a table is JSON", ".json")
-PAGE_OUTPUT = Output("the page is HTML", ".html")
+TABLE_KIND, DATASET, MODEL, RECEIPT, PAGE = "a table", "a dataset", "a model", "a receipt", "a page"
+FIGURES, COMPARISON = "figures of evaluate", "figures of compare"
+PROBLEMS, PICTURE, UNKNOWN = "a list of problems", "a picture", "a file of another kind"
+
+_FORMS = {TABLE_KIND: "a table is JSON", DATASET: "a dataset is msgpack", PAGE: "the page is HTML"}
+
+_KEYS = {
+    TABLE_KIND: {"entries"},
+    RECEIPT: {"processes", "devices"},
+    FIGURES: {"against", "worst"},
+    COMPARISON: {"seconds", "gemms"},
+    "t4": {"schema_version", "results"},
+    "torch-diode-table": {"version", "hardware"},
+}
+"""By kind of a JSON object: fields that only such an object has."""
+
+_PICTURES = (b"\x89PNG", b"%PDF", b"<?xml", b"<svg")
+
+
+def require_kind(path: Path, kind: str) -> None:
+    """SettingError if a file is there that holds something else, which would be lost; an empty one holds nothing."""
+    if str(path) == STANDARD or not path.is_file() or not path.stat().st_size:
+        return
+    found = _kind_of(read_at_most(path, _MAX_BYTES))
+    if found != kind:
+        raise SettingError(f"{path}: exists, and is not {kind} but {found} (name another file, or remove it)")
+
+
+def _kind_of(data: bytes) -> str:
+    """The kind of file that has these contents; of JSON only the outermost level is looked at."""
+    from diode_lut.dataset import is_dataset
+
+    start = data[:_START_BYTES].lstrip()
+    if start[:1] == b"{":
+        return _kind_of_object(data)
+    if start[:1] == b"[":
+        return _kind_of_list(data)
+    if start.lower().startswith(b"<!doctype html"):
+        return PAGE
+    if start.startswith(_PICTURES):
+        return PICTURE
+    if is_dataset(data):
+        return DATASET
+    return MODEL if data[8:9] == b"{" else UNKNOWN
+
+
+def _kind_of_object(data: bytes) -> str:
+    import msgspec
+
+    try:
+        fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except (ValueError, RecursionError):
+        return UNKNOWN
+    found = (kind for kind, keys in _KEYS.items() if keys <= fields.keys())
+    lists = all(bytes(value).startswith(b"[") for value in fields.values())
+    return next(found, "inductor-table" if lists else UNKNOWN)
+
+
+def _kind_of_list(data: bytes) -> str:
+    import msgspec
+
+    try:
+        items = msgspec.json.decode(data, type=list[msgspec.Raw])
+    except (ValueError, RecursionError):
+        return UNKNOWN
+    return PROBLEMS if all(b'"op"' in bytes(item) for item in items) else UNKNOWN
+
+
+_START_BYTES = 1 << 10
+
+ANY_OUTPUT = Output()
+"""A file whose kind depends on other arguments: the command calls require_kind."""
+
+TABLE_OUTPUT = Output(TABLE_KIND, ".json")
+PAGE_OUTPUT = Output(PAGE, ".html")
+PICTURE_OUTPUT = Output(PICTURE, allow_dash=False)

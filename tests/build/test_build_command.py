@@ -140,7 +140,7 @@ def test_what_would_be_lost_is_not_written_over(tmp_path: Path, table_file: Writ
         table_file("t.json", **{"entries": [], **content})
     before = output.read_bytes()
     result = build(dataset(tmp_path / "d"), "-o", output)
-    assert (result.exit_code, result.stdout) == (1, "")
+    assert (result.exit_code, result.stdout) == (2 if content == "not JSON" else 1, "")
     assert result.stderr.startswith("error: ")
     assert str(output) in result.stderr
     assert output.read_bytes() == before
