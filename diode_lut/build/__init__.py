@@ -33,9 +33,9 @@ class BuildResult(NamedTuple):
     ``problems`` counts those that have an answer, ``unsolved`` those on which nothing succeeded, ``without_aten`` those
     that have an answer which nobody compared with aten. On a CPU, ``too_noisy`` are problems whose answer is aten,
     because no other config is clearly faster, and ``implausible`` are gains that cannot be true, as text; there the
-    answer is aten, too. ``kept`` are the rows with a note, which were taken over from the previous table, ``pruned``
-    those that were left to a model. ``regrets``, one for each problem that a built row answers for, are the times of
-    what the table says over the best times, minus one.
+    answer is aten, too. ``doubted`` has the reasons why records were left out there. ``kept`` are the rows with a note,
+    which were taken over from the previous table, ``pruned`` those that were left to a model. ``regrets``, one for each
+    problem that a built row answers for, are the times of what the table says over the best times, minus one.
     """
 
     table: Table
@@ -48,6 +48,7 @@ class BuildResult(NamedTuple):
     without_aten: int
     too_noisy: Sequence[Problem]
     implausible: Sequence[str]
+    doubted: Sequence[str]
     kept: Sequence[Entry]
     pruned: Sequence[Entry]
     regrets: Sequence[float]
@@ -110,15 +111,15 @@ def build(
     device = _common_hardware(datasets, hardware, previous)
     records: Iterable[Record] = (record for dataset in datasets for record in progress(dataset))
     if device.is_cpu:
-        records, too_noisy, implausible = judged(records, noise)
+        records, too_noisy, implausible, doubted = judged(records, noise, device)
     else:
-        too_noisy, implausible = [], []
+        too_noisy, implausible, doubted = [], [], []
     columns = Columns()
     for record in records:
         columns.add(record)
     measurements = columns.combined()
     if not measurements.problems:
-        raise DatasetError(_nothing_usable(datasets, columns.failures))
+        raise DatasetError(_nothing_usable(datasets, columns.failures, doubted))
     kept = [entry for entry in previous.entries if entry.note is not None] if previous else []
     built, wide = entries_of(measurements, previous, epsilon, noise)
     answered = _answering(built, kept, measurements, device)
@@ -137,6 +138,7 @@ def build(
         without_aten=measurements.without_aten,
         too_noisy=too_noisy,
         implausible=implausible,
+        doubted=doubted,
         kept=kept,
         pruned=[row._replace(problems=len(answered[row])) for row in pruned],
         regrets=[
@@ -147,12 +149,12 @@ def build(
     )
 
 
-def _nothing_usable(datasets: Iterable[Dataset], failures: Counter[str]) -> str:
+def _nothing_usable(datasets: Iterable[Dataset], failures: Counter[str], doubted: Sequence[str]) -> str:
     """The message for datasets in which nothing succeeded: their names, and what became of the timings."""
     skipped = (f"skipped, {reason}: {count}" for dataset in datasets for reason, count in dataset.skipped.items())
     failed = (f"failed, {reason}: {count}" for reason, count in failures.items())
     files = ", ".join(str(dataset.path) for dataset in datasets)
-    return f"{files}: no usable timing ({'; '.join([*failed, *skipped]) or 'it holds none'})"
+    return f"{files}: no usable timing ({'; '.join([*failed, *skipped, *doubted[:1]]) or 'it holds none'})"
 
 
 def _common_hardware(datasets: Iterable[Dataset], hardware: Hardware | None, previous: Table | None) -> Hardware:

@@ -145,6 +145,7 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
         lines.append(
             f"  too noisy to decide: {len(result.too_noisy)} of {result.problems} problems, whose rows say aten"
         )
+    lines += [f"  left out, because these cannot be its times: {reason}" for reason in result.doubted]
     lines += [f"  implausible, so the row says aten: {reason}" for reason in result.implausible]
     if result.without_aten:
         lines.append(

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from diode_lut.build.noise import doubt
 from diode_lut.collect.setup import MEASURERS, METHODS, Setup, final_tasks, find_setup, measure_tasks
 from diode_lut.collect.tasks import Outcome, Shard, Task, make_shards
 from diode_lut.collect.watch import Crash, Watch
@@ -190,6 +191,10 @@ def _outcomes(
     missing = [task for task in tasks if task.problem not in present]
     for outcome in executor.measure(make_shards(stage, missing, executor.workers), setup, deadline):
         with signals_held():
+            reason = doubt(outcome.record, dataset.header.hardware) if outcome.record is not None else ""
+            if reason:
+                yield Outcome(outcome.problem, "skipped", reason=reason)
+                continue
             if outcome.record is not None:
                 _append(writer, outcome.record)
             yield outcome

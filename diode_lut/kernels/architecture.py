@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.ops import ITEMSIZES
+from diode_lut.domain.problem import Problem
+
 
 class Peaks(NamedTuple):
     """What one multiprocessor, or one thread of a CPU, does at most in a nanosecond.
@@ -140,3 +144,13 @@ def architecture(name: str) -> Architecture:
     if name.startswith("sm_") and capability.isdecimal():
         return _cuda(name, None, None, tma=int(capability) >= _FIRST_TMA)
     return Architecture(name)
+
+
+def roofline_ns(problem: Problem, hardware: Hardware) -> float | None:
+    """The least time that one execution can take, in nanoseconds; None where the device's peaks are not known."""
+    peaks = architecture(hardware.arch).peaks
+    if peaks is None:
+        return None
+    bytewise = 2 * peaks.half if ITEMSIZES[problem.dtype] == 1 else peaks.half
+    operations_per_ns = {"float32": peaks.single, "tf32": peaks.tf32}.get(problem.dtype, bytewise)
+    return max(problem.operations / operations_per_ns, problem.nbytes / peaks.memory_bytes) / hardware.sm_count

@@ -16,9 +16,10 @@ from diode_lut.domain.errors import DiodeLutError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import NO_EPILOGUE, OP_SIZES
 from diode_lut.domain.problem import Problem
+from diode_lut.kernels.architecture import roofline_ns
 from diode_lut.kernels.config import baseline
 from diode_lut.receipt.receipt import Device, Hit, Receipt
-from diode_lut.receipt.summary import losses, roofline_ns
+from diode_lut.receipt.summary import losses
 from diode_lut.selection.catalog import open_file
 from diode_lut.selection.sources import THRESHOLD, Source
 from diode_lut.selection.tiers import source_of

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.ops import EPILOGUES, ITEMSIZES, NO_EPILOGUE
+from diode_lut.domain.ops import EPILOGUES, NO_EPILOGUE
 from diode_lut.domain.printable import as_json as printable_as_json
 from diode_lut.domain.printable import as_lines
 from diode_lut.domain.problem import Problem
-from diode_lut.kernels.architecture import architecture
+from diode_lut.kernels.architecture import roofline_ns
 from diode_lut.kernels.config import baseline
 from diode_lut.receipt.receipt import FREEZABLE, Device, NoChoice, Receipt, SourceRecord, Unfused, Versions
 from diode_lut.receipt.write import hardware_to_json, over_to_json, versions_to_json
@@ -68,16 +68,6 @@ def losses(receipt: Receipt) -> list[Loss]:
             loss = Loss(hardware, problem, calls, lost, permille is not None, over)
             found.append((-(lost or 0.0), -saved * problem.operations, loss))
     return [loss for *_, loss in sorted(found)]
-
-
-def roofline_ns(problem: Problem, hardware: Hardware) -> float | None:
-    """The least time that one execution can take, in nanoseconds; None where the device's peaks are not known."""
-    peaks = architecture(hardware.arch).peaks
-    if peaks is None:
-        return None
-    bytewise = 2 * peaks.half if ITEMSIZES[problem.dtype] == 1 else peaks.half
-    operations_per_ns = {"float32": peaks.single, "tf32": peaks.tf32}.get(problem.dtype, bytewise)
-    return max(problem.operations / operations_per_ns, problem.nbytes / peaks.memory_bytes) / hardware.sm_count
 
 
 _SHOWN = 10

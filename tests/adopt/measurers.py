@@ -20,6 +20,9 @@ UNFINISHED = 20
 noise = 0.0
 """By how much, as a fraction, a time of aten is off at most."""
 
+disturbed: set[int] = set()
+"""Values of m for which another program has the device meanwhile."""
+
 _source = random.Random(0)
 
 
@@ -49,7 +52,8 @@ def measure(
             continue
         aten = 1000.0 * task.problem.m * (1 + noise * _source.uniform(-1, 1))
         times = {config: 1000.0 * task.problem.m / gain(task.problem, config) for config in SPLITS} | {ATEN: aten}
-        timings = tuple(Timing.of(config, ns) for config, ns in times.items())
+        slow = 1e6 if task.problem.m in disturbed else 1.0
+        timings = tuple(Timing.of(config, slow * ns) for config, ns in times.items())
         yield Outcome(task.problem, "measured", Record(task.problem, timings, stage))
 
 

@@ -18,6 +18,7 @@ from diode_lut.kernels.config import Config
 from diode_lut.table import read_table
 from tests.adopt import measurers
 from tests.adopt.measurers import best, problems
+from tests.collect.collection import outcomes
 
 
 def adopted(directory: Path, count: int, *options: str) -> Result:
@@ -147,3 +148,18 @@ def test_wrong_usage_exits_2(options: list[str], message: str) -> None:
     result = CliRunner().invoke(main, ["adopt", *options])
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_times_that_cannot_be_true_are_measured_again(tmp_path: Path) -> None:
+    """A GEMM that took far longer than it can is skipped, with the reason, and the next collection measures it."""
+    path, wanted = tmp_path / "t.msgpack", problems(2)
+    measurers.disturbed.add(wanted[1].m)
+    try:
+        first = {each.problem: each for each in outcomes(wanted, path, device="cpu")}
+    finally:
+        measurers.disturbed.clear()
+    assert [first[problem].status for problem in wanted] == ["measured", "skipped"]
+    assert first[wanted[1]].reason.startswith("aten took 17000.0 ms, where ")
+    assert first[wanted[1]].reason.endswith(" ms are possible: measure while nothing else runs")
+    again = {each.problem: each.status for each in outcomes(wanted, path, device="cpu")}
+    assert again == dict(zip(wanted, ["present", "measured"], strict=True))

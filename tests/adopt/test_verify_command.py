@@ -212,4 +212,4 @@ def test_without_a_table_for_this_device_one_must_be_named() -> None:
     """No shipped table is for a CPU, so there is nothing to verify by default."""
     result = CliRunner().invoke(main, ["verify", "--device", "cpu"])
     assert result.exit_code == 2
-    assert "name one, or make one with `diode-lut adopt`" in result.stderr
+    assert "name one, or make one with `diode-lut adopt --budget 10`" in result.stderr

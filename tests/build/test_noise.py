@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from diode_lut.build import build
+from diode_lut.build.noise import doubt
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.config import ATEN, DEFAULT, Config
 from tests.commands import call
 
 CPU, H200 = Hardware("A CPU", "cpu-avx512", 2), Hardware("NVIDIA H200", "sm_90", 132)
@@ -83,3 +84,56 @@ def test_times_of_a_gpu_are_not_judged(tmp_path: Path) -> None:
     """On a GPU nothing else runs, and times are taken as they are."""
     path = dataset(tmp_path / "d", record(8, LOUD_ATEN, LOUD_CPP), hardware=H200)
     assert first_configs(path) == {8: CPP}
+
+
+BUSY = (28e6, 30e6, 30e6, 31e6, 33e6, 35e6, 90e6)
+"""Nanoseconds of a GEMM of 10 us that never had the CPU to itself."""
+UNSTEADY = (1e4, 1e4, 2e4, 3e4, 5e4, 6e4, 9e4)
+
+
+@pytest.mark.parametrize(
+    ("aten", "cpp", "reason"),
+    [
+        (BUSY, QUIET_CPP, "aten took 31.0 ms, where 0.00"),
+        (BUSY, tuple(ns / 2 for ns in BUSY), "aten took 31.0 ms, where 0.00"),
+        (UNSTEADY, QUIET_CPP, "times of aten are from 0.01 to 0.09 ms"),
+        (UNSTEADY, tuple(ns / 4 for ns in UNSTEADY), "times of aten are from 0.01 to 0.09 ms"),
+        (QUIET_ATEN, UNSTEADY, ""),
+        ((5.0, *QUIET_ATEN, 9e4), QUIET_CPP, ""),
+    ],
+)
+def test_times_that_cannot_be_true_are_not_believed(
+    aten: Sequence[float], cpp: Sequence[float], reason: str, tmp_path: Path
+) -> None:
+    """Times far above what the device could do, or spread over five times, leave the GEMM without a row."""
+    busy = record(8, aten, cpp)
+    assert doubt(busy, CPU).startswith(reason)
+    assert bool(doubt(busy, CPU)) == bool(reason)
+    path = dataset(tmp_path / "d.msgpack", busy, record(16, QUIET_ATEN, QUIET_CPP))
+    assert (8 in first_configs(path)) == (not reason)
+    if reason:
+        built = call("build", path, "-o", tmp_path / "t.json").stdout
+        assert f"  left out, because these cannot be its times: {busy.problem}: {reason}" in built
+        assert "measure while nothing else runs" in built
+
+
+def test_a_gemm_that_is_measured_again_is_believed(tmp_path: Path) -> None:
+    """Only the record with such times is left out, not the problem."""
+    path = dataset(tmp_path / "d.msgpack", record(8, BUSY, QUIET_CPP), record(8, QUIET_ATEN, QUIET_CPP))
+    assert first_configs(path) == {8: CPP}
+
+
+def test_nothing_that_can_be_believed_is_an_error(tmp_path: Path) -> None:
+    """Without any other record there is no table, and the error says why."""
+    path = dataset(tmp_path / "d.msgpack", record(8, BUSY, QUIET_CPP))
+    built = call("build", path, "-o", tmp_path / "t.json")
+    assert built.exit_code == 1
+    assert f"no usable timing ({record(8, BUSY, QUIET_CPP).problem}: aten took 31.0 ms" in built.stderr
+
+
+def test_attention_may_take_long() -> None:
+    """Inductor's default for attention takes up to 2,000 times the least possible time, and is believed."""
+    problem = Problem.of(
+        "flex_decoding", 16, 32768, 192, dtype="bfloat16", layout="nt", b=1, h=32, g=4, variant="full", align=16
+    )
+    assert doubt(Record(problem, (Timing(DEFAULT, 77756737.0),)), H200) == ""

@@ -13,6 +13,7 @@ from diode_lut.collect.problems import read_problems
 from diode_lut.domain.errors import CollectError, ReceiptError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
+from diode_lut.kernels.architecture import roofline_ns
 from diode_lut.receipt.receipt import (
     ONLY_THE_LIBRARY,
     Device,
@@ -25,7 +26,7 @@ from diode_lut.receipt.receipt import (
     Unfused,
     Versions,
 )
-from diode_lut.receipt.summary import losses, roofline_ns
+from diode_lut.receipt.summary import losses
 from diode_lut.receipt.write import receipt_bytes
 from tests.commands import call
 
