@@ -155,7 +155,21 @@ def test_blocks_run_as_written(document: Path, tmp_path: Path, monkeypatch: pyte
         assert squeezed(line) in printed
     if document == README:
         assert "user: mine.json:" in printed
+        assert_gains(document.read_text(encoding="utf-8"), printed)
         assert re.search(r"total_predictions=1, hits={'user': 1, .*fallbacks=0", printed)
+
+
+def assert_gains(text: str, printed: str) -> None:
+    """The README's tables of gains have the figures that its commands print, by type and in the same order."""
+    figures = re.findall(r"^(float16|bfloat16) (\d+) 100.0% (\S+) (\S+) .* (\d+)$", printed, flags=re.MULTILINE)
+    gains = [(dtype, gain, f"{int(problems) - int(left):,}", best) for dtype, problems, gain, best, left in figures]
+    row = r"^\| (b?float16).*? \| ([\d.]+) on ([\d,]+) \| ([\d.]+) \| ([\d.]+) on ([\d,]+) \|"
+    rows = re.findall(row, text, flags=re.MULTILINE)
+    assert len(rows) == 4
+    for number, (dtype, gain, count, best, later, count_later) in enumerate(rows):
+        of_dtype = [each[1:] for each in gains if each[0] == dtype][number // 2 * 3 :]
+        assert (gain, count, best) == of_dtype[0]
+        assert (later, count_later) == of_dtype[1][:2]
 
 
 def squeezed(text: str) -> str:
