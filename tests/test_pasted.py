@@ -24,13 +24,16 @@ from diode_lut.cli.typed import Typed
 from diode_lut.domain import errors
 from diode_lut.domain.errors import DiodeLutError, install_command
 from diode_lut.domain.printable import as_command
+from diode_lut.domain.problem import Problem
 from diode_lut.model.weights import write_model
 from diode_lut.programs.compare import require_answers
-from diode_lut.programs.comparison import Comparison
+from diode_lut.programs.comparison import Comparison, GemmChange, losing_rows
 from diode_lut.programs.launch import run_program
 from diode_lut.programs.page import as_page
-from diode_lut.receipt.receipt import Device, Miss, Receipt
+from diode_lut.programs.trace import GemmTime
+from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, SourceRecord
 from diode_lut.selection.catalog import open_table
+from diode_lut.table import read_table
 from tests.commands import call
 from tests.model.small import model
 
@@ -185,6 +188,30 @@ def paste_pages(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCaptureFi
     assert words_of(unescape(shown(page.replace("\n", " "), "<code>(python.*?)</code>"))) == command
 
 
+def paste_losses(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCaptureFixture) -> None:
+    """``compare`` names the command after which a row of one's own that lost has the library's kernel, for good."""
+    path, problem = Path(f"{name}.json"), Problem.of("bmm", 8, 64, 32, b=2, dtype="float16", layout="nt")
+    configs = [{"template": "decompose_k", "k_split": 2}]
+    row = {"op": "bmm", "dtype": "float16", "m": [1, 8], "align": 16, "configs": configs}
+    path.write_text(json.dumps({"schema_version": 1, "hardware": HARDWARE, "entries": [row]}))
+    hits = Counter({Hit(problem, "user", "0" * 64, "bmm", ("decompose_k 2",)): 1})
+    device = Device(hits=hits, sources={SourceRecord("user", str(path), "0" * 64, 1): None})
+    receipt = Receipt(devices={diode_lut.Hardware(**HARDWARE): device})
+    times = {100.0: "aten::bmm", 188.0: "triton_tem_fused_bmm_0"}
+    without, tuned = ([GemmTime(10, ns, kernel)] * 2 for ns, kernel in times.items())
+
+    def lines(*times: list[GemmTime]) -> list[str]:
+        change = GemmChange("2x8x64x32 float16", *times)
+        return list(losing_rows(Comparison([], {}, receipt, {}, True, [change])))
+
+    assert lines(tuned, without) == []
+    (line,) = lines(without, tuned)
+    words = words_of(shown(line, f"{problem} is slower with its row; for aten instead: (.*)"))
+    assert call(*words[1:]).exit_code == 0
+    (entry,) = read_table(path).entries
+    assert (str(entry.best.config), entry.note, entry.m, entry.align) == ("aten", "slower in a program", (1, 8), 16)
+
+
 def paste_scripts(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCaptureFixture) -> None:
     """A script that is no program is run by Python."""
     Path(f"{name}.py").write_text("")
@@ -235,6 +262,7 @@ PASTED: dict[str, Paste] = {
     "doctor.py": paste_doctors,
     "domain/errors.py": paste_installs,
     "programs/compare.py": paste_compares,
+    "programs/comparison.py": paste_losses,
     "programs/launch.py": paste_scripts,
     "programs/page.py": paste_pages,
     "selection/catalog.py": paste_warnings,

@@ -57,7 +57,9 @@ def test_an_interrupted_tune_goes_on(tmp_path: Path, python: Path) -> None:
     assert "diode-lut: continues with the misses of the interrupted run" in done.stderr
     assert "diode-lut: answered: 0 of 1 question before, 1 of 1 question now\n" in done.stderr
     compare = shlex.join(("python", "-m", "diode_lut", "compare", *command))
-    assert done.stderr.endswith(f"diode-lut: to measure what the program gains or loses: {compare}\n")
+    assert done.stderr.endswith(
+        f"diode-lut: to measure what the program gains or loses, and which rows lose: {compare}\n"
+    )
     assert (tmp_path / "runs").read_text() == "runs\n" * 2
     (table,) = tables.glob("*.json")
     assert len(read_table(table).entries) == 1
@@ -112,7 +114,7 @@ def test_a_program_that_does_not_end_is_stopped(tmp_path: Path) -> None:
         ("exit=0", (), {}, 0, "diode-lut: nothing to measure: Inductor asked for no GEMM"),
         ("no-choice", (), {}, 0, "nothing to measure: Inductor has no choice of kernels for addmm 8x64x64 float32 nt"),
         ("exit=3", (), {}, 3, "diode-lut: the program failed, with exit code 3: nothing is measured"),
-        ("exit=0", ("--table", "bad.json"), {}, 1, "bad.json:1:2: not JSON"),
+        ("exit=0", ("--table", "bad.json"), {}, 2, "bad.json: exists, and is not a table but a file of another kind"),
         ("exit=0", ("--table", "nosuch/x.json"), {}, 2, "nosuch/x.json: No such file or directory"),
         ("exit=0", (), {"DIODE_LUT_POLICY": "off"}, 2, "error: DIODE_LUT_POLICY=off: no table answers; unset it"),
         (

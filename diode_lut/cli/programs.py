@@ -174,7 +174,7 @@ def compare_command(
     from diode_lut.domain.printable import as_json as printable_json
     from diode_lut.io.files import require_writable, write_atomically
     from diode_lut.programs.compare import ComparisonEnded, ComparisonPlan, compare
-    from diode_lut.programs.comparison import as_json, summary
+    from diode_lut.programs.comparison import as_json, losing_rows, summary
     from diode_lut.programs.page import as_page
 
     figures = output.with_suffix(".json")
@@ -189,7 +189,7 @@ def compare_command(
         ctx.exit(ended.code)
     write_atomically(output, as_page(found).encode())
     write_atomically(figures, f"{printable_json(as_json(found))}\n".encode())
-    tell([*summary(found), f"page: {output}, figures: {figures}"])
+    tell([*summary(found), *losing_rows(found), f"page: {output}, figures: {figures}"])
 
 
 def command_line(ctx: click.Context, verb: str, command: Sequence[str], table: Path | None = None) -> str:

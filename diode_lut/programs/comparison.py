@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from diode_lut.domain.printable import printable
+from diode_lut.domain.errors import DiodeLutError
+from diode_lut.domain.ops import SIZE_FIELDS
+from diode_lut.domain.printable import as_command, printable
+from diode_lut.domain.problem import Problem
+from diode_lut.kernels.config import BASELINES, baseline
 from diode_lut.programs.noise import Speedup, spread_text
 from diode_lut.programs.trace import GemmTime
 from diode_lut.receipt.receipt import Receipt
+from diode_lut.settings import USER
+from diode_lut.table import Entry, read_table
 
 WITHOUT, WITH = "without", "with"
 """The two kinds of runs."""
@@ -128,3 +136,39 @@ def summary(comparison: Comparison) -> list[str]:
             f"{len(comparison.gemms) - len(clear)} without a difference beyond noise"
         )
     return lines
+
+
+def losing_rows(comparison: Comparison) -> Iterator[str]:
+    """For each row of the user's own tables whose GEMM lost, the command after which it has the library's kernel.
+
+    Removing the row would not last: the next ``build`` from the same timings makes it again.
+    """
+    lost = {change.name for change in comparison.gemms if change.is_clear and change.saved_ns < 0}
+    rows = {}
+    for device in comparison.receipt.devices.values():
+        paths = {source.digest: Path(source.path) for source in device.sources if source.tier == USER}
+        for hit in device.hits:
+            if _traced_name(hit.problem) in lost and hit.digest in paths:
+                with suppress(DiodeLutError):
+                    entry = read_table(paths[hit.digest]).lookup(hit.problem)
+                    if entry is not None and entry.note is None and entry.best.config not in BASELINES:
+                        rows[paths[hit.digest], entry] = hit.problem
+    for (path, entry), problem in rows.items():
+        command = _set_command(path, entry, problem)
+        yield f"{problem} is slower with its row; for {baseline(problem.op)} instead: {command}"
+
+
+def _traced_name(problem: Problem) -> str:
+    """What a trace calls the GEMM."""
+    batch = f"{problem.b}x" if problem.b > 1 else ""
+    return f"{batch}{problem.m}x{problem.n}x{problem.k} {'float32' if problem.dtype == 'tf32' else problem.dtype}"
+
+
+def _set_command(path: Path, entry: Entry, problem: Problem) -> str:
+    names = ("dtype", "layout", "epilogue", "variant", *SIZE_FIELDS)
+    fields = {name: getattr(entry, name) for name in names if getattr(entry, name) is not None}
+    texts = {name: value if isinstance(value, str) else "-".join(map(str, value)) for name, value in fields.items()}
+    options = [word for name, text in texts.items() for word in (f"--{name}", text)]
+    align = "any" if entry.align is None else str(entry.align)
+    answer = ("--align", align, "--config", str(baseline(problem.op)), "--note", "slower in a program")
+    return as_command("diode-lut", "set", path, entry.op or "any", *options, *answer)

@@ -205,7 +205,7 @@ def _brought(order: Order, receipt: Receipt, before: Run | None, after: Run, tab
             f"the program took {before.ended.seconds:.1f} s before and {after.ended.seconds:.1f} s now, with cold "
             "caches; one run of each proves nothing"
         )
-    yield f"to measure what the program gains or loses: {order.compare}"
+    yield f"to measure what the program gains or loses, and which rows lose: {order.compare}"
 
 
 def _answered(receipt: Receipt) -> str:
