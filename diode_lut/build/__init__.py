@@ -25,6 +25,10 @@ NOISE = 0.01
 """Times that differ by no more than this fraction are taken to be the same."""
 
 
+MAX_PROBLEMS = 100_000
+"""Most problems that a table is built from: the time that takes grows with their square."""
+
+
 class BuildResult(NamedTuple):
     """A table, and what it was made from.
 
@@ -114,7 +118,7 @@ def build(
         records, too_noisy, implausible, doubted = judged(records, noise, device)
     else:
         too_noisy, implausible, doubted = [], [], []
-    columns = Columns()
+    columns = Columns(MAX_PROBLEMS)
     for record in records:
         columns.add(record)
     measurements = columns.combined()

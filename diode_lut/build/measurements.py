@@ -31,10 +31,19 @@ def config_order(config: Config) -> tuple[int, tuple[int, ...]]:
     return _TEMPLATES.index(config.template), config.params
 
 
-class Columns:
-    """Collects records, a few bytes for each timing: numbers of problem and config, stage, nanoseconds, and aten's."""
+MAX_TIMINGS = 5_000_000
+MAX_PROBLEMS = 500_000
+"""The most that are combined, in less than a gigabyte."""
 
-    def __init__(self) -> None:
+
+class Columns:
+    """Collects records, a few bytes for each timing: numbers of problem and config, stage, nanoseconds, and aten's.
+
+    DatasetError if there are more than MAX_TIMINGS, or records of more than ``most`` problems.
+    """
+
+    def __init__(self, most: int = MAX_PROBLEMS) -> None:
+        self._most = most
         self.failures: Counter[str] = Counter()
         self._problems: defaultdict[Problem, int] = defaultdict(count().__next__)
         self._configs: defaultdict[Config, int] = defaultdict(count().__next__)
@@ -48,6 +57,10 @@ class Columns:
     def add(self, record: Record) -> None:
         """Append the record's timings. A failure is an infinite time."""
         problem = self._problems[record.problem]
+        if problem >= self._most:
+            raise DatasetError(f"more than {self._most} problems: leave out datasets, or divide them")
+        if len(self._times) > MAX_TIMINGS:
+            raise DatasetError(f"more than {MAX_TIMINGS} timings: leave out datasets, or divide them")
         final = record.stage == "final"
         if final:
             self._final_problems.add(problem)

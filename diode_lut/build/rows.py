@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from math import prod
 from operator import and_, mul
 from typing import Any, NamedTuple
@@ -34,7 +34,10 @@ REACH = 8
 Between measured problems that are further apart, nothing is known, and no row claims it."""
 
 _STRIDE = 256
-"""Number of problems that are compared with all others at a time, which bounds the memory that takes."""
+"""Number of problems that are compared with others at a time, which bounds the memory that takes."""
+
+_SLACK = 1e-3
+"""By how much logarithms of extents, in single precision, are off at most."""
 
 _SAME = 1e-9
 """Volumes that differ by a smaller fraction may be the same: as floating-point numbers they are not exact."""
@@ -135,18 +138,40 @@ class _Merger:
         self._serving[:count] = self._allowed
         self._alive = np.arange(room) < count
         self._owner = np.arange(count)
-        self._pairs = [pair for start in range(0, count, _STRIDE) for pair in self._first_pairs(start)]
-        heapify(self._pairs)
+        self._partners: dict[int, Iterator[tuple[float, int]]] = {}
+        self._pairs: list[tuple[float, int, int]] = []
+        for start in range(0, count, _STRIDE):
+            self._first_pairs(start)
 
-    def _first_pairs(self, start: int) -> Iterator[tuple[float, int, int]]:
-        """The pairs of the problems from ``start`` on, _STRIDE at most, with those before them."""
+    def _first_pairs(self, start: int) -> None:
+        """Pair the problems from ``start`` on, _STRIDE at most, with those before them."""
         end = min(start + _STRIDE, self._count)
-        some, before = self._points[:, start:end, None], self._points[:, None, :end]
-        extents = _extent(np.minimum(some, before), np.maximum(some, before))
-        alike = np.matmul(self._allowed[start:end], self._allowed[:end].T)
-        close = np.tril((extents <= REACH) & alike, start - 1)
-        places, partners = np.nonzero(close)
-        return zip(extents[close].tolist(), (places + start).tolist(), partners.tolist(), strict=True)
+        logs = np.log2(self._points[:, :end].astype(np.float32))
+        far = np.zeros((end - start, end), np.float32)
+        for log in logs:
+            far += np.abs(log[start:, None] - log)
+        rows, partners = np.nonzero(np.tril(far <= np.log2(REACH) + _SLACK, start - 1))
+        one, other = self._points[:, rows + start], self._points[:, partners]
+        extents = _extent(np.minimum(one, other), np.maximum(one, other))
+        close = (extents <= REACH) & (self._allowed[rows + start] & self._allowed[partners]).any(axis=1)
+        rows, partners, extents = rows[close], partners[close], extents[close]
+        for row in range(start, end):
+            own = slice(*np.searchsorted(rows, (row - start, row - start + 1)))
+            self._pair(row, partners[own], extents[own])
+
+    def _pair(self, row: int, partners: _Array, extents: _Array) -> None:
+        """The pairs of a row with rows before it are to be tried, the least extended first."""
+        order = np.lexsort((partners, extents))
+        self._partners[row] = zip(extents[order].data, partners[order].data, strict=True)
+        self._push(row)
+
+    def _push(self, row: int) -> None:
+        """The row's next pair comes up for trial, if there is one: all of its pairs at once would take gigabytes."""
+        pair = next((pair for pair in self._partners[row] if self._alive[pair[1]]), None)
+        if pair is None:
+            del self._partners[row]
+        else:
+            heappush(self._pairs, (pair[0], row, pair[1]))
 
     def rows(self) -> Iterator[tuple[list[int], Box]]:
         """The problems and the box of each row."""
@@ -158,8 +183,12 @@ class _Merger:
         """Merge what can be merged, the least extended first."""
         while self._pairs:
             _, one, other = heappop(self._pairs)
-            if self._alive[one] and self._alive[other]:
+            if not self._alive[one]:
+                del self._partners[one]
+                continue
+            if self._alive[other]:
                 self._try(one, other)
+            self._push(one)
 
     def _add(self, low: _Array, high: _Array, places: _Array) -> None:
         """A new row that answers for the problems at ``places``; the pairs that it makes are to be tried."""
@@ -172,8 +201,7 @@ class _Merger:
         near = np.flatnonzero((extents <= REACH) & self._alive[:row])
         alike = near[(self._serving[near] & self._serving[row]).any(axis=1)]
         self._alive[row] = True
-        for extent, partner in zip(extents[alike].tolist(), alike.tolist(), strict=True):
-            heappush(self._pairs, (extent, row, partner))
+        self._pair(row, alike, extents[alike])
 
     def _try(self, one: int, other: int) -> None:
         """Merge the two rows, unless some problem would get a config that is not allowed for it."""

@@ -151,7 +151,8 @@ class _Window:
         while True:
             del self._data[: at - self._begin]
             self._begin = at
-            found = next(_heads(self._data), None)
+            head = _head(self._data)
+            found = next(_heads(self._data), None) if head is None else (0, head)
             if found is not None:
                 return at + found[0], found[1]
             at = max(at, self.end - _HEAD_BYTES + 1)
@@ -168,13 +169,21 @@ class _Window:
 def _heads(data: bytes | bytearray) -> Iterator[tuple[int, _Head]]:
     """The offsets at which frames may begin: those of all heads with a right checksum, whatever follows them."""
     for match in _BEGINNINGS.finditer(data):
-        start = match.start()
-        if start + _HEAD_BYTES <= len(data):
-            checksum, body_checksum = _CHECKSUMS.unpack_from(data, start + _BEGINNING.size)
-            if crc32(match.group()) == checksum:
-                _, length, kind = _BEGINNING.unpack_from(data, start)
-                if _CHECKSUMS.size <= length <= _CHECKSUMS.size + MAX_RECORD_BYTES:
-                    yield start, _Head(kind, _BEGINNING.size + length, body_checksum)
+        head = _head(data, match.start())
+        if head is not None:
+            yield match.start(), head
+
+
+def _head(data: bytes | bytearray, start: int = 0) -> _Head | None:
+    """The head at an offset, if one with a right checksum is there."""
+    if start + _HEAD_BYTES > len(data) or data[start] != _EXT_32:
+        return None
+    _, length, kind = _BEGINNING.unpack_from(data, start)
+    checksum, body_checksum = _CHECKSUMS.unpack_from(data, start + _BEGINNING.size)
+    is_frame = kind in (HEADER, RECORD) and _CHECKSUMS.size <= length <= _CHECKSUMS.size + MAX_RECORD_BYTES
+    if not is_frame or crc32(data[start : start + _BEGINNING.size]) != checksum:
+        return None
+    return _Head(kind, _BEGINNING.size + length, body_checksum)
 
 
 def _may_begin(rest: bytes) -> bool:

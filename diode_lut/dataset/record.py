@@ -155,10 +155,11 @@ def _short(ns: float) -> float:
 
 
 class RecordDecoder:
-    """Decodes what ``record_to_wire`` returns. Equal configs become the same object."""
+    """Decodes what ``record_to_wire`` returns. Equal configs, and equal problems in a row, become the same object."""
 
     def __init__(self) -> None:
         self._configs: dict[Config, Config] = {}
+        self._last: tuple[Any, Problem | None] = None, None
 
     def decode(self, wire: Any) -> Record:
         """The record, or DatasetError naming the value at fault."""
@@ -166,8 +167,18 @@ class RecordDecoder:
             case (tuple(problem), tuple(timings), stage) if len(problem) in _PROBLEM_FIELDS:
                 if stage not in STAGES:
                     raise DatasetError(f"stage: {_shortened(stage)} is none of {', '.join(STAGES)}")
-                return Record(_problem(problem), tuple(map(self._timing, timings)), stage)
+                return Record(self._problem(problem), tuple(map(self._timing, timings)), stage)
         raise DatasetError(f"{_shortened(wire)} is not [problem, timings, stage]")
+
+    def _problem(self, wire: tuple[Any, ...]) -> Problem:
+        known, found = self._last
+        if found is None or wire != known:
+            try:
+                found = Problem.checked(*wire)
+            except ProblemError as error:
+                raise DatasetError(str(error)) from None
+            self._last = wire, found
+        return found
 
     def _timing(self, wire: Any) -> Timing:
         try:
@@ -189,13 +200,6 @@ class RecordDecoder:
                 config = _config(template, values)
                 return self._configs.setdefault(config, config), outcome
         raise DatasetError(f"{_shortened(wire)} is not [config, time] or [config, reason]")
-
-
-def _problem(values: tuple[Any, ...]) -> Problem:
-    try:
-        return Problem.checked(*values)
-    except ProblemError as error:
-        raise DatasetError(str(error)) from None
 
 
 def _config(template: str, values: tuple[Any, ...]) -> Config:

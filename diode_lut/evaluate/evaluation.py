@@ -148,7 +148,7 @@ class Evaluation(NamedTuple):
 
 def usual_kernels(problems: Iterable[Problem]) -> str:
     """The baselines of the problems, which Inductor takes on a miss, as text."""
-    return " or ".join(sorted({str(baseline(problem.op)) for problem in problems}))
+    return " or ".join(sorted({str(baseline(op)) for op in {problem.op for problem in problems}}))
 
 
 def regret_class(regret: float | None) -> str:

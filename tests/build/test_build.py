@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diode_lut import __version__
-from diode_lut.build import EPSILON, NOISE, BuildResult, build
+from diode_lut.build import EPSILON, NOISE, BuildResult, build, measurements
 from diode_lut.build.entries import CLEAR
+from diode_lut.build.measurements import Columns
 from diode_lut.dataset import Dataset, DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.hardware import Hardware
@@ -420,3 +421,22 @@ def test_padding_is_said_where_each_problem_has_another_best_one(tmp_path: Path)
     records = [record(m, {**times, **({often: 200.0} if m < 9 else {})}, n=7) for m in (7, 8, 9)]
     (entry,) = build([stored(tmp_path / "e", records)]).table.entries
     assert entry.configs == (A,)
+
+
+def test_what_is_combined_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More problems or timings than fit in memory are an error as soon as they are read."""
+    records = [Record(Problem.of("mm", m, 8, 8, dtype="float16", layout="nn"), (Timing(ATEN, 9.0),)) for m in (1, 2, 3)]
+    for each in records:
+        Columns(3).add(each)
+    columns = Columns(2)
+    columns.add(records[0])
+    columns.add(records[1])
+    columns.add(records[0])
+    with pytest.raises(DatasetError, match="more than 2 problems: leave out datasets, or divide them"):
+        columns.add(records[2])
+    monkeypatch.setattr(measurements, "MAX_TIMINGS", 2)
+    columns = Columns()
+    for each in records:
+        columns.add(each)
+    with pytest.raises(DatasetError, match="more than 2 timings: leave out datasets, or divide them"):
+        columns.add(records[0])
