@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from diode_lut.domain.hardware import Hardware
+from diode_lut.domain.printable import as_json as printable_json
 from diode_lut.domain.problem import Problem
 from diode_lut.programs.compare import printed_steps
 from diode_lut.programs.comparison import WITH, WITHOUT, Comparison, GemmChange, as_json, summary
@@ -19,7 +21,7 @@ from diode_lut.programs.launch import without_leaks
 from diode_lut.programs.noise import change_of, spread_text
 from diode_lut.programs.page import as_page
 from diode_lut.programs.trace import GemmTime, read_traces, unpadded
-from diode_lut.receipt.receipt import Device, Hit, Receipt
+from diode_lut.receipt.receipt import Device, Hit, Receipt, SourceRecord, Versions
 from diode_lut.runtime.probe import CALL, FIRST_CALL
 from tests.commands import run
 from tests.forks import ROOT
@@ -323,6 +325,60 @@ def test_a_padded_gemm_is_the_gemm_without_padding(runs: list[str], shown: dict[
 def test_a_gemm_changed_if_all_runs_agree(without: list[GemmTime], tuned: list[GemmTime], is_clear: bool) -> None:
     """Times of runs that overlap, or of the same kernel, are noise; Triton's kernels differ by more than the name."""
     assert GemmChange("x", without, tuned).is_clear == is_clear
+
+
+HOSTILE = (
+    *("</script><script>alert(1)</script>", "</code>", "<!--", "-->", "<img src=x onerror=alert(1)>", "</style>"),
+    *("&lt;", "&#60;", '"', "'", "$title", "${method}", "$$", "{0}", "%s", "\\", "\0", "\x1b[2J", "\r\n", "\u2028"),
+    *("\u202e", "\u200b", "\ufeff", "\ud800", "\udcff", "😀", "x" * 100_000, "", "javascript:alert(1)"),
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: ascii(text)[:20])
+def test_the_page_has_all_text_as_text(text: str) -> None:
+    """Names of GEMMs, kernels, devices, files, settings and arguments are no markup, and none is lost."""
+    found, plain = (as_page(named(each)) for each in (text, "plain"))
+    found.encode()
+    assert Elements(found).seen == Elements(plain).seen
+    assert all(letter.isprintable() or letter == "\n" for letter in found)
+    figures = printable_json(as_json(named(text)))
+    assert all(letter.isprintable() or letter == "\n" for letter in figures)
+    assert json.loads(figures)["gemms"][0]["gemm"] == text
+
+
+class Elements(HTMLParser):
+    """The elements of a page, with the names of their attributes; comments, too."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, tuple[str, ...]]] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, tuple(name for name, _ in attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.seen.append((f"/{tag}", ()))
+
+    def handle_comment(self, data: str) -> None:
+        self.seen.append(("comment", ()))
+
+
+def named(text: str) -> Comparison:
+    """A comparison in which everything that has a name has this one."""
+    problem = Problem.of("mm", 8, 8, 8, dtype="float16", layout="nn")
+    device = Device(
+        sources={SourceRecord(text, text, text, 1): None},
+        hits=Counter({Hit(problem, text, text, text, (text,)): 1}),
+        left_out={text: None},
+    )
+    versions = {Versions(text, text, text, text): None}
+    receipt = Receipt(devices={Hardware(text, text, 1, (text,)): device}, versions=versions)
+    fast, slow = times(1000.0, 1100.0, kernel=f"{text}1"), times(2000.0, 2100.0, kernel=f"{text}2")
+    gemms = [GemmChange(text, slow, fast), GemmChange(f"{text}2", fast, slow), GemmChange(f"{text}3", [], slow)]
+    changes = {"wall": change_of([2.0, 2.0], [1.0, 1.0])}
+    return Comparison([text, text], {f"DIODE_LUT_{text}": text}, receipt, changes, True, gemms)
 
 
 def test_the_page_says_it_all() -> None:

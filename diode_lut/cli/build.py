@@ -10,7 +10,7 @@ import click
 from diode_lut.cli.inputs import end_with_losses, read_whole_table, require_same_device
 from diode_lut.cli.output import changing, in_a_file, is_standard, progress_bars, say
 from diode_lut.cli.typed import DATASET, FILE, TABLE, TABLE_OUTPUT, Output, Typed
-from diode_lut.cli.values import LAYOUT, hardware_of
+from diode_lut.cli.values import FRACTION, LAYOUT, hardware_of
 from diode_lut.domain.printable import as_lines, printable
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @click.option(
     "--epsilon",
     metavar="FRACTION",
-    type=click.FloatRange(0, 1),
+    type=FRACTION,
     default=0.02,
     show_default=True,
     help="How much slower than the best measured config an answer may be.",

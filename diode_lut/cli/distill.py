@@ -11,6 +11,7 @@ from diode_lut.cli.evaluate import check_picture
 from diode_lut.cli.inputs import end_with_losses, require_torch
 from diode_lut.cli.output import say
 from diode_lut.cli.typed import FILE, MODEL, PICTURE_OUTPUT, Output, Typed
+from diode_lut.cli.values import FRACTION_FOR_TESTS
 from diode_lut.domain.printable import printable
 from diode_lut.io.files import require_writable
 from diode_lut.model.header import SUFFIX
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 @click.option(
     "--test",
     metavar="FRACTION",
-    type=click.FloatRange(0, 0.9),
+    type=FRACTION_FOR_TESTS,
     default=0.2,
     show_default=True,
     help="Fraction of the problems that is kept for testing.",
@@ -83,8 +84,6 @@ def distill_command(
         raise click.UsageError(f"{output.parent}: no such directory to write the model to")
     if output.suffix != SUFFIX:
         raise click.UsageError(f"{output}: the name of a model must end with {SUFFIX}")
-    if not test >= 0:  # NaN is in every range
-        raise click.UsageError("--test: not a number from 0 to 0.9")
     require_writable(output)
     if picture is not None:
         check_picture(picture)

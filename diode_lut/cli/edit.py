@@ -82,6 +82,8 @@ def set_command(table_file: Typed, configs: tuple[str, ...], note: str, **key: A
     """
     from diode_lut.table.edit import set_row
 
+    if not note.strip():
+        raise click.UsageError("--note: is empty; say why, so that others know whether the row is still right")
     row = {"configs": [Config.parse(config).to_json() for config in configs], "note": note}
     _edit(table_file, lambda table: set_row(table, _entry({**_key(**key), **row})))
 

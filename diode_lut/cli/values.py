@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -115,6 +117,23 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 MINUTES = _Time("m")
 SECONDS = _Time("s")
+
+
+class _Fraction(click.FloatRange):
+    """A fraction up to a largest one. NaN is in every range of click's."""
+
+    def __init__(self, most: float) -> None:
+        super().__init__(0, most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        fraction = float(super().convert(value, param, ctx))
+        if math.isnan(fraction):
+            self.fail(f"{value!r} is not a number from 0 to {self.max:g}", param, ctx)
+        return fraction
+
+
+FRACTION = _Fraction(1.0)
+FRACTION_FOR_TESTS = _Fraction(0.9)
 
 
 def hardware_of(text: str) -> Hardware:

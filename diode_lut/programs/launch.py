@@ -231,6 +231,8 @@ def _not_started(program: str, error: OSError) -> ProgramError:
 
 def _remedy(program: str) -> str:
     """What to write instead of something that is no program, as text; empty if nothing is known."""
+    if not program:
+        return "; the program's name is empty: a variable may be unset"
     if program.endswith(".py") and (" " not in program or Path(program).is_file()):
         return f"; to run a script: {as_command(Path(sys.executable).name, Path(program))}"
     if " " in program:
