@@ -84,6 +84,7 @@ def install(config: ModuleType) -> None:
         when_imported("torch._inductor.fx_passes.pad_mm", f"{__name__}:install_padding")
         when_imported("torch._inductor.compile_fx", f"{__name__}:install_provenance")
         when_imported("torch._inductor.codecache", f"{__name__}:install_provenance")
+        when_imported("torch._inductor.compile_fx_ext", f"{__name__}:install_provenance")
         when_imported("torch._inductor.codecache", f"{__name__}:install_saving_of_graphs")
         when_imported("torch._functorch._aot_autograd.autograd_cache", f"{__name__}:install_saving_of_entries")
         when_imported("torch._dynamo.precompile_context", "diode_lut.inductor.precompile:mark_what_is_kept")
@@ -193,7 +194,7 @@ def install_padding(pad_mm: Any) -> None:
 
 
 def install_provenance(module: ModuleType) -> None:
-    """Have compiled graphs keep what was decided for them, given ``torch._inductor.compile_fx`` or ``codecache``."""
+    """Have compiled graphs keep what was decided for them, given a module of ``WRAPPERS``."""
     try:
         from diode_lut.inductor.provenance import WRAPPERS
 

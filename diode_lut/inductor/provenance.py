@@ -39,7 +39,17 @@ def tell_of_cached_graphs(codecache: Any) -> None:
     cache.cache_hit_post_compile = staticmethod(_telling(cache.cache_hit_post_compile))
 
 
-WRAPPERS = {"torch._inductor.compile_fx": keep_with_graphs, "torch._inductor.codecache": tell_of_cached_graphs}
+def tell_of_received_graphs(compile_fx_ext: Any) -> None:
+    """Record what another process decided for a graph of this one, given ``torch._inductor.compile_fx_ext``."""
+    scheme = compile_fx_ext._OutOfProcessFxCompile
+    scheme._postprocess = _receiving(scheme._postprocess)
+
+
+WRAPPERS = {
+    "torch._inductor.compile_fx": keep_with_graphs,
+    "torch._inductor.codecache": tell_of_cached_graphs,
+    "torch._inductor.compile_fx_ext": tell_of_received_graphs,
+}
 """What is to be called with a module of Inductor's once it is imported."""
 
 
@@ -82,7 +92,7 @@ def _telling(load: Callable[..., Any]) -> Callable[..., Any]:
         try:
             graph, *_ = loaded
             if graph is not None and not is_off():
-                _tell(graph)
+                _tell(graph, cached=True)
                 write_after_graph(recorder.own_receipt)
         except Exception as error:
             _warn(error)
@@ -91,10 +101,22 @@ def _telling(load: Callable[..., Any]) -> Callable[..., Any]:
     return cache_hit_post_compile
 
 
-def _tell(graph: Any) -> None:
+def _receiving(postprocess: Callable[..., None]) -> Callable[..., None]:
+    @wraps(postprocess)
+    def _postprocess(scheme: Any, output: Any) -> None:
+        postprocess(scheme, output)
+        try:
+            _tell(output.graph, cached=False)
+        except Exception as error:
+            _warn(error)
+
+    return _postprocess
+
+
+def _tell(graph: Any, *, cached: bool) -> None:
     kept = getattr(graph, _KEPT, None)
     if kept is not None:
         counts, receipt = kept
-        devices = decode_receipt(orjson.loads(receipt), "a cached graph").devices
-        trace_graph(counts, receipt, cached=True)
-        recorder.restored(recorder.Counts(**counts), devices)
+        devices = decode_receipt(orjson.loads(receipt), "a compiled graph").devices
+        trace_graph(counts, receipt, cached=cached)
+        recorder.told(recorder.Counts(**counts), devices, cached=cached)

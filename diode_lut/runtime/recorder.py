@@ -175,16 +175,16 @@ def unfused(problem: Problem, hardware: Hardware, reason: str) -> None:
             device.unfused[Unfused(problem, reason)] += 1
 
 
-def restored(counts: Counts, devices: Mapping[Hardware, Device]) -> None:
-    """A graph came from a cache: what was counted and noted, by ``collecting``, when it was compiled."""
+def told(counts: Counts, devices: Mapping[Hardware, Device], *, cached: bool) -> None:
+    """Add what ``collecting`` found when a graph was compiled that comes from a cache, or from another process."""
     with _lock:
         for each in _counts():
             each.add(counts)
-            each.cached += counts.total_predictions + counts.no_choice
+            each.cached += cached * (counts.total_predictions + counts.no_choice)
         for hardware, found in devices.items():
             for device in _receiving(hardware):
                 device.add(found)
-                device.cached += found.calls + found.no_choice.total()
+                device.cached += cached * (found.calls + found.no_choice.total())
 
 
 def devices_seen(hardware: Iterable[Hardware]) -> None:

@@ -144,5 +144,5 @@ def test_what_is_not_fused_is_told_again() -> None:
     """Why nothing was fused behind a matmul is noted, collected, and told again where the graph comes from a cache."""
     with recorder.collecting() as collected:
         recorder.unfused(MM, H200, "the epilogue reduces")
-    recorder.restored(collected.counts, collected.devices)
+    recorder.told(collected.counts, collected.devices, cached=True)
     assert device().unfused == {Unfused(MM, "the epilogue reduces"): 2}
