@@ -68,8 +68,10 @@ def timings(directory: Path) -> None:
             writer.append(Record(problem, (Timing(ATEN, 1000.0),), stage))
 
 
-def inductors_cache(directory: Path) -> None:
-    """A cache directory with the time of one kernel."""
+def others_timings(directory: Path) -> None:
+    """The example of a CSV file, and Inductor's cache directory with the time of one kernel."""
+    (directory / "examples").mkdir()
+    shutil.copy(ROOT / "examples" / "timings.csv", directory / "examples")
     operands = [("cuda", "torch.bfloat16", 256, 512, 512, 1, 0), ("cuda", "torch.bfloat16", 512, 304, 304, 1, 0)]
     system = {"device": {"name": "NVIDIA H200"}, "version": {"triton": "3.6.0", "cuda": "13.0"}}
     cache = directory / "torchinductor" / "cache" / "0"
@@ -128,7 +130,7 @@ def contribution(directory: Path) -> None:
 PREPARATIONS: dict[str, Callable[[Path], None]] = {
     "collecting.md": timings,
     "contributing-tables.md": contribution,
-    "exchange.md": inductors_cache,
+    "exchange.md": others_timings,
     "from-torch-diode.md": files_of_torch_diode,
     "receipts.md": timings,
     "reviewing.md": tables_to_compare,

@@ -25,8 +25,7 @@ EXCHANGED = (
     "torch-diode-table",
     "torch-diode-dataset",
     "inductor-cache",
-    "inductor-mm-log",
-    "t4",
+    "timings",
     "tunableop",
     "vllm",
 )

@@ -37,10 +37,9 @@ evaluate t.json {}
 evaluate --model {} d.msgpack
 explain mm 8 8 8 --hardware h200 --table {}
 export inductor-table {} -o out
-export t4 {} -o out
+export timings {} -o out
 fmt {}
-import t4 {} -o out
-import inductor-mm-log {} -o out --hardware X,sm_90,1 --dtype float16
+import timings {} -o out
 merge t.json t.json {} -o out
 pack {} -o out
 query {} hardware

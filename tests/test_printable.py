@@ -140,7 +140,7 @@ COMMAND_LINES = [
     ["run", "--", "EVIL"],
     ["tune", "--", "EVIL"],
     ["compare", "--", "EVIL"],
-    ["import", "t4", "p.json", "-o", "x.msgpack"],
+    ["import", "timings", "p.json", "-o", "x.msgpack"],
     ["export", "inductor-table", "good.json", "-o", "x.json"],
     ["report", "good.json", "-o", "x.html"],
     ["distill", "d.msgpack", "-o", "x.safetensors", "--leave-out", "EVIL"],

@@ -29,7 +29,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.evaluate.solutions import read_solution
 from diode_lut.exchange import FORMATS, read, write_timings
 from diode_lut.exchange import write_table as exported
-from diode_lut.exchange.content import Facts
+from diode_lut.exchange.content import Facts, Timings
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.header import KEY, header_text, metadata_of, read_model_hardware
 from diode_lut.model.weights import read_model, write_model
@@ -320,14 +320,16 @@ def solution() -> bytes:
 
 def exchange_files(name: str, table: Table, dataset: Dataset) -> Iterator[bytes]:
     """A file of each format of other tools: what we export, or by hand."""
-    if name == "t4":
-        yield write_timings(name, dataset)
+    if name == "timings":
+        yield write_timings(name, dataset, Path("t.csv"))
+        yield write_timings(name, dataset, Path("t.json"))
+        strides = b"64x1,1x64,aten,2.5,NVIDIA H200,sm_90,132,2026-11-21,20"
+        yield (
+            b"op,dtype,m,n,k,strides_a,strides_b,config,time_us,device,arch,sm_count,date,repetitions\nmm,f16,8,8,64,"
+            + strides
+        )
     elif name == "torch-diode-dataset":
         yield json.dumps(torch_diode_document()).encode()
-    elif name == "inductor-mm-log":
-        blocks = {"BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_K": 16, "num_stages": 3, "num_warps": 4}
-        triton = {"type": "triton", "time": 0.5, **blocks}
-        yield json.dumps([{"(64, 16, 32)": [triton, {"type": "cublas", "time": 1}], "kernel_type": "mm"}]).encode()
     elif name == "inductor-cache":
         operands = "[('cuda', 'torch.float16', 64, 16, 16, 1, 0), ('cuda', 'torch.float16', 16, 32, 32, 1, 0)]"
         system = {"device": {"name": "NVIDIA H200"}, "version": {"triton": "3.6.0abc", "cuda": "13.0"}}
@@ -350,7 +352,8 @@ def importing(name: str) -> Callable[[Path], object]:
             named = path.with_name("N=512,K=256,device_name=NVIDIA_H200,dtype=fp8.json")
             return read(name, Path(shutil.copy(path, named)), FACTS)
         if name != "inductor-cache":
-            return read(name, path, FACTS)
+            content, _ = read(name, path, FACTS)
+            return list(content.records) if isinstance(content, Timings) else content
         directory = path.with_suffix(".directory")
         (directory / "cache").mkdir(parents=True, exist_ok=True)
         (directory / "ab").mkdir(exist_ok=True)

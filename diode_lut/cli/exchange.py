@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from diode_lut.domain.printable import printable
 from diode_lut.exchange import FORMATS
 
 if TYPE_CHECKING:
-    from diode_lut.dataset import Dataset
+    from diode_lut.dataset import Dataset, Record
     from diode_lut.exchange.content import Facts, Timings
     from diode_lut.table import Table
 
@@ -63,8 +63,10 @@ def import_command(
         raise ExchangeError(f"{output}: exists already, and an import adds nothing to a file: name another one")
     facts = Facts(hardware_of(hardware) if hardware is not None else None, op, dtype, layout, source.contents)
     content, skipped = read(name, source.path, facts)
-    _say(skipped)
-    taken = _save_timings(content, output) if isinstance(content, tuple) else _save_table(content, output)
+    try:
+        taken = _save_timings(content, output) if isinstance(content, tuple) else _save_table(content, output)
+    finally:
+        _say(skipped)
     say(printable(f"{output}: {taken}"), err=is_standard(output))
 
 
@@ -103,7 +105,7 @@ def export_command(
         from diode_lut.dataset import read_dataset
 
         datasets = [read_dataset(typed.path, contents=typed.contents)]
-        data = write_timings(name, datasets[0])
+        data = write_timings(name, datasets[0], output)
     else:
         data, skipped = _table_bytes(name, typed, problems, Facts(dtype=dtype, layout=layout))
     write(output, data)
@@ -116,12 +118,20 @@ def _save_timings(timings: Timings, output: Path) -> str:
     """Write a dataset, and describe its size."""
     from diode_lut.dataset.writer import write_stream
 
-    count = sum(len(record.timings) for record in timings.records)
-    if not count:
-        raise ExchangeError("nothing in it could be imported")
+    count, problems = 0, set()
+
+    def counted() -> Iterator[Record]:
+        nonlocal count
+        for record in timings.records:
+            count += len(record.timings)
+            problems.add(record.problem)
+            yield record
+        if not count:
+            raise ExchangeError("nothing in it could be imported")
+
     with in_a_file(output) as path:
-        write_stream(path, timings.header, timings.records)
-    return f"{count} timings of {len({record.problem for record in timings.records})} problems"
+        write_stream(path, timings.header, counted())
+    return f"{count} timings of {len(problems)} problems"
 
 
 def _save_table(table: Table, output: Path) -> str:

@@ -17,7 +17,6 @@ from diode_lut.domain.hardware import Hardware, detect_hardware, slug
 from diode_lut.domain.ops import DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NAMED_VARIANTS, OPS
 from diode_lut.domain.spelling import OPS_OF_LAYERS, dtype_of, layout_of, op_of, size_of, variant_of
 
-_ARCH = re.compile(r"sm_\d+\w*|gfx\w+|cpu-\w+")
 _NEW_HARDWARE = "NAME,ARCH,SMS, for example 'NVIDIA H200,sm_90,132'"
 
 
@@ -160,10 +159,10 @@ def hardware_of(text: str) -> Hardware:
     arch, sm_count, *aliases = (*rest, "")
     if not sm_count.isdecimal():
         raise HardwareError(f"{text}: is neither a name nor {_NEW_HARDWARE}")
-    if not _ARCH.fullmatch(arch):
-        raise HardwareError(f"{text}: {arch!r} is no architecture, such as sm_90, gfx942 or cpu-avx2")
-    fields = {"name": name, "arch": arch, "sm_count": int(sm_count)}
-    return Hardware.from_json({**fields, "aliases": list(filter(None, aliases))})
+    try:
+        return Hardware.described(name, arch, int(sm_count), filter(None, aliases))
+    except ProblemError as error:
+        raise HardwareError(f"{text}: {error}") from None
 
 
 def _meant(name: str) -> str:

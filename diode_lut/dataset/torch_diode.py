@@ -26,7 +26,7 @@ from diode_lut.dataset.cursor import Cursor
 from diode_lut.dataset.dataset import Dataset, Readable
 from diode_lut.dataset.record import Header, Record, Timing
 from diode_lut.domain.errors import DatasetError, ProblemError
-from diode_lut.domain.gpus import gpu_named_in, known_gpu
+from diode_lut.domain.gpus import gpu_named_in, is_called, known_gpu
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.domain.spelling import dtype_of
@@ -80,7 +80,7 @@ def _records(
     with _damage_reported(path):
         for name, op, key, solution in _solutions(cursor(file)):
             names.add(name)
-            if hardware.called(name):
+            if is_called(hardware, name):
                 yield from parser.records(op, key, solution)
             else:
                 skipped[f"hardware {name!r}"] += len(_timed_configs(solution))

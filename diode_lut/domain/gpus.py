@@ -57,6 +57,12 @@ def known_gpu(name: str) -> Hardware | None:
     return next((gpu for gpu in KNOWN if wanted in map(_closed, (gpu.name, *gpu.aliases))), None)
 
 
+def is_called(hardware: Hardware, name: str) -> bool:
+    """Whether this is the hardware's name or alias, or a well-known name of the same GPU."""
+    gpu = known_gpu(name)
+    return hardware.called(name) or (gpu is not None and gpu.same_device(hardware))
+
+
 def gpus_of(arch: str) -> list[str]:
     """The short names of the well-known GPUs of an architecture."""
     return [gpu.aliases[0] for gpu in KNOWN if gpu.arch == arch]

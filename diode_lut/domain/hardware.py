@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 
+_ARCHITECTURE = re.compile(r"sm_\d+\w*|gfx\w+|cpu-\w+")
 _CPU = "cpu-"
 """How architectures of CPUs begin."""
 _THREADS, _VECTORS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), ("ATEN_CPU_CAPABILITY",)
@@ -50,6 +51,13 @@ class Hardware(NamedTuple):
         if not isinstance(aliases, (list, tuple)) or not all(isinstance(alias, str) for alias in aliases):
             raise ProblemError(f"aliases: {aliases!r} is not a list of names")
         return cls(fields["name"], fields["arch"], sm_count, tuple(aliases))
+
+    @classmethod
+    def described(cls, name: str, arch: str, sm_count: int, aliases: Iterable[str] = ()) -> Hardware:
+        """The hardware that a person describes; ProblemError if ``arch`` is not a name of an architecture."""
+        if not _ARCHITECTURE.fullmatch(arch):
+            raise ProblemError(f"{arch!r} is no architecture, such as sm_90, gfx942 or cpu-avx2")
+        return cls.from_json({"name": name, "arch": arch, "sm_count": sm_count, "aliases": list(aliases)})
 
     def same_device(self, other: Hardware) -> bool:
         """Whether both are the same device: one of the names agrees, and so do arch and SM count."""

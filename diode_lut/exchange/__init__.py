@@ -24,8 +24,8 @@ class Format(NamedTuple):
     """One format, which holds a ``table`` or ``timings``.
 
     ``read`` names the function ``(path, facts, skipped)`` that returns the Table or Timings in a file. ``write`` names
-    the function that returns the bytes of a file: ``(table, problems, facts, skipped)`` or ``(dataset)``. It is empty
-    for formats that cannot be exported.
+    the function that returns the bytes of a file: ``(table, problems, facts, skipped)``, or ``(dataset, output)`` with
+    the path of the file. It is empty for formats that cannot be exported.
     """
 
     description: str
@@ -35,6 +35,12 @@ class Format(NamedTuple):
 
 
 FORMATS = {
+    "timings": Format(
+        "one's own timings, CSV or JSON",
+        "timings",
+        "diode_lut.exchange.timings:read",
+        "diode_lut.exchange.timings:write",
+    ),
     "inductor-table": Format(
         "the dictionary for torch._inductor.config.lookup_table.table",
         "table",
@@ -53,17 +59,8 @@ FORMATS = {
     "inductor-cache": Format(
         "Inductor's cache directory, $TORCHINDUCTOR_CACHE_DIR", "timings", "diode_lut.exchange.inductor_cache:read"
     ),
-    "inductor-mm-log": Format(
-        "the file of TORCHINDUCTOR_MM_LOGGING_FILE", "timings", "diode_lut.exchange.inductor_mm_log:read"
-    ),
     "tunableop": Format("TunableOp's results, tunableop_results0.csv", "timings", "diode_lut.exchange.tunableop:read"),
     "vllm": Format("vLLM's configs of linear layers, JSON", "table", "diode_lut.exchange.vllm:read"),
-    "t4": Format(
-        "T4 results of Kernel Tuner and others, JSON",
-        "timings",
-        "diode_lut.exchange.t4:read",
-        "diode_lut.exchange.t4:write",
-    ),
 }
 """All formats, by their names on the command line."""
 
@@ -87,7 +84,7 @@ def write_table(name: str, table: Table, problems: Iterable[Problem], facts: Fac
     return data, skipped
 
 
-def write_timings(name: str, dataset: Dataset) -> bytes:
+def write_timings(name: str, dataset: Dataset, output: Path) -> bytes:
     """A file in one of FORMATS with all timings of the dataset."""
-    data: bytes = resolve_name(FORMATS[name].write)(dataset)
+    data: bytes = resolve_name(FORMATS[name].write)(dataset, output)
     return data

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from diode_lut.dataset import Header, Record
+from diode_lut.dataset.dataset import opened
 from diode_lut.domain.errors import ExchangeError, ProblemError
 from diode_lut.domain.gpus import gpus_of, known_gpu
 from diode_lut.domain.hardware import Hardware
@@ -37,10 +38,10 @@ class Facts(NamedTuple):
 
 
 class Timings(NamedTuple):
-    """The contents of a file of timings."""
+    """The contents of a file of timings. Records may be read from the file while they are iterated over, once."""
 
     header: Header
-    records: list[Record]
+    records: Iterable[Record]
 
 
 Skipped = Counter[str]
@@ -57,12 +58,13 @@ def counting(skipped: Skipped, number: int = 1) -> Iterator[None]:
 
 
 def known_hardware(facts: Facts, path: Path, *names: str) -> Hardware:
-    """The hardware that the user named, else the known GPU that one of the ``names`` in the file says.
+    """The hardware that the user named, else the known GPU that the ``names`` in the file mean.
 
-    ExchangeError asks for it.
+    ExchangeError asks for it where there is none, or more than one.
     """
-    found = facts.hardware or next(filter(None, map(known_gpu, names)), None)
-    if found is None:
+    known = [gpu for name in names if (gpu := known_gpu(name))] if facts.hardware is None else [facts.hardware]
+    found = known[0] if known else None
+    if found is None or any(gpu != found for gpu in known):
         said = f"is of {', '.join(map(repr, names))}" if names else "does not say what it was measured on"
         alike = [gpu for name in names for gpu in gpus_of(name.partition(":")[0])]
         said += f", such as {', '.join(alike)}" if alike else ""
@@ -115,9 +117,18 @@ def answers(table: Table, problems: Iterable[Problem], skipped: Skipped) -> Iter
             yield problem, entry
 
 
+_MAX_LINE_BYTES = 1 << 20
+
+
+def lines(path: Path, contents: bytes | None = None) -> Iterator[bytes]:
+    """The lines of a file of any size, with their ends; a line of more than a MiB comes in several parts."""
+    with opened(path, contents) as file:
+        yield from iter(lambda: file.readline(_MAX_LINE_BYTES), b"")
+
+
 _MAX_BYTES = 1 << 30
 _MAX_VALUES = 50_000_000
-"""Size limits of a JSON file. A million timings as T4 results have fewer values."""
+"""Size limits of a JSON file. Two million timings have fewer values."""
 
 _MAX_LITERAL_CHARS = 4096
 

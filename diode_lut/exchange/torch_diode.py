@@ -20,6 +20,7 @@ import orjson
 from diode_lut.dataset import read_dataset
 from diode_lut.dataset.torch_diode import hardware_by_name, problem_of_key
 from diode_lut.domain.errors import ExchangeError, ProblemError
+from diode_lut.domain.gpus import is_called
 from diode_lut.domain.ops import MATMULS
 from diode_lut.domain.problem import Problem, contiguous_align
 from diode_lut.exchange.content import (
@@ -55,7 +56,7 @@ def read_table(path: Path, facts: Facts, skipped: Skipped) -> Table:
     hardware = facts.hardware or (names and hardware_by_name(path, names[0])) or known_hardware(facts, path, *names)
     found: dict[Problem, list[Config]] = {}
     for name, op, key, rows in solutions:
-        if not hardware.called(name):
+        if not is_called(hardware, name):
             skipped[f"hardware {name!r}"] += len(rows)
             continue
         with counting(skipped, len(rows)):

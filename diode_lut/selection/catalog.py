@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from diode_lut.domain.errors import HardwareError, ModelError, TableError, let_pass
-from diode_lut.domain.gpus import known_gpu
+from diode_lut.domain.gpus import is_called, known_gpu
 from diode_lut.domain.hardware import Hardware, slug
 from diode_lut.domain.printable import as_command
 from diode_lut.io.log import warn_once
@@ -50,12 +50,7 @@ class TableFile(NamedTuple):
 
     def called(self, name: str) -> bool:
         """Whether ``name`` means this: a table by its file, its hardware or an alias of that; a model by its file."""
-        return slug(name) == slug(self.name) or (not is_model(self.path) and self._for(name))
-
-    def _for(self, name: str) -> bool:
-        """Whether it is for the hardware of that name, or for the well-known GPU that the name means."""
-        gpu = known_gpu(name)
-        return self.hardware.called(name) or (gpu is not None and gpu.same_device(self.hardware))
+        return slug(name) == slug(self.name) or (not is_model(self.path) and is_called(self.hardware, name))
 
 
 def find_tables(user_tables: Iterable[str]) -> list[TableFile]:

@@ -251,12 +251,12 @@ def damaged(tmp_path: Path) -> Path:
 
 def test_commands_say_that_records_are_lost(damaged: Path) -> None:
     """build, pack, evaluate, export and report do what they can, say which file is damaged, and exit with 1."""
-    out, packed, exported = (damaged.with_name(name) for name in ("t.json", "p.msgpack.zst", "t4.json"))
+    out, packed, exported = (damaged.with_name(name) for name in ("t.json", "p.msgpack.zst", "t.csv"))
     commands = [
         ("build", damaged, "-o", out),
         ("evaluate", out, damaged),
         ("pack", damaged, "-o", packed),
-        ("export", "t4", damaged, "-o", exported),
+        ("export", "timings", damaged, "-o", exported),
         ("report", out, damaged, "-o", damaged.with_name("r.html")),
     ]
     for command in commands:

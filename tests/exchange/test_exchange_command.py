@@ -51,16 +51,16 @@ def test_problems_are_answered_from_ranges(table: Path, tmp_path: Path) -> None:
 
 def test_timings_become_a_dataset(tmp_path: Path) -> None:
     """It is written once: a second import into the same file would count everything twice."""
-    log, output, given = tmp_path / "log.json", tmp_path / "d.msgpack", tmp_path / "t4.json"
-    log.write_text('[{"(64, 32, 16)": [{"type": "cublas", "time": 0.5}], "kernel_type": "mm"}]', encoding="utf-8")
-    arguments = ("inductor-mm-log", log, "-o", output, "--hardware", "NVIDIA H200,sm_90,132", "--dtype", "float16")
+    given, output, back = tmp_path / "t.csv", tmp_path / "d.msgpack", tmp_path / "t.json"
+    given.write_text("op,layout,m,n,k,config,time_us\nmm,nn,64,32,16,aten,500\n", encoding="utf-8")
+    arguments = ("timings", given, "-o", output, "--hardware", "NVIDIA H200,sm_90,132", "--dtype", "float16")
     result = import_(*arguments)
     assert (result.exit_code, result.stdout) == (0, f"{output}: 1 timings of 1 problems\n")
     assert len(list(read_dataset(output))) == 1
     again = import_(*arguments)
     assert (again.exit_code, "exists already" in again.stderr) == (1, True)
-    assert export("t4", output, "-o", given).exit_code == 0
-    assert json.loads(given.read_bytes())["results"][0]["configuration"]["template"] == "aten"
+    assert export("timings", output, "-o", back).exit_code == 0
+    assert [(row["config"], row["time_ns"]) for row in json.loads(back.read_bytes())] == [("aten", 500_000)]
 
 
 def test_nothing_taken_is_an_error_that_says_why(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_damaged_files_are_errors(tmp_path: Path, data: bytes) -> None:
     """Whatever is in the file, there is a message or a table."""
     path = tmp_path / "x"
     path.write_bytes(data)
-    for name in ("inductor-table", "torch-diode-table", "t4"):
+    for name in ("inductor-table", "torch-diode-table", "timings"):
         with suppress(ExchangeError):
             read(name, path, Facts(H200))
 

@@ -1,8 +1,11 @@
-"""Timings of other tools become records; T4 takes them, too."""
+"""One's own timings and those of other tools become records."""
 
 from __future__ import annotations
 
+import csv
 import json
+import tracemalloc
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from hypothesis import strategies as st
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.dataset.record import REASONS, STAGES
 from diode_lut.domain.errors import ExchangeError
+from diode_lut.domain.gpus import known_gpu
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem
 from diode_lut.exchange import read, write_timings
@@ -37,98 +41,209 @@ _timings = st.builds(Timing, configs("aten", "triton_mm"), st.floats(1, 1e9), st
 _records = st.builds(Record, packed(), st.lists(_timings, min_size=1, max_size=3).map(tuple), st.sampled_from(STAGES))
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.json"])
 @settings(max_examples=60)
-@given(st.lists(_records, max_size=4))
-def test_t4_round_trips(tmp_path: Path, records: list[Record]) -> None:
-    """Every timing survives, with its stage, its reason and the header; times to the last few bits."""
+@given(records=st.lists(_records, min_size=1, max_size=4))
+def test_ones_own_timings_round_trip(tmp_path: Path, name: str, records: list[Record]) -> None:
+    """Every timing survives CSV and JSON, with its stage, its reason and the header."""
     dataset = tmp_path / "d"
     dataset.unlink(missing_ok=True)
     with DatasetWriter(dataset, HEADER) as writer:
         for record in records:
             writer.append(record)
-    path = tmp_path / "t4.json"
-    path.write_bytes(write_timings("t4", read_dataset(dataset)))
-    content, skipped = taken("t4", path, hardware=None)
-    assert (content.header, skipped) == (HEADER, {})
-    written = [(record.problem, record.stage, timing) for record in records for timing in record.timings]
-    back = [(record.problem, record.stage, timing) for record in content.records for timing in record.timings]
-    assert [(problem, stage, timing.config, timing.reason) for problem, stage, timing in back] == [
-        (problem, stage, timing.config, timing.reason) for problem, stage, timing in written
-    ]
-    assert [timing.ns for *_, timing in back] == [
-        timing.ns if timing.ns is None else pytest.approx(timing.ns) for *_, timing in written
-    ]
+    path = tmp_path / name
+    path.write_bytes(write_timings("timings", read_dataset(dataset), path))
+    content, skipped = taken("timings", path, hardware=None)
+
+    def flat(records: Iterable[Record]) -> list[tuple[Problem, str, Timing]]:
+        return [(record.problem, record.stage, timing) for record in records for timing in record.timings]
+
+    assert (content.header, flat(content.records), skipped) == (HEADER, flat(records), {})
 
 
-def test_what_other_tuners_write_as_t4(tmp_path: Path) -> None:
-    """Kernel Tuner's own words for failures are known; a configuration without our problem's fields is skipped."""
-    configuration = {**MM._asdict(), **A.to_json()}
-
-    def result(invalidity: str, value: Any) -> dict[str, Any]:
-        measurements = [{"name": "time", "value": value, "unit": "ms"}]
-        return {"configuration": configuration, "invalidity": invalidity, "measurements": measurements}
-
-    results = [
-        result("correct", 0.5),
-        result("compile", "CompilationFailedConfig"),
-        result("runtime", "RuntimeFailedConfig"),
-        result("correct", "none"),
-        {"configuration": {"block_size_x": 32}, "invalidity": "correct"},
-    ]
-    path = tmp_path / "t4.json"
-    path.write_text(json.dumps({"schema_version": "1.0.0", "results": results}), encoding="utf-8")
-    content, skipped = taken("t4", path)
-    timings = [record.timings[0] for record in content.records]
-    assert [(timing.ns, timing.reason) for timing in timings] == [
-        (500_000, None),
-        (None, "compile"),
-        (None, "launch"),
-        (None, "invalid_time"),
-    ]
-    assert list(skipped) == ["configurations that do not say op, dtype, layout, align, b, m, n, k, template"]
-    with pytest.raises(ExchangeError, match="give --hardware"):
-        taken("t4", path, hardware=None)
+ROW = {
+    "op": "mm",
+    "dtype": "bf16",
+    "layout": "nn",
+    "m": "256",
+    "n": "300",
+    "k": "512",
+    "config": str(A),
+    "time_us": "3",
+}
 
 
-TRITON = {"type": "triton", "BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_K": 16, "num_stages": 3, "num_warps": 4}
-
-
-def log(path: Path, *entries: Any) -> Path:
-    path.write_text(json.dumps(entries), encoding="utf-8")
+def csv_file(path: Path, *rows: dict[str, str]) -> Path:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)
     return path
 
 
-def test_the_log_of_matmuls(tmp_path: Path) -> None:
-    """M, K and N come in this order; a config that is there twice counts with its best time; infinity is a failure."""
+def row_of(**cells: str) -> dict[str, str]:
+    """ROW with other cells; those that are empty are left out."""
+    return {name: value for name, value in {**ROW, **cells}.items() if value}
+
+
+@pytest.mark.parametrize(
+    ("cells", "problem", "timing"),
+    [
+        ({}, MM, Timing(A, 3000)),
+        ({"time_us": "", "time_s": "3e-6"}, MM, Timing(A, pytest.approx(3000))),
+        ({"time_us": "", "time": "0.003", "unit": "ms"}, MM, Timing(A, pytest.approx(3000))),
+        ({"time_us": "", "reason": "shared_memory"}, MM, Timing(A, None, "shared_memory")),
+        ({"time_us": "0"}, MM, Timing(A, None, "invalid_time")),
+        (
+            {
+                "config": "",
+                "Template": "triton_mm",
+                **{name.upper(): f"{value}.0" for name, value in A.tunables.items()},
+            },
+            MM,
+            Timing(A, 3000),
+        ),
+        ({"config": "", "template": "aten"}, MM, Timing(ATEN, 3000)),
+        (
+            {"layout": "", "strides_a": "512x1", "strides_b": "[1, 512]"},
+            MM._replace(layout="nt", align=16),
+            Timing(A, 3000),
+        ),
+        ({"layout": "", "strides_a": "513 1", "strides_b": "304x1"}, MM._replace(align=2), Timing(A, 3000)),
+        (
+            {
+                "op": "baddbmm",
+                "b": "4",
+                "config": "triton_bmm 16x16x16 g8 s1 w1",
+                "layout": "",
+                "strides_a": "131072x512x1",
+                "strides_b": "153600x300x1",
+            },
+            MM._replace(op="baddbmm", b=4, align=2),
+            Timing(Config("triton_bmm", (16, 16, 16, 8, 1, 1)), 3000),
+        ),
+        ({"epilogue": "light", "align": "2"}, MM._replace(epilogue="light", align=2), Timing(A, 3000)),
+    ],
+)
+def test_what_a_row_may_say(tmp_path: Path, cells: dict[str, str], problem: Problem, timing: Timing) -> None:
+    """Types, units, strides and tunables have a column each, in any order and case."""
+    content, skipped = taken("timings", csv_file(tmp_path / "t.csv", row_of(**cells)))
+    assert (list(content.records), skipped) == ([Record(problem, (timing,))], {})
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ({"time_us": "", "time": "3"}, "time: has no unit (name the column time_ns, time_us, time_ms, time_s, or add"),
+        ({"time_us": "", "time": "3", "unit": "sec"}, "unit: 'sec' is not one of ns, us, ms, s (name the column "),
+        ({"time_us": ""}, "no time (give one: time_ns, time_us, "),
+        ({"time_ms": "3"}, "time_us and time_ms (give one: "),
+        ({"reason": "launch"}, "time_us and reason (give one: "),
+        ({"time_us": "", "reason": "slow"}, "reason: 'slow' is not one of compile, shared_memory, "),
+        ({"time_us": "3,5"}, "time_us: '3,5' is not a number"),
+        ({"op": ""}, "no op (add the column, or give --op)"),
+        ({"m": ""}, "no m (add the column)"),
+        ({"m": "12x"}, "m: '12x' is not a size"),
+        ({"layout": ""}, "no layout (add the column, or strides_a and strides_b, or give --layout)"),
+        ({"strides_a": "512x1", "strides_b": "1x512"}, "the strides are those of layout nt and align 16"),
+        ({"strides_a": "512x1"}, "strides_b: '' are not 2 strides in elements, such as 4096x1"),
+        ({"config": "triton_mm 64x64"}, "'triton_mm 64x64' is not a config (expected: "),
+        ({"config": ""}, "no config (add the column, or template and the columns of its tunables)"),
+        ({"block_m": "64"}, "config and columns of tunables: remove one of them"),
+        ({"stage": "first"}, "stage: 'first' is not one of autotune, sweep, final"),
+        ({"date": "21.11.2026"}, "date: '21.11.2026' does not begin with a date like 2026-11-21"),
+        ({"repetitions": "many"}, "repetitions: 'many' is not a size"),
+        ({"torch": "2.14.0"}, "torch is '2.14.0', but '2.13.0' in the first row (a dataset is of one device and "),
+    ],
+)
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_a_wrong_row_is_named(tmp_path: Path, kind: str, cells: dict[str, str], message: str) -> None:
+    """The error has the file, the number of the row as spreadsheets count it, and what to do."""
+    rows = row_of(torch="2.13.0"), row_of(**{"torch": "2.13.0", **cells})
+    path = csv_file(tmp_path / "t.csv", *rows)
+    if kind == "json":
+        path.write_text(json.dumps(rows))
+    with pytest.raises(ExchangeError) as error:
+        list(taken("timings", path)[0].records)
+    assert str(error.value).startswith(f"{path}: row {3 if kind == 'csv' else 2}: {message}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", ": no timings: there is no row after the names of columns"),
+        (b"op,m\n", ": no timings: there is no row after the names of columns"),
+        (b"op,m\nmm\n", ": row 2: 1 cells, but 2 columns (quote a cell that has commas in it)"),
+        (b"op,OP\nmm,mm\n", ": row 1: 2 columns are called op (leave one)"),
+        (
+            b"op,m\n\xff,8\n",
+            ": row 2: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte (expected CSV",
+        ),
+        (b'op,m\n"mm,8\n', ": row 2: unexpected end of data (expected CSV in UTF-8)"),
+        (b'op,m\n"' + b"x" * (2 << 20), ": row 2: field larger than field limit (131072) (expected CSV in UTF-8)"),
+        (b"{}", ": not timings, a list of objects"),
+        (b"[7]", ": row 1: not an object (expected timings, a list of objects)"),
+        (b'[{"op": {}}]', ": row 1: op: is neither a text nor a number"),
+        (b"device,arch,sm_count\nX1,SM90,4\n", ": 'SM90' is no architecture, such as sm_90, gfx942 or cpu-avx2"),
+        (b"device\nX1\n", ": is of 'X1': give --hardware, as a GPU's or table's name or 'NVIDIA H200,sm_90,132'"),
+    ],
+)
+def test_another_file_is_no_timings(tmp_path: Path, text: bytes, message: str) -> None:
+    """One line says what is expected, whatever the file is."""
+    path = tmp_path / "t"
+    path.write_bytes(text)
+    with pytest.raises(ExchangeError) as error:
+        list(taken("timings", path, hardware=H200 if b"device" not in text else None)[0].records)
+    assert str(error.value).startswith(f"{path}{message}")
+
+
+def test_what_is_the_same_for_all_rows_is_in_the_header(tmp_path: Path) -> None:
+    """An empty cell means what the first row says; the earliest day and the fewest repetitions count."""
+    about = {"device": "H200", "torch": "2.13.0", "benchmarker": "rocprof", "measured_by": "ACME"}
     rows = [
-        {"type": "cublas", "time": 0.25},
-        {**TRITON, "time": 0.75},
-        {**TRITON, "time": 0.5},
-        {**TRITON, "BLOCK_M": 128, "time": float("inf")},
-        None,
+        row_of(**about, date="2026-11-22T10:00", repetitions="50", tflops="7"),
+        row_of(config="aten", date="2026-11-21", repetitions="20", tflops="8"),
+        row_of(time_us="4"),
     ]
-    entries = ({"invoke": "(256, 512, 300)"}, {"(256, 512, 300)": rows, "kernel_type": "mm"})
-    content, skipped = taken("inductor-mm-log", log(tmp_path / "log", *entries), dtype="bfloat16")
-    slow = Config("triton_mm", (128, 32, 16, 8, 3, 4))
-    timings = (Timing(ATEN, 250_000), Timing(A, 500_000), Timing(slow, None, "invalid_time"))
-    assert content.records == [Record(MM, timings)]
-    assert skipped == {"kernels that the log does not describe": 1}
+    content, skipped = taken("timings", csv_file(tmp_path / "t.csv", *rows), hardware=None)
+    assert content.header == Header(
+        known_gpu("H200"), "2.13.0", "", "", "", "rocprof, at least 20 repetitions", "2026-11-21", "ACME"
+    )
+    assert list(content.records) == [Record(MM, (Timing(A, 3000), Timing(ATEN, 3000))), Record(MM, (Timing(A, 4000),))]
+    assert skipped == {"column 'tflops', which is not read": 1}
 
 
-def test_what_the_log_does_not_say_must_be_given(tmp_path: Path) -> None:
-    """The type always; the op, which 2.11 leaves out; and batched matmuls have lost their K."""
-    gemm = {"(256, 512, 300)": [{"type": "cublas", "time": 0.25}]}
-    path = log(tmp_path / "log", gemm, {**gemm, "kernel_type": "bmm"})
-    with pytest.raises(ExchangeError, match="give --dtype"):
-        taken("inductor-mm-log", path)
-    content, skipped = taken("inductor-mm-log", path, dtype="bfloat16")
-    assert not content.records
-    assert sorted(skipped) == [
-        "an op that the log does not say (give --op)",
-        "bmm, of which the log does not say K",
+def test_the_command_line_adds_what_no_column_says(tmp_path: Path) -> None:
+    """``--op``, ``--dtype`` and ``--layout`` are for rows that do not say it; ``--dtype tf32`` is of float32."""
+    rows = row_of(op="", dtype="float32", layout=""), row_of(op="addmm", dtype="", layout="tn")
+    content, _ = taken("timings", csv_file(tmp_path / "t.csv", *rows), op="mm", dtype="tf32", layout="nt")
+    assert [str(record.problem) for record in content.records] == [
+        "mm 256x300x512 tf32 nt align 16",
+        "addmm 256x300x512 tf32 tn align 16",
     ]
-    content, _ = taken("inductor-mm-log", path, dtype="bfloat16", op="mm")
-    assert content.records == [Record(MM, (Timing(ATEN, 250_000),))]
+    with pytest.raises(ExchangeError, match="measured on 'NVIDIA H100', but --hardware is NVIDIA H200"):
+        taken("timings", csv_file(tmp_path / "t.csv", row_of(device="NVIDIA H100")))
+
+
+def test_a_long_file_is_read_row_by_row(tmp_path: Path) -> None:
+    """Memory does not grow with the number of rows: only the current record is there."""
+
+    def peak(rows: int) -> int:
+        path = tmp_path / f"{rows}.csv"
+        text = "\n".join(f"mm,bf16,nn,{1 + number},8,8,aten,3" for number in range(rows))
+        path.write_text(f"op,dtype,layout,m,n,k,config,time_us\n{text}\n")
+        del text
+        content, _ = taken("timings", path)
+        tracemalloc.start()
+        try:
+            assert sum(1 for _ in content.records) == rows
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    few = peak(6000)
+    assert peak(12000) < 1.2 * few
 
 
 def test_inductors_cache_gives_the_faster_of_the_librarys_two_ways(tmp_path: Path) -> None:
@@ -161,16 +276,6 @@ def test_inductors_cache_gives_all_tunables_of_a_kernel(tmp_path: Path) -> None:
     content, skipped = taken("inductor-cache", tmp_path)
     config = Config("triton_mm", (*A.params, 1, 32, 2, 2))
     assert (content.records, skipped) == ([Record(MM, (Timing(config, 500_000),))], {})
-
-
-@pytest.mark.parametrize("name", ["t4", "inductor-mm-log"])
-@pytest.mark.parametrize("document", [{"results": 1}, [{"(1, 2)": [{"type": "cublas", "time": 1}]}], "x"])
-def test_another_document_is_an_error(tmp_path: Path, name: str, document: Any) -> None:
-    """The message names the file."""
-    path = tmp_path / "x"
-    path.write_text(json.dumps(document), encoding="utf-8")
-    with pytest.raises(ExchangeError, match="x: not "):
-        taken(name, path, dtype="float16", op="mm")
 
 
 def test_inductors_cache_of_a_cpu(tmp_path: Path) -> None:

@@ -208,18 +208,3 @@ def test_kernels_that_are_gone_are_counted(tmp_path: Path) -> None:
     assert isinstance(content, Timings)
     assert [(record.problem, len(record.timings)) for record in content.records] == [(problem, 1)]
     assert list(skipped) == ["kernels whose source is not in the directory any more"]
-
-
-@pytest.mark.usefixtures("timed")
-def test_inductors_log_is_taken_over(tmp_path: Path) -> None:
-    """The log that Inductor writes gives the problem, the configs and the times."""
-    problem, _, function, inputs = GEMMS[0]
-    path = tmp_path / "log.json"
-    with fresh_cache(), mock.patch("torch._inductor.select_algorithm.get_mm_log_filename", return_value=str(path)):
-        lowered(LookupTableChoices(), function, inputs)
-    content, _ = read("inductor-mm-log", path, Facts(H200, dtype="bfloat16", op="mm"))
-    assert isinstance(content, Timings)
-    (record,) = content.records
-    assert record.problem == problem
-    assert record.timings[0] == (ATEN, 500_000, None)
-    assert {timing.config.template for timing in record.timings} == {"aten", "triton_mm"}
