@@ -69,7 +69,9 @@ def timings(directory: Path) -> None:
 
 
 def others_timings(directory: Path) -> None:
-    """The example of a CSV file, and Inductor's cache directory with the time of one kernel."""
+    """The example of a CSV file, and Inductor's cache directory and log with the time of one kernel."""
+    printed = "strides: [512, 1], [304, 1]\ndtypes: torch.bfloat16, torch.bfloat16\n  mm 0.2500 ms 100.0%"
+    (directory / "train.log").write_text(f"AUTOTUNE mm(256x512, 512x304)\n{printed}\n")
     (directory / "examples").mkdir()
     shutil.copy(ROOT / "examples" / "timings.csv", directory / "examples")
     operands = [("cuda", "torch.bfloat16", 256, 512, 512, 1, 0), ("cuda", "torch.bfloat16", 512, 304, 304, 1, 0)]

@@ -25,6 +25,7 @@ EXCHANGED = (
     "torch-diode-table",
     "torch-diode-dataset",
     "inductor-cache",
+    "autotune-log",
     "timings",
     "tunableop",
     "vllm",

@@ -40,6 +40,7 @@ export inductor-table {} -o out
 export timings {} -o out
 fmt {}
 import timings {} -o out
+import autotune-log {} -o out --hardware X,sm_90,1
 merge t.json t.json {} -o out
 pack {} -o out
 query {} hardware

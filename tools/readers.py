@@ -335,6 +335,11 @@ def exchange_files(name: str, table: Table, dataset: Dataset) -> Iterator[bytes]
         system = {"device": {"name": "NVIDIA H200"}, "version": {"triton": "3.6.0abc", "cuda": "13.0"}}
         choices = {"mm": 0.5, "triton_mm-cabc": 0.25, "decompose_k_mm_4_split": 1.0}
         yield json.dumps({"system": system, "cache": {"mm": {operands: {"highest": choices}}}}).encode()
+    elif name == "autotune-log":
+        yield (
+            b"AUTOTUNE mm(64x32, 32x16)\nstrides: [32, 1], [16, 1]\ndtypes: torch.float16, torch.float16\n"
+            b"  mm 0.5 ms 100.0%\n  triton_mm_1 0.6 ms 83.3% BLOCK_K=16, BLOCK_M=64, num_stages=3\n"
+        )
     elif name == "tunableop":
         yield b"Validator,PT_VERSION,2.13.0\nGemmTunableOp_Half_TN,tn_16_64_32_ld_32_32_16,Gemm_Rocblas_1,0.5\n"
     elif name == "vllm":

@@ -59,6 +59,9 @@ FORMATS = {
     "inductor-cache": Format(
         "Inductor's cache directory, $TORCHINDUCTOR_CACHE_DIR", "timings", "diode_lut.exchange.inductor_cache:read"
     ),
+    "autotune-log": Format(
+        "what Inductor prints under max-autotune, in a program's log", "timings", "diode_lut.exchange.autotune_log:read"
+    ),
     "tunableop": Format("TunableOp's results, tunableop_results0.csv", "timings", "diode_lut.exchange.tunableop:read"),
     "vllm": Format("vLLM's configs of linear layers, JSON", "table", "diode_lut.exchange.vllm:read"),
 }

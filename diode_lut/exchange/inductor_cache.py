@@ -4,14 +4,12 @@ Files ``cache/HASH`` hold ``{"system": {...}, "cache": {OP: {OPERANDS: {PRECISIO
 OPERANDS is the repr of ``[(device type, dtype, *sizes, *strides, offset), ...]``; 2.15 appends how it was benchmarked.
 A Triton CHOICE is ``triton_mm-KEY``; its config is in the file ``KEY[1:3]/KEY.py``, and is skipped without the file.
 Another CHOICE begins with the ATen function's name, with ``decompose_k_mm_SPLIT_split``, or, for the C++ template, with
-``CppMicroGemm``. On a machine without a GPU, the system says nothing. OP ``packed_linear`` is an mm on a CPU: OPERANDS
-are A, the frozen weight as MKL packs it, and the weight with N rows. Source: codecache.py (PersistentCache) and
+``CppMicroGemm``. On a machine without a GPU, the system says nothing. Source: codecache.py (PersistentCache) and
 select_algorithm.py (hash_key) of torch 2.11, 2.13 and 2.15; files that 2.13 had written.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,23 +17,20 @@ from typing import Any
 
 from diode_lut.dataset import Header, Record, Timing
 from diode_lut.domain.errors import ExchangeError, ProblemError
+from diode_lut.domain.gpus import is_called
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.operands import Operand, problem_of
+from diode_lut.domain.operands import Operand
 from diode_lut.domain.ops import MATMULS
 from diode_lut.domain.problem import Problem
+from diode_lut.exchange.choices import PACKED, best_times, other_config, problem_of_inputs, triton_config
 from diode_lut.exchange.content import Facts, Skipped, Timings, counting, known_hardware, literal, read_json
-from diode_lut.inductor.names import KWARGS, TEMPLATE_OF_UID, TEMPLATES_OF_CHOICES, UIDS
 from diode_lut.io.files import read_at_most
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.config import Config
 
 _KERNEL_BYTES = 4 << 20
 _BENCHMARKER = "Inductor's cache"
 _OPERANDS = re.compile(r"(\[.*\])(:benchmark_policy=\w+)?")
 _TRITON = re.compile(r"triton_(\w+)-(\w{1,200})")
-_PACKED, _MKL_LINEAR = "packed_linear", "_mkl_linear"
-"""A linear layer with a frozen weight, and the library's kernel for it."""
-_ARGUMENT = re.compile(r"'?\b(\w+)'?[:=] ?(\d+)")
-"""An argument of a template or of Triton's compiler: ``'BLOCK_M': 64`` or ``num_warps=4`` in the head of a kernel."""
 
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
@@ -65,7 +60,7 @@ def _header(document: Any, hardware: Hardware) -> Header | None:
     """The header of the document's timings; None if they are of another device. Timings of CPUs can be in any."""
     if hardware.arch.startswith("cpu"):
         return Header(hardware, benchmarker=_BENCHMARKER)
-    if not hardware.called(str(_system(document, "device", "name"))):
+    if not is_called(hardware, str(_system(document, "device", "name"))):
         return None
     # The key is Triton's version and, without anything between them, hashes of its files.
     triton = re.match(r"\d+\.\d+\.\d", str(_system(document, "version", "triton")))
@@ -91,82 +86,44 @@ class _Reader:
     def records(self, document: Any) -> Iterator[Record]:
         """One record for each GEMM; other things that Inductor caches in the same file are not timings."""
         for op, gemms in document.get("cache", {}).items():
-            if op not in (*MATMULS, _PACKED):
+            if op not in (*MATMULS, PACKED):
                 self._skipped[f"op {op}"] += len(gemms) if isinstance(gemms, dict) else 1
                 continue
             for operands, precisions in gemms.items():
                 for precision, choices in precisions.items():
                     with counting(self._skipped, len(choices)):
                         problem = _problem(op, operands, precision, self._device)
-                        yield Record(problem, tuple(self._timings(op, choices)))
+                        yield Record(problem, best_times(self._timings(op, choices)))
 
     def _timings(self, op: str, choices: dict[str, Any]) -> Iterator[Timing]:
-        """The best time of each config: the library may have two ways of adding a bias."""
-        best: dict[Config, Timing] = {}
         for choice, milliseconds in choices.items():
             with counting(self._skipped):
-                timing = Timing.of_milliseconds(self._config(op, choice), milliseconds)
-                best[timing.config] = min(best.get(timing.config, timing), timing, key=lambda each: each.ns or math.inf)
-        yield from best.values()
+                yield Timing.of_milliseconds(self._config(op, choice), milliseconds)
 
     def _config(self, op: str, choice: str) -> Config:
-        if triton := _TRITON.fullmatch(choice):
-            return self._triton(op, *triton.groups())
-        for template, beginning in TEMPLATES_OF_CHOICES.items():
-            if found := beginning.match(choice):
-                tunables = {tunable: int(value) for tunable, value in found.groupdict().items()}
-                return Config.from_json({"template": template, **tunables})
-        name = choice.partition("-")[0]
-        if op == _PACKED and name == _MKL_LINEAR:
-            return ATEN
-        if f"aten::{name}" in UIDS[ATEN.template].get(op, ()):
-            return ATEN
-        raise ProblemError(f"kernel {name}")
-
-    def _triton(self, op: str, name: str, key: str) -> Config:
-        template = TEMPLATE_OF_UID.get(f"triton::{name}")
-        if template is None or op not in UIDS[template]:
-            raise ProblemError(f"template {name}")
+        triton = _TRITON.fullmatch(choice)
+        if triton is None:
+            return other_config(op, choice)
+        name, key = triton.groups()
         file = self._directory / key[1:3] / f"{key}.py"
         if not file.is_file():
             raise ProblemError("kernels whose source is not in the directory any more")
-        head = read_at_most(file, _KERNEL_BYTES).decode().partition("\ndef ")[0]
-        values = {name: int(value) for name, value in _ARGUMENT.findall(head)}
-        tunables = {name: values.get(kwarg) for name, kwarg in KWARGS[template].items()}
-        return Config.from_json({"template": template, **tunables})
+        return triton_config(op, name, read_at_most(file, _KERNEL_BYTES).decode().partition("\ndef ")[0])
 
 
 def _problem(op: str, text: str, precision: str, device: str) -> Problem:
     match = _OPERANDS.fullmatch(text)
     if match is None:
         raise ProblemError("sizes that are only hints")
-    *_, a, b = literal(match[1])
-    if op == _PACKED:
-        a, _, b = literal(match[1])
-    if a[0] != device or b[0] != device:
-        raise ProblemError(f"device type {a[0]}")
-    dtypes = {a[1].removeprefix("torch."), b[1].removeprefix("torch.")}
-    if len(dtypes) > 1:
-        raise ProblemError(f"a mix of {' and '.join(sorted(dtypes))}")
-    (dtype,) = dtypes
-    dtype = _with_precision(dtype, precision)
-    if op == _PACKED:
-        return problem_of("mm", dtype, _operand(a), _transposed(_operand(b)))
-    return problem_of(op, dtype, _operand(a), _operand(b))
-
-
-def _with_precision(dtype: str, precision: str) -> str:
-    """Float32 under the precision that ``torch.set_float32_matmul_precision`` was given."""
-    if dtype != "float32":
-        return dtype
-    known = {"highest": "float32", "high": "tf32"}.get(precision)
+    keys = literal(match[1])
+    others = [key[0] for key in keys if key[0] != device]
+    if others:
+        raise ProblemError(f"device type {others[0]}")
+    problem = problem_of_inputs(op, [key[1].removeprefix("torch.") for key in keys], list(map(_operand, keys)))
+    known = {"highest": "float32", "high": "tf32"}.get(precision) if problem.dtype == "float32" else problem.dtype
     if known is None:
         raise ProblemError(f"float32 with precision {precision!r}")
-    return known
-
-
-def _transposed(operand: Operand) -> Operand:
-    return Operand(operand.sizes[::-1], operand.strides[::-1], operand.offset)
+    return problem._replace(dtype=known)
 
 
 def _operand(key: tuple[Any, ...]) -> Operand:

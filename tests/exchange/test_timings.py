@@ -310,6 +310,80 @@ def test_inductors_cache_of_frozen_linear_layers(tmp_path: Path) -> None:
     assert skipped == {"op linear_unary": 1}
 
 
+PRINTED_ON_A_CPU = """\
+AUTOTUNE bmm(4x64x128, 4x128x96)
+strides: [8192, 128, 1], [12288, 96, 1]
+dtypes: torch.float32, torch.float32
+  cpp_CppMicroGemmFP32Vec_0 0.0422 ms 100.0%
+  bmm 30.0132 ms 0.1%
+SingleProcess AUTOTUNE benchmarking takes 9.9285 seconds and 0.0001 seconds precompiling for 2 choices
+AUTOTUNE packed_linear(8x256, 1982689x1, 384x256)
+strides: [256, 1], [1, 0], [256, 1]
+dtypes: torch.float32, torch.float32, torch.float32
+  _mkl_linear 12.8626 ms 100.0%
+  cpp_CppMicroGemmFP32Vec_1 18.1960 ms 70.7%
+SingleProcess AUTOTUNE benchmarking takes 9.0985 seconds and 0.0001 seconds precompiling for 2 choices
+"""
+CPU = Hardware("Some CPU", "cpu-avx2", 4)
+
+
+def printed(path: Path, text: str, **facts: Any) -> tuple[list[Record], Skipped]:
+    path.write_text(text, encoding="utf-8")
+    content, skipped = taken("autotune-log", path, **facts)
+    return list(content.records), skipped
+
+
+def test_what_inductor_prints_on_a_cpu(tmp_path: Path) -> None:
+    """The C++ template and the library have their times; a frozen linear layer is an mm with the weight transposed."""
+    records, skipped = printed(tmp_path / "log", PRINTED_ON_A_CPU, hardware=CPU)
+    assert {str(record.problem): [(str(config), ns) for config, ns, _ in record.timings] for record in records} == {
+        "bmm 4x64x96x128 float32 nn align 16": [("cpp_gemm", pytest.approx(42200)), ("aten", pytest.approx(30013200))],
+        "mm 8x384x256 float32 nt align 16": [("aten", pytest.approx(12862600)), ("cpp_gemm", pytest.approx(18196000))],
+    }
+    assert skipped == {}
+
+
+PRINTED = """\
+AUTOTUNE mm(256x512, 512x304)
+strides: [512, 1], [304, 1]
+dtypes: torch.bfloat16, torch.bfloat16
+  mm 0.5000 ms 100.0%
+  triton_mm_1 inf ms 0.0% BLOCK_K=16, BLOCK_M=64, BLOCK_N=32, GROUP_M=8, num_stages=3, num_warps=4
+"""
+NOT_WHOLE = "blocks that are not complete, or have lines of another"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("".join(line * 2 for line in PRINTED.splitlines(keepends=True)), NOT_WHOLE),
+        (PRINTED.replace("strides", "Epoch 1\nstrides"), NOT_WHOLE),
+        (PRINTED.replace("0.5000 ms", "0.5000 ms 100.0%\n  mm 0.2500 ms"), NOT_WHOLE),
+        (PRINTED.partition("  mm")[0], NOT_WHOLE),
+        (PRINTED.replace("[512, 1]", "[s77, 1]"), "sizes that are only hints"),
+        (PRINTED.replace("mm(256x512, 512x304)", "mm(256x512)"), "mm of 1 inputs"),
+        (PRINTED.replace("AUTOTUNE mm", "AUTOTUNE convolution"), "op convolution"),
+        (PRINTED.replace("AUTOTUNE mm", "AUTOTUNE scaled_mm"), "scaled_mm, of which the log does not say the scales"),
+        (PRINTED.replace("bfloat16, torch.b", "bfloat16, torch."), "a mix of bfloat16 and float16"),
+    ],
+)
+def test_printed_blocks_that_cannot_be_used_are_counted(tmp_path: Path, text: str, reason: str) -> None:
+    """A block in which other lines stand may have those of another process."""
+    records, skipped = printed(tmp_path / "log", text)
+    assert (records, [*skipped]) == ([], [reason])
+
+
+def test_a_printed_failure_is_one(tmp_path: Path) -> None:
+    """A choice that took forever is a failed timing; other lines of the log, in any encoding, do not matter."""
+    (tmp_path / "log").write_bytes(b"\xff 7.5 ms 3%\r" + PRINTED.encode() + b"x" * (3 << 20))
+    content, skipped = taken("autotune-log", tmp_path / "log")
+    problem = Problem.of("mm", 256, 304, 512, dtype="bfloat16", layout="nn")
+    assert list(content.records) == [Record(problem, (Timing(ATEN, 500_000), Timing(A, None, "invalid_time")))]
+    assert skipped == {}
+    with pytest.raises(ExchangeError, match="no line is like AUTOTUNE mm"):
+        printed(tmp_path / "log", "Epoch 1\n")
+
+
 def test_tunableops_results(tmp_path: Path) -> None:
     """What BLAS sees column-major is row-major here: a linear layer, TN there, is nt. The library is aten."""
     lines = [

@@ -208,3 +208,55 @@ def test_kernels_that_are_gone_are_counted(tmp_path: Path) -> None:
     assert isinstance(content, Timings)
     assert [(record.problem, len(record.timings)) for record in content.records] == [(problem, 1)]
     assert list(skipped) == ["kernels whose source is not in the directory any more"]
+
+
+@pytest.mark.usefixtures("timed")
+def test_printed_blocks_are_taken_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What Inductor prints gives the same problems, configs and times as the files in its cache directory."""
+    for problem, _, function, inputs in GEMMS:
+        with fresh_cache(), inductor_config.patch(fx_graph_cache=False):
+            lowered(LookupTableChoices(), function, inputs, autotune_num_choices_displayed=None)
+            cached, _ = read("inductor-cache", Path(cache_dir()), Facts(H200))
+        path = tmp_path / "log.txt"
+        printed = capsys.readouterr().err
+        path.write_text("".join(f"[rank0]: {line}\n" for line in ("Epoch 1", *printed.splitlines(), "Epoch 2")))
+        content, skipped = read("autotune-log", path, Facts(H200))
+        assert isinstance(content, Timings)
+        assert isinstance(cached, Timings)
+        assert not skipped
+        (record,), (expected,) = content.records, cached.records
+        assert record.problem == problem
+        assert {timing.config: timing.ns for timing in record.timings} == {
+            timing.config: pytest.approx(timing.ns) for timing in expected.timings
+        }
+
+
+@pytest.mark.usefixtures("timed")
+@pytest.mark.parametrize(
+    ("size", "tf32", "said", "found"),
+    [
+        (512, True, None, "tf32"),
+        (512, False, "tf32", "float32"),
+        (8, False, "tf32", "tf32"),
+        (8, False, "float32", "float32"),
+        (8, False, None, None),
+    ],
+)
+def test_printed_blocks_of_float32(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], size: int, tf32: bool, said: str | None, found: str | None
+) -> None:
+    """A Triton kernel says whether TF32 is allowed, but for few rows it is not, whatever PyTorch's setting."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        with fresh_cache():
+            operands = [Input((size, 512), torch.float32), Input((512, 512), torch.float32)]
+            lowered(LookupTableChoices(), torch.mm, operands)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    path = tmp_path / "log.txt"
+    path.write_text(capsys.readouterr().err)
+    content, skipped = read("autotune-log", path, Facts(H200, dtype=said))
+    assert isinstance(content, Timings)
+    assert [record.problem.dtype for record in content.records] == ([found] if found else [])
+    assert any("whether it is TF32 (give --dtype" in reason for reason in skipped) is (found is None)
