@@ -34,12 +34,27 @@ def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
     data = read_at_most(path, _MAX_BYTES) if facts.contents is None else facts.contents
     text = data.decode()
     lines = [line.split(",") for line in text.splitlines() if line]
-    validators = {line[1]: line[2] for line in lines if line[0] == "Validator" and len(line) > 2}
+    validators: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if line[0] == "Validator" and len(line) > 2 and validators.setdefault(line[1], line[2]) != line[2]:
+            said = f"{line[1]} is {line[2]!r}, but {validators[line[1]]!r} before"
+            raise ExchangeError(f"{path}: line {number}: {said}: import the results of each software by themselves")
     if not validators and not any(_OPERATION.fullmatch(line[0]) for line in lines):
         raise ExchangeError(f"{path}: not TunableOp's results: no line begins like GemmTunableOp_Half_TN,tn_8_8_8,")
-    hardware = known_hardware(facts, path, *filter(None, [validators.get("GCN_ARCH_NAME")]))
-    header = Header(hardware, torch=validators.get("PT_VERSION", ""), benchmarker="TunableOp")
+    header = _header(path, facts, validators)
     return Timings(header, list(_records((line for line in lines if line[0] != "Validator"), skipped)))
+
+
+def _header(path: Path, facts: Facts, validators: dict[str, str]) -> Header:
+    """The header, with the libraries' versions in ``benchmarker``: timings of others are not mixed with these."""
+    device, torch, rocm = (validators.pop(name, "") for name in ("GCN_ARCH_NAME", "PT_VERSION", "ROCM_VERSION"))
+    hardware = known_hardware(facts, path, *filter(None, [device]))
+    rocm = rocm or validators.pop("HIP_VERSION", "")
+    arch = device.partition(":")[0] or ("gfx" if rocm else "")
+    if not hardware.arch.startswith(arch):
+        raise ExchangeError(f"{path}: measured on a GPU of {arch}, not on {hardware}: correct --hardware")
+    libraries = (f"{name} {version}" for name, version in sorted(validators.items()))
+    return Header(hardware, torch, cuda=rocm, benchmarker=", ".join(("TunableOp", *libraries)))
 
 
 def _records(lines: Iterator[list[str]], skipped: Skipped) -> Iterator[Record]:

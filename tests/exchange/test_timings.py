@@ -388,6 +388,9 @@ def test_tunableops_results(tmp_path: Path) -> None:
     """What BLAS sees column-major is row-major here: a linear layer, TN there, is nt. The library is aten."""
     lines = [
         "Validator,PT_VERSION,2.9.1",
+        "Validator,ROCM_VERSION,6.4.1",
+        "Validator,HIPBLASLT_VERSION,1000-abc",
+        "Validator,ROCBLAS_VERSION,5.2",
         "Validator,GCN_ARCH_NAME,gfx942:sramecc+:xnack-",
         "GemmTunableOp_BFloat16_TN,tn_8192_2_4096_ld_4096_4096_8192,Gemm_Rocblas_621284994,0.0198381",
         "GemmAndBiasTunableOp_Half_NN,nn_96_64_128,Default,0.01",
@@ -397,7 +400,7 @@ def test_tunableops_results(tmp_path: Path) -> None:
         "ScaledGemmTunableOp_Float8_TN,tn_8_8_8_ld_8_8_8_rw_0_bias_None,Default,0.5",
     ]
     (tmp_path / "t.csv").write_text("\n".join(lines))
-    content, skipped = taken("tunableop", tmp_path / "t.csv")
+    content, skipped = taken("tunableop", tmp_path / "t.csv", hardware=known_gpu("MI300X"))
     assert [(str(record.problem), *(timing.ns for timing in record.timings)) for record in content.records] == [
         ("mm 2x8192x4096 bfloat16 nt align 16", pytest.approx(19838.1)),
         ("addmm 64x96x128 float16 nn align 16", 10000),
@@ -406,8 +409,33 @@ def test_tunableops_results(tmp_path: Path) -> None:
     ]
     with pytest.raises(ExchangeError, match=r"is of .gfx942.*, such as MI300X, MI325X: give --hardware"):
         read("tunableop", tmp_path / "t.csv", Facts())
-    assert content.header.torch == "2.9.1"
+    libraries = "TunableOp, HIPBLASLT_VERSION 1000-abc, ROCBLAS_VERSION 5.2"
+    assert content.header == Header(known_gpu("MI300X"), "2.9.1", cuda="6.4.1", benchmarker=libraries)
     assert skipped == {"GEMMs without a time": 1, "operation ScaledGemmTunableOp_Float8": 1}
     (tmp_path / "x.csv").write_text("a,b\n")
     with pytest.raises(ExchangeError, match="no line begins like GemmTunableOp"):
         taken("tunableop", tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            ["PT_VERSION,2.9.1", "PT_VERSION,2.10.0"],
+            ": line 2: PT_VERSION is '2.10.0', but '2.9.1' before: import the ",
+        ),
+        (["HIPBLASLT_VERSION,1", "HIPBLASLT_VERSION,2"], ": line 2: HIPBLASLT_VERSION is '2', but '1' before: "),
+        (
+            ["GCN_ARCH_NAME,gfx942:sramecc+:xnack-"],
+            ": measured on a GPU of gfx942, not on NVIDIA H200 (sm_90, 132 SMs)",
+        ),
+        (["ROCM_VERSION,6.0.0"], ": measured on a GPU of gfx, not on NVIDIA H200 (sm_90, 132 SMs): correct --hardware"),
+    ],
+)
+def test_tunableops_validators(tmp_path: Path, lines: list[str], message: str) -> None:
+    """Results of other software, or of another GPU, are not taken for those of this one."""
+    path = tmp_path / "t.csv"
+    path.write_text("".join(f"Validator,{line}\n" for line in lines))
+    with pytest.raises(ExchangeError) as error:
+        taken("tunableop", path)
+    assert str(error.value).startswith(f"{path}{message}")
