@@ -1,9 +1,11 @@
 """PyTorch Inductor's lookup table: ``torch._inductor.config.lookup_table.table``, as a JSON object.
 
 A key is ``DEVICE+((torch.bfloat16, [M, K], [strides]), (torch.bfloat16, [K, N], [strides]))+mm``; DEVICE and a plus
-sign may be left out; addmm and baddbmm have their bias first, and ``alpha=1&beta=1+`` before the op. A value is a list
-of ``{"template_id": "triton::mm", "BLOCK_M": 64, ...}``. Source: torch/_inductor/lookup_table/choices.py of torch 2.11
-and 2.13. In 2.11 an entry replaces all keyword arguments of the template, in 2.13 those that it names. Ours name all.
+sign may be left out, and keys that have it are asked first. On ROCm, DEVICE is the architecture with modes of the
+driver: ``gfx942:sramecc+:xnack-``. addmm and baddbmm have their bias first, and ``alpha=1&beta=1+`` before the op. In
+PyTorch's README keys end with ``+tf32=False``. A value is a list of ``{"template_id": "triton::mm", "BLOCK_M": 64,
+...}``. In 2.11 an entry replaces all keyword arguments of the template, in 2.13 those that it names. Ours name all.
+Source: torch/_inductor/lookup_table/choices.py of torch 2.11 and 2.13.
 
 For addmm there are two keys: in 2.13 its bias is a vector where only ATen is looked up, else expanded to (M, N).
 """
@@ -18,6 +20,7 @@ from typing import Any
 import orjson
 
 from diode_lut.domain.errors import ExchangeError, ProblemError
+from diode_lut.domain.gpus import is_called
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.operands import Operand, packed_operands, problem_of
 from diode_lut.domain.ops import INTEGER, VARIANTS, letters
@@ -36,7 +39,10 @@ from diode_lut.inductor.names import KWARGS, TEMPLATE_OF_UID, UIDS
 from diode_lut.kernels.config import Config
 from diode_lut.table import Table
 
-_KEY = re.compile(r"(?:(?P<device>.*?)\+)?(?P<operands>\(\(torch\..*\)\))(?:\+(?P<scalars>[^+]*))?\+(?P<op>[\w-]+)")
+_KEY = re.compile(
+    r"(?:(?P<device>.*?)\+)?(?P<operands>\(\(torch\..*\)\))(?:\+(?P<scalars>[^+]*))?\+(?P<op>[\w-]+)"
+    r"(?:\+tf32=(?P<tf32>True|False))?"
+)
 _DTYPE = re.compile(r"torch\.(\w+)")
 _SCALARS = "alpha=1&beta=1"
 _TMA = {
@@ -50,16 +56,17 @@ _TMA = {
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Table:
     """The table; rows for another device, and those that no config can express, are skipped."""
-    hardware = known_hardware(facts, path)
-    found: dict[Problem, list[Config]] = {}
+    answers_of: dict[Problem, list[Config]] = {}
     document = read_json(path, dict, "Inductor's lookup table, an object", facts.contents)
-    for key, rows in sorted(document.items(), key=lambda item: _is_for_aten_only(item[0])):
+    devices = dict.fromkeys(found["device"] for key in document if (found := _KEY.fullmatch(key)) and found["device"])
+    hardware = known_hardware(facts, path, *devices)
+    for key, rows in sorted(document.items(), key=lambda item: _rank(item[0])):
         if not isinstance(rows, list):
             raise ExchangeError(f"{path}: not Inductor's lookup table: {key}: {type(rows).__name__} instead of a list")
         with counting(skipped, len(rows)):
-            configs = found.setdefault(_problem(key, hardware, tf32=facts.dtype == "tf32"), [])
+            configs = answers_of.setdefault(_problem(key, hardware, tf32=facts.dtype == "tf32"), [])
             configs += (config for config in _configs(rows, skipped) if config not in configs)
-    return exact_table(hardware, found)
+    return exact_table(hardware, answers_of)
 
 
 def write(table: Table, problems: Iterable[Problem], facts: Facts, skipped: Skipped) -> bytes:
@@ -83,15 +90,17 @@ def _problem(text: str, hardware: Hardware, *, tf32: bool) -> Problem:
     key = _KEY.fullmatch(text)
     if key is None:
         raise ProblemError("keys that are not Inductor's")
-    if key["device"] and not hardware.called(key["device"]):
-        raise ProblemError(f"device {key['device']!r}")
-    if any(float(value) != 1 for value in re.findall(r"=([^&]+)", key["scalars"] or "")):
+    device = key["device"]
+    if device and not is_called(hardware, device) and device.partition(":")[0] != hardware.arch:
+        raise ProblemError(f"device {device!r}")
+    if any(value not in ("1", "1.0") for value in re.findall(r"=([^&]+)", key["scalars"] or "")):
         raise ProblemError("alpha or beta that is not 1")
     dtypes = set(_DTYPE.findall(key["operands"]))
     if len(dtypes) > 1:
         raise ProblemError(f"a mix of {' and '.join(sorted(dtypes))}")
     (dtype,) = dtypes
     *_, a, b = (Operand(tuple(sizes), tuple(strides)) for _, sizes, strides in _literal(key["operands"]))
+    tf32 = key["tf32"] == "True" if key["tf32"] else tf32
     return problem_of(key["op"], "tf32" if tf32 and dtype == "float32" else dtype, a, b)
 
 
@@ -166,9 +175,10 @@ def _key(problem: Problem, hardware: Hardware, *operands: Operand) -> str:
     dtype = "float32" if problem.dtype == "tf32" else problem.dtype
     matrices = ", ".join(f"(torch.{dtype}, {list(each.sizes)}, {list(each.strides)})" for each in operands)
     scalars = [_SCALARS] if len(operands) > 2 else []
-    return "+".join([hardware.name, f"({matrices})", *scalars, problem.op])
+    device = [] if hardware.arch.startswith("gfx") else [hardware.name]  # on ROCm, the name has modes of the driver
+    return "+".join([*device, f"({matrices})", *scalars, problem.op])
 
 
-def _is_for_aten_only(key: str) -> bool:
-    """Whether the bias is a vector: such a key is read after the key for all templates of the same problem."""
-    return re.search(r"\(\(torch\.\w+, \[\d+\],", key) is not None
+def _rank(key: str) -> tuple[bool, bool]:
+    """The order of a problem's keys: with a device first; last those with a vector as bias, which are for ATen only."""
+    return key.startswith("(("), re.search(r"\(\(torch\.\w+, \[\d+\],", key) is not None

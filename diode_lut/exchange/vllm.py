@@ -3,7 +3,8 @@
 ``{"64": {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 32, "num_warps": 4,
 "num_stages": 3}}`` has a config for each M; the weights are N x K. They were tuned for 8-bit types, which tables do not
 have, so the user says for which type they are to be tried. Files with ``E=`` in their names are for fused mixtures of
-experts, which are no GEMMs that tables know. Source: vllm/model_executor/layers/quantization/utils/configs and
+experts, which are no GEMMs that tables know. Files for AMD's GPUs have its own tunables, too, and
+some have no ``num_stages``. Source: vllm/model_executor/layers/quantization/utils/configs and
 vllm/model_executor/layers/fused_moe/configs.
 """
 
@@ -16,18 +17,19 @@ from typing import Any
 from diode_lut.domain.errors import ExchangeError, ProblemError
 from diode_lut.domain.problem import Problem
 from diode_lut.exchange.content import Facts, Skipped, counting, exact_table, known_hardware, read_json
+from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config
-from diode_lut.kernels.registry import pointer_gemm
+from diode_lut.kernels.registry import POINTER_TUNABLES, pointer_gemm
 from diode_lut.table import Table
 
-_NAMES = {
+_NAMES = dict(zip(POINTER_TUNABLES, POINTER_TUNABLES, strict=True)) | {
     "block_m": "BLOCK_SIZE_M",
     "block_n": "BLOCK_SIZE_N",
     "block_k": "BLOCK_SIZE_K",
     "group_m": "GROUP_SIZE_M",
-    "num_stages": "num_stages",
-    "num_warps": "num_warps",
 }
+_STAGES = {"cuda": 3, "hip": 2}
+"""What Triton takes for each backend where a file does not say ``num_stages``."""
 
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Table:
@@ -52,11 +54,15 @@ def read(path: Path, facts: Facts, skipped: Skipped) -> Table:
             problem = Problem.of(
                 op, int(m), int(said["N"]), int(said["K"]), dtype=facts.dtype, layout=facts.layout or "nt"
             )
-            found[problem] = [_config(op, row)]
+            found[problem] = [_config(op, row, _STAGES.get(architecture(hardware.arch).triton))]
     return exact_table(hardware, found)
 
 
-def _config(op: str, row: Any) -> Config:
+def _config(op: str, row: Any, num_stages: int | None) -> Config:
     if not isinstance(row, dict):
         raise ProblemError("configs that are no objects")
+    unknown = row.keys() - {*_NAMES.values()}
+    if unknown:
+        raise ProblemError(f"{min(unknown)}, which no config has")
+    row = {"num_stages": num_stages, **row}
     return Config.from_json({"template": pointer_gemm(op), **{name: row.get(key) for name, key in _NAMES.items()}})

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diode_lut.domain.errors import ExchangeError
+from diode_lut.domain.gpus import known_gpu
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import DTYPES
 from diode_lut.domain.problem import Problem
@@ -94,6 +95,67 @@ def test_keys_without_a_device_are_for_every_device(tmp_path: Path) -> None:
     table, skipped = imported(tmp_path / "x", "inductor-table", document)
     assert table == exact_table(H200, {MM: [ATEN]})
     assert skipped == {"device 'NVIDIA B200'": 1, "keys that are not Inductor's": 1}
+
+
+KEY = "((torch.float16, [256, 96], [96, 1]), (torch.float16, [96, 512], [512, 1]))+mm"
+
+
+@pytest.mark.parametrize("first", [KEY, f"NVIDIA H200+{KEY}"])
+def test_keys_with_the_device_go_first(tmp_path: Path, first: str) -> None:
+    """Inductor asks them first, wherever they stand in the file; they also say which GPU it is."""
+    keys = {KEY: {"template_id": "aten::mm"}, f"NVIDIA H200+{KEY}": {"template_id": "decompose_k", "k_split": 2}}
+    document = {key: [keys[key]] for key in sorted(keys, key=lambda key: key != first)}
+    table, skipped = imported(tmp_path / "x", "inductor-table", document, hardware=None)
+    assert table == exact_table(known("H200"), {MM: [Config("decompose_k", (2,)), ATEN]})
+    assert not skipped
+
+
+def known(name: str) -> Hardware:
+    gpu = known_gpu(name)
+    assert gpu is not None
+    return gpu
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [("NVIDIA H100", "H100"), ("NVIDIA H100 80GB HBM3", "H100"), ("gfx942:sramecc+:xnack-", "MI300X")],
+)
+def test_a_gpu_has_several_names(tmp_path: Path, device: str, name: str) -> None:
+    """The README of PyTorch has another name than the driver, and AMD's keys only have the architecture."""
+    hardware = known(name)._replace(aliases=())
+    document = {f"{device}+{KEY}": [{"template_id": "aten::mm"}]}
+    table, skipped = imported(tmp_path / "x", "inductor-table", document, hardware=hardware)
+    assert (table, skipped) == (exact_table(hardware, {MM: [ATEN]}), {})
+
+
+def test_the_hardware_of_several_is_named(tmp_path: Path) -> None:
+    """One table is of one GPU, and none of several is guessed."""
+    document = {f"{name}+{KEY}": [{"template_id": "aten::mm"}] for name in ("NVIDIA H200", "NVIDIA B200")}
+    with pytest.raises(ExchangeError, match="is of 'NVIDIA H200', 'NVIDIA B200': give --hardware"):
+        imported(tmp_path / "x", "inductor-table", document, hardware=None)
+
+
+def test_keys_for_amd_gpus_name_no_device() -> None:
+    """There Inductor's name of the device has modes of the driver, which a table does not know."""
+    document, _ = exported("inductor-table", exact_table(known("MI300X"), {MM: [ATEN]}))
+    assert list(document) == [KEY]
+
+
+@pytest.mark.parametrize(("end", "dtype"), [("+tf32=False", "float32"), ("+tf32=True", "tf32"), ("", "tf32")])
+def test_earlier_keys_say_whether_tf32_is_allowed(tmp_path: Path, end: str, dtype: str) -> None:
+    """PyTorch's README has such keys; ``--dtype tf32`` is of those that do not say it."""
+    key = KEY.replace("float16", "float32").replace("+mm", "+alpha=1&beta=1+addmm") + end
+    key = key.replace("((", "((torch.float32, [256, 512], [0, 1]), (")
+    table, skipped = imported(tmp_path / "x", "inductor-table", {key: [{"template_id": "aten::addmm"}]}, dtype="tf32")
+    assert (table, skipped) == (exact_table(H200, {MM._replace(op="addmm", dtype=dtype): [ATEN]}), {})
+
+
+@pytest.mark.parametrize("scalars", ["alpha=2&beta=1", "alpha=1&beta=s0", "x=1e"])
+def test_scaled_sums_are_skipped(tmp_path: Path, scalars: str) -> None:
+    """A key whose scalars are others than 1, or are no numbers, costs itself."""
+    key = KEY.replace("+mm", f"+{scalars}+addmm")
+    table, skipped = imported(tmp_path / "x", "inductor-table", {key: [{"template_id": "aten::addmm"}]})
+    assert (table.entries, skipped) == ((), {"alpha or beta that is not 1": 1})
 
 
 def test_strides_of_a_batch_count_for_the_alignment(tmp_path: Path) -> None:
@@ -179,6 +241,54 @@ def test_the_hardware_must_be_named(tmp_path: Path) -> None:
     """Inductor's keys have a name at most, a table needs the architecture."""
     with pytest.raises(ExchangeError, match="give --hardware"):
         imported(tmp_path / "x", "inductor-table", {}, hardware=None)
+
+
+VLLM_DEVICES = """
+AMD_Instinct_MI300X AMD_Instinct_MI300XHF_OAM AMD_Instinct_MI308X AMD_Instinct_MI325X AMD_Instinct_MI325_OAM
+AMD_Instinct_MI350X AMD_Instinct_MI350_OAM AMD_Instinct_MI355X AMD_Instinct_MI355_OAM AMD_Radeon_8060S AMD_Radeon_R9700
+MI308X NVIDIA_A10 NVIDIA_A100-PCIe-40GB NVIDIA_A100-SXM4-40GB NVIDIA_A100-SXM4-80GB NVIDIA_A100_80GB_PCIe
+NVIDIA_A800-SXM4-80GB NVIDIA_B200 NVIDIA_B300_SXM6_AC NVIDIA_GB10 NVIDIA_GB200 NVIDIA_GeForce_RTX_2080_Ti
+NVIDIA_GeForce_RTX_4090 NVIDIA_GeForce_RTX_4090_D NVIDIA_GeForce_RTX_5090 NVIDIA_H100 NVIDIA_H100_80GB_HBM3
+NVIDIA_H100_NVL NVIDIA_H100_PCIe NVIDIA_H20 NVIDIA_H20-3e NVIDIA_H200 NVIDIA_H800 NVIDIA_L20 NVIDIA_L20Y NVIDIA_L4
+NVIDIA_L40S NVIDIA_RTX_PRO_6000_Blackwell_Server_Edition NVIDIA_RTX_PRO_6000_Blackwell_Workstation_Edition
+Radeon_8060S_Graphics
+"""
+"""In the names of vLLM's files, but for Intel's GPUs and AMD_Radeon_Graphics, which is none in particular."""
+
+
+@pytest.mark.parametrize("device", VLLM_DEVICES.split())
+def test_vllms_devices_need_no_description(tmp_path: Path, device: str) -> None:
+    """The file's name is enough."""
+    path = tmp_path / f"N=1536,K=7168,device_name={device},dtype=fp8_w8a8,block_shape=[128,128].json"
+    path.write_text(json.dumps({"64": VLLM}))
+    table, skipped = read("vllm", path, Facts(dtype="bfloat16"))
+    assert isinstance(table, Table)
+    assert known_gpu(device) == table.hardware
+    assert not skipped
+
+
+@pytest.mark.parametrize(
+    ("device", "row", "config"),
+    [
+        (
+            "AMD_Instinct_MI300X",
+            {"kpack": 1, "matrix_instr_nonkdim": 32, "waves_per_eu": 2},
+            "s2 w4 mfma32 waves2 kpack1",
+        ),
+        ("AMD_Instinct_MI308X", {"kpack": 2, "matrix_instr_nonkdim": 16}, "s2 w4 kpack2"),
+        ("AMD_Instinct_MI308X", {"num_stages": 3}, "s3 w4"),
+        ("NVIDIA_H200", {}, "s3 w4"),
+    ],
+)
+def test_vllms_tunables(tmp_path: Path, device: str, row: dict[str, int], config: str) -> None:
+    """AMD's GPUs have more of them; where a file does not name the stages, they are Triton's own."""
+    path = tmp_path / f"N=1536,K=7168,device_name={device}.json"
+    blocks = {name: value for name, value in VLLM.items() if name != "num_stages"}
+    path.write_text(json.dumps({"64": {**blocks, **row}, "128": {**VLLM, "SPLIT_K": 2}}))
+    table, skipped = read("vllm", path, Facts(dtype="bfloat16"))
+    assert isinstance(table, Table)
+    assert [str(each) for entry in table.entries for each in entry.configs] == [f"triton_mm 64x128x128 g8 {config}"]
+    assert skipped == {"SPLIT_K, which no config has": 1}
 
 
 VLLM = {

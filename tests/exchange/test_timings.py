@@ -407,7 +407,7 @@ def test_tunableops_results(tmp_path: Path) -> None:
         ("bmm 4x64x96x128 float32 tn align 16", 500000),
         ("mm 8x8x9 float16 nt align 2", 500000),
     ]
-    with pytest.raises(ExchangeError, match=r"is of .gfx942.*, such as MI300X, MI325X: give --hardware"):
+    with pytest.raises(ExchangeError, match=r"is of .gfx942.*, such as MI300X, MI308X, MI325X: give --hardware"):
         read("tunableop", tmp_path / "t.csv", Facts())
     libraries = "TunableOp, HIPBLASLT_VERSION 1000-abc, ROCBLAS_VERSION 5.2"
     assert content.header == Header(known_gpu("MI300X"), "2.9.1", cuda="6.4.1", benchmarker=libraries)
