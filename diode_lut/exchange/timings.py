@@ -131,6 +131,10 @@ def _records(path: Path, facts: Facts, skipped: Skipped) -> Iterator[Record]:
         with _naming(path, number):
             problem = _problem(tuple((name, cells[name]) for name in _PROBLEM if name in cells), told)
             config = _config(tuple((name, cells[name]) for name in _CONFIG if name in cells))
+            if problem.op not in config.kernel.ops:
+                raise ProblemError(
+                    f"{config.template} does not compute {problem.op} (only {', '.join(config.kernel.ops)})"
+                )
             timing, stage = _timing(config, cells), cells.get("stage", STAGES[0])
             if stage not in STAGES:
                 raise ProblemError(f"stage: {stage!r} is not one of {', '.join(STAGES)}")

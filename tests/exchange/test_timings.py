@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.dataset.record import REASONS, STAGES
@@ -22,7 +23,7 @@ from diode_lut.domain.problem import Problem
 from diode_lut.exchange import read, write_timings
 from diode_lut.exchange.content import Facts, Skipped, Timings
 from diode_lut.kernels.config import ATEN, Config
-from tests.exchange.drawing import H200, configs, packed
+from tests.exchange.drawing import H200, TEMPLATES_OF, configs, packed
 
 HEADER = Header(H200, torch="2.13.0", benchmarker="tests", measured_on="2026-11-21")
 MM = Problem.of("mm", 256, 300, 512, dtype="bfloat16", layout="nn")
@@ -35,10 +36,15 @@ def taken(name: str, path: Path, **facts: Any) -> tuple[Timings, Skipped]:
     return content, skipped
 
 
-_timings = st.builds(Timing, configs("aten", "triton_mm"), st.floats(1, 1e9), st.none()) | st.builds(
-    Timing, configs("aten", "triton_bmm", "decompose_k"), st.none(), st.sampled_from(REASONS)
-)
-_records = st.builds(Record, packed(), st.lists(_timings, min_size=1, max_size=3).map(tuple), st.sampled_from(STAGES))
+def _records_of(problem: Problem) -> SearchStrategy[Record]:
+    drawn = configs(*TEMPLATES_OF[problem.op])
+    succeeded = st.builds(Timing, drawn, st.floats(1, 1e9), st.none())
+    timing = succeeded | st.builds(Timing, drawn, st.none(), st.sampled_from(REASONS))
+    timings = st.lists(timing, min_size=1, max_size=3).map(tuple)
+    return st.builds(Record, st.just(problem), timings, st.sampled_from(STAGES))
+
+
+_records = packed().flatmap(_records_of)
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.json"])
@@ -150,6 +156,7 @@ def test_what_a_row_may_say(tmp_path: Path, cells: dict[str, str], problem: Prob
         ({"strides_a": "512x1"}, "strides_b: '' are not 2 strides in elements, such as 4096x1"),
         ({"config": "triton_mm 64x64"}, "'triton_mm 64x64' is not a config (expected: "),
         ({"config": ""}, "no config (add the column, or template and the columns of its tunables)"),
+        ({"config": "triton_bmm 64x64x64 g8 s3 w4"}, "triton_bmm does not compute mm (only bmm, baddbmm)"),
         ({"block_m": "64"}, "config and columns of tunables: remove one of them"),
         ({"stage": "first"}, "stage: 'first' is not one of autotune, sweep, final"),
         ({"date": "21.11.2026"}, "date: '21.11.2026' does not begin with a date like 2026-11-21"),
