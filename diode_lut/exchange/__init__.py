@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class Format(NamedTuple):
     """One format, which holds a ``table`` or ``timings``.
 
-    ``read`` names the function ``(path, facts, skipped)`` that returns the Table or Timings in a file. ``write`` names
-    the function that returns the bytes of a file: ``(table, problems, facts, skipped)``, or ``(dataset, output)`` with
-    the path of the file. It is empty for formats that cannot be exported.
+    ``read`` names the function ``(path, facts, skipped)`` of this package that returns the Table or Timings in a file.
+    ``write`` names the function that returns the bytes of a file: ``(table, problems, facts, skipped)``, or ``(dataset,
+    output)`` with the path of the file. It is empty for formats that cannot be exported.
     """
 
     description: str
@@ -35,35 +35,23 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    "timings": Format(
-        "one's own timings, CSV or JSON",
-        "timings",
-        "diode_lut.exchange.timings:read",
-        "diode_lut.exchange.timings:write",
-    ),
+    "timings": Format("your own timings, CSV or JSON", "timings", "timings:read", "timings:write"),
     "inductor-table": Format(
         "the dictionary for torch._inductor.config.lookup_table.table",
         "table",
-        "diode_lut.exchange.inductor_table:read",
-        "diode_lut.exchange.inductor_table:write",
+        "inductor_table:read",
+        "inductor_table:write",
+    ),
+    "inductor-cache": Format("Inductor's cache directory, $TORCHINDUCTOR_CACHE_DIR", "timings", "inductor_cache:read"),
+    "autotune-log": Format(
+        "what Inductor prints under max-autotune, in a program's log", "timings", "autotune_log:read"
     ),
     "torch-diode-table": Format(
-        "torch-diode's table, JSON",
-        "table",
-        "diode_lut.exchange.torch_diode:read_table",
-        "diode_lut.exchange.torch_diode:write_table",
+        "torch-diode's table, JSON", "table", "torch_diode:read_table", "torch_diode:write_table"
     ),
-    "torch-diode-dataset": Format(
-        "torch-diode's dataset, JSON or msgpack", "timings", "diode_lut.exchange.torch_diode:read_timings"
-    ),
-    "inductor-cache": Format(
-        "Inductor's cache directory, $TORCHINDUCTOR_CACHE_DIR", "timings", "diode_lut.exchange.inductor_cache:read"
-    ),
-    "autotune-log": Format(
-        "what Inductor prints under max-autotune, in a program's log", "timings", "diode_lut.exchange.autotune_log:read"
-    ),
-    "tunableop": Format("TunableOp's results, tunableop_results0.csv", "timings", "diode_lut.exchange.tunableop:read"),
-    "vllm": Format("vLLM's configs of linear layers, JSON", "table", "diode_lut.exchange.vllm:read"),
+    "torch-diode-dataset": Format("torch-diode's dataset, JSON or msgpack", "timings", "torch_diode:read_timings"),
+    "tunableop": Format("TunableOp's results, tunableop_results0.csv", "timings", "tunableop:read"),
+    "vllm": Format("vLLM's configs of linear layers, JSON", "table", "vllm:read"),
 }
 """All formats, by their names on the command line."""
 
@@ -72,7 +60,7 @@ def read(name: str, path: Path, facts: Facts) -> tuple[Table | Timings, Skipped]
     """The contents of a file in one of FORMATS, and what was skipped; ExchangeError if the file is not in it."""
     skipped: Skipped = Counter()
     try:
-        content: Table | Timings = resolve_name(FORMATS[name].read)(path, facts, skipped)
+        content: Table | Timings = resolve_name(f"{__name__}.{FORMATS[name].read}")(path, facts, skipped)
     except DiodeLutError:
         raise
     except (ValueError, SyntaxError, TypeError, KeyError, AttributeError, IndexError) as error:
@@ -83,11 +71,11 @@ def read(name: str, path: Path, facts: Facts) -> tuple[Table | Timings, Skipped]
 def write_table(name: str, table: Table, problems: Iterable[Problem], facts: Facts) -> tuple[bytes, Skipped]:
     """A file in one of FORMATS with the table's answers for the problems, and what was skipped."""
     skipped: Skipped = Counter()
-    data: bytes = resolve_name(FORMATS[name].write)(table, problems, facts, skipped)
+    data: bytes = resolve_name(f"{__name__}.{FORMATS[name].write}")(table, problems, facts, skipped)
     return data, skipped
 
 
 def write_timings(name: str, dataset: Dataset, output: Path) -> bytes:
     """A file in one of FORMATS with all timings of the dataset."""
-    data: bytes = resolve_name(FORMATS[name].write)(dataset, output)
+    data: bytes = resolve_name(f"{__name__}.{FORMATS[name].write}")(dataset, output)
     return data

@@ -74,22 +74,20 @@ def known_hardware(facts: Facts, path: Path, *names: str) -> Hardware:
 
 def exact_table(hardware: Hardware, answers: Mapping[Problem, Sequence[Config]]) -> Table:
     """A table with a row for each problem that has configs."""
-    return Table(hardware, [_exact_entry(problem, configs) for problem, configs in answers.items() if configs])
-
-
-def _exact_entry(problem: Problem, configs: Sequence[Config]) -> Entry:
-    return Entry(
-        op=problem.op,
-        dtype=problem.dtype,
-        layout=problem.layout,
-        align=problem.align,
-        b=(problem.b, problem.b) if problem.op in BATCHED else None,
-        m=(problem.m, problem.m),
-        n=(problem.n, problem.n),
-        k=(problem.k, problem.k),
-        candidates=tuple(map(Candidate, configs)),
-        variant=problem.variant or None,
+    rows = (
+        Entry(
+            *(problem.op, problem.dtype, problem.layout, problem.align),
+            b=(problem.b, problem.b) if problem.op in BATCHED else None,
+            m=(problem.m, problem.m),
+            n=(problem.n, problem.n),
+            k=(problem.k, problem.k),
+            candidates=tuple(map(Candidate, configs)),
+            variant=problem.variant or None,
+        )
+        for problem, configs in answers.items()
+        if configs
     )
+    return Table(hardware, list(rows))
 
 
 def exact_problems(table: Table, skipped: Skipped) -> list[Problem]:

@@ -87,8 +87,8 @@ def _header(path: Path, facts: Facts) -> Header:
         with _naming(path, number):
             first = first or cells
             for name in (*_DEVICE, *_SOFTWARE):
-                if cells.get(name, first.get(name)) != first.get(name):
-                    said = f"{name} is {cells[name]!r}, but {first.get(name)!r} in the first row"
+                if name in cells and cells[name] != first.get(name):
+                    said = f"{name} is {cells[name]!r}, but {first.get(name, '')!r} in the first row"
                     raise ProblemError(f"{said} (a dataset is of one device and its software: make one file for each)")
             if "repetitions" in cells:
                 repetitions.add(_integer("repetitions", cells["repetitions"]))
