@@ -31,7 +31,9 @@ def _listed(names: Iterable[str]) -> str:
 
 
 _LAYOUT = click.option(
-    "--layout", type=LAYOUT, help="The layout of A and B, where the file cannot say it.  [default: nn]"
+    "--layout",
+    type=LAYOUT,
+    help="The layout of A and B, where the file cannot say it.  [default: nn, but none for timings]",
 )
 
 
@@ -52,7 +54,7 @@ _LAYOUT = click.option(
 def import_command(
     name: str, source: Typed, output: Path, hardware: str | None, op: str | None, dtype: str | None, layout: str | None
 ) -> None:
-    """Convert another tool's table or timings.
+    """Convert another tool's table or timings, or your own timings.
 
     Timings become a dataset, from which build makes a table. What is skipped is counted, with the reason.
     """
