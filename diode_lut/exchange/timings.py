@@ -26,7 +26,7 @@ from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.operands import Operand, problem_of
 from diode_lut.domain.ops import BATCHED, MATMULS, NO_EPILOGUE, NO_VARIANT, SIZE_FIELDS
 from diode_lut.domain.problem import Problem
-from diode_lut.domain.spelling import dtype_of, layout_of, number_of, op_of
+from diode_lut.domain.spelling import dtype_of, layout_of, number_of, op_of, variant_of
 from diode_lut.exchange.content import Facts, Skipped, Timings, known_hardware, lines, read_json
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
@@ -160,7 +160,7 @@ def _problem(fields: _Fields, told: _Fields) -> Problem:
     dtype = "tf32" if dtype == "float32" and of_all.get("dtype") == "tf32" else dtype
     sizes = {name: _integer(name, named[name]) for name in SIZE_FIELDS if name in named}
     align = _integer("align", named["align"]) if "align" in named else None
-    epilogue, variant = named.get("epilogue", NO_EPILOGUE), named.get("variant", NO_VARIANT)
+    epilogue, variant = named.get("epilogue", NO_EPILOGUE), variant_of(named.get("variant", NO_VARIANT))
     if strided:
         a, b = (_operand(name, named.get(name, ""), op, sizes) for name in _STRIDES)
         shown = problem_of(op, dtype, a, b, variant)
@@ -207,7 +207,7 @@ def _timing(config: Config, cells: Cells) -> Timing:
             raise ProblemError(f"reason: {reason!r} is not one of {', '.join(REASONS)}")
         return Timing(config, None, reason)
     (name,) = times
-    unit = name.removeprefix("time_") if name != "time" else cells.get("unit", "").casefold().replace("\u00b5", "u")
+    unit = name.removeprefix("time_") if name != "time" else cells.get("unit", "").casefold().replace("\u03bc", "u")
     if unit not in _NANOSECONDS:
         found = f"unit: {unit!r} is not one of {', '.join(_NANOSECONDS)}" if unit else "time: has no unit"
         raise ProblemError(f"{found} (name the column {', '.join(_TIMES[1:])}, or add a column unit)")

@@ -99,6 +99,7 @@ def row_of(**cells: str) -> dict[str, str]:
         ({}, MM, Timing(A, 3000)),
         ({"time_us": "", "time_s": "3e-6"}, MM, Timing(A, pytest.approx(3000))),
         ({"time_us": "", "time": "0.003", "unit": "ms"}, MM, Timing(A, pytest.approx(3000))),
+        ({"time_us": "", "time": "3", "unit": "\u00b5s"}, MM, Timing(A, 3000)),
         ({"time_us": "", "reason": "shared_memory"}, MM, Timing(A, None, "shared_memory")),
         ({"time_us": "0"}, MM, Timing(A, None, "invalid_time")),
         (
@@ -128,6 +129,20 @@ def row_of(**cells: str) -> dict[str, str]:
             },
             MM._replace(op="baddbmm", b=4, align=2),
             Timing(Config("triton_bmm", (16, 16, 16, 8, 1, 1)), 3000),
+        ),
+        (
+            {
+                "op": "scaled_mm",
+                "dtype": "e4m3",
+                "variant": "row-bf16-fast",
+                "config": "aten",
+                "n": "304",
+                "layout": "",
+                "strides_a": "512x1",
+                "strides_b": "1x512",
+            },
+            Problem.of("scaled_mm", 256, 304, 512, dtype="float8_e4m3fn", layout="nt", variant="row-bfloat16-fast"),
+            Timing(ATEN, 3000),
         ),
         ({"epilogue": "light", "align": "2"}, MM._replace(epilogue="light", align=2), Timing(A, 3000)),
     ],
