@@ -32,7 +32,6 @@ from diode_lut.domain.ops import (
 )
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.kernels.template import Parameter, Template
-from diode_lut.receipt.read import EARLIER_NAMES
 from diode_lut.receipt.write import VERSION as RECEIPT_VERSION
 from diode_lut.settings import TIERS
 from diode_lut.table.canonical import PROVENANCE, SCHEMA_NAMES, SCHEMA_VERSION
@@ -89,9 +88,7 @@ def receipt() -> Schema:
     """The schema of receipts: as it is, with the names of tiers and of problems' values that the code has."""
     schema: Schema = json.loads(RECEIPT.read_text(encoding="utf-8"))
     tiers = "; ".join(f"{name}: {OF_TIERS[name]}" for name in TIERS)
-    earlier = ", ".join(f"{name} for {now}" for name, now in EARLIER_NAMES.items())
-    about = f"{tiers}. Earlier versions wrote {earlier}."
-    schema["$defs"]["tier"] = {**described("Tier", about), **choice("string", (*TIERS, *EARLIER_NAMES))}
+    schema["$defs"]["tier"] = {**described("Tier", f"{tiers}."), **choice("string", TIERS)}
     classes = [name for name in EPILOGUES if name != NO_EPILOGUE]
     values = {"op": OPS, "dtype": DTYPES, "layout": LAYOUTS, "align": ALIGNS, "epilogue": classes}
     values["variant"] = NAMED_VARIANTS

@@ -19,18 +19,11 @@ from diode_lut.io.files import write_atomically
 from diode_lut.io.unfinished import read_finished
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.model.features import (
-    CONFIG_FEATURES,
-    EPILOGUE_FEATURES,
-    JOINT_FEATURES,
-    OF_BYTES_FEATURES,
-    PROBLEM_FEATURES,
-    VERSION,
-)
+from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
 from diode_lut.model.header import KEY, MAX_WEIGHTS_BYTES, metadata_of, read_bytes
 from diode_lut.model.network import MAX_NEURONS, MAX_WEIGHT, Weights
 from diode_lut.model.padding import OVER, PADDING_FEATURES, PaddingModel, terms_of
-from diode_lut.model.ranking import NEVER, Calibration, Model
+from diode_lut.model.ranking import Calibration, Model
 from diode_lut.model.training_set import Kind, Split
 
 _FEATURES = {
@@ -40,20 +33,11 @@ _FEATURES = {
     "joint": list(JOINT_FEATURES),
 }
 
-_LACKS = {4: len(EPILOGUE_FEATURES) + len(OF_BYTES_FEATURES), 5: len(OF_BYTES_FEATURES)}
-"""How many of the last features of a problem older versions lack; they are the same otherwise."""
 
-
-def _features(arch: Any, version: Any = VERSION) -> dict[str, Any]:
-    """The features that the weights are for, and the architecture's constants that the features depend on.
-
-    ``version`` is the version that a file has.
-    """
+def _features(arch: Any) -> dict[str, Any]:
+    """The features that the weights are for, and the architecture's constants that the features depend on."""
     shared_memory = architecture(arch).shared_memory if isinstance(arch, str) else None
-    expected = {**_FEATURES, "constants": {"shared_memory": shared_memory}}
-    if type(version) is int and version in _LACKS:
-        expected |= {"version": version, "problem": list(PROBLEM_FEATURES[: -_LACKS[version]])}
-    return expected
+    return {**_FEATURES, "constants": {"shared_memory": shared_memory}}
 
 
 def write_model(model: Model, path: Path) -> None:
@@ -90,7 +74,7 @@ def _decoded(data: bytes, path: Path) -> Model:
     metadata = metadata_of(data, path)
     _check_features(metadata, path)
     try:
-        tensors = _widened(load(data), metadata["features"]["version"])
+        tensors = load(data)
     except (SafetensorError, KeyError) as error:  # KeyError: a dtype that NumPy does not have
         raise ModelError(f"{path}: damaged: {error}") from error
     try:
@@ -106,20 +90,12 @@ def _check_features(metadata: Mapping[str, Any], path: Path) -> None:
     if not isinstance(found, dict):
         raise ModelError(f"{path}: the metadata do not say which features it is for")
     arch = hardware.get("arch") if isinstance(hardware, dict) else None
-    for name, expected in _features(arch, found.get("version")).items():
+    for name, expected in _features(arch).items():
         if found.get(name) != expected:
             difference = (
                 f"expected {expected}, found {found.get(name)!r}" if name == "version" else "other names or values"
             )
             raise ModelError(f"{path}: features.{name}: {difference}; distill the model again with this diode_lut")
-
-
-def _widened(tensors: dict[str, Any], version: int) -> dict[str, Any]:
-    """The tensors for the features of VERSION: those that an older version lacks have the weight 0."""
-    problem = tensors.get("problem")
-    if version == VERSION or problem is None or problem.ndim != 2:
-        return tensors
-    return {**tensors, "problem": np.pad(problem, ((0, 0), (0, _LACKS[version])))}
 
 
 def _model(metadata: Mapping[str, Any], tensors: dict[str, Any], path: Path, digest: str) -> Model:
@@ -134,7 +110,7 @@ def _model(metadata: Mapping[str, Any], tensors: dict[str, Any], path: Path, dig
         metadata["provenance"],
         path=path,
         digest=digest,
-        fused_calibration=_calibration(metadata["fused_calibration"]) if "fused_calibration" in metadata else NEVER,
+        fused_calibration=_calibration(metadata["fused_calibration"]),
         padding=_padding(metadata["padding"]) if metadata.get("padding") else None,
     )
 

@@ -40,9 +40,6 @@ _MORE_SIZES = tuple(name.upper() for name in ATTENTION_ONLY)
 _OPTIONAL = ("epilogue", "variant", *_MORE_SIZES)
 _WHO = ("tier", "digest", "row")
 
-EARLIER_NAMES = {"kin": "same_arch"}
-"""Names of tiers in receipts of earlier versions, and today's names."""
-
 T = TypeVar("T")
 
 
@@ -199,10 +196,9 @@ def _who(fields: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _tier(fields: dict[str, Any]) -> str:
-    name = _text(fields, "tier")
-    tier = EARLIER_NAMES.get(name, name)
+    tier = _text(fields, "tier")
     if tier not in TIERS:
-        raise _Wrong(f"{name!r:.60} is not one of {', '.join(TIERS)}", "tier")
+        raise _Wrong(f"{tier!r:.60} is not one of {', '.join(TIERS)}", "tier")
     return tier
 
 

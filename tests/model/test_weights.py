@@ -12,7 +12,6 @@ import pytest
 from safetensors.numpy import load, save
 
 from diode_lut.domain.errors import ModelError
-from diode_lut.model.features import EPILOGUE_FEATURES, OF_BYTES_FEATURES, PROBLEM_FEATURES
 from diode_lut.model.header import KEY, MAX_WEIGHTS_BYTES, metadata_of, read_model_hardware
 from diode_lut.model.training_set import Split, parse_family
 from diode_lut.model.weights import read_model, write_model
@@ -42,25 +41,6 @@ def test_same_model_same_bytes(path: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.safetensors"
     write_model(read_model(path), again)
     assert again.read_bytes() == path.read_bytes()
-
-
-@pytest.mark.parametrize("version", [4, 5])
-def test_older_models_are_read(path: Path, version: int) -> None:
-    """They have the same rankings as before; one of version 4 has no match for GEMMs with an epilogue."""
-    written = read_model(path)
-    data = path.read_bytes()
-    tensors, metadata = load(data), metadata_of(data, path)
-    lacks = len(OF_BYTES_FEATURES) + (len(EPILOGUE_FEATURES) if version == 4 else 0)
-    metadata["features"] |= {"version": version, "problem": list(PROBLEM_FEATURES[:-lacks])}
-    if version == 4:
-        del metadata["fused_calibration"]
-    tensors["problem"] = np.ascontiguousarray(tensors["problem"][:, :-lacks])
-    path.write_bytes(save(tensors, {KEY: json.dumps(metadata)}))
-    found = read_model(path)
-    assert found.rank(MM) == written.rank(MM)
-    light = MM._replace(epilogue="light")
-    assert found.rank(light) is None
-    assert "epilogue=light" in found.unknown(light)
 
 
 def test_padding_is_read_as_it_was_written(path: Path) -> None:

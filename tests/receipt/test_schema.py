@@ -68,29 +68,6 @@ def test_what_is_written_is_read(receipt: Receipt) -> None:
     assert decode_receipt(document, "receipt.json") == receipt
 
 
-@settings(max_examples=20)
-@given(receipt=receipts)
-def test_the_earlier_name_of_a_tier_is_read(receipt: Receipt) -> None:
-    """A receipt that calls the tier ``same_arch`` by its earlier name, ``kin``, is read as if it were written today."""
-    document = orjson.loads(receipt_bytes(receipt).replace(b'"tier":"same_arch"', b'"tier":"kin"'))
-    VALIDATOR.validate(document)
-    assert decode_receipt(document, "receipt.json") == receipt
-
-
-@settings(max_examples=20)
-@given(receipt=receipts)
-def test_receipts_without_ranges_are_read(receipt: Receipt) -> None:
-    """Earlier versions wrote no ranges of sizes that may change: such a receipt is read, and written as it was."""
-    document = orjson.loads(receipt_bytes(receipt))
-    earlier = [answer for device in document["devices"] for answer in (*device["hits"], *device["misses"])]
-    for answer in earlier:
-        answer.pop("over", None)
-    VALIDATOR.validate(document)
-    read = decode_receipt(document, "receipt.json")
-    assert not any(each.over for device in read.devices.values() for each in (*device.hits, *device.misses))
-    assert b'"over"' not in receipt_bytes(read)
-
-
 @settings(max_examples=50)
 @given(parts=st.lists(receipts, max_size=4), data=st.data())
 def test_the_order_of_merging_does_not_matter(parts: list[Receipt], data: st.DataObject) -> None:
