@@ -28,8 +28,6 @@ from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.table import Candidate, Entry, Range, Table
-from diode_lut.table.entry import Baseline
-from diode_lut.table.wire import MAX_ATEN_NS
 
 
 @dataclass(repr=False)
@@ -76,19 +74,8 @@ def _configs() -> SearchStrategy[Config]:
     return st.sampled_from(sorted(TEMPLATES)).flatmap(with_params)
 
 
-def _with_baseline(entry: Entry, corner: int, ns: int | None) -> Entry:
-    """The row with the time of the problem at its low or its high corner, where it may have one."""
-    if ns is None or None in (entry.op, entry.dtype, entry.layout, entry.align):
-        return entry
-    if entry.op in VARIANTS and entry.variant is None:
-        return entry
-    b, *sizes = (1 if size is None else size[corner] for size in entry.sizes)
-    return entry._replace(aten_ns=Baseline(ns, b if entry.op in BATCHED else 1, *sizes))
-
-
 def _entries(highest: int) -> SearchStrategy[Entry]:
-    times = st.none() | st.integers(1, MAX_ATEN_NS)
-    return st.builds(_with_baseline, _plain_entries(highest) | _attention(highest), st.integers(0, 1), times)
+    return _plain_entries(highest) | _attention(highest)
 
 
 def _plain_entries(highest: int) -> SearchStrategy[Entry]:
@@ -101,7 +88,7 @@ def _plain_entries(highest: int) -> SearchStrategy[Entry]:
     kinds = [st.none() | st.sampled_from(domain) for domain in (GEMMS, DTYPES[:2], LAYOUTS[:2], ALIGNS)]
     sizes = [_ranges(highest)] * 4
     problems, epilogues = st.none() | st.integers(1, MAX_SIZE), st.none() | st.sampled_from(list(EPILOGUES)[:2])
-    rest = (problems, st.none() | _texts(), epilogues, *[st.none()] * 5)
+    rest = (problems, st.none() | _texts(), epilogues, *[st.none()] * 4)
     return st.builds(Entry, *kinds, *sizes, candidates, *rest)
 
 

@@ -92,7 +92,6 @@ NAMING_TEMPLATES = {
     "diode_lut/inductor/names.py": "what Inductor calls each template, for all modules",
     "diode_lut/table/entry.py": "the templates of version 1 of the table format, which is frozen",
     "diode_lut/model/features.py": "names of features, which weights files have",
-    "diode_lut/report/page.py": "a field of the page's data, for the time of the baseline",
 }
 """The modules outside of ``kernels`` in which a template's name stands, and why."""
 COMMON_WORD = "default"

@@ -25,7 +25,6 @@ from diode_lut.domain.ops import (
     NAMED_VARIANTS,
     NO_EPILOGUE,
     NO_VARIANT,
-    OP_SIZES,
     OPS,
     SIZE_FIELDS,
     Domain,
@@ -35,7 +34,7 @@ from diode_lut.kernels.template import Parameter, Template
 from diode_lut.receipt.write import VERSION as RECEIPT_VERSION
 from diode_lut.settings import TIERS
 from diode_lut.table.canonical import PROVENANCE, SCHEMA_NAMES, SCHEMA_VERSION
-from diode_lut.table.wire import FORMATS, MAX_ATEN_NS, MAX_CONFIGS, MAX_ENTRIES, MAX_GAIN_PERMILLE
+from diode_lut.table.wire import FORMATS, MAX_CONFIGS, MAX_ENTRIES, MAX_GAIN_PERMILLE
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 PATH = SCHEMAS / f"table.v{SCHEMA_VERSION}.schema.json"
@@ -178,7 +177,6 @@ def definitions() -> Schema:
         "hardware": hardware(),
         "provenance": provenance(),
         "entry": entry(),
-        "aten_ns": baseline(),
         "config": config(),
         **{template.name: of_template(template) for template in TEMPLATES.values()},
         "gain_permille": {
@@ -271,7 +269,6 @@ def entry() -> Schema:
             **described("Problems", "Number of measured problems that the row is based on."),
             **integers(range(1, MAX_SIZE + 1)),
         },
-        "aten_ns": ref("aten_ns"),
         "configs": {
             **described("Configs", "Kernels, best first; the first that can run is taken. No two are equal."),
             "type": "array",
@@ -286,22 +283,6 @@ def entry() -> Schema:
         "A row: a key, which says what problems it covers, and configs. A field of the key that is left out matches "
     )
     return closed("Entry", f"{about}anything.", fields, required=("configs",))
-
-
-def baseline() -> Schema:
-    """The time of aten."""
-    everywhere = [name for name in SIZE_FIELDS if all(name in sizes for sizes in OP_SIZES.values())]
-    fields = {
-        "ns": {**described("Nanoseconds", "The measured time in nanoseconds."), **integers(range(1, MAX_ATEN_NS + 1))},
-        **{name: {**described(*OF_SIZES[name]), **ref("size")} for name in SIZE_FIELDS},
-    }
-    return closed(
-        "Time of aten",
-        "The time of aten on one problem of the row, which has these sizes. The row needs op, dtype, layout and align. "
-        "If the row has an epilogue, the time includes that of a separate kernel for the pointwise work.",
-        fields,
-        required=("ns", *everywhere),
-    )
 
 
 def config() -> Schema:

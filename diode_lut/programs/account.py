@@ -14,7 +14,7 @@ from diode_lut.domain.errors import ReceiptError
 from diode_lut.io.files import write_atomically
 from diode_lut.kernels.config import ATEN
 from diode_lut.programs.launch import INHERITED, Ended, Streams, armed, run_program
-from diode_lut.programs.savings import EXPECTED, MEASURED, UNKNOWN, savings
+from diode_lut.programs.savings import EXPECTED, UNKNOWN, savings
 from diode_lut.receipt.read import read_receipt
 from diode_lut.receipt.receipt import FREEZABLE, Receipt, merge_receipts
 from diode_lut.receipt.summary import Loss, freezing, losses
@@ -149,7 +149,7 @@ def _compiled(receipt: Receipt) -> Iterator[str]:
 def estimate(receipt: Receipt) -> str:
     """One line on the time saved and lost, and on how much of that is known."""
     found = savings(receipt)
-    words = {MEASURED: "measured", EXPECTED: "estimated by a roofline or a model", UNKNOWN: "not known"}
+    words = {EXPECTED: "estimated by a roofline or a model", UNKNOWN: "not known"}
     known = ", ".join(f"{found.calls[how]} {text}" for how, text in words.items() if found.calls[how])
     return f"if each ran once: {_time(found.saved_ns)} saved, {_time(found.lost_ns)} lost ({known})"
 

@@ -1,8 +1,8 @@
 """What answers save and what misses lose, estimated from a receipt: nothing is measured here.
 
-A receipt does not know how often a compiled GEMM runs, so each runs once per call. The time of ``aten`` is the row's
-``aten_ns``, scaled by the roofline to other sizes, or else the roofline's, which is the least that it can be. The share
-that is saved comes from the row's gain, or from what the model expects.
+A receipt does not know how often a compiled GEMM runs, so each runs once per call. The time of ``aten`` is taken from a
+roofline, which is the least that it can be. The share that is saved comes from the row's gain, or from what the model
+expects.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from diode_lut.domain.errors import DiodeLutError
 from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.ops import NO_EPILOGUE, OP_SIZES
+from diode_lut.domain.ops import NO_EPILOGUE
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import roofline_ns
 from diode_lut.kernels.config import baseline
@@ -25,8 +25,8 @@ from diode_lut.selection.sources import THRESHOLD, Source
 from diode_lut.selection.tiers import source_of
 from diode_lut.table import Entry
 
-MEASURED, EXPECTED, UNKNOWN = "measured", "expected", "unknown"
-"""How well the time that a GEMM saves is known: its row has both times; from a roofline or a model; not at all."""
+EXPECTED, UNKNOWN = "expected", "unknown"
+"""Whether the time that a GEMM saves can be estimated."""
 
 
 class Savings(NamedTuple):
@@ -80,20 +80,18 @@ def _sources(hardware: Hardware, device: Device) -> Iterator[tuple[str, Source]]
 def _saved_ns(hit: Hit, source: Source | None, hardware: Hardware) -> tuple[float, str]:
     """The time of one execution that the first config saves, and how well it is known."""
     if hit.configs[0] == str(baseline(hit.problem.op)):
-        return 0.0, MEASURED
+        return 0.0, EXPECTED
     answer = None if source is None else source.ask(hit.problem, THRESHOLD, padding=True)
     if answer is None:
         return 0.0, UNKNOWN
     if answer.ranking is not None:
         times = dict(zip(map(str, answer.ranking.configs), answer.ranking.times, strict=True))
-        ratio, aten_ns, measured = times.get(hit.configs[0]), roofline_ns(hit.problem, hardware), False
+        ratio = times.get(hit.configs[0])
     else:
         assert answer.entry is not None
         ratio = _ratio(answer.entry, hit.configs[0])
-        aten_ns, measured = _aten_ns(answer.entry, hit.problem, hardware)
-    if ratio is None or aten_ns is None:
-        return 0.0, UNKNOWN
-    return aten_ns * (1 - ratio), MEASURED if measured else EXPECTED
+    baseline_ns = roofline_ns(hit.problem, hardware)
+    return (0.0, UNKNOWN) if ratio is None or baseline_ns is None else (baseline_ns * (1 - ratio), EXPECTED)
 
 
 def _ratio(entry: Entry, config: str) -> float | None:
@@ -101,16 +99,3 @@ def _ratio(entry: Entry, config: str) -> float | None:
     gains = {str(each.config): each.gain_permille for each in entry.candidates}
     gain = gains.get(config)
     return 1000 / gain if gain else None
-
-
-def _aten_ns(entry: Entry, problem: Problem, hardware: Hardware) -> tuple[float | None, bool]:
-    """The time of aten for the problem, and whether that was measured for just these sizes."""
-    least = roofline_ns(problem, hardware)
-    if entry.aten_ns is None:
-        return least, False
-    measured = problem._replace(**{name: getattr(entry.aten_ns, name) for name in OP_SIZES[problem.op]})
-    ns = entry.aten_ns.ns
-    if measured == problem:
-        return float(ns), True
-    there = roofline_ns(measured, hardware)
-    return (ns * least / there if least and there else None), False

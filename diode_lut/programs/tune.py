@@ -219,13 +219,13 @@ class Gain(NamedTuple):
 
     problem: Problem
     choice: Config
-    aten_ns: float
+    baseline_ns: float
     ns: float
 
     @property
     def saved_ns(self) -> float:
         """What one execution saves."""
-        return self.aten_ns - self.ns
+        return self.baseline_ns - self.ns
 
 
 def _measured(table: Path, missed: set[Problem]) -> Iterator[str]:
@@ -235,14 +235,14 @@ def _measured(table: Path, missed: set[Problem]) -> Iterator[str]:
     if not faster:
         yield f"{shown(table)}: aten is the fastest kernel measured for {counted(len(gains), 'missed GEMM')}: no gain"
         return
-    whole, saved = (sum(times) for times in zip(*((gain.aten_ns, gain.saved_ns) for gain in gains), strict=True))
+    whole, saved = (sum(times) for times in zip(*((gain.baseline_ns, gain.saved_ns) for gain in gains), strict=True))
     yield (
         f"{shown(table)}: for {len(faster)} of {counted(len(gains), 'missed GEMM')} a kernel is faster than aten. Run "
         f"once each, alone, all take {_us(whole - saved)} instead of {_us(whole)}; in the program they may gain less, "
         "or lose"
     )
     for gain in faster[:_NAMED]:
-        yield f"  {gain.problem}: {_us(gain.ns)} with {gain.choice}, {_us(gain.aten_ns)} with aten"
+        yield f"  {gain.problem}: {_us(gain.ns)} with {gain.choice}, {_us(gain.baseline_ns)} with aten"
 
 
 def _us(ns: float) -> str:

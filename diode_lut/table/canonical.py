@@ -10,7 +10,7 @@ from typing import Any
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NAMED_VARIANTS, OPS, SIZE_FIELDS
 from diode_lut.domain.printable import printable_json
-from diode_lut.table.entry import KEY_FIELDS, Baseline, Candidate, Entry, Range
+from diode_lut.table.entry import KEY_FIELDS, Candidate, Entry, Range
 
 _NAMED = {name: f"{name} " for name in ("align", "epilogue", "variant", *SIZE_FIELDS)}
 """Fields whose values do not say what they are."""
@@ -35,12 +35,6 @@ def candidate_text(candidate: Candidate) -> str:
 def winner_text(entry: Entry) -> str:
     """The row's first config, with its gain."""
     return candidate_text(entry.best)
-
-
-def baseline_as_text(baseline: Baseline, op: str | None) -> str:
-    """The time of the baseline, and where it was measured: ``12.3 us at m 1024 n 4096 k 1024``."""
-    sizes = {name: size for name, size in baseline.to_json(op).items() if name != "ns"}
-    return f"{baseline.ns / 1e3:g} us at {' '.join(f'{name} {size}' for name, size in sizes.items())}"
 
 
 def _value_text(value: str | int | Range) -> str:
@@ -80,7 +74,7 @@ def canonical_order(entry: Entry) -> tuple[Any, ...]:
 
     Entries with the same key, which a good table does not have, go by the rest of their contents.
     """
-    op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, aten_ns, variant, h, g, v = entry
+    op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, variant, h, g, v = entry
     return (
         _OPS[op],
         _DTYPES[dtype],
@@ -99,7 +93,6 @@ def canonical_order(entry: Entry) -> tuple[Any, ...]:
         problems or 0,
         note is not None,
         note or "",
-        aten_ns or (),
     )
 
 

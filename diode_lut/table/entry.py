@@ -15,7 +15,6 @@ from diode_lut.domain.ops import (
     MAX_SIZE,
     NO_EPILOGUE,
     NO_VARIANT,
-    OP_SIZES,
     SIZE_FIELDS,
 )
 from diode_lut.domain.problem import Problem, aligned_columns
@@ -55,33 +54,11 @@ class Candidate(NamedTuple):
         return fields
 
 
-class Baseline(NamedTuple):
-    """The measured time of a row's baseline in nanoseconds, and the sizes at which it was measured.
-
-    The baseline is ``aten``, followed by a kernel of its own for the pointwise work if the row is for an epilogue;
-    of attention, ``default``. A size that the op does not have is 1.
-    """
-
-    ns: int
-    b: int
-    m: int
-    n: int
-    k: int
-    h: int = 1
-    g: int = 1
-    v: int = 1
-
-    def to_json(self, op: str | None) -> dict[str, int]:
-        """The fields in canonical order, without the sizes that the op does not have."""
-        sizes = OP_SIZES[op or MATMULS[0]]
-        return {name: value for name, value in self._asdict().items() if name == "ns" or name in sizes}
-
-
 class Entry(NamedTuple):
     """A key, which says what problems the entry covers, and its candidates, best first.
 
     A field of the key that is None matches anything. ``problems`` counts the measured problems that stand behind the
-    entry, ``note`` is for people, ``aten_ns`` is the time of the baseline. Making an entry directly checks nothing.
+    entry, ``note`` is for people. Making an entry directly checks nothing.
     """
 
     op: str | None
@@ -96,7 +73,6 @@ class Entry(NamedTuple):
     problems: int | None = None
     note: str | None = None
     epilogue: str | None = None
-    aten_ns: Baseline | None = None
     variant: str | None = None
     h: Range | None = None
     g: Range | None = None
@@ -202,15 +178,13 @@ class Entry(NamedTuple):
         configs = all(
             config.template in TEMPLATES_OF_VERSION_1 and not config.has_optional_tunables for config in self.configs
         )
-        return 1 if key and configs and self.aten_ns is None else 2
+        return 1 if key and configs else 2
 
     def to_json(self) -> dict[str, Any]:
         """The entry as a table file has it, fields in canonical order, those that are None left out."""
         fields: dict[str, Any] = {name: value for name, value in zip(KEY_FIELDS, self.key, strict=True) if value}
         if self.problems is not None:
             fields["problems"] = self.problems
-        if self.aten_ns is not None:
-            fields["aten_ns"] = self.aten_ns.to_json(self.op)
         fields["configs"] = [candidate.to_json() for candidate in self.candidates]
         if self.note is not None:
             fields["note"] = self.note

@@ -1,4 +1,4 @@
-"""What rows must not say although each of their fields may be so: about their ranges, their op and their baseline.
+"""What rows must not say although each of their fields may be so: about their ranges and their op.
 
 The functions take what a row was decoded to, or an Entry: both have the same fields.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from diode_lut.domain.ops import ATTENTION_ONLY, DOMAINS, MATMULS, OP_SIZES, SIZE_FIELDS, VARIANTS, Domain
-from diode_lut.table.entry import KIND_FIELDS, Candidate
+from diode_lut.domain.ops import ATTENTION_ONLY, DOMAINS, MATMULS, OP_SIZES, SIZE_FIELDS, Domain
+from diode_lut.table.entry import Candidate
 from diode_lut.table.position import Fault
 
 
@@ -39,28 +39,6 @@ def of_no_problem(row: Any) -> Iterator[Fault]:
             yield Fault(f"{value!r} is not for {row.op or 'such problems'} ({said})", field)
             return
         ops = tuple(having)
-
-
-def misplaced(row: Any) -> Iterator[Fault]:
-    """What keeps the time of a row's baseline from being the time of one of its problems."""
-    baseline = row.aten_ns
-    if baseline is None:
-        return
-    needed = [name for name in KIND_FIELDS if name != "epilogue" and (name != "variant" or row.op in VARIANTS)]
-    for name in needed:
-        if getattr(row, name) is None:
-            reason = f"is the time of one problem, so that the row needs {', '.join(needed)} ({name} is missing)"
-            yield Fault(reason, "aten_ns")
-            return
-    for name in SIZE_FIELDS:
-        size = getattr(baseline, name)
-        if size != 1 and name not in OP_SIZES[row.op]:
-            yield Fault(f"{size} is not 1, and {row.op} has no {'batch' if name == 'b' else name}", "aten_ns", name)
-    for name in OP_SIZES[row.op]:
-        size = getattr(baseline, name)
-        low, high = getattr(row, name) or (size, size)
-        if not low <= size <= high:
-            yield Fault(f"{size} is not in the row's {name} (allowed: {low} to {high})", "aten_ns", name)
 
 
 def repeated(candidates: Sequence[Candidate]) -> Fault:

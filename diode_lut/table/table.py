@@ -16,7 +16,6 @@ from diode_lut.table.canonical import (
     SCHEMA_NAMES,
     SCHEMA_VERSION,
     SCHEMAS,
-    baseline_as_text,
     candidate_text,
     canonical_bytes,
     canonical_order,
@@ -188,8 +187,6 @@ def _row(entry: Entry) -> Iterator[str]:
     yield from (f"  {candidate_text(candidate)}" for candidate in entry.candidates)
     if entry.problems is not None:
         yield f"  measured problems: {entry.problems}"
-    if entry.aten_ns is not None:
-        yield f"  aten: {baseline_as_text(entry.aten_ns, entry.op)}"
     if entry.note is not None:
         yield f"  note: {entry.note}"
 

@@ -19,9 +19,7 @@ from diode_lut.domain.ops import (
     MATMUL_SIZES,
     MAX_SIZE,
     NAMED_VARIANTS,
-    OP_SIZES,
     OPS,
-    SIZE_FIELDS,
 )
 from diode_lut.kernels.config import Config
 from diode_lut.kernels.registry import TEMPLATES
@@ -31,21 +29,18 @@ from diode_lut.table.entry import (
     DTYPES_OF_VERSION_1,
     OPS_OF_VERSION_1,
     TEMPLATES_OF_VERSION_1,
-    Baseline,
     Candidate,
     Entry,
 )
 from diode_lut.table.header import whole
 from diode_lut.table.position import Fault, shown
-from diode_lut.table.rules import misplaced, of_no_problem, repeated, reversed_ranges
+from diode_lut.table.rules import of_no_problem, repeated, reversed_ranges
 from diode_lut.table.schema import first_broken_rule
 
 MAX_ENTRIES = 200_000
 MAX_CONFIGS = 4096
 """Of one row: more than any search tries on a problem, far more than a row needs."""
 MAX_GAIN_PERMILLE = 2**31 - 1
-MAX_ATEN_NS = 10**12
-"""Longest time of a baseline in nanoseconds: 1,000 s."""
 
 _SIZE = Annotated[int, Meta(ge=1, le=MAX_SIZE)]
 _RANGE = tuple[_SIZE, _SIZE]
@@ -67,18 +62,6 @@ def _config(template: Template, parameters: Sequence[Parameter]) -> type[Struct]
     optional = [(each.name, _values(each), each.default) for each in parameters if each.default is not None]
     fields = [*required, *optional, ("gain_permille", _GAIN, None)]
     return _closed(template.name, fields, tag_field="template", tag=template.name)
-
-
-_BASELINE: Any = _closed(
-    "Baseline",
-    [
-        ("ns", Annotated[int, Meta(ge=1, le=MAX_ATEN_NS)]),
-        *(
-            (name, _SIZE) if all(name in sizes for sizes in OP_SIZES.values()) else (name, _SIZE, 1)
-            for name in SIZE_FIELDS
-        ),
-    ],
-)
 
 
 class FormatVersion(NamedTuple):
@@ -120,7 +103,6 @@ FORMATS = {
         {name: _config(template, template.parameters) for name, template in TEMPLATES.items()},
         {
             "epilogue": Literal[tuple(EPILOGUES)],
-            "aten_ns": _BASELINE,
             "variant": Literal[NAMED_VARIANTS],
             **dict.fromkeys(ATTENTION_ONLY, _RANGE),
         },
@@ -168,13 +150,12 @@ class Meaning:
     def entry(self, row: Any) -> Entry:
         """The entry of a row; Fault if a range ends before it begins, or a config comes twice.
 
-        Also if the op has no such dtype, layout or variant, or if the time of the baseline is for a problem that the
-        row does not cover.
+        Also if the op has no such dtype, layout or variant.
         """
         fields = _astuple(row)
         if len(fields) < _FIELDS:
             fields += _NOT_IN_VERSION_1
-        op, dtype, layout, align, b, m, n, k, wires, problems, note, epilogue, baseline, variant, h, g, v = fields
+        op, dtype, layout, align, b, m, n, k, wires, problems, note, epilogue, variant, h, g, v = fields
         candidates = self.candidates(wires)
         if (
             (m is not None and m[0] > m[1])
@@ -186,10 +167,6 @@ class Meaning:
         if op not in OPS_OF_VERSION_1 or dtype not in _COMMON_DTYPES or not (variant is h is g is v is None):
             for fault in (*reversed_ranges(row), *of_no_problem(row)):
                 raise fault
-        if baseline is not None:
-            for fault in misplaced(row):
-                raise fault
-            baseline = Baseline(*_astuple(baseline))
         values = (
             op,
             dtype,
@@ -203,7 +180,6 @@ class Meaning:
             problems,
             note,
             epilogue,
-            baseline,
             variant,
             h,
             g,
@@ -262,4 +238,4 @@ def decode_readable(row: dict[str, Any], version: int) -> tuple[Entry, list[Faul
         faults.append(fault)
     fields["candidates"] = fields.pop("configs")
     entry = Entry._make(map(fields.get, Entry._fields))
-    return entry, [*faults, *reversed_ranges(entry), *of_no_problem(entry), *misplaced(entry)]
+    return entry, [*faults, *reversed_ranges(entry), *of_no_problem(entry)]

@@ -108,17 +108,6 @@ def test_row_of_no_problem(row: dict[str, Any], field: str) -> None:
     assert fault.value.path == (field,)
 
 
-def test_time_of_the_default() -> None:
-    """A row may have the time of its baseline, at sizes that it covers."""
-    row = entry(**KIND, **exact(), aten_ns={"ns": 5, **SIZES})
-    assert row.to_json()["aten_ns"] == {"ns": 5, **SIZES}
-    with pytest.raises(Fault, match="4 is not in the row's h"):
-        entry(**KIND, **exact(), aten_ns={"ns": 5, **SIZES, "h": 4})
-    of_mm = {"op": "mm", "dtype": "bfloat16", "layout": "nt", "align": 16, "configs": [{"template": "aten"}]}
-    with pytest.raises(Fault, match="8 is not 1, and mm has no h"):
-        decode_entry({**of_mm, "aten_ns": {"ns": 5, "m": 1, "n": 1, "k": 1, "h": 8}})
-
-
 def test_contradictions_along_the_new_sizes() -> None:
     """Rows that overlap in heads contradict each other; rows that do not, or of other ops, do not."""
     rows = {0: entry(h=[1, 8]), 1: entry(h=[8, 15]), 2: entry(h=[16, 23]), 3: entry(op="flex_decoding", h=[8, 15])}

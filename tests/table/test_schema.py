@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from diode_lut.domain.errors import TableError
-from diode_lut.domain.ops import ATTENTION_ONLY, BATCHED, DOMAINS, MATMULS, MAX_SIZE, OP_SIZES, SIZE_FIELDS
+from diode_lut.domain.ops import ATTENTION_ONLY, DOMAINS, MATMULS, MAX_SIZE, OP_SIZES, SIZE_FIELDS
 from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.table import Table, read_table, to_bytes
 from diode_lut.table import read as read_module
@@ -43,7 +43,7 @@ TIMES = [{"ns": 12345, "m": 1, "n": 1, "k": 1}, {"ns": 12345, "b": 2, "m": 8, "n
 JUNK = st.sampled_from([None, True, False, *NUMBERS, *STRINGS, *LISTS, *TIMES, {}, {"template": "aten"}]).map(
     copy.deepcopy
 )
-ROW_NAMES = ["op", "b", "m", "epilogue", "note", "problems", "aten_ns", "ns", "configs"]
+ROW_NAMES = ["op", "b", "m", "epilogue", "note", "problems", "ns", "configs"]
 CONFIG_NAMES = ["template", "block_m", "pad", "kpack", "k_split", "gain_permille"]
 HEAD_NAMES = ["$schema", "schema_version", "hardware", "provenance", "aliases", "torch", "datasets", "x", ""]
 NAMES = st.sampled_from(ROW_NAMES + CONFIG_NAMES) | st.sampled_from(HEAD_NAMES)
@@ -73,7 +73,7 @@ def _in_pieces(document: Any) -> bytes:
 
 
 def _means_something(row: Any) -> bool:
-    """The rules that a schema cannot state: ranges in order, no config twice, a time of a problem that is covered.
+    """The rules that a schema cannot state: ranges in order, no config twice.
 
     And what it does not: that there are problems with all that the row names.
     """
@@ -81,7 +81,7 @@ def _means_something(row: Any) -> bool:
     configs = [_tunables(config) for config in row["configs"]]
     distinct = all(config not in configs[:number] for number, config in enumerate(configs))
     possible = any(_is_possible(op, row) for op in ([row["op"]] if "op" in row else MATMULS))
-    return possible and ordered and distinct and ("aten_ns" not in row or _is_of_the_row(row["aten_ns"], row))
+    return possible and ordered and distinct
 
 
 def _is_possible(op: str, row: dict[str, Any]) -> bool:
@@ -99,16 +99,6 @@ def _tunables(config: dict[str, Any]) -> dict[str, Any]:
         for name, value in config.items()
         if name != "gain_permille" and (name == "template" or value != defaults[name])
     }
-
-
-def _is_of_the_row(baseline: dict[str, int], row: dict[str, Any]) -> bool:
-    if not row.keys() >= {"op", "dtype", "layout", "align"}:
-        return False
-    sizes = {"b": 1, **baseline}
-    if row["op"] not in BATCHED and sizes["b"] != 1:
-        return False
-    names = "bmnk" if row["op"] in BATCHED else "mnk"
-    return all(row[name][0] <= sizes[name] <= row[name][1] for name in names if name in row)
 
 
 def _by_schema(document: Any) -> list[bool] | None:

@@ -27,7 +27,6 @@ ROW = {"op": "mm", "dtype": "float16", "layout": "nn", "align": 16, "m": [64, 12
 KEY = Entry("mm", "float16", "nn", 16, None, (64, 128), (64, 64), (64, 64), (Candidate(ATEN),))
 NEW_FIELDS = [
     {"epilogue": "light"},
-    {"aten_ns": {"ns": 5000, "m": 64, "n": 64, "k": 64}},
     {"configs": [{"template": "aten", "pad": 8}]},
 ]
 
@@ -40,7 +39,7 @@ def _of_version_1(entry: Entry) -> Entry:
         if candidate.config.template in TEMPLATES_OF_VERSION_1
     ]
     distinct = {candidate.config: candidate for candidate in plain}
-    return entry._replace(candidates=tuple(distinct.values()), epilogue=None, aten_ns=None)
+    return entry._replace(candidates=tuple(distinct.values()), epilogue=None)
 
 
 @given(data=st.data())
@@ -86,18 +85,6 @@ def test_new_fields_are_unknown_to_version_1(table_file: TableFile, fields: dict
     [
         ({"epilogue": "relu"}, '.epilogue: "relu" is not allowed (allowed: none, light, medium, heavy)'),
         ({"epilogue": None}, ".epilogue: null is not allowed (allowed: none, light, medium, heavy)"),
-        ({"aten_ns": 5000}, ".aten_ns: 5000 is not an object"),
-        ({"aten_ns": {"ns": 5000, "m": 64, "n": 64}}, ".aten_ns.k: is missing (required: ns, m, n, k)"),
-        ({"aten_ns": {"ns": 0, "m": 64, "n": 64, "k": 64}}, ".aten_ns.ns: 0 is not an integer from 1 to 1000000000000"),
-        (
-            {"aten_ns": {"ns": 5, "m": 129, "n": 64, "k": 64}},
-            ".aten_ns.m: 129 is not in the row's m (allowed: 64 to 128)",
-        ),
-        ({"aten_ns": {"ns": 5, "b": 2, "m": 64, "n": 64, "k": 64}}, ".aten_ns.b: 2 is not 1, and mm has no batch"),
-        (
-            {"aten_ns": {"ns": 5, "us": 5, "m": 64, "n": 64, "k": 64}},
-            ".aten_ns.us: unknown field (known: ns, b, m, n, k, h, g, v)",
-        ),
         ({"configs": [{"template": "aten", "pad": 3}]}, ".configs[0].pad: 3 is not allowed (allowed: 1, 2, 4, 8, "),
         ({"configs": [{"template": "cpp_gemm", "pad": 8}]}, ".configs[0].pad: unknown field (known: template, gain"),
         (
@@ -114,14 +101,6 @@ def test_wrong_values_of_new_fields_cost_the_row(table_file: TableFile, fields: 
     (error,) = table.errors
     assert f"entries[0]{message}" in str(error)
     assert len(table.entries) == 1
-
-
-def test_a_baseline_needs_the_kind_of_its_problem(table_file: TableFile) -> None:
-    """A time in a row for any type is refused, because the type that was measured is not known."""
-    row = {**ROW, "aten_ns": {"ns": 5, "m": 64, "n": 64, "k": 64}, "configs": [{"template": "aten"}]}
-    del row["dtype"]
-    (error,) = read_table(table_file("any.json", row)).errors
-    assert "is the time of one problem, so that the row needs op, dtype, layout, align (dtype is missing)" in str(error)
 
 
 def test_a_default_is_not_written(table_file: TableFile) -> None:

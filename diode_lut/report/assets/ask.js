@@ -56,13 +56,8 @@ function leastTime(data, problem) {
   return Math.max(operationsOf(data, problem) / peak, bytesOf(data, problem) / memory);
 }
 
-// Problems of which a time is known: measured ones, and those at which a row's aten or default was measured.
-function anchorsOf(data, table) {
-  const here = (thing) => thing.table === table;
-  const measured = data.problems.filter(({ ns }) => ns !== null).filter(here).map((problem) => ({ ...problem, measured: true }));
-  const rows = data.rows.filter(({ aten, gain }) => aten !== null && gain !== null).filter(here);
-  return [...measured, ...rows.map((row) => ({ ...row, ...row.aten, ns: row.aten.ns / row.gain, name: `${row.key}, whose ${usualOf(data, row.op)} took ${microseconds(row.aten.ns)}` }))];
-}
+// The measured problems of a table.
+const anchorsOf = (data, table) => data.problems.filter((problem) => problem.ns !== null && problem.table === table);
 
 function distance(one, other) {
   return ALL_SIZES.reduce((sum, size) => sum + Math.abs(Math.log2(one[size] / other[size])), 0);
@@ -70,11 +65,11 @@ function distance(one, other) {
 
 // The expected time as text, with what it is taken from.
 function expectation(data, problem, table) {
-  const alike = anchorsOf(data, table).filter((anchor) => SAME.every((field) => anchor[field] === problem[field] || (["epilogue", "variant"].includes(field) && anchor[field] === null)));
+  const alike = anchorsOf(data, table).filter((anchor) => SAME.every((field) => anchor[field] === problem[field]));
   const nearest = alike.map((anchor) => ({ anchor, far: distance(anchor, problem) })).sort((one, other) => one.far - other.far)[0];
-  if (nearest?.far === 0 && nearest.anchor.measured) return `${microseconds(nearest.anchor.ns)}, as measured`;
+  if (nearest?.far === 0) return `${microseconds(nearest.anchor.ns)}, as measured`;
   if (!nearest || nearest.far > FAR || data.peaks === null) return "unknown: nothing like it was measured";
-  const scale = leastTime(data, problem) / leastTime(data, { ...nearest.anchor, variant: problem.variant });
+  const scale = leastTime(data, problem) / leastTime(data, nearest.anchor);
   return `about ${microseconds(scale * nearest.anchor.ns)}, from ${nearest.anchor.name}`;
 }
 

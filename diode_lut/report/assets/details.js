@@ -34,7 +34,7 @@ function problemInWords(data, problem) {
     fact("gain", `${factor(problem.gain)} of ${factor(problem.best_gain)} possible`),
     fact("regret", problem.regret === null ? "its time was not measured" : percent(problem.regret)),
     fact("best", `${problem.best}, ${microseconds(problem.best_ns)}`),
-    fact(usual, microseconds(problem.aten_ns)),
+    fact(usual, microseconds(problem.baseline_ns)),
   ];
   return element("section", {}, element("p", { className: "eyebrow" }, "Problem"), element("h3", {}, problem.name), element("dl", {}, ...facts.flat()));
 }
