@@ -19,9 +19,7 @@ import diode_lut
 from diode_lut.cli import COMMANDS
 from diode_lut.cli.output import say
 from diode_lut.dataset import DatasetWriter
-from diode_lut.diff.compare import compare
-from diode_lut.diff.formats import as_markdown
-from diode_lut.diff.report import Report
+from diode_lut.diff import as_markdown, compare
 from diode_lut.domain import printable
 from diode_lut.domain.errors import DiodeLutError, TableError
 from diode_lut.domain.hardware import Hardware
@@ -208,7 +206,7 @@ def test_every_command_is_tried() -> None:
 @given(TEXTS)
 def test_a_note_adds_no_line(text: str) -> None:
     """A table is shown in the same number of lines, whatever its texts are, and so are its differences."""
-    from diode_lut.diff.formats import as_text as diff_as_text
+    from diode_lut.diff import as_text as diff_as_text
     from diode_lut.table.table import as_text
 
     def table(words: str) -> Table:
@@ -218,8 +216,8 @@ def test_a_note_adds_no_line(text: str) -> None:
 
     for show in (
         as_text,
-        lambda it: diff_as_text(Report(text, text, compare(table("before"), it))),
-        lambda it: as_markdown(Report(text, text, compare(table("before"), it))),
+        lambda it: diff_as_text(text, text, compare(table("before"), it)),
+        lambda it: as_markdown(text, text, compare(table("before"), it)),
     ):
         assert show(table(text)).count("\n") == show(table("y")).count("\n")
 
@@ -267,7 +265,7 @@ def test_markdown_has_no_meaning(tmp_path: Path) -> None:
     """A note makes no link, picture, heading, mention, formula or HTML in a comment."""
     evil = "![x](http://e.vil) <img src=x> @all #1 GH-1 www.e.vil $x$ `c` |a| [t]: u **b**"
     old, new = (Table(Hardware("GPU", "sm_90", 1), [], {"torch": words}) for words in ("x", evil))
-    (line,) = (line for line in as_markdown(Report("a", "b", compare(old, new))).split("\n") if "provenance" in line)
+    (line,) = (line for line in as_markdown("a", "b", compare(old, new)).split("\n") if "provenance" in line)
     expected = (
         r"\!\[x\](http:<!-- -->//e.vil) &lt;img src=x> \@<!-- -->all \#<!-- -->1 GH<!-- -->-1 www<!-- -->.e.vil "
         r"\$x\$ \`c\` \|a\| \[t\]:<!-- --> u \*\*b\*\*"

@@ -21,11 +21,11 @@ from diode_lut.domain.printable import as_command, printable
 from diode_lut.io.files import read_at_most, replacing
 
 if TYPE_CHECKING:
-    from diode_lut.diff.report import Effect
+    from diode_lut.diff import Effect
     from diode_lut.table import Table
 
 
-_FORMATS = {style: f"diode_lut.diff.formats:as_{style}" for style in ("text", "json", "markdown")}
+_FORMATS = {style: f"diode_lut.diff:as_{style}" for style in ("text", "json", "markdown")}
 
 
 @click.command("diff")
@@ -57,7 +57,6 @@ def diff_command(ctx: click.Context, old: Typed, new: Typed, inputs: tuple[Typed
     file is no table.
     """
     from diode_lut.diff import compare
-    from diode_lut.diff.report import Report
     from diode_lut.selection.catalog import open_table
 
     try:
@@ -67,14 +66,14 @@ def diff_command(ctx: click.Context, old: Typed, new: Typed, inputs: tuple[Typed
         ctx.exit(2)
     diff = compare(old_table, new_table)
     effect = _effect(old_table, new_table, inputs) if inputs else None
-    report = resolve_name(_FORMATS[style])(Report(str(old.path), str(new.path), diff, effect))
+    report = resolve_name(_FORMATS[style])(str(old.path), str(new.path), diff, effect)
     say(report, colors=CHANGES if style == "text" else None)
     ctx.exit(1 if diff else 0)
 
 
 def _effect(old: Table, new: Table, inputs: tuple[Typed, ...]) -> Effect:
     from diode_lut.cli.inputs import read_datasets_for
-    from diode_lut.diff.report import effect_of
+    from diode_lut.diff import effect_of
 
     datasets = read_datasets_for(new, inputs)
     with progress_bars() as progress:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diode_lut.dataset import Record, Timing
-from diode_lut.diff.report import Effect, effect_of
+from diode_lut.diff import Effect, effect_of
 from diode_lut.domain.errors import DatasetError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem

@@ -15,7 +15,7 @@ from diode_lut.cli import main
 from diode_lut.domain.errors import TableError
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.merge.merge import merge
+from diode_lut.merge import merge
 from diode_lut.table import Candidate, Entry, Table, read_table, to_bytes
 from diode_lut.table.edit import set_row
 from diode_lut.table.entry import DTYPES_OF_VERSION_1, OPS_OF_VERSION_1, TEMPLATES_OF_VERSION_1
