@@ -18,10 +18,8 @@ import torch
 from torch import Tensor
 
 from diode_lut.dataset import read_dataset
-from diode_lut.distill.examples import MAX_LOSS, Examples, Space, examples_of
-from diode_lut.distill.network import answers, masked
-from diode_lut.distill.targets import Target, choose, targets_of
-from diode_lut.distill.training import TrainingPlan, train_student
+from diode_lut.distill.examples import MAX_LOSS, Examples, Space, Target, choose, examples_of, targets_of
+from diode_lut.distill.training import TrainingPlan, answers, masked, train_student
 from diode_lut.distill.validation import UNTIMED
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import Config

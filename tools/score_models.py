@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 from diode_lut.dataset import read_dataset
-from diode_lut.distill.targets import Target, targets_of
+from diode_lut.distill.examples import Target, targets_of
 from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.training_set import TRAIN
 from diode_lut.selection.models import ModelSource

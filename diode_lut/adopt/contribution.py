@@ -13,7 +13,7 @@ from diode_lut.adopt.adopt import Adopted, Folder
 from diode_lut.adopt.verify import Report
 from diode_lut.dataset import read_dataset
 from diode_lut.distill import TrainingPlan, distill
-from diode_lut.distill.formats import as_text
+from diode_lut.distill.validation import as_text
 from diode_lut.domain.errors import ModelError, install_command
 from diode_lut.evaluate import Evaluation, evaluate
 from diode_lut.evaluate.evaluation import geometric_mean

@@ -100,14 +100,14 @@ def distill_command(
     write_model(distilled.model, output)
     _print(distilled, output)
     if picture is not None:
-        from diode_lut.distill.formats import save_history
+        from diode_lut.distill.validation import save_history
 
         save_history(distilled.histories, picture, f"{output.name}, trained on {distilled.training_problems} problems")
     end_with_losses(datasets)
 
 
 def _print(distilled: Distilled, output: Path) -> None:
-    from diode_lut.distill.formats import as_text
+    from diode_lut.distill.validation import as_text
 
     for name, validation in distilled.validations.items():
         say(as_text(name, validation))

@@ -1,17 +1,17 @@
-"""From datasets to a model, which is validated on problems that it was not trained on."""
+"""Distill a model from datasets, and validate it on problems that it was not trained on."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from diode_lut.dataset import Dataset
-from diode_lut.distill.calibrate import calibrate
-from diode_lut.distill.examples import Space, examples_of
-from diode_lut.distill.padding import fit_padding
-from diode_lut.distill.targets import Target, choose, targets_of
-from diode_lut.distill.training import Epoch, TrainingPlan, one_thread, train_student
+from diode_lut.distill.examples import Space, Target, choose, examples_of, targets_of
+from diode_lut.distill.training import Epoch, TrainingPlan, calibrate, one_thread, train_student
 from diode_lut.distill.validation import Validation, validate
 from diode_lut.domain.errors import DatasetError, ModelError
 from diode_lut.domain.hardware import Hardware
@@ -19,9 +19,11 @@ from diode_lut.domain.ops import NO_EPILOGUE, OF_BYTES
 from diode_lut.domain.version import __version__
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN, Config
+from diode_lut.kernels.padding import pad_multiple
 from diode_lut.kernels.tiles import GROUP_M
 from diode_lut.model.candidates import families
 from diode_lut.model.features import OF_BYTES_FEATURES, PROBLEM_FEATURES
+from diode_lut.model.padding import PaddingModel, can_be_padded, padding_features, scaled, terms_of
 from diode_lut.model.ranking import Model
 from diode_lut.model.training_set import MIN_PROBLEMS, TEST, TRAIN, Split, family_name, kinds_of
 
@@ -140,3 +142,65 @@ def _provenance(datasets: Sequence[Dataset], plan: TrainingPlan, problems: int) 
         **plan._asdict(),
         "problems": problems,
     }
+
+
+MIN_PADDED_PROBLEMS = 60
+"""Minimum number of problems that the regression is fitted to."""
+
+_MIN_OF_KIND = 10
+"""Minimum number of problems that make a pair of op and dtype known."""
+
+_L2_WEIGHT = 30.0
+"""Weight of the squared weights, of all terms but 1, in the sum of squared errors."""
+
+_PARTS = 8
+"""Number of parts in the cross-validation that gives the error."""
+
+_DIGITS = 6
+"""Digits after the point to which numbers are rounded."""
+
+_Array = npt.NDArray[np.floating[Any]]
+
+
+def fit_padding(targets: Sequence[Target], seed: int) -> PaddingModel | None:
+    """The regression; None if too few problems were timed with padding. ``seed`` draws the parts for its error."""
+    known = [target for target in targets if _padded_aten(target) is not None]
+    counts = Counter((target.problem.op, target.problem.dtype) for target in known)
+    kinds = tuple(sorted(kind for kind, count in counts.items() if count >= _MIN_OF_KIND))
+    known = [target for target in known if (target.problem.op, target.problem.dtype) in kinds]
+    if len(known) < MIN_PADDED_PROBLEMS:
+        return None
+    features = np.array([padding_features(target.problem) for target in known])
+    mean, deviation = features.mean(0).round(_DIGITS), features.std(0).round(_DIGITS)
+    deviation[deviation == 0] = 1
+    terms = np.array([terms_of(scaled(row, mean, deviation)) for row in features])
+    times = np.array([_padded_aten(target) for target in known])
+    weights = tuple(_fitted(terms, times).round(_DIGITS).tolist())
+    return PaddingModel(
+        tuple(mean.tolist()), tuple(deviation.tolist()), weights, kinds, round(_error(terms, times, seed), _DIGITS)
+    )
+
+
+def _padded_aten(target: Target) -> float | None:
+    """log(time of aten with padding / time of the best without)."""
+    problem = target.problem
+    time = target.padded.get(ATEN.padded(pad_multiple(problem.dtype))) if can_be_padded(problem) else None
+    return None if time is None else time - target.best
+
+
+def _fitted(terms: _Array, times: _Array) -> _Array:
+    """The weights of a ridge regression."""
+    penalty = _L2_WEIGHT * np.eye(terms.shape[1])
+    penalty[0, 0] = 0
+    weights: _Array = np.linalg.solve(terms.T @ terms + penalty, terms.T @ times)
+    return weights
+
+
+def _error(terms: _Array, times: _Array, seed: int) -> float:
+    """Root mean squared error on problems that a regression was not fitted to."""
+    parts = np.random.default_rng(seed).permutation(len(times)) % _PARTS
+    errors = np.empty(len(times))
+    for part in range(_PARTS):
+        unseen = parts == part
+        errors[unseen] = terms[unseen] @ _fitted(terms[~unseen], times[~unseen]) - times[unseen]
+    return float(np.sqrt((errors**2).mean()))

@@ -1,4 +1,4 @@
-"""Training: of networks on examples, of a teacher, which is an ensemble, and of the student that learns from it."""
+"""The network in torch, and its training: a teacher, which is an ensemble, and a student, with its confidence."""
 
 from __future__ import annotations
 
@@ -10,12 +10,158 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, one_hot, pad
 
-from diode_lut.distill.examples import MAX_LOSS, Examples, Space, draw_problems, examples_of
-from diode_lut.distill.network import Network, Scale, answers, losses_of, masked, mean_regret
-from diode_lut.distill.targets import Target
+from diode_lut.distill.examples import MAX_LOSS, Examples, Space, Target, draw_problems, examples_of
+from diode_lut.model.features import PROBLEM_FEATURES, Floats
+from diode_lut.model.network import Weights
+from diode_lut.model.ranking import GOOD, MAX_LEAD, Calibration
 from diode_lut.model.training_set import kinds_of
+
+HIDDEN = 96, 64
+"""Number of neurons of the two hidden layers."""
+
+LEARNED = 16
+"""Number of learned features per candidate, which describe its kernel beyond its tunables."""
+
+_INITIAL_DEVIATION = 0.1
+"""Standard deviation of the learned features before training."""
+
+_CHUNK = 512
+"""Number of problems that are scored at a time."""
+
+
+class Scale(NamedTuple):
+    """Mean and standard deviation of each feature: of the problem, config and joint features."""
+
+    mean: tuple[Tensor, Tensor, Tensor]
+    deviation: tuple[Tensor, Tensor, Tensor]
+
+    @classmethod
+    def of(cls, examples: Examples, configs: Tensor) -> Scale:
+        """The scale that brings these examples to mean 0 and deviation 1; constant features keep their deviation."""
+        parts = examples.features, configs[examples.family][examples.applies], examples.joint[examples.applies]
+        deviations = [part.std(0) for part in parts]
+        return cls(
+            tuple(part.mean(0) for part in parts),  # type: ignore[arg-type]
+            tuple(torch.where(deviation > 1e-3, deviation, 1.0) for deviation in deviations),  # type: ignore[arg-type]
+        )
+
+    def widened(self, count: int) -> Scale:
+        """The scale for configs with ``count`` more features, which are not scaled."""
+        (problem, config, joint), (of_problem, of_config, of_joint) = self
+        return Scale(
+            (problem, torch.cat((config, torch.zeros(count))), joint),
+            (of_problem, torch.cat((of_config, torch.ones(count))), of_joint),
+        )
+
+    def apply(self, examples: Examples) -> Examples:
+        """The scaled examples, which are the network's input."""
+        (of_problem, _, of_joint), (problem, _, joint) = self.mean, self.deviation
+        return examples._replace(
+            features=(examples.features - of_problem) / problem, joint=(examples.joint - of_joint) / joint
+        )
+
+    def apply_to(self, configs: Tensor) -> Tensor:
+        """The scaled features of configs."""
+        (_, mean, _), (_, deviation, _) = self.mean, self.deviation
+        return (configs - mean) / deviation
+
+
+class Network(nn.Module):
+    """Two hidden ReLU layers; the initial weights are drawn with a seed."""
+
+    def __init__(self, scale: Scale, space: Space, seed: int) -> None:
+        super().__init__()
+        self.scale = scale
+        self._configs, self._numbers = scale.apply_to(space.configs), space.numbers
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._draw(*HIDDEN)
+
+    def _draw(self, first: int, second: int) -> None:
+        """Draw the initial weights."""
+        self.learned = nn.Parameter(_INITIAL_DEVIATION * torch.randn(int(self._numbers.max()) + 1, LEARNED))
+        of_problem, of_config, of_joint = map(len, self.scale.mean)
+        inputs = [of_problem, of_config + LEARNED, of_joint]
+        whole = nn.Linear(sum(inputs), first)
+        self.parts = nn.ParameterList(part.detach().clone() for part in torch.split(whole.weight, inputs, dim=1))
+        self.first_bias = nn.Parameter(whole.bias.detach().clone())
+        self.second, self.last = nn.Linear(first, second), nn.Linear(second, 1)
+
+    def forward(self, examples: Examples) -> Tensor:
+        """Scores (problems x candidates) of scaled examples."""
+        _, second = self.layers(examples)
+        scores: Tensor = self.last(second)[..., 0]
+        return scores
+
+    def layers(self, examples: Examples) -> tuple[Tensor, Tensor]:
+        """Activations of the first and the second layer, each problems x candidates x neurons."""
+        of_problem, of_config, of_joint = self.parts
+        of_families = torch.cat((self._configs, self.learned[self._numbers]), dim=2) @ of_config.T
+        member = one_hot(examples.family, len(of_families)).to(of_families.dtype)
+        fixed = (member @ of_families.flatten(1)).view(examples.size, *of_families.shape[1:])
+        fixed = fixed + (examples.features @ of_problem.T + self.first_bias)[:, None]
+        first = torch.relu(torch.baddbmm(fixed, examples.joint, of_joint.T.expand(examples.size, -1, -1)))
+        return first, torch.relu(self.second(first))
+
+    def weights(self, doubt: Tensor, doubt_bias: Tensor) -> Weights:
+        """The weights for inference, with the scaling of features included; ``doubt`` are those of both layers."""
+        scale = self.scale.widened(LEARNED)
+        scaled = [part / deviation for part, deviation in zip(self.parts, scale.deviation, strict=True)]
+        shift = sum(part @ mean for part, mean in zip(scaled, scale.mean, strict=True))
+        scaled[0] = pad(scaled[0], (0, len(PROBLEM_FEATURES) - scaled[0].shape[1]))  # those that it does not take
+        arrays = (
+            self.learned.T,
+            *scaled,
+            (self.first_bias - shift)[:, None],
+            *(self.second.weight, self.second.bias[:, None], self.last.weight, self.last.bias[:, None]),
+            *(doubt[None], doubt_bias[None]),
+        )
+        return Weights(*(_array(each) for each in arrays))
+
+
+def _array(tensor: Tensor) -> Floats:
+    return tensor.detach().numpy().copy()
+
+
+def masked(values: Tensor, applies: Tensor, otherwise: float) -> Tensor:
+    """``values`` of the applicable candidates, ``otherwise`` for the others."""
+    return torch.where(applies, values, otherwise)
+
+
+@torch.no_grad()
+def answers(network: Network, examples: Examples) -> Tensor:
+    """Scores (problems x candidates); infinite for candidates that do not apply."""
+    parts = [network(examples.take(rows)) for rows in _parts(examples)]
+    return masked(torch.cat(parts), examples.applies, torch.inf)
+
+
+@torch.no_grad()
+def layers_of(network: Network, examples: Examples, choices: Tensor) -> Tensor:
+    """Activations of both layers for one choice per problem, problems x neurons."""
+    parts = []
+    for rows in _parts(examples):
+        layers = network.layers(examples.take(rows))
+        parts.append(torch.cat([layer[torch.arange(len(rows)), choices[rows]] for layer in layers], dim=1))
+    return torch.cat(parts)
+
+
+def _parts(examples: Examples) -> Sequence[Tensor]:
+    return torch.split(torch.arange(examples.size), _CHUNK)
+
+
+def losses_of(network: Network, examples: Examples) -> Tensor:
+    """The loss of the first choice on each problem."""
+    choice = answers(network, examples).argmin(1, keepdim=True)
+    return examples.losses.gather(1, choice)[:, 0]
+
+
+def mean_regret(network: Network, examples: Examples) -> float:
+    """Geometric mean of the first choices' times over the best times, minus one."""
+    return float(torch.expm1(losses_of(network, examples).mean()))
+
 
 _BATCH = 64
 _LEARNING_RATE, _WARM_UP, _WEIGHT_DECAY = 3e-3, 0.15, 0.01
@@ -211,3 +357,105 @@ def train_student(
         student = Network(scale, space, plan.seed)
         (learning,) = train([Training(student, lessons, plan, test)], at_once)
         return Trained(student, teacher, measured, {"teacher": teaching, "student": learning})
+
+
+_STEPS = 100
+"""Approximate number of steps of a calibration."""
+
+_DIGITS = 4
+"""Digits after the point to which doubts and confidences are rounded."""
+
+_Z_SCORE = 1.645
+"""Standard deviations of a one-sided confidence interval of 95 %."""
+
+_L2_WEIGHT = 1e-3
+"""Weight of the L2 penalty in the regression's loss."""
+
+
+class Regression(NamedTuple):
+    """Doubts, as logarithms of odds: ``weights`` times the inputs for a choice, plus ``bias``."""
+
+    weights: Tensor
+    bias: Tensor
+
+    @classmethod
+    def of(cls, inputs: Tensor, bad: Tensor) -> Regression:
+        """The logistic regression of ``bad`` (problems; 0 or 1) on the inputs ``inputs`` (problems x inputs)."""
+        mean, deviation = inputs.mean(0), inputs.std(0).clamp(min=1e-3)
+        scaled = (inputs - mean) / deviation
+        weights, bias = torch.zeros(scaled.shape[1], requires_grad=True), torch.zeros(1, requires_grad=True)
+        optimizer = torch.optim.LBFGS((weights, bias), max_iter=200, line_search_fn="strong_wolfe")
+
+        def loss() -> Tensor:
+            optimizer.zero_grad()
+            loss = binary_cross_entropy_with_logits(scaled @ weights + bias, bad) + _L2_WEIGHT * weights.square().sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss
+
+        optimizer.step(loss)  # type: ignore[no-untyped-call]
+        weights, bias = weights.detach() / deviation, bias.detach()
+        return cls(weights, bias - weights @ mean)
+
+    def doubts(self, inputs: Tensor) -> Tensor:
+        """The doubt for each row of inputs."""
+        return inputs @ self.weights + self.bias
+
+
+class Calibrated(NamedTuple):
+    """The weights from a student's layers to the doubt, and the confidences of doubts.
+
+    ``calibration`` is for problems without an epilogue, ``fused_calibration`` for those with one.
+    """
+
+    weights: Tensor
+    bias: Tensor
+    calibration: Calibration
+    fused_calibration: Calibration
+
+
+def calibrate(trained: Trained) -> Calibrated:
+    """The calibration of a student, from the problems that it and its teacher were trained on."""
+    inputs = _inputs(trained.student, trained.measured)
+    good = trained.teacher.unseen_losses(trained.measured) <= np.log1p(GOOD)
+    fused = trained.measured.fused
+    doubts = torch.empty(len(good))
+    for part in range(len(trained.teacher.members)):
+        held_out = trained.teacher.unseen == part
+        doubts[held_out] = Regression.of(inputs[~held_out], (~good[~held_out]).float()).doubts(inputs[held_out])
+    weights, bias = Regression.of(inputs, (~good).float())
+    calibrations = (
+        calibration_of(doubts[rows].numpy(), good[rows].numpy(), -float(weights[-1])) for rows in (~fused, fused)
+    )
+    return Calibrated(weights[:-1], bias, *calibrations)
+
+
+def _inputs(student: Network, examples: Examples) -> Tensor:
+    """The regression's inputs per problem: both layers for the first choice, and its lead over the second."""
+    scores = pad(answers(student, examples), (0, 1), value=torch.inf)  # so that there is always a second one
+    best, order = scores.topk(2, dim=1, largest=False)
+    lead = (best[:, 1:] - best[:, :1]).clamp(max=MAX_LEAD)
+    return torch.cat((layers_of(student, examples, order[:, 0]), lead), dim=1)
+
+
+def calibration_of(doubts: np.ndarray, good: np.ndarray, per_lead: float) -> Calibration:
+    """Per doubt: the lower bound of the share of good answers with at most that doubt, made non-increasing.
+
+    Without any answers there are no doubts, and the confidence is always 0.
+    """
+    if not len(good):
+        return Calibration(per_lead, (), ())
+    doubts = doubts.round(_DIGITS)
+    order = np.argsort(doubts, kind="stable")
+    last = np.flatnonzero(np.diff(doubts[order], append=np.inf))  # the last of those with the same doubt
+    shares = _lower_bounds(np.cumsum(good[order])[last], last + 1)
+    shares = np.maximum.accumulate(shares[::-1])[::-1]
+    steps = np.unique(np.searchsorted(last, np.linspace(0, len(good) - 1, _STEPS).round()))
+    confidences = shares[steps].round(_DIGITS)
+    return Calibration(per_lead, tuple(doubts[order][last[steps]].tolist()), tuple(confidences.tolist()))
+
+
+def _lower_bounds(good: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """The lower end of Wilson's interval for the share ``good`` / ``among``."""
+    share, width = good / among, _Z_SCORE**2 / among
+    bound: np.ndarray = (share + width / 2 - np.sqrt(width * (share * (1 - share) + width / 4))) / (1 + width)
+    return bound

@@ -12,11 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diode_lut.dataset import Record, Timing
-from diode_lut.distill.calibrate import Regression, calibrate, calibration_of
-from diode_lut.distill.examples import Space
-from diode_lut.distill.network import answers, layers_of, losses_of
-from diode_lut.distill.targets import choose, targets_of
-from diode_lut.distill.training import Trained, TrainingPlan, train_student
+from diode_lut.distill.examples import Space, choose, targets_of
+from diode_lut.distill.training import (
+    Regression,
+    Trained,
+    TrainingPlan,
+    answers,
+    calibrate,
+    calibration_of,
+    layers_of,
+    losses_of,
+    train_student,
+)
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN
 from diode_lut.model.candidates import families

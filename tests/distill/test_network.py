@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from diode_lut.distill.examples import Space, examples_of
-from diode_lut.distill.network import HIDDEN, Network, Scale, answers, layers_of
+from diode_lut.distill.training import HIDDEN, Network, Scale, answers, layers_of
 from diode_lut.kernels.architecture import architecture
 from diode_lut.model.candidates import families, family_of
 from diode_lut.model.network import Scorer

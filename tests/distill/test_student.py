@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from diode_lut.distill.examples import Space, draw_problems
-from diode_lut.distill.targets import Target, choose
+from diode_lut.distill.examples import Space, Target, choose, draw_problems
 from diode_lut.distill.training import TrainingPlan, train_student
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.architecture import architecture

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from diode_lut.dataset import Record, Timing
-from diode_lut.distill.targets import MAX_CANDIDATES, Target, choose, targets_of
+from diode_lut.distill.examples import MAX_CANDIDATES, Target, choose, targets_of
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config
 from tests.model.small import BATCHED, BMM, CUT, MM

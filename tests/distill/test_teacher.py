@@ -7,10 +7,8 @@ import torch
 from torch.nn.utils import parameters_to_vector
 
 from diode_lut.dataset import read_dataset
-from diode_lut.distill.examples import MAX_LOSS, Examples, Space, examples_of
-from diode_lut.distill.network import Scale, answers, losses_of
-from diode_lut.distill.targets import choose, targets_of
-from diode_lut.distill.training import MEMBERS, Teacher, TrainingPlan, train_teacher
+from diode_lut.distill.examples import MAX_LOSS, Examples, Space, choose, examples_of, targets_of
+from diode_lut.distill.training import MEMBERS, Scale, Teacher, TrainingPlan, answers, losses_of, train_teacher
 from diode_lut.kernels.architecture import architecture
 from diode_lut.model.candidates import families
 from tests.distill.synthetic import write

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from diode_lut.distill.examples import Examples, Space, examples_of
-from diode_lut.distill.network import Network, Scale
-from diode_lut.distill.training import Training, TrainingPlan, train
+from diode_lut.distill.training import Network, Scale, Training, TrainingPlan, train
 from diode_lut.kernels.architecture import architecture
 from diode_lut.kernels.config import ATEN
 from diode_lut.model.candidates import families

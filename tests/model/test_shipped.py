@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diode_lut.dataset import read_dataset
-from diode_lut.distill.targets import targets_of
+from diode_lut.distill.examples import targets_of
 from diode_lut.distill.validation import Validation, validate
 from diode_lut.domain.ops import NO_EPILOGUE
 from diode_lut.model.ranking import Model
