@@ -179,7 +179,7 @@ def _problems(
     if (problem_file is None) == (count is None):
         raise click.UsageError("give either --problems or --random")
     if count is not None:
-        from diode_lut.collect.random_problems import random_problems
+        from diode_lut.collect.problems import random_problems
 
         return random_problems(count, **drawing)
     given = [name for name in drawing if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from diode_lut.collect.gemm import make_gemm, matmul_precision
-from diode_lut.collect.tasks import Outcome, Task
-from diode_lut.collect.watch import Watch
+from diode_lut.collect.tasks import Outcome, Task, Watch
 from diode_lut.dataset import Record
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.problem import Problem

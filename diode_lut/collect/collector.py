@@ -18,8 +18,7 @@ from typing import NamedTuple, Protocol
 
 from diode_lut.build.noise import doubt
 from diode_lut.collect.setup import MEASURERS, METHODS, Setup, final_tasks, find_setup, measure_tasks
-from diode_lut.collect.tasks import Outcome, Shard, Task, make_shards
-from diode_lut.collect.watch import Crash, Watch
+from diode_lut.collect.tasks import Crash, Outcome, Shard, Task, Watch, make_shards
 from diode_lut.dataset import SOFTWARE, Dataset, DatasetWriter, Header, Record, read_dataset
 from diode_lut.domain.errors import CollectError, DeviceLostError, install_command
 from diode_lut.domain.hardware import slug

@@ -16,8 +16,7 @@ from diode_lut.collect import attention, exact_attention, grouped
 from diode_lut.collect.gemm import matmul_precision
 from diode_lut.collect.rounds import Bench, medians
 from diode_lut.collect.search_space import candidates
-from diode_lut.collect.tasks import Outcome, Task
-from diode_lut.collect.watch import Watch
+from diode_lut.collect.tasks import Outcome, Task, Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import detect_hardware

@@ -20,8 +20,7 @@ from distributed import Client, Future, KilledWorker, Worker, get_worker
 from distributed.utils import sync
 
 from diode_lut.collect.setup import MEASURERS, Setup, difference, find_setup, measure_tasks
-from diode_lut.collect.tasks import Backlog, Family, Outcome, Shard, Task
-from diode_lut.collect.watch import Crash, Watch
+from diode_lut.collect.tasks import Backlog, Crash, Family, Outcome, Shard, Task, Watch
 from diode_lut.dataset import Timing
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.printable import printable

@@ -23,8 +23,7 @@ from diode_lut.collect.gemm import (
 )
 from diode_lut.collect.rounds import Bench, medians
 from diode_lut.collect.sweep import Launch, aten_launch
-from diode_lut.collect.tasks import Outcome, Task
-from diode_lut.collect.watch import Watch
+from diode_lut.collect.tasks import Outcome, Task, Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.ops import FLOAT8, INT8, NO_EPILOGUE

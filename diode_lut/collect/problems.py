@@ -1,25 +1,30 @@
-"""The problems to measure: a set with a name, or those of a file."""
+"""The problems to measure: from files, from named sets, and drawn at random."""
 
 from __future__ import annotations
 
 import logging
+import math
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
-from diode_lut.collect.named_sets import attention_problems, grouped_problems, int8_problems
 from diode_lut.dataset import is_dataset, read_dataset
 from diode_lut.dataset.torch_diode import problem_of_shape
 from diode_lut.domain.errors import CollectError, ProblemError
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.ops import (
     ATTENTION_ONLY,
+    BATCHED,
     DOMAINS,
     FLOAT8,
     FLOAT8_UNIT,
+    INT8,
+    ITEMSIZES,
     LAYOUTS,
     NO_EPILOGUE,
     NO_VARIANT,
@@ -256,3 +261,169 @@ def _kind(value: Any) -> str:
 def _lists_in(value: Any) -> list[str]:
     """The fields of an object that are lists."""
     return [name for name, each in value.items() if isinstance(each, list)] if isinstance(value, dict) else []
+
+
+_INT8_LAYERS = (
+    *((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)),
+    *((10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672)),
+)
+"""N and K of Llama 3 8B and 70B: queries, keys and values; what follows attention; gate and up; down."""
+
+_INT8_ROWS = ((32, 17, 64, 128), (512, 2048, 8192))
+"""M: tokens of a batch, those whose kernels gain most first; PyTorch multiplies no fewer than 17 rows on a GPU."""
+
+
+def int8_problems() -> Iterator[Problem]:
+    """About 100 problems in blocks, each alone and with scales of rows and columns behind it, as models run them."""
+    for rows in _INT8_ROWS:
+        for epilogue in (NO_EPILOGUE, "light"):
+            for m, (n, k) in product(rows, _INT8_LAYERS):
+                yield Problem.of("int_mm", m, n, k, dtype=INT8, layout="nt", epilogue=epilogue)
+
+
+_GROUPED_ROWS = (64, 256, 1024, 4096, 16384)
+"""Tokens times experts of a token, together for all experts."""
+
+
+class _Experts(NamedTuple):
+    """Experts of a layer, the model's width, an expert's width, and how B is stored."""
+
+    experts: int
+    hidden: int
+    intermediate: int
+    layout: str = "nt"
+
+
+_GROUPED_MODELS = {
+    "Mixtral 8x7B": _Experts(8, 4096, 14336),
+    "Qwen3-30B-A3B": _Experts(128, 2048, 768),
+    "gpt-oss-20b": _Experts(32, 2880, 2880, "nn"),
+    "DeepSeek-V2-Lite": _Experts(64, 2048, 1408),
+    "OLMoE-1B-7B": _Experts(64, 2048, 1024),
+    "Llama 4 Scout": _Experts(16, 5120, 8192, "nn"),
+}
+"""Their configurations as published."""
+
+
+def grouped_problems() -> Iterator[Problem]:
+    """60 problems in bfloat16, gate and up in one matmul and down, those of few rows first: there gains are largest."""
+    for rows in _GROUPED_ROWS:
+        for experts, hidden, intermediate, layout in _GROUPED_MODELS.values():
+            for n, k in ((2 * intermediate, hidden), (hidden, intermediate)):
+                yield Problem.of("grouped_mm", rows, n, k, dtype="bfloat16", layout=layout, b=experts)
+
+
+HEAD_DIMS = (64, 128, 96, 256, 192)
+"""Elements of a head, those of most models first."""
+
+_LENGTHS = (4096, 1024, 8192, 2048, 512, 128, 32768)
+_TOKENS = 16384
+"""Queries of all batches together, where one sequence has fewer."""
+
+_HEADS = 16
+_LARGEST_BATCH = 16
+
+
+def attention_problems() -> Iterator[Problem]:
+    """Over 200 problems in bfloat16, the most common first."""
+    yield from _forward(("causal",), _LENGTHS)
+    yield from _forward(("computed", "captured"), _LENGTHS)
+    for k, n in product(HEAD_DIMS, (8192, 1024, 32768)):
+        yield _attention("flex_decoding", 1, n, k, "full", b=8, h=32, g=8)
+        yield _attention("flex_decoding", 16, n, k, "full", b=1, h=32, g=4)
+    yield from _backward(("causal", "captured"), (4096, 1024))
+    yield from _forward(("full",), (2048, 512, 8192))
+    yield from _forward(("causal-score-computed", "full-score-captured"), (2048, 512, 8192))
+    yield from _backward(("computed",), (2048,))
+    for length in (1024, 4096, 16384):  # heads of multi-head latent attention
+        yield _attention("flex_attention", length, length, 192, "causal", h=32, v=128)
+    for k in HEAD_DIMS:  # so few heads that a GPU has multiprocessors left
+        yield _attention("flex_decoding", 1, 4096, k, "full", b=1, h=32, g=8)
+        for length, variant in product((512, 2048), ("causal", "computed")):
+            yield _attention("flex_attention", length, length, k, variant, h=8, g=_group(k))
+
+
+def _forward(variants: tuple[str, ...], lengths: tuple[int, ...]) -> Iterator[Problem]:
+    for length, k, variant in product(lengths, HEAD_DIMS, variants):
+        yield _of_model("flex_attention", length, k, variant)
+
+
+def _backward(variants: tuple[str, ...], lengths: tuple[int, ...]) -> Iterator[Problem]:
+    for length, k, variant in product(lengths, HEAD_DIMS, variants):
+        yield _of_model("flex_attention_backward", length, k, variant)
+
+
+def _of_model(op: str, length: int, k: int, variant: str) -> Problem:
+    """As many batches as make _TOKENS; heads of 128 elements and more share keys, as in language models."""
+    batch = min(max(1, _TOKENS // length), _LARGEST_BATCH)
+    return _attention(op, length, length, k, variant, b=batch, h=_HEADS, g=_group(k))
+
+
+def _group(k: int) -> int:
+    return 4 if k >= 128 else 1
+
+
+def _attention(
+    op: str, m: int, n: int, k: int, variant: str, *, b: int = 1, h: int = 1, g: int = 1, v: int | None = None
+) -> Problem:
+    return Problem.of(op, m, n, k, dtype="bfloat16", layout="nt", variant=variant, b=b, h=h, g=g, v=v)
+
+
+LOG_NORMAL = {"m": (6.5725, 2.5562), "n": (5.9139, 1.6697), "k": (6.2049, 2.1647)}
+"""Mean and standard deviation of the natural logarithm of each size, as GEMMs of real models have them."""
+
+LARGEST_UNIFORM = 16384
+"""Sizes that are not drawn log-normally are from 1 to this, with uniformly distributed logarithms."""
+
+LARGEST_BATCH = 512
+"""Batches of bmm and baddbmm are from 1 to this, with uniformly distributed logarithms."""
+
+ROUNDED = 0.75
+"""Share of problems whose sizes of at least UNIT are rounded down to multiples of UNIT, as most in real models are."""
+
+UNIT = 8
+
+MAX_BYTES = 2**31
+"""Most memory, in bytes, for A, B, bias and result of one problem. It is the same on every machine, so that a seed
+draws the same problems everywhere."""
+
+
+def random_problems(
+    count: int, *, seed: int, log_normal: bool, ops: Sequence[str], dtypes: Sequence[str], layouts: Sequence[str]
+) -> list[Problem]:
+    """``count`` different problems with packed operands, the same for the same arguments on every machine.
+
+    Op, dtype and layout are drawn evenly from those given. Sizes are integers, at least 1, and the largest of M, N and
+    K is halved until everything fits in MAX_BYTES; then those of ROUNDED problems are rounded.
+    """
+    source = random.Random(seed)  # noqa: S311 - no secret depends on it
+    problems: dict[Problem, None] = {}
+    while len(problems) < count:
+        op, dtype, layout = source.choice(ops), source.choice(dtypes), source.choice(layouts)
+        batch = _log_uniform(source, LARGEST_BATCH) if op in BATCHED else 1
+        sizes = [_log_normal(source, name) if log_normal else _log_uniform(source, LARGEST_UNIFORM) for name in "mnk"]
+        m, n, k = _fitting(batch, sizes, ITEMSIZES[dtype])
+        if source.random() < ROUNDED:
+            m, n, k = (size if size < UNIT else size // UNIT * UNIT for size in (m, n, k))
+        problems[Problem.of(op, m, n, k, dtype=dtype, layout=layout, b=batch)] = None
+    return list(problems)
+
+
+def _log_normal(source: random.Random, name: str) -> int:
+    return max(1, round(source.lognormvariate(*LOG_NORMAL[name])))
+
+
+def _log_uniform(source: random.Random, largest: int) -> int:
+    return round(math.exp(source.uniform(0, math.log(largest))))
+
+
+def _fitting(batch: int, sizes: list[int], itemsize: int) -> list[int]:
+    def size_in_bytes() -> int:
+        m, n, k = sizes
+        return batch * (m * k + k * n + 2 * m * n) * itemsize
+
+    sizes = list(sizes)
+    while size_in_bytes() > MAX_BYTES:
+        largest = sizes.index(max(sizes))
+        sizes[largest] //= 2
+    return sizes

@@ -17,8 +17,7 @@ from diode_lut.domain.errors import HardwareError
 from diode_lut.domain.hardware import Hardware, detect_hardware
 
 if TYPE_CHECKING:
-    from diode_lut.collect.tasks import Outcome, Task
-    from diode_lut.collect.watch import Watch
+    from diode_lut.collect.tasks import Outcome, Task, Watch
     from diode_lut.dataset import Header, Record, Timing
     from diode_lut.domain.problem import Problem
 
@@ -123,7 +122,7 @@ MEASURERS = {
 }
 """The Measurer of each stage."""
 
-FINALISTS = "diode_lut.collect.finalists:finalists"
+FINALISTS = "diode_lut.collect.search_space:finalists"
 """The function that makes the tasks of stage ``final`` from the records of stage ``sweep``."""
 
 

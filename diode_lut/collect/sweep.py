@@ -13,8 +13,7 @@ from diode_lut.collect import compiled
 from diode_lut.collect.gemm import make_operands, make_result, matmul_precision
 from diode_lut.collect.rounds import Bench
 from diode_lut.collect.search_space import candidates, padded_candidates
-from diode_lut.collect.tasks import Outcome, Task
-from diode_lut.collect.watch import Watch
+from diode_lut.collect.tasks import Outcome, Task, Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.errors import CollectError
 from diode_lut.domain.hardware import Hardware, detect_hardware

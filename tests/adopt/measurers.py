@@ -6,8 +6,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from diode_lut.collect.tasks import Outcome, Task
-from diode_lut.collect.watch import Watch
+from diode_lut.collect.tasks import Outcome, Task, Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem

@@ -12,8 +12,7 @@ import pytest
 
 from diode_lut.collect import setup
 from diode_lut.collect.setup import METHODS
-from diode_lut.collect.tasks import Outcome, Task
-from diode_lut.collect.watch import Watch
+from diode_lut.collect.tasks import Outcome, Task, Watch
 from diode_lut.dataset import Record, read_dataset
 from diode_lut.domain.problem import Problem
 

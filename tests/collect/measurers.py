@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 
 from diode_lut.collect.gemm import Gemm, make_gemm
-from diode_lut.collect.tasks import Outcome, Task
-from diode_lut.collect.watch import Watch
+from diode_lut.collect.tasks import Outcome, Task, Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from diode_lut.cli import main
-from diode_lut.collect.random_problems import random_problems
+from diode_lut.collect.problems import random_problems
 from diode_lut.collect.setup import find_setup
 from diode_lut.dataset import DatasetWriter, Record, Timing, read_dataset
 from diode_lut.domain.hardware import Hardware

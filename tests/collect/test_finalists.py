@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diode_lut.collect.finalists import finalists
+from diode_lut.collect.search_space import finalists
 from diode_lut.collect.tasks import Task
 from diode_lut.dataset import Record, Timing
 from diode_lut.domain.hardware import Hardware

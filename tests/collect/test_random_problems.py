@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.collect.random_problems import LARGEST_UNIFORM, LOG_NORMAL, MAX_BYTES, ROUNDED, UNIT, random_problems
+from diode_lut.collect.problems import LARGEST_UNIFORM, LOG_NORMAL, MAX_BYTES, ROUNDED, UNIT, random_problems
 from diode_lut.domain.ops import DOMAINS, GEMMS, ITEMSIZES, LAYOUTS
 from diode_lut.domain.problem import Problem, contiguous_align
 

@@ -8,8 +8,7 @@ import torch
 
 from diode_lut.collect.gemm import make_operands
 from diode_lut.collect.sweep import aten_launch
-from diode_lut.collect.tasks import Outcome, Task
-from diode_lut.collect.watch import Watch
+from diode_lut.collect.tasks import Outcome, Task, Watch
 from diode_lut.dataset import Record, Timing
 from diode_lut.kernels.config import ATEN, Config
 

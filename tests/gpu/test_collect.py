@@ -18,8 +18,7 @@ from diode_lut.collect.final import GemmCheck
 from diode_lut.collect.gemm import make_operands
 from diode_lut.collect.rounds import Bench
 from diode_lut.collect.sweep import aten_launch, time_all
-from diode_lut.collect.tasks import Outcome
-from diode_lut.collect.watch import Watch
+from diode_lut.collect.tasks import Outcome, Watch
 from diode_lut.dataset import Timing, read_dataset
 from diode_lut.domain.problem import Problem
 from diode_lut.kernels.config import ATEN, Config

@@ -21,8 +21,7 @@ CASES = {
 def main() -> dict[str, Any]:
     """For each case, its configs with their times or the reasons of their failures."""
     from diode_lut.collect.sweep import measure
-    from diode_lut.collect.tasks import Task
-    from diode_lut.collect.watch import Crash, Watch
+    from diode_lut.collect.tasks import Crash, Task, Watch
     from diode_lut.domain.problem import Problem
     from diode_lut.kernels.config import Config
 

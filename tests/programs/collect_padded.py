@@ -47,11 +47,10 @@ class Event:
 def main(directory: Path) -> dict[str, Any]:
     """For each problem and stage, its configs with their times or the reasons of their failures."""
     from diode_lut.collect.final import measure as measure_final
-    from diode_lut.collect.finalists import finalists
+    from diode_lut.collect.search_space import finalists
     from diode_lut.collect.setup import find_setup
     from diode_lut.collect.sweep import measure as measure_sweep
-    from diode_lut.collect.tasks import Outcome, Task
-    from diode_lut.collect.watch import Crash, Watch
+    from diode_lut.collect.tasks import Crash, Outcome, Task, Watch
     from diode_lut.dataset import DatasetWriter, Record, read_dataset
     from diode_lut.domain.ops import EPILOGUES
     from diode_lut.domain.problem import Problem

@@ -14,7 +14,7 @@ import torch
 from torch._inductor import config as inductor_config
 
 import diode_lut
-from diode_lut.collect.random_problems import random_problems
+from diode_lut.collect.problems import random_problems
 from diode_lut.runtime.choosers import registered
 from diode_lut.runtime.snapshot import Snapshot, selector_for
 from diode_lut.selection.catalog import find_hardware

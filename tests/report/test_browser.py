@@ -19,7 +19,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
-from diode_lut.collect.random_problems import random_problems
+from diode_lut.collect.problems import random_problems
 from diode_lut.dataset import read_dataset
 from diode_lut.domain.ops import DTYPES, GEMMS
 from diode_lut.domain.printable import as_command
