@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -60,10 +59,14 @@ def changing(path: Path) -> Iterator[Callable[[bytes], None]]:
     from diode_lut.io.files import replacing
 
     if is_standard(path):
-        yield partial(click.echo, nl=False)
+        yield _print
     else:
         with replacing(path) as save:
             yield save
+
+
+def _print(data: bytes) -> None:
+    click.echo(data, nl=False)
 
 
 @contextmanager
