@@ -264,17 +264,21 @@ class TestSet:
     @pytest.mark.parametrize(
         ("arguments", "code", "message"),
         [
-            (("mm", "--m", "8..9", "--config", "aten", "--note", ""), 2, "'8..9' is neither a size nor a range like"),
-            (("mm", "--m", "9-8", "--config", "aten", "--note", ""), 2, "error: m: [9, 8] ends before it begins"),
-            (("mm", "--m", "0", "--config", "aten", "--note", ""), 2, "error: m[0]: 0 is not an integer from 1 to"),
-            (("mm", "--config", "triton_mm 128", "--note", ""), 2, "error: 'triton_mm 128' is not a config (expected:"),
+            (("mm", "--m", "8..9", "--config", "aten", "--note", "x"), 2, "'8..9' is neither a size nor a range like"),
+            (("mm", "--m", "9-8", "--config", "aten", "--note", "x"), 2, "error: m: [9, 8] ends before it begins"),
+            (("mm", "--m", "0", "--config", "aten", "--note", "x"), 2, "error: m[0]: 0 is not an integer from 1 to"),
             (
-                ("mm", "--config", "aten", "--config", "aten", "--note", ""),
+                ("mm", "--config", "triton_mm 128", "--note", "x"),
+                2,
+                "error: 'triton_mm 128' is not a config (expected:",
+            ),
+            (
+                ("mm", "--config", "aten", "--config", "aten", "--note", "x"),
                 2,
                 "error: configs[1]: aten is listed twice",
             ),
             (("mm", "--config", "aten"), 2, "Missing option '--note'"),
-            (("mm", "--config", "triton_bmm 64x64x32 g8 s3 w4", "--note", ""), 1, "triton_bmm cannot do mm"),
+            (("mm", "--config", "triton_bmm 64x64x32 g8 s3 w4", "--note", "x"), 1, "triton_bmm cannot do mm"),
         ],
     )
     def test_wrong_rows_are_not_written(

@@ -1,4 +1,6 @@
-"""Measures building a table from a dataset file of a million timings: ``python tools/bench_build.py``.
+"""Measures building a table from a dataset file of a million timings, and evaluating it: ``tools/bench_build.py``.
+
+With ``--records 99`` each problem has 99 records of a timing and one of aten, so that there are a million records.
 
 The timings come from a plausible model of a GPU: tiles are computed in waves by all multiprocessors, memory traffic
 sets a floor, large tiles are efficient, and every config has its own small bias on every problem. Pruning is with a
@@ -25,14 +27,17 @@ from diode_lut.dataset import Header, Record, Timing, read_dataset
 from diode_lut.dataset.frames import header_bytes, record_bytes
 from diode_lut.domain.hardware import Hardware
 from diode_lut.domain.problem import Problem, contiguous_align
+from diode_lut.evaluate import evaluate
 from diode_lut.kernels.config import ATEN, Config
-from diode_lut.table import write_table
+from diode_lut.selection.tables import TableSource
+from diode_lut.table import read_table, write_table
 
 HARDWARE = Hardware("Model GPU", "sm_90", 132)
 CONFIGS_PER_PROBLEM = 100
 TILES = list(product((16, 32, 64, 128), (32, 64, 128), (32, 64), (8,), (2, 3, 4), (4, 8)))[1 - CONFIGS_PER_PROBLEM :]
 TARGET_SECONDS = 6.0
 TARGET_PRUNED_SECONDS = 7.0
+TARGET_EVALUATED_SECONDS = 5.0
 TARGET_MB = 300
 
 _Floats = npt.NDArray[np.float64]
@@ -42,27 +47,31 @@ def main() -> None:
     """Measure, or be the process that is measured."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--timings", type=int, default=1_000_000)
+    parser.add_argument("--records", type=int, default=1, help="of each problem")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--build", nargs=2, type=Path, metavar=("DATASET", "TABLE"), help=argparse.SUPPRESS)
     parser.add_argument("--prune", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--evaluate", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.build:
         dataset, table = options.build
-        build_file(dataset, table, options.prune)
+        (evaluate_file if options.evaluate else build_file)(dataset, table, options.prune)
     else:
-        measure(options.timings, options.seed)
+        measure(options.timings, options.records, options.seed)
 
 
-def measure(timings: int, seed: int) -> None:
+def measure(timings: int, records: int, seed: int) -> None:
     """Print measured figures beside the targets."""
     with tempfile.TemporaryDirectory() as folder:
         dataset, table = Path(folder) / "timings.msgpack", Path(folder) / "table.json"
-        write_dataset(dataset, timings // CONFIGS_PER_PROBLEM, np.random.default_rng(seed))
+        write_dataset(dataset, timings // CONFIGS_PER_PROBLEM, records, np.random.default_rng(seed))
         pruned, seconds = seconds_of(dataset, table, "--prune"), seconds_of(dataset, table)
+        evaluated = seconds_of(dataset, table, "--evaluate")
         megabytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
         print(f"{'':24} {'measured':>10} {'target':>10}")
         print(f"{'file to file, seconds':24} {seconds:10.2f} {TARGET_SECONDS:10.2f}")
         print(f"{'with pruning, seconds':24} {pruned:10.2f} {TARGET_PRUNED_SECONDS:10.2f}")
+        print(f"{'evaluating, seconds':24} {evaluated:10.2f} {TARGET_EVALUATED_SECONDS:10.2f}")
         print(f"{'peak memory, MB':24} {megabytes:10.0f} {TARGET_MB:10d}")
         print(f"{'dataset file, MB':24} {dataset.stat().st_size / 1e6:10.1f}")
         print(f"{'table file, MB':24} {table.stat().st_size / 1e6:10.1f}")
@@ -83,8 +92,13 @@ def build_file(dataset: Path, path: Path, prune: bool) -> None:
     print(f"{result.timings} timings of {result.problems} problems: {rows} rows, regret {result.worst_regret:.2%}")
 
 
-def write_dataset(path: Path, problems: int, rng: np.random.Generator) -> None:
-    """A dataset of this many problems, each with CONFIGS_PER_PROBLEM timings."""
+def evaluate_file(dataset: Path, path: Path, _prune: bool) -> None:
+    """The same for ``evaluate``."""
+    print(f"gain {evaluate(TableSource(read_table(path)), read_dataset(dataset)).summary.gain:.3f}")
+
+
+def write_dataset(path: Path, problems: int, records: int, rng: np.random.Generator) -> None:
+    """A dataset of this many problems, each with CONFIGS_PER_PROBLEM timings, divided into records with one of aten."""
     configs = [Config("triton_mm", params) for params in TILES]
     with path.open("wb") as file:
         file.write(header_bytes(Header(HARDWARE, benchmarker="a model")))
@@ -92,7 +106,9 @@ def write_dataset(path: Path, problems: int, rng: np.random.Generator) -> None:
             times = model_times(problem, rng)
             aten = float(times.min() * rng.normal(1, 0.04))
             timings = [Timing.of(config, ns) for config, ns in zip(configs, times.tolist(), strict=True)]
-            file.write(record_bytes(Record(problem, (Timing.of(ATEN, aten), *timings))))
+            for number in range(records):
+                part = timings[number::records]
+                file.write(record_bytes(Record(problem, (Timing.of(ATEN, aten), *part))))
 
 
 def random_problems(count: int, rng: np.random.Generator) -> Iterator[Problem]:
