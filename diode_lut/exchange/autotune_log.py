@@ -13,6 +13,7 @@ Source: select_algorithm.py (log_results) of torch 2.11 to 2.15.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -31,9 +32,18 @@ from diode_lut.kernels.config import Config
 _HEAD = re.compile(r"AUTOTUNE (\w+)\((.*)\)\s*$")
 _STRIDES = re.compile(r"strides: (\[.*\])\s*$")
 _DTYPES = re.compile(r"dtypes: (torch\.[\w., ]+?)\s*$")
-_CHOICE = re.compile(r" (\w[\w.-]*) (\d+\.\d+|inf|nan) ms (?:[\d.a-z]+%|<DIVIDED BY ZERO ERROR>)(.*)$")
+_CHOICE = re.compile(r" (\w[\w.-]*) (\d+\.\d+|inf|nan) ms (?:(\d+\.\d)%|nan%|<DIVIDED BY ZERO ERROR>)(.*)$")
+_LAST_DIGIT, _ROUNDED = 1e-4, 5e-4
+"""Milliseconds of a time's last digit, and how far a percentage is from its share, as they are printed."""
 _TF32_ROWS, _TF32_COLUMNS = 16, 512
 """From these M, and N and K, all releases allow TF32 in Triton's kernels where PyTorch's setting does."""
+
+
+class _Choice(NamedTuple):
+    name: str
+    time: float
+    percent: float | None
+    arguments: str
 
 
 class _Block(NamedTuple):
@@ -41,28 +51,39 @@ class _Block(NamedTuple):
     sizes: str
     strides: list[str]
     dtypes: list[str]
-    choices: list[tuple[str, str, str]]
-    """Name, milliseconds and arguments of each."""
+    choices: list[_Choice]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all times are of this block: the first is the best, and the others are what percentages say of it."""
+        if not self.choices:
+            return False
+        best = self.choices[0].time
+        return self.choices[0].percent in (100, None) and all(
+            percent is None or time == math.inf or abs(best - percent / 100 * time) <= _ROUNDED * time + 2 * _LAST_DIGIT
+            for _, time, percent, _ in self.choices
+        )
 
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
-    """The timings, with a record for each block. A block in which other lines stand is skipped."""
+    """The timings, with a record for each block. Blocks of several processes that are mixed are skipped."""
     hardware = known_hardware(facts, path)
     return Timings(Header(hardware, benchmarker="Inductor's log"), _records(path, facts, hardware, skipped))
 
 
 def _records(path: Path, facts: Facts, hardware: Hardware, skipped: Skipped) -> Iterator[Record]:
-    block = None
+    block, after_whole = None, True
     for block in _blocks(line.decode(errors="replace") for line in lines(path, facts.contents)):
+        trusted, after_whole = after_whole and block.is_whole, bool(block.choices)
         with counting(skipped, max(1, len(block.choices))):
-            milliseconds = [float(time) for _, time, _ in block.choices]
-            if not milliseconds or milliseconds != sorted(milliseconds):
+            if not trusted:  # where a block has no choices, another one has them
                 raise ProblemError("blocks that are not complete, or have lines of another")
             problem = _problem(block, facts.dtype, hardware)
             timings = []
-            for (name, _, arguments), time in zip(block.choices, milliseconds, strict=True):
+            for choice in block.choices:
                 with counting(skipped):
-                    timings.append(Timing.of_milliseconds(_config(block.op, name, arguments), time))
+                    config = _config(block.op, choice.name, choice.arguments)
+                    timings.append(Timing.of_milliseconds(config, choice.time))
             yield Record(problem, best_times(timings))
     if block is None:
         raise ExchangeError(f"{path}: not a log of max-autotune: no line is like AUTOTUNE mm(1024x512, 512x256)")
@@ -80,7 +101,8 @@ def _blocks(text: Iterable[str]) -> Iterator[_Block]:
                 block.dtypes.extend(found[1].replace("torch.", "").split(", "))
                 continue
             if (found := _CHOICE.search(line)) and block.dtypes:
-                block.choices.append((found[1], found[2], found[3]))
+                percent = None if found[3] is None else float(found[3])
+                block.choices.append(_Choice(found[1], float(found[2]), percent, found[4]))
                 continue
         if block is not None:
             yield block
@@ -101,7 +123,7 @@ def _problem(block: _Block, dtype: str | None, hardware: Hardware) -> Problem:
     problem = problem_of_inputs(block.op, block.dtypes, inputs)
     if problem.dtype != "float32" or hardware.is_cpu:
         return problem
-    allowed = {found for *_, arguments in block.choices for found in re.findall(r"ALLOW_TF32=(\w+)", arguments)}
+    allowed = {found for each in block.choices for found in re.findall(r"ALLOW_TF32=(\w+)", each.arguments)}
     if "True" in allowed:
         return problem._replace(dtype="tf32")
     if "False" in allowed and problem.m >= _TF32_ROWS and min(problem.n, problem.k) >= _TF32_COLUMNS:
