@@ -37,10 +37,10 @@ WRITING = {
     EVALUATE: "figures.json",
     "evaluate t.json d.msgpack --picture": "p.png",
     "export inductor-table t.json -o": "lookup.json",
-    "export t4 d.msgpack -o": "t4.json",
+    "export timings d.msgpack -o": "timings.csv",
     "export torch-diode-table t.json -o": "diode.json",
     "import inductor-table lookup.json --hardware h200 -o": "",
-    "import t4 t4.json -o": "",
+    "import timings timings.csv -o": "",
     "merge t.json t.json -o": "t.json",
     "pack d.msgpack -o": "d.msgpack",
     "receipt r.json -o": "r.json",
@@ -73,12 +73,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     (here / "deep.json").write_text("[" * 100_000)
     (here / "list.json").write_text('[{"a": 1}]')
     (here / "package.json").write_text('{"name": "x", "dependencies": {}}')
-    for line in (EVALUATE, "report t.json -o", "export inductor-table t.json -o", "export t4 d.msgpack -o"):
+    for line in (EVALUATE, "report t.json -o", "export inductor-table t.json -o", "export timings d.msgpack -o"):
         name = WRITING[line]
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(here)
             assert call(*line.split(), name).exit_code == 0
     call("export", "torch-diode-table", here / "t.json", "-o", here / "diode.json")
+    call("export", "timings", here / "d.msgpack", "-o", here / "timings.json")
     return {path.name: path.read_bytes() for path in here.iterdir()}
 
 
@@ -103,7 +104,7 @@ def test_no_command_replaces_a_file_of_another_kind(line: str, here: Path, files
         assert {path.name: path.read_bytes() for path in here.iterdir()} == files, name
 
 
-LIKE = {"d.msgpack": ["d.msgpack.zst"], "p.png": ["p.svg"]}
+LIKE = {"d.msgpack": ["d.msgpack.zst"], "p.png": ["p.svg"], "timings.csv": ["timings.json"]}
 """Other files of the same kind."""
 
 QUICK = ("build", "evaluate", "export", "merge", "pack", "receipt", "report")

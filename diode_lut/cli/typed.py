@@ -221,7 +221,7 @@ _ENDINGS = {".csv", ".html", ".json", ".msgpack", ".pdf", ".png", ".safetensors"
 
 TABLE_KIND, DATASET, MODEL, RECEIPT, PAGE = "a table", "a dataset", "a model", "a receipt", "a page"
 FIGURES, COMPARISON = "figures of evaluate", "figures of compare"
-PROBLEMS, PICTURE, UNKNOWN = "a list of problems", "a picture", "a file of another kind"
+PROBLEMS, TIMINGS, PICTURE, UNKNOWN = "a list of problems", "timings", "a picture", "a file of another kind"
 
 _FORMS = {TABLE_KIND: "a table is JSON", DATASET: "a dataset is msgpack", PAGE: "the page is HTML"}
 
@@ -230,7 +230,6 @@ _KEYS = {
     RECEIPT: {"processes", "devices"},
     FIGURES: {"against", "worst"},
     COMPARISON: {"seconds", "gemms"},
-    "t4": {"schema_version", "results"},
     "torch-diode-table": {"version", "hardware"},
 }
 """By kind of a JSON object: fields that only such an object has."""
@@ -260,6 +259,8 @@ def _kind_of(data: bytes) -> str:
         return PAGE
     if start.startswith(_PICTURES):
         return PICTURE
+    if start.startswith(b"op,dtype,layout,"):
+        return TIMINGS
     if is_dataset(data):
         return DATASET
     return MODEL if data[8:9] == b"{" else UNKNOWN
@@ -284,7 +285,9 @@ def _kind_of_list(data: bytes) -> str:
         items = msgspec.json.decode(data, type=list[msgspec.Raw])
     except (ValueError, RecursionError):
         return UNKNOWN
-    return PROBLEMS if all(b'"op"' in bytes(item) for item in items) else UNKNOWN
+    if not all(b'"op"' in bytes(item) for item in items):
+        return UNKNOWN
+    return TIMINGS if items and all(b'"config"' in bytes(item) for item in items) else PROBLEMS
 
 
 _START_BYTES = 1 << 10

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-from diode_lut.collect.problems import random_problems
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diode_lut.collect.problems import random_problems
 from diode_lut.kernels.architecture import architecture
 from diode_lut.model.candidates import Candidates
 from diode_lut.model.features import Floats
