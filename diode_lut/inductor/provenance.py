@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from diode_lut.domain.errors import let_pass
+from diode_lut.inductor.snapshot import compiles_for_another
 from diode_lut.inductor.switch import Unanswered, is_off, lacks_answers_for_another
 from diode_lut.inductor.trace import trace_graph
 from diode_lut.io.log import warn_once
@@ -60,7 +61,8 @@ def _keeping(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
             graph = compile_graph(*args, **kwargs)
         try:
             _keep(graph, collected)
-            write_after_graph(recorder.own_receipt)
+            if not compiles_for_another():  # which tells of the graph itself
+                write_after_graph(recorder.own_receipt)
         except Exception as error:
             _warn(error)
         return graph
@@ -107,6 +109,7 @@ def _receiving(postprocess: Callable[..., None]) -> Callable[..., None]:
         postprocess(scheme, output)
         try:
             _tell(output.graph, cached=False)
+            write_after_graph(recorder.own_receipt)
         except Exception as error:
             _warn(error)
 

@@ -108,7 +108,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Callable[[bytes],
     """
     with _naming(path):
         target = _target(path)
-        held = _held(target)
+        held = _held(target, _PATIENCE_S if durable else _GLANCE_S)
     try:
         yield partial(_write, path, target, os.replace, durable)
     finally:
@@ -117,13 +117,13 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Callable[[bytes],
                 held.close()
 
 
-def _held(target: Path) -> FileIO | None:
+def _held(target: Path, patience_s: float) -> FileIO | None:
     """The file, locked until it is closed; None if it is missing, or may not be opened, or on Windows."""
     if os.name != "posix":
         return None
     mode = "r+b" if os.access(target, os.W_OK) else "rb"  # NFS locks only what is open for writing
     with suppress(FileNotFoundError, PermissionError):
-        return _locked(target, mode, _PATIENCE_S)
+        return _locked(target, mode, patience_s)
     return None
 
 

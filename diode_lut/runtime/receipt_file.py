@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from diode_lut.domain.errors import let_pass
 from diode_lut.domain.printable import printable
-from diode_lut.io.files import write_atomically
+from diode_lut.io.files import open_regular, write_atomically
 from diode_lut.io.forks import in_forked_children, is_forked
 from diode_lut.io.locks import alone_in
 from diode_lut.io.signals import signals_held
@@ -41,6 +41,9 @@ program puts its own receipt, because the directory that ``DIODE_LUT_RECEIPT`` n
 
 _MAX_RANK_DIGITS = 20
 """How many digits a rank may have."""
+
+_BEGINNING_BYTES = 256
+"""A receipt says in its first bytes how many processes it is of."""
 
 _FREE_S, _SHARE = 0.25, 0.02
 """Writing after graphs may take this many seconds, and more for this share of the time since the first question."""
@@ -143,6 +146,10 @@ def _free(path: Path, *, numbered: bool, alone: bool) -> Path:
     number = str(os.getpid())
     if not numbered:
         _before.setdefault(path, _look(path))
+        with suppress(FileNotFoundError), open_regular(path) as file:
+            beginning = file.read(_BEGINNING_BYTES)
+            if beginning and b'"processes"' not in beginning:
+                raise OSError(errno.EEXIST, "holds something else, which is not replaced: name another file", str(path))
     if alone:
         for name in (path,) if numbered else (path, _numbered(path, number)):
             if _same(_before.get(name), _look(name)):

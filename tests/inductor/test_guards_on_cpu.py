@@ -106,7 +106,7 @@ def test_subprocess_compile_workers(
 ) -> None:
     """Where Inductor compiles whole graphs in another process, GEMMs are asked for there, with the settings of here.
 
-    So what that process leaves in the caches is what their keys stand for. Answers are counted here.
+    So what that process leaves in the caches is what their keys stand for. Answers are counted here, and only here.
     """
     monkeypatch.delenv("DIODE_LUT_TABLES")
     program = tmp_path / "program.py"
@@ -133,9 +133,13 @@ if __name__ == "__main__":
     cache = str(tmp_path / "cache")
     outputs = []
     for mode in ("SUBPROCESS", "NORMAL"):
-        done = after_inductor.run(str(program), mode, str(table), TORCHINDUCTOR_CACHE_DIR=cache)
+        receipt = str(tmp_path / f"{mode}.%p.json")
+        done = after_inductor.run(
+            str(program), mode, str(table), TORCHINDUCTOR_CACHE_DIR=cache, DIODE_LUT_RECEIPT=receipt
+        )
         assert done.returncode == 0, done.stderr
         outputs.append(done.stdout.split())
+        assert len(list(tmp_path.glob(f"{mode}.*.json"))) == 1
     assert outputs == [["compiled", "1", "0", "0"], ["cached", "1", "1", "1"]]
 
 

@@ -170,6 +170,16 @@ def test_unwritable_path_is_one_warning(ask: Ask, path: str) -> None:
     assert ": the receipt cannot be written: " in line
 
 
+def test_a_file_that_is_no_receipt_is_not_replaced(ask: Ask, tmp_path: Path) -> None:
+    """A table or another file with the name of the receipt stays as it is, and a warning says so."""
+    (tmp_path / "receipt.json").write_text('{"entries": []}')
+    process = ask("ask")
+    _, err = process.communicate("\n", timeout=300)
+    assert process.returncode == 0
+    assert "holds something else, which is not replaced" in err
+    assert [path.read_text() for path in tmp_path.iterdir()] == ['{"entries": []}']
+
+
 @pytest.mark.parametrize("name", ["/", ".", "..", "a/.."])
 @pytest.mark.parametrize("ranks", [{}, {"RANK": "1", "WORLD_SIZE": "2"}])
 def test_what_names_no_file_is_one_warning(ask: Ask, tmp_path: Path, name: str, ranks: dict[str, str]) -> None:
@@ -229,7 +239,7 @@ def test_the_file_of_another_process_with_this_number_stays(name: str, tmp_path:
 
 def test_a_stranger_that_locks_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process waits for a while, then writes a file that no other process chooses."""
-    monkeypatch.setattr(locks, "_TRIES_FOR_DIRECTORY", 2)
+    monkeypatch.setattr(locks, "_PATIENCE_S", 0.01)
     descriptor = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     with diode_lut.config.patch(receipt=str(tmp_path / "mine.json")):
