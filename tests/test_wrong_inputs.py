@@ -203,7 +203,7 @@ CASES = [
     (
         "explain mm 8 8 8 --hardware sm_90",
         2,
-        "; sm_90 is an architecture, of H100, H100 PCIe, H100 NVL, H200, H20, GH200",
+        "; sm_90 is an architecture, of H100, H100 PCIe, H100 NVL, H200, H20, H20-3e, H800, L20Y, GH200",
     ),
     ("explain mm 8 8 8 --hardware h200 --chooser rules.py:f", 2, "rules.py:f: a module is named without .py: rules:f"),
     (

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from diode_lut.collect import attention, exact_attention, grouped
+from diode_lut.collect import attention, grouped
 from diode_lut.collect.gemm import matmul_precision
 from diode_lut.collect.rounds import Bench, medians
 from diode_lut.collect.search_space import candidates
@@ -58,7 +58,7 @@ class CompiledOps(NamedTuple):
 
 
 _KINDS = {
-    **dict.fromkeys(ATTENTION, CompiledOps(attention.make_attention, exact_attention.AttentionCheck)),
+    **dict.fromkeys(ATTENTION, CompiledOps(attention.make_attention, attention.AttentionCheck)),
     **dict.fromkeys(GROUPED, CompiledOps(grouped.make_grouped, grouped.GroupedMmCheck)),
 }
 

@@ -24,6 +24,7 @@ raises, such as an alarm's TimeoutError, belongs to the program.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -156,6 +157,20 @@ def let_pass(error: BaseException) -> None:
             if _interrupts(traceback.tb_frame):
                 raise each
             traceback = traceback.tb_next
+
+
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+def let_shortage_pass(error: BaseException) -> None:
+    """Raise again what a signal handler has raised, or that the system lacked open files or memory.
+
+    A shortage passes, and says nothing of the file that was to be read.
+    """
+    let_pass(error)
+    for each in _causes(error):
+        if isinstance(each, MemoryError) or (isinstance(each, OSError) and each.errno in _SHORTAGES):
+            raise each
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -12,7 +12,6 @@ from typing import Any
 import orjson
 
 from diode_lut.domain.errors import let_pass
-from diode_lut.inductor.snapshot import compiles_for_another
 from diode_lut.inductor.switch import Unanswered, is_off, lacks_answers_for_another
 from diode_lut.inductor.trace import trace_graph
 from diode_lut.io.log import warn_once
@@ -60,8 +59,10 @@ def _keeping(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
         with recorder.collecting() as collected:
             graph = compile_graph(*args, **kwargs)
         try:
+            from diode_lut.inductor.snapshot import compiles_for_another  # which Inductor may be importing now
+
             _keep(graph, collected)
-            if not compiles_for_another():  # which tells of the graph itself
+            if not compiles_for_another():  # that process tells of the graph itself
                 write_after_graph(recorder.own_receipt)
         except Exception as error:
             _warn(error)

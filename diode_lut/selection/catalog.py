@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from diode_lut.domain.errors import HardwareError, ModelError, TableError, let_pass
+from diode_lut.domain.errors import HardwareError, ModelError, TableError, let_shortage_pass
 from diode_lut.domain.gpus import is_called, known_gpu
 from diode_lut.domain.hardware import Hardware, slug
 from diode_lut.domain.printable import as_command
@@ -166,7 +166,7 @@ def try_model(name_or_path: str) -> Model | TableError | ModelError:
     try:
         return open_model(find_path(name_or_path))
     except (TableError, ModelError) as error:
-        let_pass(error)
+        let_shortage_pass(error)
         warn_once(f"model left out: {error}")
         return error
 
@@ -227,7 +227,7 @@ def _listed(directory: Path, *endings: str) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        let_pass(error)
+        let_shortage_pass(error)
         warn_once(f"tables left out: {directory}: cannot be read: {error.strerror}")
         return []
     return [directory / name for ending in endings for name in names if name.endswith(ending)]
@@ -252,7 +252,7 @@ def _against(path: Path) -> str:
     try:
         return distrust(path)
     except OSError as error:
-        let_pass(error)
+        let_shortage_pass(error)
         return f"{path}: cannot be read: {error.strerror}"
 
 
@@ -266,7 +266,7 @@ def _file(name_or_path: str | Path, shipped: bool) -> TableFile | None:
         path = _existing(name_or_path) if isinstance(name_or_path, Path) else find_path(name_or_path)
         return TableFile(path, read_model_hardware(path) if is_model(path) else read_hardware(path), shipped)
     except (TableError, ModelError) as error:
-        let_pass(error)
+        let_shortage_pass(error)
         warn_once(f"{_kind(Path(name_or_path))} left out: {error}")
         return None
 

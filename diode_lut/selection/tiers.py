@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from diode_lut.domain.errors import DiodeLutError, TableError, let_pass
+from diode_lut.domain.errors import DiodeLutError, TableError, let_shortage_pass
 from diode_lut.domain.hardware import Hardware
 from diode_lut.io.log import warn_once
 from diode_lut.selection.catalog import (
@@ -100,7 +100,7 @@ def _names_model(name: str) -> bool:
     try:
         return is_model(find_path(name))
     except TableError as error:
-        let_pass(error)
+        let_shortage_pass(error)
         return is_model(Path(name))
 
 
@@ -157,7 +157,7 @@ def _open_for(hardware: Hardware, file: str | Table, fits: Callable[[Hardware, H
         reason = ": ".join(filter(None, (f"it is for {found}, not for {hardware}", found.difference_from(hardware))))
         return TableError(reason, path=path, where="hardware")
     except TableError as error:
-        let_pass(error)
+        let_shortage_pass(error)
         warn_once(f"table left out: {error}")
         return error
 

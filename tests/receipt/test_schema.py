@@ -19,7 +19,7 @@ from diode_lut.domain.ops import MAX_SIZE
 from diode_lut.domain.problem import Problem
 from diode_lut.io.resources import schemas_directory
 from diode_lut.receipt.read import MAX_COUNT, decode_receipt, read_receipt
-from diode_lut.receipt.receipt import MAX_PERMILLE, Device, Miss, Receipt, merge_receipts
+from diode_lut.receipt.receipt import MAX_PERMILLE, Device, Miss, NoChoice, Receipt, merge_receipts
 from diode_lut.receipt.write import receipt_bytes
 from tests.mutated import containers, mutate
 from tests.receipt.strategies import receipts
@@ -99,14 +99,15 @@ def test_what_is_written_can_be_read(monkeypatch: pytest.MonkeyPatch, caplog: py
     """Of a receipt that readers would refuse, the entries with the highest counts are written, with a warning."""
     problems = [Problem.of("mm", m, 64, 64, dtype="float16", layout="nn") for m in range(1, 101)]
     device = Device(misses=Counter({Miss(problem): problem.m for problem in problems}))
-    device.no_choice.update(problems[:3])
+    left = [NoChoice(problem, "a reason") for problem in problems[:3]]
+    device.no_choice.update(left)
     receipt = Receipt(7, devices={H200: device})
     for module in ("read", "write"):
         monkeypatch.setattr(f"diode_lut.receipt.{module}.MAX_VALUES", 700)
     read = read_receipt(Path("r.json"), receipt_bytes(receipt))
     assert read.processes == 7
     assert sorted(read.devices[H200].misses.values()) == list(range(51, 101))
-    assert read.devices[H200].no_choice == Counter(problems[:1])
+    assert read.devices[H200].no_choice == Counter(left[:1])
     assert caplog.messages == ["a receipt has room for about half of 103 entries: those asked least are left out"]
     monkeypatch.setattr("diode_lut.receipt.write.MAX_BYTES", 100)
     with pytest.raises(OSError, match="File too large"):

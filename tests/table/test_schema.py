@@ -106,7 +106,7 @@ def _by_schema(document: Any) -> list[bool] | None:
     rows, version = document.get("entries"), document.get("schema_version")
     if isinstance(version, bool) or version not in VERSIONS:
         return None
-    if not table_validator(version).is_valid({**document, "entries": []} if isinstance(rows, list) else document):
+    if not table_validator(int(version)).is_valid({**document, "entries": []} if isinstance(rows, list) else document):
         return None
     return [ROWS[version].is_valid(row) and _means_something(row) for row in rows]
 
