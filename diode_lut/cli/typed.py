@@ -271,7 +271,7 @@ def _kind_of_object(data: bytes) -> str:
 
     try:
         fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    except (ValueError, RecursionError):
+    except (msgspec.MsgspecError, RecursionError):
         return UNKNOWN
     found = (kind for kind, keys in _KEYS.items() if keys <= fields.keys())
     lists = all(bytes(value).startswith(b"[") for value in fields.values())
@@ -283,7 +283,7 @@ def _kind_of_list(data: bytes) -> str:
 
     try:
         items = msgspec.json.decode(data, type=list[msgspec.Raw])
-    except (ValueError, RecursionError):
+    except (msgspec.MsgspecError, RecursionError):
         return UNKNOWN
     if not all(b'"op"' in bytes(item) for item in items):
         return UNKNOWN
