@@ -47,6 +47,7 @@ NEEDING_TORCH = (
     "model/test_shipped.py",
     "report/test_browser.py",
     "test_bench_dynamic.py",
+    "test_bench_generated.py",
     "test_bench_models.py",
     "test_bench_other_ops.py",
     "test_bench_padding.py",
