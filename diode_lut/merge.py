@@ -51,7 +51,7 @@ class Claim(NamedTuple):
 
 
 class Remark(NamedTuple):
-    """What happened to a row or a header field that was not just taken from one side."""
+    """A row or a header field that was not just taken from one side."""
 
     about: str
     text: str

@@ -178,7 +178,7 @@ class TestQuery:
         ],
     )
     def test_time_and_memory_are_bounded(self, table_file: Write, expression: str) -> None:
-        """What would fill any memory is refused after a number of steps, however short it is."""
+        """A query that would fill any memory is refused after a number of steps, however short it is."""
         result = call("query", table_file("mine.json", ROW), expression)
         assert (result.exit_code, result.stdout) == (2, "")
         assert "takes more than 10000000 steps: search in fewer rows, or show less of each" in result.stderr

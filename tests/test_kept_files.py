@@ -114,7 +114,7 @@ QUICK = ("build", "evaluate", "export", "merge", "pack", "receipt", "report")
 @pytest.mark.parametrize("line", [line for line in WRITING if line.startswith(QUICK) and "picture" not in line])
 @pytest.mark.usefixtures("here")
 def test_a_file_of_the_same_kind_is_replaced(line: str) -> None:
-    """What a command has written it writes again."""
+    """A command replaces its own output."""
     assert call(*line.split(), WRITING[line]).exit_code == 0
 
 

@@ -245,7 +245,7 @@ def as_shown(reason: str) -> str:
 
 
 def paste_installs(name: str, patch: pytest.MonkeyPatch, _log: pytest.LogCaptureFixture) -> None:
-    """What a clone lacks is installed from it."""
+    """A clone installs its own requirements."""
     clone = Path.cwd() / name
     clone.mkdir()
     (clone / "pyproject.toml").write_text("")

@@ -149,7 +149,7 @@ def test_without_a_directory_for_temporary_files(
 
 @pytest.mark.parametrize("way", ["_exit", "SIGTERM", "SIGKILL"])
 def test_a_program_that_does_not_end_by_itself(way: str, tmp_path: Path) -> None:
-    """What it asked until its last graph is in the receipt."""
+    """The receipt has all questions until its last graph."""
     done = run("run", "--", sys.executable, ASK, "ask", "graph", way, cwd=tmp_path)
     assert done.returncode == (0 if way == "_exit" else 128 + signal.Signals[way])
     assert done.stderr.startswith("diode-lut: 1 question about 1 GEMM, of 1 process: 0 answered, 1 missed\n")

@@ -219,7 +219,7 @@ def bench_model() -> None:
 
 
 def rank(count: int) -> None:
-    """What the new process does. Each problem is another, because a model remembers its rankings."""
+    """The new process's answers. Each problem is another, because a model remembers its rankings."""
     problem = Problem("mm", "bfloat16", "nt", 16, 1, 1024, 4096, 1024)
     asked = model(count - 1)
     ranking = asked.rank(problem)

@@ -269,7 +269,7 @@ PLACES: tuple[Callable[[Path, Path], object], ...] = (
     lambda path, _: path.symlink_to("/proc/self/mem"),  # a regular file that cannot be read
     loop,
 )
-"""What may lie where a table is expected."""
+"""Files that may lie where a table is expected."""
 
 
 @contextmanager

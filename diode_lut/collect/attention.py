@@ -59,7 +59,7 @@ def _biased(score: Any, b: Any, h: Any, m: Any, n: Any, captured: Any) -> Any:
 
 
 MASK_MODS: dict[str, Modification] = {"full": _full, "causal": _causal, "computed": _window, "captured": _document}
-"""What stands for each of MASKS, where there are as many queries as keys."""
+"""The text of each of MASKS, for as many queries as keys."""
 
 SCORE_MODS: dict[str, Modification] = {"plain": _plain, "computed": _capped, "captured": _biased}
 
@@ -108,7 +108,7 @@ class Exact(NamedTuple):
         head: int,
         gradient: torch.Tensor | None = None,
     ) -> Exact:
-        """Those of one head of keys and values of a batch, a part of the queries at a time."""
+        """Return the results of one head of keys and values of a batch, computed in chunks of queries."""
         of_head = slice(head * problem.g, (head + 1) * problem.g)
         queries = inputs[0][batch, of_head].double()
         key, value = (each[batch, head].double() for each in inputs[1:3])

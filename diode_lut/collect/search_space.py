@@ -190,7 +190,7 @@ def _alone(problem: Problem, ranking: _Ranking, served: Mapping[Config, int], ha
 
 
 def _best(ranking: _Ranking, align: int) -> list[Config]:
-    """Those configs of a problem that are near its best, or a part of them, whose operands have this alignment."""
+    """Configs near the best of a problem, or a part of them, for operands with one alignment."""
     return [config for config, factor in ranking if factor <= _CLOSE_FACTOR[align]][: _MAX_BEST[align]]
 
 

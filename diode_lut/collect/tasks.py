@@ -164,7 +164,7 @@ _DEVICE_ERROR = re.compile(r"\b(CUDA|HIP) error\b|Triton Error")
 
 
 class Crash(NamedTuple):
-    """What was measured when a process became unusable; ``config`` is None where it is not known.
+    """The measurement that made a process unusable; ``config`` is None if it is unknown.
 
     ``reason`` is one of ``dataset.REASONS``.
     """

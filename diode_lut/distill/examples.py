@@ -140,7 +140,7 @@ def _with_estimates(target: Target, alone: Target) -> Target:
 
 
 def _accumulators(config: Config) -> tuple[object, ...]:
-    """What the accumulators of a tiled config are like, on which the cost of an epilogue depends."""
+    """The shape of a tiled config's accumulators, which decides the cost of an epilogue."""
     return config.template, config.tiles.block_m, config.tiles.block_n, config.tiles.num_warps
 
 

@@ -29,7 +29,7 @@ _NAMES = dict(zip(POINTER_TUNABLES, POINTER_TUNABLES, strict=True)) | {
     "group_m": "GROUP_SIZE_M",
 }
 _STAGES = {"cuda": 3, "hip": 2}
-"""What Triton takes for each backend where a file does not say ``num_stages``."""
+"""Triton's default for each backend, for files without ``num_stages``."""
 
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Table:

@@ -47,7 +47,7 @@ def turn_off(reason: Exception) -> None:
 
 
 def cache_identity() -> tuple[Hashable, ...]:
-    """What the answers depend on; if that cannot be found out, a new value each time, so that no cache hits.
+    """Everything that answers depend on; a new value each time if that cannot be read, so that no cache hits.
 
     Then the hook goes off, unless the error may not happen again.
     """

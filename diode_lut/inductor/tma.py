@@ -26,7 +26,7 @@ _SET_ALLOCATOR = (
     "allocator_before = triton_allocator.set("
     "lambda size, align, stream: torch.empty(size, dtype=torch.int8, device={!r}))"
 )
-"""What Inductor itself does before a launch, as a line of generated code, in a way that can be undone."""
+"""A line of generated code that does what Inductor does before a launch, and can be undone."""
 
 
 def with_memory_in_any_thread(choice: ChoiceCaller) -> ChoiceCaller:

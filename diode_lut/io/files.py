@@ -128,7 +128,7 @@ def _held(target: Path, patience_s: float) -> FileIO | None:
 
 
 def _locked(target: Path, mode: str, patience_s: float) -> FileIO:
-    """The file at the path, opened and locked; a process that replaces it meanwhile is waited for anew."""
+    """Open and lock the file at the path; wait again if another process replaced it meanwhile."""
     while True:
         file = FileIO(target, mode, opener=lambda name, flags: os.open(name, flags | _NEVER_WAITING, _DEFAULT_MODE))
         try:

@@ -159,7 +159,7 @@ def losing_rows(comparison: Comparison) -> Iterator[str]:
 
 
 def _traced_name(problem: Problem) -> str:
-    """What a trace calls the GEMM."""
+    """The name of the GEMM in a trace."""
     batch = f"{problem.b}x" if problem.b > 1 else ""
     return f"{batch}{problem.m}x{problem.n}x{problem.k} {'float32' if problem.dtype == 'tf32' else problem.dtype}"
 

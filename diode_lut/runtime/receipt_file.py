@@ -50,7 +50,7 @@ _FREE_S, _SHARE = 0.25, 0.02
 
 
 class _Written(NamedTuple):
-    """What this process has written: the file, its content, and its state afterwards."""
+    """The file that this process wrote, its content, and its state afterwards."""
 
     path: Path
     content: bytes
@@ -60,7 +60,7 @@ class _Written(NamedTuple):
 _lock = threading.RLock()
 """Held while the receipt is written; reentrant, because a signal handler may compile."""
 _before: dict[Path, os.stat_result | None] = {}
-"""What lay at the destination when this process asked for the first time."""
+"""The content of the destination when this process asked for the first time."""
 _written: dict[Path, _Written] = {}
 """The last receipt that this process has written for each destination."""
 _began = time.monotonic()

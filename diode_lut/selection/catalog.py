@@ -221,7 +221,7 @@ def _own_listed() -> list[Path]:
 
 
 def _listed(directory: Path, *endings: str) -> list[Path]:
-    """What the directory holds, by ending and by name; a directory that cannot be read is a warning."""
+    """List the directory by ending and by name; warn about a directory that cannot be read."""
     try:
         names = sorted(os.listdir(directory))  # noqa: PTH208 (names are what matters)
     except (FileNotFoundError, NotADirectoryError):

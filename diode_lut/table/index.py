@@ -26,7 +26,7 @@ BLOCK_ROWS = 256
 """How many rows a mask speaks of: it bounds the memory, which is 400 bytes for each row."""
 
 FEW_ROWS = 8
-"""Up to so many rows are all looked at."""
+"""Number of rows up to which all are looked at."""
 
 REMEMBERED = 1 << 14
 """Number of answers that are remembered. A model has some hundred different GEMMs, each of which is asked for often."""

@@ -1,4 +1,4 @@
-"""What rows must not say although each of their fields may be so: about their ranges and their op.
+"""Rules that hold between the fields of a row: about its ranges and its op.
 
 The functions take what a row was decoded to, or an Entry: both have the same fields.
 """

@@ -129,7 +129,7 @@ def test_left_to_inductor(rows: Rows, attention: Attention) -> None:
     ],
 )
 def test_kernel_options_win(rows: Rows, options: dict[str, Any]) -> None:
-    """What the user chose stays, and the rest is Inductor's, as without a table, which is counted."""
+    """The user's choices stay; Inductor makes the others, as without a table, and they are counted."""
     rows()
     without = forward(Attention(), **options)
     rows(row())

@@ -243,7 +243,7 @@ def test_freezing_is_advised_where_it_helps(case: str, own_rows: Rows) -> None:
 
 
 def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """What a linear layer computes, of two tensors that change."""
+    """A linear layer of two tensors that change."""
     return a @ b.T
 
 

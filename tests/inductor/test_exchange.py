@@ -212,7 +212,7 @@ def test_kernels_that_are_gone_are_counted(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("timed")
 def test_printed_blocks_are_taken_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What Inductor prints gives the same problems, configs and times as the files in its cache directory."""
+    """Inductor's log gives the same problems, configs and times as the files in its cache directory."""
     for problem, _, function, inputs in GEMMS:
         with fresh_cache(), inductor_config.patch(fx_graph_cache=False):
             lowered(LookupTableChoices(), function, inputs, autotune_num_choices_displayed=None)

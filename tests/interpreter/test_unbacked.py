@@ -13,7 +13,7 @@ from tests.programs.unbacked import ROWS
 
 @pytest.fixture(scope="module")
 def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What tests/programs/unbacked.py found out in a process of its own."""
+    """The results of tests/programs/unbacked.py, in a process of its own."""
     return found_by(with_device, "unbacked.py", tmp_path_factory.mktemp("unbacked"))
 
 

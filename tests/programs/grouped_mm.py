@@ -104,7 +104,7 @@ def run(case: Case) -> dict[str, Any]:
 
 
 def main(directory: Path) -> dict[str, Any]:
-    """What ``run`` finds for each case."""
+    """The findings of ``run`` for each case."""
     from torch._inductor.utils import fresh_cache
 
     import diode_lut

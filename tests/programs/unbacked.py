@@ -101,7 +101,7 @@ def keeps_allocator(table: Path) -> bool:
 
 
 def main(directory: Path) -> dict[str, Any]:
-    """What ``run`` finds for each case."""
+    """The findings of ``run`` for each case."""
     import torch
     from torch._inductor.utils import fresh_cache
 
