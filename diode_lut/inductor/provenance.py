@@ -59,11 +59,8 @@ def _keeping(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
         with recorder.collecting() as collected:
             graph = compile_graph(*args, **kwargs)
         try:
-            from diode_lut.inductor.snapshot import compiles_for_another  # which Inductor may be importing now
-
             _keep(graph, collected)
-            if not compiles_for_another():  # that process tells of the graph itself
-                write_after_graph(recorder.own_receipt)
+            write_after_graph(recorder.own_receipt)
         except Exception as error:
             _warn(error)
         return graph

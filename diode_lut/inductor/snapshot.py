@@ -23,6 +23,7 @@ from diode_lut.inductor.trace import trace_decision, trace_no_choice
 from diode_lut.kernels.config import Config
 from diode_lut.runtime import snapshot as runtime
 from diode_lut.selection.selector import Decision
+from diode_lut.settings import config
 
 _DTYPES = {"none": "float32", "ieee": "float32", "tf32": "tf32"}
 """What PyTorch calls the precision of float32 matmuls: the data type in tables."""
@@ -125,7 +126,10 @@ _handed_over: InductorSnapshot | None = None
 def _taken_over(
     process: int, settings: dict[str, Any], devices: dict[str, Hardware], matmul: MatmulSettings
 ) -> InductorSnapshot:
-    """The snapshot of ``process``. If that is another process, it is in force here until the next is handed over."""
+    """The snapshot of ``process``. If that is another process, it is in force here until the next is handed over.
+
+    This process writes no receipt then, because the other one tells of the graph itself.
+    """
     global _handed_over
     taken = InductorSnapshot()
     for name, value in settings.items():
@@ -133,6 +137,7 @@ def _taken_over(
     taken._devices, taken.matmul = devices, matmul
     if process != os.getpid():
         _handed_over = taken
+        config.receipt = None
     return taken
 
 
