@@ -46,7 +46,7 @@ class MatmulSettings(NamedTuple):
 
     @classmethod
     def now(cls) -> MatmulSettings:
-        """Those of this process at this moment."""
+        """Read the present settings of this process."""
         cpu, cuda = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul  # type: ignore[attr-defined]
         return cls(
             _DTYPES.get(cpu.fp32_precision),

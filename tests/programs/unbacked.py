@@ -55,7 +55,7 @@ def multiply(case: str, x: Any, w: Any, mask: Any) -> Any:
 
 
 def run(case: str, table: Path) -> dict[str, Any]:
-    """What is counted, and the largest error."""
+    """Return the counts and the largest error."""
     import torch
 
     import diode_lut
