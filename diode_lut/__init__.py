@@ -12,48 +12,46 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from diode_lut.domain.version import __version__
-from diode_lut.io.own_code import remember_code
-from diode_lut.runtime.post_import import when_imported
+from diode_lut.process import __version__, remember_code, when_imported
 from diode_lut.settings import autoregister, config
 
 if TYPE_CHECKING:
-    from diode_lut.domain.errors import DiodeLutError as DiodeLutError
-    from diode_lut.domain.errors import MissError as MissError
-    from diode_lut.domain.hardware import Hardware as Hardware
-    from diode_lut.domain.problem import Problem as Problem
-    from diode_lut.kernels.config import Config as Config
-    from diode_lut.runtime.api import explain as explain
-    from diode_lut.runtime.api import get_detected_hardware as get_detected_hardware
-    from diode_lut.runtime.api import get_prediction_stats as get_prediction_stats
-    from diode_lut.runtime.api import list_available_tables as list_available_tables
-    from diode_lut.runtime.api import profile_predictions as profile_predictions
-    from diode_lut.runtime.api import register_chooser as register_chooser
-    from diode_lut.runtime.api import register_table as register_table
-    from diode_lut.runtime.api import select as select
-    from diode_lut.runtime.api import set_log_level as set_log_level
-    from diode_lut.runtime.api import step as step
-    from diode_lut.selection.catalog import TableFile as TableFile
-    from diode_lut.selection.selector import Decision as Decision
+    from diode_lut.api import explain as explain
+    from diode_lut.api import get_detected_hardware as get_detected_hardware
+    from diode_lut.api import get_prediction_stats as get_prediction_stats
+    from diode_lut.api import list_available_tables as list_available_tables
+    from diode_lut.api import profile_predictions as profile_predictions
+    from diode_lut.api import register_chooser as register_chooser
+    from diode_lut.api import register_table as register_table
+    from diode_lut.api import select as select
+    from diode_lut.api import set_log_level as set_log_level
+    from diode_lut.api import step as step
+    from diode_lut.decide.catalog import TableFile as TableFile
+    from diode_lut.decide.selector import Decision as Decision
+    from diode_lut.errors import DiodeLutError as DiodeLutError
+    from diode_lut.errors import MissError as MissError
+    from diode_lut.hardware import Hardware as Hardware
+    from diode_lut.problem import Problem as Problem
+    from diode_lut.templates.config import Config as Config
 
 _EXPORTS = {
-    "Config": "diode_lut.kernels.config",
-    "Decision": "diode_lut.selection.selector",
-    "DiodeLutError": "diode_lut.domain.errors",
-    "MissError": "diode_lut.domain.errors",
-    "Hardware": "diode_lut.domain.hardware",
-    "Problem": "diode_lut.domain.problem",
-    "TableFile": "diode_lut.selection.catalog",
-    "explain": "diode_lut.runtime.api",
-    "get_detected_hardware": "diode_lut.runtime.api",
-    "get_prediction_stats": "diode_lut.runtime.api",
-    "list_available_tables": "diode_lut.runtime.api",
-    "profile_predictions": "diode_lut.runtime.api",
-    "register_chooser": "diode_lut.runtime.api",
-    "register_table": "diode_lut.runtime.api",
-    "select": "diode_lut.runtime.api",
-    "set_log_level": "diode_lut.runtime.api",
-    "step": "diode_lut.runtime.api",
+    "Config": "diode_lut.templates.config",
+    "Decision": "diode_lut.decide.selector",
+    "DiodeLutError": "diode_lut.errors",
+    "MissError": "diode_lut.errors",
+    "Hardware": "diode_lut.hardware",
+    "Problem": "diode_lut.problem",
+    "TableFile": "diode_lut.decide.catalog",
+    "explain": "diode_lut.api",
+    "get_detected_hardware": "diode_lut.api",
+    "get_prediction_stats": "diode_lut.api",
+    "list_available_tables": "diode_lut.api",
+    "profile_predictions": "diode_lut.api",
+    "register_chooser": "diode_lut.api",
+    "register_table": "diode_lut.api",
+    "select": "diode_lut.api",
+    "set_log_level": "diode_lut.api",
+    "step": "diode_lut.api",
 }
 
 __all__ = ["__version__", "config", *_EXPORTS]
@@ -78,19 +76,19 @@ def _write_receipt() -> None:
     """
     if config.receipt is not None and _LOADED.intersection(sys.modules):
         try:
-            from diode_lut.runtime.receipt_file import write_at_exit
-            from diode_lut.runtime.recorder import own_receipt
+            from diode_lut.receipts.receipt_file import write_at_exit
+            from diode_lut.receipts.recorder import own_receipt
         except ImportError:
             return  # what diode_lut needs is not installed here; the hook has warned of it
         write_at_exit(own_receipt)
 
 
-_LOADED = {"torch", "diode_lut.runtime.recorder"}
+_LOADED = {"torch", "diode_lut.receipts.recorder"}
 """The modules of which a process has imported one if it has a receipt to write."""
 
 atexit.register(_write_receipt)
 if autoregister():
     remember_code()
-    when_imported("torch._inductor.config", "diode_lut.inductor.install:install")
+    when_imported("torch._inductor.config", "diode_lut.hook.install:install")
 if "_DIODE_LUT_PROBE" in os.environ:  # `diode-lut compare` has started this program
-    when_imported("torch._inductor.config", "diode_lut.inductor.probe:begin")
+    when_imported("torch._inductor.config", "diode_lut.hook.probe:begin")

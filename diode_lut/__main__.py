@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from diode_lut.domain.errors import install_command
+from diode_lut.errors import install_command
 
 if __name__ == "__main__":
     try:

@@ -16,13 +16,13 @@ from itertools import zip_longest
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from diode_lut.domain.printable import as_json as printable_json
-from diode_lut.domain.printable import as_lines, printable
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.errors import as_json as printable_json
+from diode_lut.errors import as_lines, printable
+from diode_lut.problem import Problem
 from diode_lut.table import Entry, Table
-from diode_lut.table.canonical import canonical_order, key_text, winner_text
-from diode_lut.table.overlap import Effort, ExhaustedError, Neighbours, coverage, lies_inside
+from diode_lut.table.format import canonical_order, key_text, winner_text
+from diode_lut.table.table import Effort, ExhaustedError, Neighbours, coverage, lies_inside
+from diode_lut.templates.config import ATEN, Config
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Record

@@ -15,13 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from diode_lut.domain.errors import BROKEN_IMPORT, ModelError, TableError, install_command
-from diode_lut.domain.hardware import Hardware, detect_hardware, local_devices
-from diode_lut.domain.printable import as_command
-from diode_lut.domain.problem import Problem
-from diode_lut.inductor.versions import NEWEST, OLDEST
-from diode_lut.runtime.choosers import registered
-from diode_lut.selection.catalog import (
+from diode_lut.decide.catalog import (
     distrusted,
     find_path,
     find_tables,
@@ -30,9 +24,14 @@ from diode_lut.selection.catalog import (
     open_table,
     own_paths,
     shipped_paths,
+    tiers_for,
 )
-from diode_lut.selection.sources import shown
-from diode_lut.selection.tiers import tiers_for
+from diode_lut.decide.choosers import registered
+from diode_lut.decide.sources import shown
+from diode_lut.errors import BROKEN_IMPORT, ModelError, TableError, as_command, install_command
+from diode_lut.hardware import Hardware, detect_hardware, local_devices
+from diode_lut.hook.versions import NEWEST, OLDEST
+from diode_lut.problem import Problem
 from diode_lut.settings import Settings, autoregister, config, faults_in_environment
 
 
@@ -97,7 +96,7 @@ def hook() -> Iterator[Finding]:
         return
 
     try:
-        from diode_lut.inductor import health
+        from diode_lut.hook import health
 
         missing = health.what_is_missing()
     except BROKEN_IMPORT as error:

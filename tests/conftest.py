@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from diode_lut import config
-from diode_lut.domain.errors import TableError
-from diode_lut.io import files, resources, unfinished
-from diode_lut.runtime import snapshot
+from diode_lut import config, files, snapshot
+from diode_lut import files as unfinished
+from diode_lut import process as resources
+from diode_lut.errors import TableError
 from diode_lut.table import read_table, write_table
 from tests.forks import INDUCTOR, Forks, first_compile, forks_after
 from tests.startup import sitecustomize

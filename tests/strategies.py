@@ -9,8 +9,8 @@ from functools import cache
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.ops import (
+from diode_lut.hardware import Hardware
+from diode_lut.problem import (
     ALIGNS,
     ATTENTION,
     BATCHED,
@@ -23,11 +23,10 @@ from diode_lut.domain.ops import (
     NO_VARIANT,
     OPS,
     VARIANTS,
+    Problem,
 )
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import Config
-from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.table import Candidate, Entry, Range, Table
+from diode_lut.templates.config import TEMPLATES, Config
 
 
 @dataclass(repr=False)

@@ -14,7 +14,7 @@ import pytest
 from bench_dynamic import compile_all, main
 from modelbench.dynamic import TINY_TOKENS, WAYS, interval_of_median, measure_layers
 
-from diode_lut.domain.problem import Problem
+from diode_lut.problem import Problem
 
 ROOT = Path(__file__).parent.parent
 

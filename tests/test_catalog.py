@@ -9,14 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.domain.errors import HardwareError, TableError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.printable import printable
-from diode_lut.io.resources import own_tables_directory
-from diode_lut.selection import catalog
-from diode_lut.selection.catalog import distrusted, find_hardware, find_path, find_tables, open_table, warn_of_useless
-from diode_lut.selection.selector import Selector
-from diode_lut.selection.tiers import tiers_for
+from diode_lut.decide import catalog
+from diode_lut.decide.catalog import (
+    distrusted,
+    find_hardware,
+    find_path,
+    find_tables,
+    open_table,
+    tiers_for,
+    warn_of_useless,
+)
+from diode_lut.decide.selector import Selector
+from diode_lut.errors import HardwareError, TableError, printable
+from diode_lut.hardware import Hardware
+from diode_lut.process import own_tables_directory
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 H100 = Hardware("NVIDIA H100 80GB HBM3", "sm_90", 132)

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 import diode_lut
-from diode_lut.domain.errors import SettingError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.decide.choosers import Chooser
+from diode_lut.decide.selector import Selector
+from diode_lut.errors import SettingError
+from diode_lut.hardware import Hardware
 from diode_lut.model.weights import write_model
-from diode_lut.runtime import recorder
-from diode_lut.runtime.snapshot import Snapshot, selector_for
-from diode_lut.selection.chooser import Chooser
-from diode_lut.selection.selector import Selector
+from diode_lut.problem import Problem
+from diode_lut.receipts import recorder
+from diode_lut.snapshot import Snapshot, selector_for
+from diode_lut.templates.config import ATEN, Config
 from tests.commands import call
 from tests.model import small
 

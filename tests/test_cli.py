@@ -16,7 +16,7 @@ import pytest
 
 import diode_lut
 from diode_lut.cli import COMMANDS, exit_code
-from diode_lut.domain.errors import CollectError, DatasetError, HardwareError, ProblemError, SettingError, TableError
+from diode_lut.errors import CollectError, DatasetError, HardwareError, ProblemError, SettingError, TableError
 from tests.commands import call
 
 ROOT = Path(diode_lut.__file__).parent.parent
@@ -67,7 +67,7 @@ def test_help_lists_the_commands_and_imports_nothing_heavy() -> None:
         "import sys; from diode_lut.cli import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
-        "heavy = {'torch', 'numpy', 'orjson', 'msgpack', 'jsonschema', 'rich', 'diode_lut.runtime.recorder'}\n"
+        "heavy = {'torch', 'numpy', 'orjson', 'msgpack', 'jsonschema', 'rich', 'diode_lut.receipts.recorder'}\n"
         "print('loaded:', sorted(heavy & set(sys.modules)))"
     )
     completed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -12,17 +12,25 @@ from typing import Any
 
 import pytest
 
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.printable import as_json as printable_json
-from diode_lut.domain.problem import Problem
-from diode_lut.programs.compare import printed_steps
-from diode_lut.programs.comparison import WITH, WITHOUT, Comparison, GemmChange, as_json, summary
+from diode_lut.errors import as_json as printable_json
+from diode_lut.hardware import Hardware
+from diode_lut.probe import CALL, FIRST_CALL
+from diode_lut.problem import Problem
+from diode_lut.programs.compare import (
+    WITH,
+    WITHOUT,
+    Comparison,
+    GemmChange,
+    as_json,
+    change_of,
+    printed_steps,
+    spread_text,
+    summary,
+)
 from diode_lut.programs.launch import without_leaks
-from diode_lut.programs.noise import change_of, spread_text
 from diode_lut.programs.page import as_page
 from diode_lut.programs.trace import GemmTime, read_traces, unpadded
-from diode_lut.receipt.receipt import Device, Hit, Receipt, SourceRecord, Versions
-from diode_lut.runtime.probe import CALL, FIRST_CALL
+from diode_lut.receipts.receipt import Device, Hit, Receipt, SourceRecord, Versions
 from tests.commands import run
 from tests.forks import ROOT
 
@@ -40,7 +48,7 @@ for _ in range(9):
 @pytest.mark.skipif(find_spec("torch") is None, reason="compiles")
 def test_a_program_is_compared(tmp_path: Path, python: Path) -> None:
     """A page and figures tell the times of the runs, of the steps that were printed, and of each GEMM."""
-    from diode_lut.domain.hardware import detect_hardware
+    from diode_lut.hardware import detect_hardware
 
     hardware = detect_hardware("cpu")._asdict()
     row = {"op": "bmm", "configs": [{"template": "aten"}]}

@@ -19,11 +19,11 @@ import pytest
 
 import diode_lut
 from diode_lut.cli import COMMANDS
-from diode_lut.collect.setup import METHODS, find_setup
 from diode_lut.dataset import DatasetWriter, Record, Timing
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN
+from diode_lut.measure.final import METHODS, find_setup
+from diode_lut.problem import Problem
 from diode_lut.settings import _SETTINGS
+from diode_lut.templates.config import ATEN
 from tests.distill import synthetic
 from tests.documents import PAGES, README, ROOT, blocks, sections
 

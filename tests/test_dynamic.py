@@ -6,14 +6,11 @@ from functools import partial
 
 import pytest
 
-from diode_lut.kernels.config import ATEN
-from diode_lut.selection.dynamic import decide_over, pieces_over
-from diode_lut.selection.models import ModelSource
-from diode_lut.selection.samples import MAX_SAMPLES, Axis, samples_over
-from diode_lut.selection.selector import Selector, Tier
-from diode_lut.selection.sources import THRESHOLD
-from diode_lut.selection.tables import TableSource
+from diode_lut.decide.dynamic import MAX_SAMPLES, Axis, decide_over, pieces_over, samples_over
+from diode_lut.decide.selector import Selector, Tier
+from diode_lut.decide.sources import THRESHOLD, ModelSource, TableSource
 from diode_lut.table import Candidate, Entry, Table
+from diode_lut.templates.config import ATEN
 from tests.model.small import H200, MM, SMALL, model
 from tests.steps import lines_run
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.io.files import replacing
+from diode_lut.files import replacing
 from diode_lut.table import read_table
-from diode_lut.table.check import check_file
+from diode_lut.table.lint import check_file
 from tests.commands import call, running
 
 ROOT = Path(__file__).parent.parent

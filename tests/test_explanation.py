@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.kernels.config import ATEN, Config
-from diode_lut.selection.explanation import explain
-from diode_lut.selection.models import ModelSource
-from diode_lut.selection.selector import Selector, Tier
-from diode_lut.selection.sources import Threshold
-from diode_lut.selection.tables import TableSource
+from diode_lut.decide.explain import explain
+from diode_lut.decide.selector import Selector, Tier
+from diode_lut.decide.sources import ModelSource, TableSource, Threshold
 from diode_lut.table import Candidate, Entry, Table, read_table
+from diode_lut.templates.config import ATEN, Config
 from tests.model.small import H200, MM, model
 
 FAST = Config("triton_mm", (128, 128, 64, 8, 4, 8))

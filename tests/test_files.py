@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from diode_lut.io.files import append, open_to_append, replacing, require_writable, write_atomically
-from diode_lut.io.locks import try_lock
+from diode_lut.files import append, open_to_append, replacing, require_writable, try_lock, write_atomically
 
 LOCKS = pytest.mark.skipif(sys.platform == "win32", reason="there are no locks")
 if sys.platform != "win32":
@@ -313,7 +312,7 @@ def test_many_writers_of_one_file_do_not_disturb_each_other(tmp_path: Path) -> N
     """Processes and threads that write the same file all succeed, and the last one's data is there, whole."""
     path = tmp_path / "file"
     code = (
-        "import sys; from pathlib import Path; from diode_lut.io.files import write_atomically\n"
+        "import sys; from pathlib import Path; from diode_lut.files import write_atomically\n"
         "for _ in range(60): write_atomically(Path(sys.argv[1]), sys.argv[2].encode() * 10_000)"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, str(path), letter]) for letter in "abc"]
@@ -330,7 +329,7 @@ def test_many_writers_of_one_file_do_not_disturb_each_other(tmp_path: Path) -> N
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     """Where nothing more can be written, replacing and appending fail, and the files are as before."""
     code = (
-        "import resource, sys; from pathlib import Path; from diode_lut.io.files import *\n"
+        "import resource, sys; from pathlib import Path; from diode_lut.files import *\n"
         "replaced, extended = (Path(name) for name in sys.argv[1:])\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "with open_to_append(extended) as file:\n"
@@ -353,7 +352,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
 def test_a_directory_that_may_not_be_written_leaves_the_old_file(tmp_path: Path) -> None:
     """Somebody who may not write the directory gets an error that names the file, and nothing has changed."""
     code = (
-        "import os, sys; from pathlib import Path; from diode_lut.io.files import write_atomically\n"
+        "import os, sys; from pathlib import Path; from diode_lut.files import write_atomically\n"
         "if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "try: write_atomically(Path(sys.argv[1]), b'new')\n"
         "except PermissionError as error: print(error)"

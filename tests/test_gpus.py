@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 import diode_lut
-from diode_lut.domain.problem import Problem
-from diode_lut.io.log import warn_once
-from diode_lut.runtime.snapshot import forget_tables
-from diode_lut.selection.catalog import find_hardware
-from diode_lut.selection.tiers import tiers_for
+from diode_lut.decide.catalog import find_hardware, tiers_for
+from diode_lut.problem import Problem
+from diode_lut.process import warn_once
+from diode_lut.snapshot import forget_tables
 from tests.documents import ROOT
 
 WHOSE = {"its own": ["{gpu}"], "the H100's": ["h100"], "the H200's": ["h200"], "none": []}

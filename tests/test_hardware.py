@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diode_lut.domain.errors import HardwareError
-from diode_lut.domain.hardware import Hardware, detect_hardware, local_devices
+from diode_lut.errors import HardwareError
+from diode_lut.hardware import Hardware, detect_hardware, local_devices
 
 torch = pytest.importorskip("torch")
 

@@ -14,11 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 import diode_lut
-from diode_lut.cli import COMMANDS, SECTIONS, main, typed
+from diode_lut import errors
+from diode_lut.cli import COMMANDS, SECTIONS, main
+from diode_lut.cli import arguments as typed
 from diode_lut.cli.output import CHANGES, Bars, Minutes, say
-from diode_lut.domain import errors
-from diode_lut.domain.errors import install_command
-from diode_lut.io.resources import documents_directory
+from diode_lut.errors import install_command
+from diode_lut.process import documents_directory
 from tests.commands import call
 from tests.documents import README
 

@@ -8,13 +8,11 @@ import re
 import pytest
 
 import diode_lut
-from diode_lut.domain.errors import SettingError
-from diode_lut.domain.gpus import known_gpu
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.ops import DOMAINS, MATMULS
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import Config
-from diode_lut.selection import heuristics
+from diode_lut.decide import heuristics
+from diode_lut.errors import SettingError
+from diode_lut.hardware import Hardware, known_gpu
+from diode_lut.problem import DOMAINS, MATMULS, Problem
+from diode_lut.templates.config import Config
 
 L4 = Hardware("NVIDIA L4", "sm_89", 58)
 MM = Problem.of("mm", 512, 2048, 1024, dtype="bfloat16", layout="nt")

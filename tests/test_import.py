@@ -68,7 +68,7 @@ def test_all_names_exist_and_are_documented() -> None:
 def test_public_functions_are_in_one_module() -> None:
     """Who looks for what the package offers reads one module; what is no function is defined where it belongs."""
     functions = [value for value in (getattr(diode_lut, name) for name in diode_lut.__all__) if isfunction(value)]
-    assert {function.__module__ for function in functions} == {"diode_lut.runtime.api"}
+    assert {function.__module__ for function in functions} == {"diode_lut.api"}
     assert {"register_chooser", "step"} <= {function.__name__ for function in functions}
 
 
@@ -113,7 +113,7 @@ def test_log_messages_are_not_in_those_of_the_program(before: str, shown: list[s
         f"{before}\n"
         "problem = diode_lut.Problem.of('mm', 8, 8, 8, dtype='float32', layout='nn')\n"
         "diode_lut.select(problem, hardware=diode_lut.Hardware('No GPU of this name', 'sm_1', 1))\n"
-        "from diode_lut.io.log import warn_once\n"
+        "from diode_lut.process import warn_once\n"
         "warn_once('')\n"
     )
     assert run(code, DIODE_LUT_TABLES="").split() == shown

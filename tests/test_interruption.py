@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from diode_lut.domain.errors import TableError, let_pass
+from diode_lut.errors import TableError, let_pass
 
 
 def one(_number: int, _frame: FrameType | None) -> None:

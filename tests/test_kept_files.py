@@ -10,12 +10,11 @@ import click
 import pytest
 
 from diode_lut.cli import COMMANDS, main
-from diode_lut.cli.typed import ANY_OUTPUT, Output
+from diode_lut.cli.arguments import ANY_OUTPUT, Output
 from diode_lut.dataset import pack, read_dataset
-from diode_lut.dataset.writer import write_stream
+from diode_lut.dataset.write import write_stream
 from diode_lut.model.weights import write_model
-from diode_lut.receipt.receipt import Receipt
-from diode_lut.receipt.write import receipt_bytes
+from diode_lut.receipts.receipt import Receipt, receipt_bytes
 from tests.commands import call
 from tests.dataset.test_stream import HEADER, RECORDS
 from tests.model.small import model

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from diode_lut.dataset import DatasetWriter, read_dataset
-from diode_lut.io.files import write_atomically
+from diode_lut.files import write_atomically
 from tests.programs.killed import HEADER
 
 ROOT = Path(__file__).parent.parent

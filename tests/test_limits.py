@@ -14,14 +14,14 @@ import pytest
 import zstandard
 
 from diode_lut.dataset import DatasetWriter, read_dataset
-from diode_lut.domain.errors import DatasetError, DiodeLutError, ExchangeError, TableError
-from diode_lut.exchange import read
-from diode_lut.exchange.content import Facts
-from diode_lut.kernels.triton_gemm import TRITON_MM
+from diode_lut.errors import DatasetError, DiodeLutError, ExchangeError, TableError
+from diode_lut.formats import read
+from diode_lut.formats.content import Facts
 from diode_lut.table import read_table
-from diode_lut.table.check import check_file
-from diode_lut.table.position import Positions
-from diode_lut.table.wire import MAX_CONFIGS
+from diode_lut.table.faults import Positions
+from diode_lut.table.format import MAX_CONFIGS
+from diode_lut.table.lint import check_file
+from diode_lut.templates.triton_gemm import TRITON_MM
 from tests.dataset.test_stream import HEADER, RECORDS
 
 ROOT = Path(__file__).parent.parent
@@ -73,7 +73,7 @@ def assert_refused(path: Path, data: bytes) -> None:
         "import resource, sys; from pathlib import Path; import diode_lut.table.read as read\n"
         "used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
         f"resource.setrlimit(resource.RLIMIT_AS, (used + ({MEGABYTES} << 20),) * 2)\n"
-        "from diode_lut.domain.errors import TableError\n"
+        "from diode_lut.errors import TableError\n"
         "try: print(len(read.read_table(Path(sys.argv[1])).entries))\n"
         "except TableError as error: print('refused:', error)"
     )

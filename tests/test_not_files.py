@@ -13,9 +13,9 @@ import pytest
 
 import diode_lut
 from diode_lut.dataset import DatasetWriter, Header
-from diode_lut.domain.errors import DiodeLutError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.io.files import open_regular, write_atomically
+from diode_lut.errors import DiodeLutError
+from diode_lut.files import open_regular, write_atomically
+from diode_lut.hardware import Hardware
 from diode_lut.table import Table, to_bytes
 from tests.commands import call
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.operands import Operand, packed_operands, problem_of
-from diode_lut.domain.problem import Problem
+from diode_lut.errors import ProblemError
+from diode_lut.problem import Operand, Problem, packed_operands, problem_of
 from tests.exchange.drawing import packed
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import diode_lut
-from diode_lut.io import own_code
+from diode_lut import process as own_code
 
 ROOT = Path(diode_lut.__file__).parent.parent
-PRINT_DIGEST = "from diode_lut.io.own_code import code_digest; print(code_digest())"
+PRINT_DIGEST = "from diode_lut.process import code_digest; print(code_digest())"
 
 
 def test_code_that_changes_after_its_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +42,7 @@ def test_code_that_changes_after_its_import(tmp_path: Path, monkeypatch: pytest.
 
 def test_import_remembers_the_code() -> None:
     """What the code was like when ``import diode_lut`` began to load it is known from then on."""
-    program = "import diode_lut; from diode_lut.io import own_code; assert own_code._imported"
+    program = "import diode_lut; from diode_lut import process; assert process._imported"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 

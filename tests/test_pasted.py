@@ -16,23 +16,20 @@ import click
 import pytest
 
 import diode_lut
-from diode_lut import config, doctor
-from diode_lut.adopt.review import review
+from diode_lut import config, doctor, errors
 from diode_lut.cli import main
+from diode_lut.cli.arguments import Typed
 from diode_lut.cli.programs import command_line
-from diode_lut.cli.typed import Typed
-from diode_lut.domain import errors
-from diode_lut.domain.errors import DiodeLutError, install_command
-from diode_lut.domain.printable import as_command
-from diode_lut.domain.problem import Problem
+from diode_lut.contribute.review import review
+from diode_lut.decide.catalog import open_table
+from diode_lut.errors import DiodeLutError, as_command, install_command
 from diode_lut.model.weights import write_model
-from diode_lut.programs.compare import require_answers
-from diode_lut.programs.comparison import Comparison, GemmChange, losing_rows
+from diode_lut.problem import Problem
+from diode_lut.programs.compare import Comparison, GemmChange, losing_rows, require_answers
 from diode_lut.programs.launch import run_program
 from diode_lut.programs.page import as_page
 from diode_lut.programs.trace import GemmTime
-from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, SourceRecord
-from diode_lut.selection.catalog import open_table
+from diode_lut.receipts.receipt import Device, Hit, Miss, Receipt, SourceRecord
 from diode_lut.table import read_table
 from tests.commands import call
 from tests.model.small import model
@@ -188,6 +185,12 @@ def paste_pages(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCaptureFi
     assert words_of(unescape(shown(page.replace("\n", " "), "<code>(python.*?)</code>"))) == command
 
 
+def paste_compares_and_losses(name: str, patch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture) -> None:
+    """``compare`` names commands in both its places."""
+    paste_compares(name, patch, log)
+    paste_losses(name, patch, log)
+
+
 def paste_losses(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCaptureFixture) -> None:
     """``compare`` names the command after which a row of one's own that lost has the library's kernel, for good."""
     path, problem = Path(f"{name}.json"), Problem.of("bmm", 8, 64, 32, b=2, dtype="float16", layout="nt")
@@ -239,7 +242,7 @@ def paste_signatures(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCapt
 
 
 def as_shown(reason: str) -> str:
-    from diode_lut.domain.printable import printable
+    from diode_lut.errors import printable
 
     return printable(reason)
 
@@ -254,18 +257,17 @@ def paste_installs(name: str, patch: pytest.MonkeyPatch, _log: pytest.LogCapture
 
 
 PASTED: dict[str, Paste] = {
-    "adopt/review.py": paste_signatures,
+    "contribute/review.py": paste_signatures,
     "cli/evaluate.py": paste_evaluates,
     "cli/git.py": paste_resolves,
     "cli/programs.py": paste_programs,
-    "cli/typed.py": paste_copies,
+    "cli/arguments.py": paste_copies,
     "doctor.py": paste_doctors,
-    "domain/errors.py": paste_installs,
-    "programs/compare.py": paste_compares,
-    "programs/comparison.py": paste_losses,
+    "errors.py": paste_installs,
+    "programs/compare.py": paste_compares_and_losses,
     "programs/launch.py": paste_scripts,
     "programs/page.py": paste_pages,
-    "selection/catalog.py": paste_warnings,
+    "decide/catalog.py": paste_warnings,
 }
 """By module: what pastes the commands that it shows."""
 
@@ -286,9 +288,9 @@ def test_every_command_is_pasted() -> None:
     sources = {path.relative_to(PACKAGE).as_posix(): path.read_text() for path in PACKAGE.rglob("*.py")}
     assert {name for name, text in sources.items() if re.search(r"\bas_command\b", text)} == {
         *PASTED,
-        "domain/printable.py",
+        "errors.py",
     }
-    assert {name for name, text in sources.items() if "shlex" in text} == {"domain/printable.py", "cli/git.py"}
+    assert {name for name, text in sources.items() if "shlex" in text} == {"errors.py", "cli/git.py"}
     shell = r"(?:python -m diode_lut|diode-lut|git checkout|pip|cp|ssh-keygen) [^`\"']*\{(?!as_command|wanted)"
     assert [name for name, text in sources.items() if re.search(shell, text)] == []
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.io.files import write_atomically
+from diode_lut.files import write_atomically
 
 ACL, DEFAULT_ACL = "system.posix_acl_access", "system.posix_acl_default"
 OWNER, USER, GROUP, MASK, OTHER = 1, 2, 4, 16, 32
@@ -67,8 +67,8 @@ def test_what_the_directory_passes_on_is_not_added(directory: Path) -> None:
 WATCH = """
 import os, sys
 from pathlib import Path
-import diode_lut.io.permissions
-from diode_lut.io.files import write_atomically
+import diode_lut.files
+from diode_lut.files import write_atomically
 
 def allowed(path):
     child = os.fork()
@@ -103,7 +103,7 @@ def test_at_no_moment_the_new_file_is_more_open(directory: Path) -> None:
 
 
 AS_ANOTHER = (
-    "import os, sys; from pathlib import Path; from diode_lut.io.files import write_atomically\n"
+    "import os, sys; from pathlib import Path; from diode_lut.files import write_atomically\n"
     "os.setgroups([]); os.setgid(5555); os.setuid(4321)\n"
     "write_atomically(Path(sys.argv[1]), b'new')"
 )
@@ -137,8 +137,8 @@ def test_an_acl_that_cannot_be_kept_opens_nothing(directory: Path) -> None:
 def test_a_directory_that_cannot_be_read_can_be_written(directory: Path) -> None:
     """Where names may be added but not listed, writing and appending succeed, and no temporary file is left."""
     code = (
-        "import os, sys; from pathlib import Path; from diode_lut.io.files import write_atomically, open_to_append\n"
-        "from diode_lut.io.locks import alone_in\n"
+        "import os, sys; from pathlib import Path; from diode_lut.files import write_atomically, open_to_append\n"
+        "from diode_lut.files import alone_in\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "write_atomically(Path(sys.argv[1]) / 'table', b'new')\n"
         "with alone_in(Path(sys.argv[1])): open_to_append(Path(sys.argv[1]) / 'timings').close()"

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from diode_lut.runtime.post_import import _hooks, when_imported
+from diode_lut.process import _hooks, when_imported
 
 HOOK = """
 seen = []

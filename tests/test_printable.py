@@ -16,17 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import diode_lut
+from diode_lut import errors as printable
 from diode_lut.cli import COMMANDS
 from diode_lut.cli.output import say
 from diode_lut.dataset import DatasetWriter
 from diode_lut.diff import as_markdown, compare
-from diode_lut.domain import printable
-from diode_lut.domain.errors import DiodeLutError, TableError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.kernels.config import ATEN
+from diode_lut.errors import DiodeLutError, TableError
+from diode_lut.hardware import Hardware
 from diode_lut.model.weights import write_model
 from diode_lut.table import Candidate, Entry, Table, read_table, write_table
-from diode_lut.table.check import check_file
+from diode_lut.table.lint import check_file
+from diode_lut.templates.config import ATEN
 from tests.commands import call
 from tests.dataset.test_stream import HEADER, RECORDS
 from tests.model.small import model

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.domain.errors import ProblemError
-from diode_lut.kernels.config import Config
-from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.errors import ProblemError
+from diode_lut.templates.config import TEMPLATES, Config
 
 
 @given(data=st.data())

@@ -12,14 +12,14 @@ import click
 import pytest
 
 from diode_lut.cli import COMMANDS, main
-from diode_lut.cli.typed import FILE, TABLE
+from diode_lut.cli.arguments import FILE, TABLE
 from diode_lut.dataset import Header, Record, Timing
-from diode_lut.dataset.writer import write_stream
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.exchange.content import exact_table
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.dataset.write import write_stream
+from diode_lut.formats.content import exact_table
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
 from diode_lut.table import write_table
+from diode_lut.templates.config import ATEN, Config
 
 ROOT = Path(__file__).parent.parent
 H200 = Hardware("NVIDIA H200", "sm_90", 132)

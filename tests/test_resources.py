@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import diode_lut
-from diode_lut.io import resources
-from diode_lut.selection.catalog import find_tables, shipped_models, shipped_tables
+from diode_lut import process as resources
+from diode_lut.decide.catalog import find_tables, shipped_models, shipped_tables
 
 ROOT = Path(diode_lut.__file__).parent.parent
-PRINT_DIGEST = "from diode_lut.io.resources import code_digest; print(code_digest())"
+PRINT_DIGEST = "from diode_lut.process import code_digest; print(code_digest())"
 
 
 def test_in_this_installation() -> None:

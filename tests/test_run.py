@@ -18,12 +18,12 @@ from typing import IO, NamedTuple
 import pytest
 
 from diode_lut.cli import main
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
 from diode_lut.programs.account import Run, summary
 from diode_lut.programs.launch import STARTUP, Ended
-from diode_lut.receipt.read import read_receipt
-from diode_lut.receipt.receipt import Device, Hit, Receipt
+from diode_lut.receipts.read import read_receipt
+from diode_lut.receipts.receipt import Device, Hit, Receipt
 from tests.commands import run, running, started
 from tests.forks import ROOT, environment
 

@@ -16,13 +16,13 @@ from types import SimpleNamespace
 import pytest
 
 import diode_lut
-from diode_lut.domain.errors import HardwareError, SettingError, TableError
-from diode_lut.domain.hardware import Hardware, detect_hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.io.own_code import code_digest
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.errors import HardwareError, SettingError, TableError
+from diode_lut.hardware import Hardware, detect_hardware
 from diode_lut.model.weights import write_model
-from diode_lut.runtime.snapshot import Snapshot, forget_tables, skip
+from diode_lut.problem import Problem
+from diode_lut.process import code_digest
+from diode_lut.snapshot import Snapshot, forget_tables, skip
+from diode_lut.templates.config import ATEN, Config
 from tests.forks import Forks
 from tests.model import small
 from tests.steps import lines_run

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.programs.account import estimate
-from diode_lut.programs.savings import EXPECTED, UNKNOWN, savings
-from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, SourceRecord
-from diode_lut.receipt.summary import roofline_ns
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
+from diode_lut.programs.account import EXPECTED, UNKNOWN, estimate, savings
+from diode_lut.receipts.receipt import Device, Hit, Miss, Receipt, SourceRecord
+from diode_lut.receipts.summary import roofline_ns
 from diode_lut.table import read_table
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)

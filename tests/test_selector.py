@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
-from diode_lut.selection.models import ModelSource
-from diode_lut.selection.selector import ABSTAIN, Selector, Tier
-from diode_lut.selection.tables import TableSource
+from diode_lut.decide.selector import ABSTAIN, Selector, Tier
+from diode_lut.decide.sources import ModelSource, TableSource
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
 from diode_lut.settings import TIERS
 from diode_lut.table import Candidate, Entry, Table, read_table
+from diode_lut.templates.config import ATEN, Config
 from tests.model import small
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)

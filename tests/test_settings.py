@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from diode_lut.domain.errors import SettingError
+from diode_lut.errors import SettingError
 from diode_lut.settings import Settings, autoregister, config
 from tests.commands import started
 from tests.interrupted import alarm_in

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from diode_lut.domain.ops import OPS
+from diode_lut.problem import OPS
 from tests.commands import call
 
 MM = {

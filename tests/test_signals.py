@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from diode_lut.io.signals import interrupt_on_signals, signals_held
+from diode_lut.process import interrupt_on_signals, signals_held
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 

@@ -12,10 +12,10 @@ from types import FrameType
 import pytest
 
 from diode_lut import get_prediction_stats, profile_predictions
-from diode_lut.kernels.config import ATEN
-from diode_lut.runtime import recorder
-from diode_lut.selection.models import ModelSource
-from diode_lut.selection.selector import ABSTAIN, Decision, Selector, Tier
+from diode_lut.decide.selector import ABSTAIN, Decision, Selector, Tier
+from diode_lut.decide.sources import ModelSource
+from diode_lut.receipts import recorder
+from diode_lut.templates.config import ATEN
 from tests.model.small import H200, MM, model
 
 

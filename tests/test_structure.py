@@ -10,45 +10,50 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-from diode_lut.domain.ops import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS
-from diode_lut.io.resources import schemas_directory
-from diode_lut.kernels.registry import TEMPLATES
-from diode_lut.table.wire import MAX_CONFIGS, MAX_ENTRIES
+from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS
+from diode_lut.process import schemas_directory
+from diode_lut.table.format import MAX_CONFIGS, MAX_ENTRIES
+from diode_lut.templates.config import TEMPLATES
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "diode_lut"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
-    "domain",
-    "io",
+    "errors",
+    "process",
+    "problem",
+    "hardware",
+    "files",
     "settings",
-    "kernels",
+    "templates",
     "table",
     "model",
-    "compilation",
+    "stand_ins",
+    "compile_check",
     "dataset",
     "build",
-    "selection",
+    "decide",
     "evaluate",
     "distill",
     "diff",
-    "merge",
-    "receipt",
-    "runtime",
-    "inductor",
+    "receipts",
+    "probe",
+    "snapshot",
+    "api",
+    "hook",
     "startup",
     "doctor",
-    "collect",
-    "exchange",
+    "measure",
+    "formats",
     "report",
-    "adopt",
+    "contribute",
     "programs",
     "cli",
 )
 """The modules and subpackages of diode_lut, from the bottom up: each imports only from those before it."""
 
-TOUCH_TORCH = ("distill", "inductor", "collect", "compilation")
+TOUCH_TORCH = ("distill", "hook", "measure", "stand_ins")
 """The subpackages that import torch or Triton as soon as they are imported."""
 
 
@@ -68,32 +73,30 @@ RECORDS = {"problem", "entry", "kind", "candidate", "candidates", "layout", "box
 PARTS = {"key", "sizes"}
 """Names of parts of records: ``problem.m``, not ``problem.sizes[1]``. Of variables, only a shape is called so."""
 OF_RECORDS = (
-    "diode_lut/domain/operands.py",
-    "diode_lut/domain/ops.py",
-    "diode_lut/domain/problem.py",
-    "diode_lut/kernels/decompose_k.py",
-    "diode_lut/kernels/template.py",
-    "diode_lut/table/entry.py",
+    "diode_lut/problem.py",
+    "diode_lut/templates/library.py",
+    "diode_lut/templates/template.py",
+    "diode_lut/table/row.py",
 )
 """The modules that define them."""
 
 RUNNING = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.load", "np.load", "np.fromfile"}
 RUNNING_MODULES = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "yaml", "code", "codeop"}
 RUNNING_KEYWORDS = {"shell", "allow_pickle", "ext_hook", "object_hook"}
-CALLING_THE_USERS = "diode_lut/selection/chooser.py"
+CALLING_THE_USERS = "diode_lut/decide/choosers.py"
 """What calls a user's function, which may raise anything."""
-OUR_OWN_PROCESSES = ("diode_lut/collect/dispatch.py",)
+OUR_OWN_PROCESSES = ("diode_lut/measure/workers.py",)
 """What passes objects to a Dask worker and back, which run each other's code anyway."""
 
-FOR_ALL_FAMILIES = {"__init__", "architecture", "config", "padding", "registry", "template", "tiles"}
-"""The modules in ``kernels`` that are not about one family of templates."""
-FAMILIES = {path.stem for path in (PACKAGE / "kernels").glob("*.py")} - FOR_ALL_FAMILIES
+FOR_ALL_FAMILIES = {"__init__", "architecture", "config", "template"}
+"""The modules in ``templates`` that are not about one family of templates."""
+FAMILIES = {path.stem for path in (PACKAGE / "templates").glob("*.py")} - FOR_ALL_FAMILIES
 NAMING_TEMPLATES = {
-    "diode_lut/inductor/names.py": "what Inductor calls each template, for all modules",
-    "diode_lut/table/entry.py": "the templates of version 1 of the table format, which is frozen",
+    "diode_lut/hook/versions.py": "what Inductor calls each template, for all modules",
+    "diode_lut/table/row.py": "the templates of version 1 of the table format, which is frozen",
     "diode_lut/model/features.py": "names of features, which weights files have",
 }
-"""The modules outside of ``kernels`` in which a template's name stands, and why."""
+"""The modules outside of ``templates`` in which a template's name stands, and why."""
 COMMON_WORD = "default"
 """A template that is called like other things, such as a search space."""
 
@@ -238,7 +241,7 @@ def test_exceptions_are_caught_by_name() -> None:
         handlers = [node for node in ast.walk(parse(path)) if isinstance(node, ast.ExceptHandler)]
         return [node.lineno for node in handlers if node.type is None or "Exception" in names_in(node.type)]
 
-    modules = [path for path in everywhere_but("inductor") if name_of(path) != CALLING_THE_USERS]
+    modules = [path for path in everywhere_but("hook", "measure") if name_of(path) != CALLING_THE_USERS]
     assert breaches(modules, caught_without_a_name) == {}
 
 
@@ -259,10 +262,10 @@ def test_only_the_registry_knows_templates() -> None:
     def named(path: Path) -> set[str]:
         nodes = list(ast.walk(parse(path)))
         strings = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-        parts = [name.split(".") for name in imports(nodes) if name.startswith("diode_lut.kernels.")]
+        parts = [name.split(".") for name in imports(nodes) if name.startswith("diode_lut.templates.")]
         return strings & (TEMPLATES.keys() - {COMMON_WORD}) | {part[2] for part in parts if part[2] in FAMILIES}
 
-    found = breaches(everywhere_but("kernels"), named)
+    found = breaches(everywhere_but("templates"), named)
     assert {name: names for name, names in found.items() if name not in NAMING_TEMPLATES} == {}
     assert set(found) == set(NAMING_TEMPLATES)
 
@@ -305,7 +308,7 @@ def test_files_are_written_in_one_place() -> None:
         opened = {argument for name, arguments in calls if name == "open" for argument in arguments}
         return {name for name, _ in calls} & WRITING | opened - READING
 
-    modules = [path for path in MODULES if path != PACKAGE / "io" / "files.py"]
+    modules = [path for path in MODULES if path != PACKAGE / "files.py"]
     assert breaches(modules, written) == {}
 
 
@@ -324,7 +327,7 @@ def test_nothing_that_is_read_is_run() -> None:
 def test_only_a_header_has_the_date() -> None:
     """Nothing depends on the system's clock, which may jump or be wrong, but what a dataset says of its day."""
     using = [(name_of(path), name) for path in MODULES for name, _ in called(path) if name in CLOCKS]
-    assert using == [("diode_lut/collect/setup.py", "date.today")]
+    assert using == [("diode_lut/measure/final.py", "date.today")]
 
 
 @cache

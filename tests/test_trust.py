@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.domain.hardware import Hardware
-from diode_lut.io.log import warn_once
-from diode_lut.io.permissions import distrust
-from diode_lut.selection.catalog import distrusted, find_tables
-from diode_lut.selection.tiers import tiers_for
+from diode_lut.decide.catalog import distrusted, find_tables, tiers_for
+from diode_lut.files import distrust
+from diode_lut.hardware import Hardware
+from diode_lut.process import warn_once
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 ATEN = {"configs": [{"template": "aten"}]}

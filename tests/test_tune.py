@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.domain.errors import ProgramError
-from diode_lut.io.files import append, open_to_append
+from diode_lut.errors import ProgramError
+from diode_lut.files import append, open_to_append
 from diode_lut.programs.tune import Order, _kept_receipt, tune
 from diode_lut.table import read_table
 from tests.commands import run, running

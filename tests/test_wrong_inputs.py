@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from diode_lut.cli import COMMANDS
-from diode_lut.domain.errors import install_command
+from diode_lut.errors import install_command
 from diode_lut.model.weights import write_model
 from tests.commands import call
 from tests.distill import synthetic

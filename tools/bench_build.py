@@ -24,13 +24,13 @@ import numpy.typing as npt
 
 from diode_lut.build import Pruning, build
 from diode_lut.dataset import Header, Record, Timing, read_dataset
-from diode_lut.dataset.frames import header_bytes, record_bytes
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem, contiguous_align
+from diode_lut.dataset.read import header_bytes, record_bytes
+from diode_lut.decide.sources import TableSource
 from diode_lut.evaluate import evaluate
-from diode_lut.kernels.config import ATEN, Config
-from diode_lut.selection.tables import TableSource
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem, contiguous_align
 from diode_lut.table import read_table, write_table
+from diode_lut.templates.config import ATEN, Config
 
 HARDWARE = Hardware("Model GPU", "sm_90", 132)
 CONFIGS_PER_PROBLEM = 100

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from bench_engine import RUNS, in_new_process, peak_memory, show, table
 
-from diode_lut.domain.errors import TableError
-from diode_lut.domain.ops import BATCHED
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.errors import TableError
+from diode_lut.problem import BATCHED
 from diode_lut.table import Candidate, Entry, Table, read_table, to_bytes, write_table
+from diode_lut.templates.config import ATEN, Config
 
 ROWS = 10_000
 GEMM = (128, 64, 32, 8, 4, 8)

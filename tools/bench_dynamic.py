@@ -46,9 +46,9 @@ from score_dynamic import families_in
 from torch._dynamo.utils import counters
 
 import diode_lut
-from diode_lut.collect.gemm import make_operands
-from diode_lut.collect.rounds import Bench
-from diode_lut.domain.problem import Problem
+from diode_lut.measure.compiled import Bench
+from diode_lut.measure.gemm import make_operands
+from diode_lut.problem import Problem
 
 DATASET = Path(__file__).parents[1] / "tables" / "datasets" / "nvidia-h200-models.msgpack.zst"
 SIZES = (1, 3, 8, 16, 33, 64, 128, 200, 512, 1024, 2048, 4096)

@@ -23,11 +23,10 @@ from unittest import mock
 import orjson
 
 import diode_lut
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.ops import BATCHED, DTYPES, GEMMS, LAYOUTS, NO_EPILOGUE, NO_VARIANT
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.hardware import Hardware
+from diode_lut.problem import BATCHED, DTYPES, GEMMS, LAYOUTS, NO_EPILOGUE, NO_VARIANT, Problem
 from diode_lut.table import Candidate, Entry, Range, Table, read_table, write_table
+from diode_lut.templates.config import ATEN, Config
 
 if TYPE_CHECKING:
     from diode_lut.model.ranking import Model
@@ -232,8 +231,7 @@ def model(count: int) -> Model:
     import numpy as np
 
     from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES
-    from diode_lut.model.network import Weights
-    from diode_lut.model.ranking import Calibration, Model
+    from diode_lut.model.ranking import Calibration, Model, Weights
     from diode_lut.model.training_set import Kind, Split
 
     first, second = HIDDEN
@@ -259,8 +257,8 @@ def bench_decision(path: Path) -> None:
     """From Inductor's inputs of a GEMM to its config, as in the hook: with a row, and with the model."""
     import torch
 
-    from diode_lut.inductor.problems import problem_of
-    from diode_lut.runtime.snapshot import Snapshot
+    from diode_lut.hook.problems import problem_of
+    from diode_lut.snapshot import Snapshot
     from tests.fake_cuda import Input, fake_cuda, lower
 
     measured: list[float] = []
@@ -284,7 +282,7 @@ def bench_decision(path: Path) -> None:
     with (
         fake_cuda(),
         diode_lut.config.patch(tables=(str(path),)),
-        mock.patch("diode_lut.inductor.padding.problem_of", measure),
+        mock.patch("diode_lut.hook.handler.problem_of", measure),
     ):
         snapshot = Snapshot()  # one for all, as in a compile
         for problem in (hit, hit._replace(m=20_000)):

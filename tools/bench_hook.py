@@ -22,11 +22,11 @@ from torch._guards import TracingContext, tracing
 from torch._inductor.choices import InductorChoices
 
 import diode_lut
-from diode_lut.domain.problem import Problem
-from diode_lut.inductor.hook import DiodeChoices
-from diode_lut.kernels.config import ATEN
-from diode_lut.runtime import recorder
-from diode_lut.runtime.snapshot import Snapshot
+from diode_lut.hook.handler import DiodeChoices
+from diode_lut.problem import Problem
+from diode_lut.receipts import recorder
+from diode_lut.snapshot import Snapshot
+from diode_lut.templates.config import ATEN
 from tests.fake_cuda import Input, fake_cuda, lower
 
 GEMMS = 200

@@ -21,11 +21,11 @@ import torch
 from torch._inductor.utils import fresh_cache
 
 import diode_lut
-from diode_lut.collect.gemm import make_operands, matmul_precision
-from diode_lut.collect.problems import read_problems
-from diode_lut.collect.rounds import Bench
 from diode_lut.dataset import read_dataset
-from diode_lut.domain.problem import Problem
+from diode_lut.measure.compiled import Bench
+from diode_lut.measure.gemm import make_operands, matmul_precision
+from diode_lut.measure.problems import read_problems
+from diode_lut.problem import Problem
 
 ROUNDS = 40
 SLOWER = 0.97

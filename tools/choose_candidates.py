@@ -17,15 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from diode_lut.collect.search_space import (
-    PATH,
-    of_two_bytes,
-    read_default_search_space,
-    write_default_search_space,
-)
 from diode_lut.dataset import Record, read_dataset
-from diode_lut.domain.ops import ATTENTION, BATCHED, ITEMSIZES
-from diode_lut.kernels.config import Config
+from diode_lut.measure.search_space import PATH, of_two_bytes, read_default_search_space, write_default_search_space
+from diode_lut.problem import ATTENTION, BATCHED, ITEMSIZES
+from diode_lut.templates.config import Config
 
 NEAR = 1.02
 NEEDED = 3

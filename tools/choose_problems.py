@@ -14,12 +14,11 @@ from pathlib import Path
 import orjson
 
 from diode_lut.build.measurements import measurements_of
-from diode_lut.collect.problems import BLOCK, REQUIRED
-from diode_lut.collect.tasks import Family
 from diode_lut.dataset import Record, read_dataset
-from diode_lut.domain.ops import NO_EPILOGUE
-from diode_lut.domain.problem import Problem
-from diode_lut.io.files import write_atomically
+from diode_lut.files import write_atomically
+from diode_lut.measure.problems import BLOCK, REQUIRED
+from diode_lut.measure.search_space import Family
+from diode_lut.problem import NO_EPILOGUE, Problem
 
 Block = list[tuple[float, Problem]]
 """Problems with the best time over that of aten."""

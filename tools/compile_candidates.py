@@ -2,8 +2,8 @@
 
 ``python tools/compile_candidates.py --out results.jsonl`` compiles all of them, ``--sample 3`` a few for each
 architecture. Triton says how much shared memory and how many registers each kernel takes. That is compared with
-``kernels/architecture.py`` and ``kernels/triton_gemm.py``: what they let pass must compile and fit. ``--out`` gets a
-line for each kernel, and what is there already is not compiled again.
+``templates/architecture.py`` and ``templates/triton_gemm.py``: what they let pass must compile and fit. ``--out`` gets
+a line for each kernel, and what is there already is not compiled again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from diode_lut.collect.search_space import candidates as of_problem
-from diode_lut.compilation.check import each_in_a_process
-from diode_lut.compilation.trial import Trial, compiled
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.ops import ITEMSIZES
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.architecture import architecture
-from diode_lut.kernels.config import Config
+from diode_lut.compile_check import Trial, compiled, each_in_a_process
+from diode_lut.hardware import Hardware
+from diode_lut.measure.search_space import candidates as of_problem
+from diode_lut.problem import ITEMSIZES, Problem
+from diode_lut.templates.architecture import architecture
+from diode_lut.templates.config import Config
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "gfx90a", "gfx942", "gfx950", "gfx1100")
 SIZES = (16, 32, 64, 128, 4096)

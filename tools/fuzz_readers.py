@@ -22,7 +22,7 @@ from types import FrameType
 from mutations import mutated
 from readers import Reader, readers
 
-from diode_lut.domain.errors import DiodeLutError
+from diode_lut.errors import DiodeLutError
 
 SECONDS = 20
 """That a single file may take: a hundred times what it does on an idle machine."""

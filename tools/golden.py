@@ -21,19 +21,17 @@ import msgpack
 import numpy as np
 import zstandard
 
-from diode_lut.collect.problems import random_problems
 from diode_lut.dataset import read_dataset
-from diode_lut.domain.ops import DOMAINS, GEMMS, MAX_SIZE, OP_SIZES, RANKED
-from diode_lut.domain.problem import Problem
-from diode_lut.runtime.snapshot import selector_for
-from diode_lut.selection.catalog import find_hardware
-from diode_lut.selection.dynamic import decide_over, pieces_over
-from diode_lut.selection.samples import Axis
-from diode_lut.selection.selector import Decision, Selector
-from diode_lut.selection.sources import Threshold
+from diode_lut.decide.catalog import find_hardware
+from diode_lut.decide.dynamic import Axis, decide_over, pieces_over
+from diode_lut.decide.selector import Decision, Selector
+from diode_lut.decide.sources import Threshold
+from diode_lut.measure.problems import random_problems
+from diode_lut.problem import DOMAINS, GEMMS, MAX_SIZE, OP_SIZES, RANKED, Problem
 from diode_lut.settings import Settings
+from diode_lut.snapshot import selector_for
 from diode_lut.table import Entry, read_table
-from diode_lut.table.canonical import key_text
+from diode_lut.table.format import key_text
 
 TABLES = Path(__file__).parents[1] / "tables"
 HARDWARE = ("nvidia-h200", "nvidia-h100")

@@ -41,7 +41,7 @@ SERVED = "test_graphs_of_another_process_are_served_if_they_are_what_their_keys_
 
 BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
     **KERNEL_GUARDS,
-    "diode_lut.inductor.hook": {
+    "diode_lut.hook.handler": {
         "failure-in-the-hook": ("leave", RAISES, HOOK + "test_failure_inside_inductor_is_a_warning"),
         "addmm-asked-for-again": (
             "_Question._answered_before",
@@ -70,7 +70,7 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             HOOK + "test_handler_of_another_library_stays_in_force",
         ),
     },
-    "diode_lut.inductor.switch": {
+    "diode_lut.hook.switch": {
         "graph-without-its-answers": (
             "is_answered",
             TRUE,
@@ -80,7 +80,7 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
         "tables-of-another-process": ("follow", NONE, HANDED_OVER + SERVED),
     },
-    "diode_lut.inductor.snapshot": {
+    "diode_lut.hook.snapshot": {
         "one-snapshot-for-a-compile": (
             "snapshot",
             Instead("lambda: _handed_over or InductorSnapshot()"),
@@ -113,7 +113,7 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             CHANGES + "test_precision_is_part_of_the_keys",
         ),
     },
-    "diode_lut.inductor.precompile": {
+    "diode_lut.hook.kept": {
         "mark-of-a-package": (
             "_is_current",
             TRUE,
@@ -124,8 +124,15 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             Instead("lambda read: read"),
             CHANGES + "test_packages_of_a_process_without_the_hook",
         ),
+        "kept-with-graphs": ("_keep", NONE, PROVENANCE + "test_compiling_again_counts_once_more"),
+        "told-of-cached-graphs": ("_tell", NONE, PROVENANCE + "test_compiling_again_counts_once_more"),
+        "graph-without-its-answers-in-another-process": (
+            "lacks_answers_for_another",
+            FALSE,
+            HANDED_OVER + SERVED,
+        ),
     },
-    "diode_lut.inductor.install": {
+    "diode_lut.hook.install": {
         "failure-in-the-factory": ("_inductors_own", RAISES, INSTALL + "test_inductor_has_moved_on"),
         "earlier-factory": ("_install_factory", Without("previous"), INSTALL + "test_earlier_handlers_stay_below_ours"),
         "earlier-handler": (
@@ -147,7 +154,7 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             INSTALL + "test_repro_script_names_the_factory",
         ),
     },
-    "diode_lut.inductor.versions": {
+    "diode_lut.hook.versions": {
         "another-inductor": ("require_same_parameters", NONE, INSTALL + "test_inductor_has_moved_on"),
         "new-threads": (
             "set_choices_factory",
@@ -156,7 +163,7 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             INSTALL + "test_every_order_of_imports",
         ),
     },
-    "diode_lut.runtime.snapshot": {
+    "diode_lut.snapshot": {
         "code-in-keys": ("code_digest", NONE, RUNTIME + "test_cache_identity_follows_the_code"),
         "code-replaced-on-the-disk": (
             "is_code_as_imported",
@@ -174,16 +181,7 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             RUNTIME + "test_a_child_forked_while_tables_are_read_reads_them_itself",
         ),
     },
-    "diode_lut.inductor.provenance": {
-        "kept-with-graphs": ("_keep", NONE, PROVENANCE + "test_compiling_again_counts_once_more"),
-        "told-of-cached-graphs": ("_tell", NONE, PROVENANCE + "test_compiling_again_counts_once_more"),
-        "graph-without-its-answers-in-another-process": (
-            "lacks_answers_for_another",
-            FALSE,
-            HANDED_OVER + SERVED,
-        ),
-    },
-    "diode_lut.selection.chooser": {
+    "diode_lut.decide.choosers": {
         "nonsense-of-a-function": (
             "_checked",
             Instead("lambda config: config"),
@@ -212,7 +210,7 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             SETTINGS + "test_a_forked_process_keeps_the_blocks_of_its_own_thread",
         ),
     },
-    "diode_lut.runtime.recorder": {
+    "diode_lut.receipts.recorder": {
         "fork-while-counting": (
             "in_forked_children",
             UNREGISTERED,

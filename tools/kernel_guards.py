@@ -36,7 +36,7 @@ def sizes_checked_as(function: str) -> Instead:
 
 
 KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
-    "diode_lut.inductor.build_choice": {
+    "diode_lut.hook.choices": {
         "decompose-k-unbacked": (
             "free_unbacked_symbols",
             FALSE,
@@ -119,22 +119,6 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             ),
             HOOK + "test_aten_beside_triton_has_the_bias_of_its_own",
         ),
-    },
-    "diode_lut.inductor.layouts": {
-        "frozen-layouts": (
-            "fix_layout",
-            Without("freeze_layout"),
-            HOOK + "test_flexible_input_keeps_the_layout_it_was_looked_up_by",
-        ),
-    },
-    "diode_lut.inductor.fusion": {
-        "parts-that-are-aligned": (
-            "is_written_in_rows",
-            TRUE,
-            CONCAT + "test_parts_that_do_not_begin_at_16_bytes",
-        ),
-    },
-    "diode_lut.inductor.tma": {
         "tma-rows-are-apart": ("_rows_are_apart", TRUE, HOOK + "test_tma_is_refused_where_illegal"),
         "tma-legal": ("use_triton_tma_template", TRUE, HOOK + "test_tma_is_refused_where_illegal"),
         "tma-order": ("_order_is_plain", TRUE, HOOK + "test_tma_is_refused_where_illegal"),
@@ -158,8 +142,25 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             Instead("lambda node: original(node) or node.get_layout().offset != 0"),
             KERNELS + "test_tma_of_a_view",
         ),
+        "float8-options": ("scaling_options", Instead("lambda *_: {}"), SCALED + "test_row_makes_the_plain_kernel"),
+        "float8-precision": ("is_precise", TRUE, SCALED + "test_refused"),
     },
-    "diode_lut.selection.dynamic": {
+    "diode_lut.hook.answer": {
+        "frozen-layouts": (
+            "fix_layout",
+            Without("freeze_layout"),
+            HOOK + "test_flexible_input_keeps_the_layout_it_was_looked_up_by",
+        ),
+        "gpu-that-is-too-small": ("is_big_enough", TRUE, SMALL_GPUS + "test_a_model_is_no_evidence"),
+    },
+    "diode_lut.hook.epilogues": {
+        "parts-that-are-aligned": (
+            "is_written_in_rows",
+            TRUE,
+            CONCAT + "test_parts_that_do_not_begin_at_16_bytes",
+        ),
+    },
+    "diode_lut.decide.dynamic": {
         "constants": (
             "_loses_constants",
             FALSE,
@@ -167,10 +168,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             TIMED + "test_sizes_that_were_constants_behind_an_epilogue",
         ),
     },
-    "diode_lut.inductor.answer": {
-        "gpu-that-is-too-small": ("is_big_enough", TRUE, SMALL_GPUS + "test_a_model_is_no_evidence"),
-    },
-    "diode_lut.domain.problem": {
+    "diode_lut.problem": {
         "zero-sizes": (
             "Problem.checked",
             sizes_checked_as("max"),
@@ -182,8 +180,6 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             sizes_checked_as("min"),
             HOOK + "test_what_no_row_can_serve_is_left_alone",
         ),
-    },
-    "diode_lut.domain.operands": {
         "unit-stride": (
             "Operand.letter",
             Instead('property(lambda self: original.fget(self) or "t")'),
@@ -191,12 +187,12 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
         "unaligned-rows": ("Operand.is_aligned", TRUE, KERNELS + "test_rows_for_what_is_aligned"),
     },
-    "diode_lut.inductor.attention": {
+    "diode_lut.hook.attention": {
         "attention-blocks": ("_require_divisors", NONE, ATTENTION + "test_refused"),
         "attention-options": ("_leaves_choice", TRUE, ATTENTION + "test_kernel_options_win"),
         "attention-types": ("dtype_of", Instead('lambda *_: "bfloat16"'), ATTENTION + "test_left_to_inductor"),
     },
-    "diode_lut.kernels.flex_attention": {
+    "diode_lut.templates.flex_attention": {
         "attention-memory": ("Forward.shared_memory", Instead("lambda *_: 0"), ATTENTION + "test_refused"),
         "attention-registers": ("Flex.registers", Instead("lambda *_: (0, None)"), ATTENTION + "test_refused"),
         "attention-gradients": (
@@ -205,7 +201,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             ATTENTION + "test_blocks_of_gradients_must_divide_each_other",
         ),
     },
-    "diode_lut.inductor.grouped": {
+    "diode_lut.hook.lists": {
         "grouped-sizes-change": ("is_plain", TRUE, GROUPED + "test_sizes_that_change_are_inductors"),
         "grouped-settings": ("require_templates", NONE, GROUPED + "test_inductors_settings_are_kept"),
         "grouped-cpp": ("_require_kernel", Without("cpp_wrapper"), GROUPED + "test_cpp_wrappers_have_the_library"),
@@ -213,17 +209,20 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "grouped-overlap": ("_apart", TRUE, GROUPED + "test_refused"),
         "grouped-index": ("_require_kernel", Without("can_use_32bit_indexing"), GROUPED + "test_refused"),
         "grouped-handler": ("DiodeChoices", Instead("object"), GROUPED + "test_another_handler_is_not_answered"),
+        "candidates-without-a-layout": ("_can_be_timed", TRUE, CPU + "test_frozen_linear_with_several_candidates"),
+        "candidates-of-others": (
+            "MARK",
+            Instead('"a mark that nothing has"'),
+            HOOK + "test_what_others_add_is_left_out",
+        ),
+        "failure-in-the-filter": ("leave", RAISES, INSTALL + "test_inductor_has_moved_on"),
     },
-    "diode_lut.kernels.grouped_mm": {
+    "diode_lut.templates.triton_gemm": {
         "grouped-device": ("GroupedMm.runs_on", TRUE, GROUPED + "test_other_devices_have_no_kernel"),
         "grouped-memory": ("GroupedMm.shared_memory", Instead("lambda *_: 0"), GROUPED + "test_refused"),
         "grouped-registers": ("accumulator_registers", Instead("lambda *_: 0"), GROUPED + "test_refused"),
     },
-    "diode_lut.inductor.scaling": {
-        "float8-options": ("scaling_options", Instead("lambda *_: {}"), SCALED + "test_row_makes_the_plain_kernel"),
-        "float8-precision": ("is_precise", TRUE, SCALED + "test_refused"),
-    },
-    "diode_lut.inductor.problems": {
+    "diode_lut.hook.problems": {
         "unbounded-sizes": ("lacks_a_range", FALSE, DYNAMIC + "test_a_size_that_nothing_bounds"),
         "mixed-types": (
             "dtype_of",
@@ -247,8 +246,6 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             Instead("lambda node: original(node) or node.get_layout().offset != 0"),
             KERNELS + "test_rows_for_what_is_aligned",
         ),
-    },
-    "diode_lut.inductor.choices": {
         "freezing": ("is_packed_linear", FALSE, CPU + "test_row_decides_frozen_linear"),
         "freezing-after-something-fused": (
             "realize_inputs",
@@ -256,16 +253,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             CPU + "test_linear_after_something_fused",
         ),
     },
-    "diode_lut.inductor.choice_filter": {
-        "candidates-without-a-layout": ("_can_be_timed", TRUE, CPU + "test_frozen_linear_with_several_candidates"),
-        "candidates-of-others": (
-            "MARK",
-            Instead('"a mark that nothing has"'),
-            HOOK + "test_what_others_add_is_left_out",
-        ),
-        "failure-in-the-filter": ("leave", RAISES, INSTALL + "test_inductor_has_moved_on"),
-    },
-    "diode_lut.inductor.padding": {
+    "diode_lut.hook.handler": {
         "padding-of-dynamic-rows": ("_stay_aligned", TRUE, PADDING + "test_dynamic_sizes"),
         "padding-by-others": ("_is_inductors", TRUE, PADDING + "test_padding_that_a_program_does_itself"),
     },

@@ -18,36 +18,33 @@ import msgpack
 import zstandard
 from safetensors.numpy import load, save
 
-from diode_lut.collect.problems import read_problems
 from diode_lut.dataset import Dataset, Header, Record, Timing, read_dataset
-from diode_lut.dataset.frames import holds_frames
+from diode_lut.dataset.read import holds_frames
 from diode_lut.dataset.record import UNFRAMED, header_to_wire, record_to_wire
-from diode_lut.dataset.writer import write_stream
-from diode_lut.domain.errors import DiodeLutError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.evaluate.solutions import read_solution
-from diode_lut.exchange import FORMATS, read, write_timings
-from diode_lut.exchange import write_table as exported
-from diode_lut.exchange.content import Facts, Timings
-from diode_lut.kernels.config import ATEN, Config
-from diode_lut.model.header import KEY, header_text, metadata_of, read_model_hardware
-from diode_lut.model.weights import read_model, write_model
-from diode_lut.receipt.read import decode_receipt, read_receipt
-from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt, Skip, SourceRecord, Unfused, Versions
-from diode_lut.receipt.summary import as_json as receipt_as_json
-from diode_lut.receipt.summary import as_text as receipt_as_text
-from diode_lut.receipt.write import receipt_bytes
-from diode_lut.runtime.recorder import own_receipt, sources_seen
-from diode_lut.selection.catalog import distrusted, find_hardware, find_tables
-from diode_lut.selection.explanation import explain
-from diode_lut.selection.selector import Selector
-from diode_lut.selection.sources import Threshold
-from diode_lut.selection.tiers import tiers_for
+from diode_lut.dataset.write import write_stream
+from diode_lut.decide.catalog import distrusted, find_hardware, find_tables, tiers_for
+from diode_lut.decide.explain import explain
+from diode_lut.decide.selector import Selector
+from diode_lut.decide.sources import Threshold
+from diode_lut.errors import DiodeLutError
+from diode_lut.evaluate.evaluation import read_solution
+from diode_lut.formats import FORMATS, read, write_timings
+from diode_lut.formats import write_table as exported
+from diode_lut.formats.content import Facts, Timings
+from diode_lut.hardware import Hardware
+from diode_lut.measure.problems import read_problems
+from diode_lut.model.weights import KEY, header_text, metadata_of, read_model, read_model_hardware, write_model
+from diode_lut.problem import Problem
+from diode_lut.receipts.read import decode_receipt, read_receipt
+from diode_lut.receipts.receipt import Device, Hit, Miss, Receipt, Skip, SourceRecord, Unfused, Versions, receipt_bytes
+from diode_lut.receipts.recorder import own_receipt, sources_seen
+from diode_lut.receipts.summary import as_json as receipt_as_json
+from diode_lut.receipts.summary import as_text as receipt_as_text
 from diode_lut.settings import MODEL, USER
 from diode_lut.table import Candidate, Entry, Table, read_hardware, read_table, to_bytes, write_table
-from diode_lut.table.check import check_file
+from diode_lut.table.lint import check_file
 from diode_lut.table.table import as_text
+from diode_lut.templates.config import ATEN, Config
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132, ("H200",))
 GEMM = Config("triton_mm", (128, 64, 32, 8, 3, 4))

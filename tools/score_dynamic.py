@@ -19,17 +19,14 @@ from itertools import chain
 from pathlib import Path
 
 from diode_lut.dataset import read_dataset
-from diode_lut.dataset.pack import combined
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.dataset.write import combined
+from diode_lut.decide.dynamic import PER_OCTAVE, Axis, decide_over, pieces_over
+from diode_lut.decide.selector import Selector, Tier
+from diode_lut.decide.sources import ModelSource, Source, TableSource, Threshold
 from diode_lut.model.weights import read_model
-from diode_lut.selection.dynamic import decide_over, pieces_over
-from diode_lut.selection.models import ModelSource
-from diode_lut.selection.samples import PER_OCTAVE, Axis
-from diode_lut.selection.selector import Selector, Tier
-from diode_lut.selection.sources import Source, Threshold
-from diode_lut.selection.tables import TableSource
+from diode_lut.problem import Problem
 from diode_lut.table import read_table
+from diode_lut.templates.config import ATEN, Config
 
 Family = Mapping[int, Mapping[Config, float]]
 """Per M the times of configs over that of aten."""

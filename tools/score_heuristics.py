@@ -16,14 +16,13 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from diode_lut.dataset import read_dataset
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.decide.catalog import tiers_for
+from diode_lut.decide.heuristics import nvidia
+from diode_lut.decide.sources import THRESHOLD, ModelSource, Source
+from diode_lut.hardware import Hardware
 from diode_lut.model.training_set import TRAIN
-from diode_lut.selection.heuristics import nvidia
-from diode_lut.selection.models import ModelSource
-from diode_lut.selection.sources import THRESHOLD, Source
-from diode_lut.selection.tiers import tiers_for
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config
 
 COUNTS = (1, 2, 4)
 SLOWER = 0.97

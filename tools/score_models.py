@@ -16,13 +16,12 @@ from pathlib import Path
 from statistics import fmean
 
 from diode_lut.dataset import read_dataset
+from diode_lut.decide.catalog import tiers_for
+from diode_lut.decide.sources import THRESHOLD, ModelSource
 from diode_lut.distill.examples import Target, targets_of
-from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.training_set import TRAIN
-from diode_lut.selection.models import ModelSource
-from diode_lut.selection.sources import THRESHOLD
-from diode_lut.selection.tiers import tiers_for
 from diode_lut.settings import MODEL
+from diode_lut.templates.config import ATEN, Config
 
 SLOWER = math.log(1.03)
 """Of the time of an answer over that of aten, from which on the answer counts as slower."""

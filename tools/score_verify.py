@@ -22,16 +22,14 @@ from pathlib import Path
 
 from bench_adopt import swap
 
-from diode_lut.adopt.drift import Drift, RemeasuredRow
-from diode_lut.adopt.review import datasets_beside
-from diode_lut.adopt.verify import SAMPLE, Problems, comparable, sample_of
 from diode_lut.build.measurements import measurements_of
+from diode_lut.contribute.review import datasets_beside
+from diode_lut.contribute.verify import SAMPLE, Drift, Problems, RemeasuredRow, comparable, sample_of
 from diode_lut.dataset import Dataset, Record, read_dataset
-from diode_lut.dataset.pack import combined
-from diode_lut.domain.ops import NO_EPILOGUE
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import BASELINES, Config, baseline
+from diode_lut.dataset.write import combined
+from diode_lut.problem import NO_EPILOGUE, Problem
 from diode_lut.table import Candidate, Table, read_table
+from diode_lut.templates.config import BASELINES, Config, baseline
 
 TABLE = Path(__file__).parent.parent / "tables" / "nvidia-h200.json"
 AFTERWARDS = TABLE.parent / "datasets" / "afterwards" / "nvidia-h200.msgpack.zst"

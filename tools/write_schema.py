@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from diode_lut.domain.ops import (
+from diode_lut.problem import (
     ALIGNS,
     ATTENTION,
     ATTENTION_ONLY,
@@ -29,12 +29,19 @@ from diode_lut.domain.ops import (
     SIZE_FIELDS,
     Domain,
 )
-from diode_lut.kernels.registry import TEMPLATES
-from diode_lut.kernels.template import Parameter, Template
-from diode_lut.receipt.write import VERSION as RECEIPT_VERSION
+from diode_lut.receipts.receipt import VERSION as RECEIPT_VERSION
 from diode_lut.settings import TIERS
-from diode_lut.table.canonical import PROVENANCE, SCHEMA_NAMES, SCHEMA_VERSION
-from diode_lut.table.wire import FORMATS, MAX_CONFIGS, MAX_ENTRIES, MAX_GAIN_PERMILLE
+from diode_lut.table.format import (
+    FORMATS,
+    MAX_CONFIGS,
+    MAX_ENTRIES,
+    MAX_GAIN_PERMILLE,
+    PROVENANCE,
+    SCHEMA_NAMES,
+    SCHEMA_VERSION,
+)
+from diode_lut.templates.config import TEMPLATES
+from diode_lut.templates.template import Parameter, Template
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 PATH = SCHEMAS / f"table.v{SCHEMA_VERSION}.schema.json"

@@ -19,39 +19,37 @@ from typing import Any
 import click
 
 from diode_lut.cli.output import ERROR, exit_code, say
-from diode_lut.domain.errors import DiodeLutError
-from diode_lut.domain.printable import printable
-from diode_lut.domain.version import __version__
-from diode_lut.io.resources import documents_directory
+from diode_lut.errors import DiodeLutError, printable
+from diode_lut.process import __version__, documents_directory
 from diode_lut.settings import config
 
 COMMANDS = {
     "adopt": "diode_lut.cli.adopt:adopt_command",
     "build": "diode_lut.cli.build:build_command",
     "check": "diode_lut.cli.tables:check_command",
-    "collect": "diode_lut.cli.collect:collect_command",
+    "collect": "diode_lut.cli.timings:collect_command",
     "compare": "diode_lut.cli.programs:compare_command",
     "diff": "diode_lut.cli.git:diff_command",
-    "distill": "diode_lut.cli.distill:distill_command",
+    "distill": "diode_lut.cli.build:distill_command",
     "doctor": "diode_lut.cli.explain:doctor_command",
     "evaluate": "diode_lut.cli.evaluate:evaluate_command",
     "explain": "diode_lut.cli.explain:explain_command",
-    "export": "diode_lut.cli.exchange:export_command",
+    "export": "diode_lut.cli.timings:export_command",
     "fmt": "diode_lut.cli.tables:fmt_command",
     "git-setup": "diode_lut.cli.git:git_setup_command",
-    "import": "diode_lut.cli.exchange:import_command",
+    "import": "diode_lut.cli.timings:import_command",
     "merge": "diode_lut.cli.git:merge_command",
     "pack": "diode_lut.cli.build:pack_command",
     "query": "diode_lut.cli.query:query_command",
-    "receipt": "diode_lut.cli.report:receipt_command",
-    "report": "diode_lut.cli.report:report_command",
+    "receipt": "diode_lut.cli.evaluate:receipt_command",
+    "report": "diode_lut.cli.evaluate:report_command",
     "resolve": "diode_lut.cli.git:resolve_command",
     "run": "diode_lut.cli.programs:run_command",
-    "set": "diode_lut.cli.edit:set_command",
+    "set": "diode_lut.cli.tables:set_command",
     "show": "diode_lut.cli.tables:show_command",
     "tables": "diode_lut.cli.tables:tables_command",
     "tune": "diode_lut.cli.programs:tune_command",
-    "unset": "diode_lut.cli.edit:unset_command",
+    "unset": "diode_lut.cli.tables:unset_command",
     "verify": "diode_lut.cli.adopt:verify_command",
 }
 """The function of each command, which is imported when it is needed."""

@@ -8,19 +8,28 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.inputs import Optional, require_inductor, require_packages
+from diode_lut.cli.arguments import (
+    FILE,
+    MINUTES,
+    PROBLEMS,
+    TABLE,
+    Named,
+    Optional,
+    Output,
+    Typed,
+    git_user,
+    require_inductor,
+    require_packages,
+)
 from diode_lut.cli.output import say
-from diode_lut.cli.typed import FILE, PROBLEMS, TABLE, Named, Output, Typed, git_user
-from diode_lut.cli.values import MINUTES
-from diode_lut.collect.setup import SETS
-from diode_lut.domain.errors import HardwareError
-from diode_lut.domain.hardware import Hardware, detect_hardware
-from diode_lut.domain.printable import as_lines, printable
-from diode_lut.io.files import require_writable
-from diode_lut.io.signals import interrupt_on_signals
+from diode_lut.errors import HardwareError, as_lines, printable
+from diode_lut.files import require_writable
+from diode_lut.hardware import Hardware, detect_hardware
+from diode_lut.measure.final import SETS
+from diode_lut.process import interrupt_on_signals
 
 if TYPE_CHECKING:
-    from diode_lut.adopt.drift import Drift, Interval
+    from diode_lut.contribute.verify import Drift, Interval
     from diode_lut.dataset import Dataset
     from diode_lut.table import Table
 
@@ -82,15 +91,14 @@ def adopt_command(
     from noise, or if the GPU was busy or slowed down, and says why. OUTPUT/contribution has all that a pull request
     needs.
     """
-    from diode_lut.cli.collect import STOPPED, problems_of
+    from diode_lut.cli.timings import STOPPED, problems_of
 
     require_packages("adopt", device, _OPTIONAL)
     require_inductor("adopt")
     problems = problems_of(problem_file, lambda: detect_hardware("cuda" if device == "all" else device))
     interrupt_on_signals()  # so that a killed run removes its temporary files
-    from diode_lut.adopt.adopt import Folder, adopt
-    from diode_lut.adopt.contribution import complete
-    from diode_lut.domain.hardware import slug
+    from diode_lut.contribute.adopt import Folder, adopt, complete
+    from diode_lut.hardware import slug
 
     def report(text: str) -> None:
         say(printable(text), err=True)
@@ -161,7 +169,7 @@ def verify_command(
     sample of the rows, half of them those that gain most, which takes about a minute. A row has drifted if its gain
     over aten differs by over 10 % from the recorded one. It exits with 0 if the table holds, else with 1.
     """
-    from diode_lut.selection.catalog import open_table
+    from diode_lut.decide.catalog import open_table
 
     begun = time.monotonic()
     if not output.parent.is_dir():
@@ -169,7 +177,7 @@ def verify_command(
     require_writable(output)
     require_inductor("verify")
     interrupt_on_signals()  # so that a killed run removes its temporary files
-    from diode_lut.adopt.verify import comparable, sample_of, verify
+    from diode_lut.contribute.verify import comparable, sample_of, verify
 
     found = detect_hardware(device)
     table = open_table(table_file.path, table_file.contents) if table_file else open_table(_table_for(found))
@@ -203,7 +211,7 @@ def _require_comparable(table: Table, found: Hardware) -> None:
 
 def _datasets_of(table: Table) -> list[Dataset]:
     """Those that the table was built from, if they are beside it, as in a clone and in what ``adopt`` has written."""
-    from diode_lut.adopt.review import datasets_beside
+    from diode_lut.contribute.review import datasets_beside
 
     if table.path is None:
         return []
@@ -213,7 +221,7 @@ def _datasets_of(table: Table) -> list[Dataset]:
 
 def _table_for(hardware: Hardware) -> Path:
     """The first table that answers on this hardware."""
-    from diode_lut.selection.catalog import find_tables, is_model
+    from diode_lut.decide.catalog import find_tables, is_model
     from diode_lut.settings import config
 
     tables = [file for file in find_tables(config.tables) if not is_model(file.path)]
@@ -267,7 +275,7 @@ def _percent(interval: Interval) -> str:
 def _write(path: Path, drift: Drift) -> None:
     import orjson
 
-    from diode_lut.io.files import write_atomically
+    from diode_lut.files import write_atomically
 
     lines = (orjson.dumps(problem.to_json()) for row in drift.drifted for problem in row.problems)
     write_atomically(path, b"[\n" + b",\n".join(lines) + b"\n]\n")

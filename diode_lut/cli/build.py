@@ -7,18 +7,37 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.inputs import end_with_losses, read_whole_table, require_same_device
+from diode_lut.cli.arguments import (
+    DATASET,
+    FILE,
+    FRACTION,
+    FRACTION_FOR_TESTS,
+    LAYOUT,
+    MODEL,
+    PICTURE_OUTPUT,
+    TABLE,
+    TABLE_OUTPUT,
+    Output,
+    Typed,
+    end_with_losses,
+    hardware_of,
+    read_whole_table,
+    require_same_device,
+    require_torch,
+)
+from diode_lut.cli.evaluate import check_picture
 from diode_lut.cli.output import changing, in_a_file, is_standard, progress_bars, say
-from diode_lut.cli.typed import DATASET, FILE, TABLE, TABLE_OUTPUT, Output, Typed
-from diode_lut.cli.values import FRACTION, LAYOUT, hardware_of
-from diode_lut.domain.printable import as_lines, printable
+from diode_lut.errors import as_lines, printable
+from diode_lut.files import require_writable
+from diode_lut.model.weights import SUFFIX
 
 if TYPE_CHECKING:
     from diode_lut.build import BuildResult, Pruning
-    from diode_lut.domain.problem import Problem
-    from diode_lut.kernels.config import Config
+    from diode_lut.distill import Distilled
     from diode_lut.model.ranking import Model
+    from diode_lut.problem import Problem
     from diode_lut.table import Table
+    from diode_lut.templates.config import Config
 
 
 @click.command("build")
@@ -76,7 +95,7 @@ def build_command(
     """
     from diode_lut.build import build
     from diode_lut.dataset import read_dataset
-    from diode_lut.selection.catalog import open_model
+    from diode_lut.decide.catalog import open_model
     from diode_lut.table import placed, to_bytes
 
     if not output.parent.is_dir():
@@ -107,8 +126,7 @@ def build_command(
 def _pruning(model: Model) -> Pruning:
     """Pruning with the model's answers, where they pass the thresholds of the settings."""
     from diode_lut.build import Pruning
-    from diode_lut.selection.models import ModelSource
-    from diode_lut.selection.sources import Threshold
+    from diode_lut.decide.sources import ModelSource, Threshold
     from diode_lut.settings import config
 
     threshold = Threshold.of(config)
@@ -196,3 +214,97 @@ def pack_command(inputs: tuple[Typed, ...], output: Path, measured_by: str) -> N
     if packed.copies:
         say(f"  copies of other records, left out: {packed.copies}", err=on_stderr)
     end_with_losses(datasets)
+
+
+@click.command("distill")
+@click.argument("inputs", metavar="DATASET...", nargs=-1, required=True, type=FILE)
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    required=True,
+    type=Output(MODEL, allow_dash=False),
+    help="The weights file to write.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=0,
+    show_default=True,
+    help="Seed of the split and of training: the same seed gives the same model.",
+)
+@click.option(
+    "--epochs",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Number of passes over the problems; fewer take less time.",
+)
+@click.option(
+    "--test",
+    metavar="FRACTION",
+    type=FRACTION_FOR_TESTS,
+    default=0.2,
+    show_default=True,
+    help="Fraction of the problems that is kept for testing.",
+)
+@click.option(
+    "--leave-out",
+    "families",
+    metavar="FAMILY",
+    multiple=True,
+    help="Keep all of these for testing as well: op=mm,layout=nt,m=1:64. Can be given several times.",
+)
+@click.option(
+    "--picture",
+    metavar="FILE",
+    type=PICTURE_OUTPUT,
+    help="Draw loss and regret by epoch in this .png, .svg or .pdf file.",
+)
+def distill_command(
+    inputs: tuple[Typed, ...],
+    output: Path,
+    seed: int,
+    epochs: int,
+    test: float,
+    families: tuple[str, ...],
+    picture: Path | None,
+) -> None:
+    """Train a model for GEMMs that no table covers.
+
+    It uses the timings of both stages, and validates the model on problems that it was not trained on. Training takes a
+    quarter of an hour for 10,000 problems on two CPU cores.
+    """
+    if not output.parent.is_dir():
+        raise click.UsageError(f"{output.parent}: no such directory to write the model to")
+    if output.suffix != SUFFIX:
+        raise click.UsageError(f"{output}: the name of a model must end with {SUFFIX}")
+    require_writable(output)
+    if picture is not None:
+        check_picture(picture)
+    require_torch("distill")
+
+    from diode_lut.dataset import read_dataset
+    from diode_lut.distill import TrainingPlan, distill
+    from diode_lut.model.training_set import Split, parse_family
+    from diode_lut.model.weights import write_model
+
+    split = Split(seed, test, tuple(map(parse_family, families)))
+    datasets = [read_dataset(each.path, contents=each.contents) for each in inputs]
+    distilled = distill(datasets, split, TrainingPlan(seed, epochs), report=lambda text: say(text, err=True))
+    write_model(distilled.model, output)
+    _print(distilled, output)
+    if picture is not None:
+        from diode_lut.distill.validation import save_history
+
+        save_history(distilled.histories, picture, f"{output.name}, trained on {distilled.training_problems} problems")
+    end_with_losses(datasets)
+
+
+def _print(distilled: Distilled, output: Path) -> None:
+    from diode_lut.distill.validation import as_text
+
+    for name, validation in distilled.validations.items():
+        say(as_text(name, validation))
+    say(printable(f"{output}: {output.stat().st_size} bytes, {len(distilled.model.candidates)} candidates"))

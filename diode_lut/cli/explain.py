@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from diode_lut.cli.arguments import DTYPE, EPILOGUE, LAYOUT, OP, SIZE, TABLE, VARIANT, Typed, hardware_of
 from diode_lut.cli.output import say
-from diode_lut.cli.typed import TABLE, Typed
-from diode_lut.cli.values import DTYPE, EPILOGUE, LAYOUT, OP, SIZE, VARIANT, hardware_of
-from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.ops import (
+from diode_lut.errors import ProblemError, printable, size_of
+from diode_lut.problem import (
     ALIGNS,
     ATTENTION,
     DOMAINS,
@@ -23,14 +22,12 @@ from diode_lut.domain.ops import (
     NO_VARIANT,
     OP_SIZES,
     SCALED,
+    Problem,
 )
-from diode_lut.domain.printable import printable
-from diode_lut.domain.problem import Problem
-from diode_lut.domain.spelling import size_of
 
 if TYPE_CHECKING:
+    from diode_lut.decide.dynamic import Axis
     from diode_lut.model.ranking import Model
-    from diode_lut.selection.samples import Axis
     from diode_lut.table import Table
 
 
@@ -40,7 +37,7 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
     name = "SIZE=LOW:HIGH"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Axis:
-        from diode_lut.selection.samples import Axis
+        from diode_lut.decide.dynamic import Axis
 
         found = re.fullmatch(r"([bmnk])=(\w+):(\w+)?", value.casefold())
         try:
@@ -142,7 +139,7 @@ def explain_command(
     row of the table that answers, the rows that would answer next, and what the model expects. It exits
     with 1 if neither a table nor a model answers.
     """
-    from diode_lut.runtime import api
+    from diode_lut import api
 
     device = hardware if hardware is None or table is not None else hardware_of(hardware)
     alignment = int(align) if align else None
@@ -186,7 +183,7 @@ def explain_command(
 
 def _opened(table: Typed) -> Table | Model:
     """The table or model; a model has to be in a file."""
-    from diode_lut.selection.catalog import open_file, open_table
+    from diode_lut.decide.catalog import open_file, open_table
 
     return open_file(table.path) if table.contents is None else open_table(table.path, table.contents)
 
@@ -195,8 +192,8 @@ def _registered(chooser: str | None) -> AbstractContextManager[object]:
     """The function MODULE:FUNCTION is registered, if there is one."""
     if chooser is None:
         return nullcontext()
-    from diode_lut.runtime.api import register_chooser
-    from diode_lut.selection.chooser import load_function
+    from diode_lut.api import register_chooser
+    from diode_lut.decide.choosers import load_function
 
     return register_chooser(load_function(chooser), name=chooser, digest=chooser, before_tables=True)
 

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.inputs import read_whole_table
+from diode_lut.cli.arguments import FILE, TABLE, TABLE_OUTPUT, Typed, git_output, read_whole_table
 from diode_lut.cli.output import CHANGES, ERROR, STANDARD, changing, progress_bars, say
-from diode_lut.cli.typed import FILE, TABLE, TABLE_OUTPUT, Typed, git_output
-from diode_lut.domain.errors import SettingError, TableError
-from diode_lut.domain.printable import as_command, printable
-from diode_lut.io.files import read_at_most, replacing
+from diode_lut.errors import SettingError, TableError, as_command, printable
+from diode_lut.files import read_at_most, replacing
 
 if TYPE_CHECKING:
     from diode_lut.diff import Effect
@@ -56,8 +54,8 @@ def diff_command(ctx: click.Context, old: Typed, new: Typed, inputs: tuple[Typed
     or slower they are. It exits with 0 if both tables have the same rows, in any order, with 1 if not, and with 2 if a
     file is no table.
     """
+    from diode_lut.decide.catalog import open_table
     from diode_lut.diff import compare
-    from diode_lut.selection.catalog import open_table
 
     try:
         old_table, new_table = open_table(old.path, old.contents), open_table(new.path, new.contents)
@@ -72,7 +70,7 @@ def diff_command(ctx: click.Context, old: Typed, new: Typed, inputs: tuple[Typed
 
 
 def _effect(old: Table, new: Table, inputs: tuple[Typed, ...]) -> Effect:
-    from diode_lut.cli.inputs import read_datasets_for
+    from diode_lut.cli.arguments import read_datasets_for
     from diode_lut.diff import effect_of
 
     datasets = read_datasets_for(new, inputs)
@@ -104,8 +102,8 @@ def merge_command(ctx: click.Context, files: tuple[Typed, ...], output: Path, pa
     than noise, more measured problems, newer software. If nothing decides, that is a conflict: OURS stays, and its note
     names THEIRS. A line is printed for every row that is dropped. The exit code is 1 if there are conflicts.
     """
-    from diode_lut.merge import merge
     from diode_lut.table import to_bytes
+    from diode_lut.table.edit import merge
     from diode_lut.table.read import read_bytes
 
     if not 2 <= len(files) <= 3:
@@ -136,8 +134,8 @@ def resolve_command(ctx: click.Context, /, file: Path, **sides: bool) -> None:
     side that you name. Then `git add` the file. It works without git-setup as well. A file that was edited since the
     merge is not changed. The exit code is 1 if conflicts are left.
     """
-    from diode_lut.merge import merge
     from diode_lut.table import to_bytes
+    from diode_lut.table.edit import merge
     from diode_lut.table.read import read_bytes
 
     chosen = [side for side, is_given in sides.items() if is_given]

@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from diode_lut.domain.errors import DiodeLutError, HardwareError, ProblemError, ProgramError, SettingError, TableError
-from diode_lut.domain.printable import as_json, printable, printable_lines
+from diode_lut.errors import (
+    DiodeLutError,
+    HardwareError,
+    ProblemError,
+    ProgramError,
+    SettingError,
+    TableError,
+    as_json,
+    printable,
+    printable_lines,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -56,7 +65,7 @@ def write(path: Path, data: bytes) -> None:
 @contextmanager
 def changing(path: Path) -> Iterator[Callable[[bytes], None]]:
     """Yield what replaces the file, or creates it; meanwhile other writers wait. ``-`` is standard output."""
-    from diode_lut.io.files import replacing
+    from diode_lut.files import replacing
 
     if is_standard(path):
         yield _print

@@ -10,10 +10,9 @@ from tempfile import gettempdir
 
 import click
 
+from diode_lut.cli.arguments import COMPARISON, MINUTES, PAGE, RECEIPT, SECONDS, TABLE_KIND, Output, require_kind
 from diode_lut.cli.output import say
-from diode_lut.cli.typed import COMPARISON, PAGE, RECEIPT, TABLE_KIND, Output, require_kind
-from diode_lut.cli.values import MINUTES, SECONDS
-from diode_lut.domain.printable import as_command
+from diode_lut.errors import as_command
 from diode_lut.settings import USER
 
 _AS_TYPED = {"ignore_unknown_options": False, "allow_interspersed_args": False}
@@ -57,7 +56,7 @@ def run_command(
     answered, and which were missed. The exit code is the program's: 128 plus the signal's number if a signal ended it,
     127 if there is no such program, 126 if it cannot be started.
     """
-    from diode_lut.io.files import require_writable
+    from diode_lut.files import require_writable
     from diode_lut.programs.account import run_with_receipt, summary
     from diode_lut.programs.launch import armed, run_program
 
@@ -171,10 +170,9 @@ def compare_command(
     require_answers()
     if output.suffix == ".json":
         raise click.UsageError(f"--output {output}: the page is HTML, and the figures go to {output} beside it")
-    from diode_lut.domain.printable import as_json as printable_json
-    from diode_lut.io.files import require_writable, write_atomically
-    from diode_lut.programs.compare import ComparisonEnded, ComparisonPlan, compare
-    from diode_lut.programs.comparison import as_json, losing_rows, summary
+    from diode_lut.errors import as_json as printable_json
+    from diode_lut.files import require_writable, write_atomically
+    from diode_lut.programs.compare import ComparisonEnded, ComparisonPlan, as_json, compare, losing_rows, summary
     from diode_lut.programs.page import as_page
 
     figures = output.with_suffix(".json")
@@ -200,9 +198,8 @@ def command_line(ctx: click.Context, verb: str, command: Sequence[str], table: P
 
 def _require_buildable(table: Path) -> None:
     """Before the program is run: an error if the table could not be built."""
-    from diode_lut.cli.inputs import read_whole_table
-    from diode_lut.cli.typed import Typed
-    from diode_lut.io.files import require_writable
+    from diode_lut.cli.arguments import Typed, read_whole_table
+    from diode_lut.files import require_writable
 
     require_writable(table)
     if table.exists():
@@ -211,7 +208,7 @@ def _require_buildable(table: Path) -> None:
 
 def require_installed_torch(command: str) -> None:
     """SettingError if there is no torch; importing it would take seconds."""
-    from diode_lut.domain.errors import SettingError, install_command
+    from diode_lut.errors import SettingError, install_command
 
     if find_spec("torch") is None:
         raise SettingError(f"{command} needs torch where diode_lut is installed: {install_command('torch')}")
@@ -219,7 +216,7 @@ def require_installed_torch(command: str) -> None:
 
 def require_answers(*tiers: str) -> None:
     """SettingError if the settings let no table answer, or none in one of these tiers."""
-    from diode_lut.domain.errors import SettingError
+    from diode_lut.errors import SettingError
     from diode_lut.settings import autoregister, config
 
     if not autoregister():
@@ -233,7 +230,7 @@ def require_answers(*tiers: str) -> None:
 
 def with_tables(tables: Sequence[str]) -> dict[str, str]:
     """The environment with more tables, which may be relative to our directory; TableError if there is no such file."""
-    from diode_lut.selection.catalog import find_path
+    from diode_lut.decide.catalog import find_path
 
     named = [str(find_path(name).absolute()) for name in tables]
     names = os.pathsep.join([*named, *filter(None, [os.environ.get("DIODE_LUT_TABLES")])])

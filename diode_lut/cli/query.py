@@ -14,11 +14,9 @@ import jmespath
 from jmespath.functions import Functions
 from jmespath.visitor import TreeInterpreter
 
+from diode_lut.cli.arguments import TABLE, Typed
 from diode_lut.cli.output import say
-from diode_lut.cli.typed import TABLE, Typed
-from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.printable import as_json, as_lines, printable
-from diode_lut.domain.spelling import dtype_of, layout_of, op_of, size_of
+from diode_lut.errors import ProblemError, as_json, as_lines, dtype_of, layout_of, op_of, printable, size_of
 
 _WIDTH = 1000
 """Columns where the output is no terminal: enough for any row of a table."""
@@ -72,12 +70,12 @@ _FORMATS: dict[str, Callable[[Any], None]] = {"json": _as_json, "lines": _as_lin
 def _document(file: Typed) -> Any:
     """The JSON of a table; of a dataset, what it would be as JSON."""
     from diode_lut.dataset import is_dataset, read_dataset
-    from diode_lut.table.check import MAX_VALUES
+    from diode_lut.table.lint import MAX_VALUES
     from diode_lut.table.read import parse
 
     contents = file.whole()
     if is_dataset(contents):
-        from diode_lut.dataset.formats import as_document
+        from diode_lut.dataset.dataset import as_document
 
         return as_document(read_dataset(file.path, contents=contents))
     return parse(file.path, contents, MAX_VALUES)
@@ -291,8 +289,8 @@ def _known_fields(expression: dict[str, Any], document: Any) -> set[str]:
 
 
 def _fields_of_tables() -> set[str]:
-    from diode_lut.kernels.registry import TEMPLATES
-    from diode_lut.table.entry import Candidate, Entry
+    from diode_lut.table.row import Candidate, Entry
+    from diode_lut.templates.config import TEMPLATES
 
     tunables = (name for template in TEMPLATES.values() for name in template.names)
     return {*Entry._fields, *Candidate._fields, "configs", "template", *tunables}

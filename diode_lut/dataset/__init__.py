@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from diode_lut.dataset.dataset import Dataset
-from diode_lut.dataset.pack import Packed, pack
 from diode_lut.dataset.read import is_dataset, read_dataset
 from diode_lut.dataset.record import REASONS, SOFTWARE, STAGES, Header, Lost, Record, Timing
-from diode_lut.dataset.writer import DatasetWriter
+from diode_lut.dataset.write import DatasetWriter, Packed, pack
 
 __all__ = [
     "REASONS",

@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from diode_lut.domain.errors import DatasetError, ProblemError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import Config
-from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.errors import DatasetError, ProblemError
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
+from diode_lut.templates.config import TEMPLATES, Config
 
 REASONS = ("compile", "shared_memory", "out_of_memory", "launch", "timeout", "wrong_result", "invalid_time")
 """Why a config has no time: it does not compile; it needs more shared memory than the device has; the tensors do not

@@ -22,16 +22,12 @@ from typing import Any
 
 import msgpack
 
-from diode_lut.dataset.cursor import Cursor
-from diode_lut.dataset.dataset import Dataset, Readable
+from diode_lut.dataset.dataset import Cursor, Dataset, Readable
 from diode_lut.dataset.record import Header, Record, Timing
-from diode_lut.domain.errors import DatasetError, ProblemError
-from diode_lut.domain.gpus import gpu_named_in, is_called, known_gpu
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.domain.spelling import dtype_of
-from diode_lut.kernels.config import Config
-from diode_lut.kernels.registry import POINTER_TUNABLES, pointer_gemm
+from diode_lut.errors import DatasetError, ProblemError, dtype_of
+from diode_lut.hardware import Hardware, gpu_named_in, is_called, known_gpu
+from diode_lut.problem import Problem
+from diode_lut.templates.config import POINTER_TUNABLES, Config, pointer_gemm
 
 
 def open_torch_diode(

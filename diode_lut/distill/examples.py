@@ -17,14 +17,12 @@ from torch import Tensor
 
 from diode_lut.build.measurements import config_order
 from diode_lut.dataset import Record
-from diode_lut.dataset.pack import combined
-from diode_lut.domain.ops import BATCHED, NO_EPILOGUE, OF_BYTES
-from diode_lut.domain.problem import Problem, contiguous_align
-from diode_lut.kernels.config import ATEN, Config
-from diode_lut.kernels.tiles import GROUP_M
-from diode_lut.model.candidates import Candidates, family_of
-from diode_lut.model.features import PROBLEM_FEATURES, config_features, problem_features
+from diode_lut.dataset.write import combined
+from diode_lut.model.features import PROBLEM_FEATURES, Candidates, config_features, family_of, problem_features
 from diode_lut.model.training_set import Kind, drawn_as
+from diode_lut.problem import BATCHED, NO_EPILOGUE, OF_BYTES, Problem, contiguous_align
+from diode_lut.templates.config import ATEN, Config
+from diode_lut.templates.template import GROUP_M
 
 MAX_CANDIDATES = 80
 """Maximum number of candidates for problems with a batch, and for those without one."""

@@ -15,8 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, one_hot, pad
 
 from diode_lut.distill.examples import MAX_LOSS, Examples, Space, Target, draw_problems, examples_of
 from diode_lut.model.features import PROBLEM_FEATURES, Floats
-from diode_lut.model.network import Weights
-from diode_lut.model.ranking import GOOD, MAX_LEAD, Calibration
+from diode_lut.model.ranking import GOOD, MAX_LEAD, Calibration, Weights
 from diode_lut.model.training_set import kinds_of
 
 HIDDEN = 96, 64

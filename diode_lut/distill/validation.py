@@ -9,15 +9,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+from diode_lut.decide.sources import THRESHOLD, Threshold
 from diode_lut.distill.examples import Target
 from diode_lut.distill.training import Epoch
-from diode_lut.domain.printable import as_lines
-from diode_lut.domain.problem import Problem
+from diode_lut.errors import as_lines
 from diode_lut.evaluate.evaluation import geometric_mean
-from diode_lut.io.files import write_figure
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.files import write_figure
 from diode_lut.model.ranking import GOOD, Model
-from diode_lut.selection.sources import THRESHOLD, Threshold
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config
 
 TOPS = (1, 2, 3, 5, 10)
 """Numbers of first configs whose best is compared with the best measured config."""

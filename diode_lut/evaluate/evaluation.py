@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import orjson
 
 from diode_lut.build.measurements import Measurements, measurements_of
 from diode_lut.dataset import Record
-from diode_lut.domain.errors import DatasetError
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config, baseline
-from diode_lut.selection.sources import THRESHOLD, Source, Threshold
+from diode_lut.decide.sources import THRESHOLD, Source, Threshold
+from diode_lut.errors import DatasetError, ExchangeError, ProblemError
+from diode_lut.files import has_more_values, read_at_most
+from diode_lut.problem import MATMULS, Problem
+from diode_lut.templates.config import ATEN, POINTER_TUNABLES, Config, baseline, pointer_gemm
 
 MISS = "miss"
 """The origin of a case that no row or model matched; its choice is the op's baseline."""
@@ -273,3 +277,62 @@ def _outcome(ns: float | None, problem: Problem, choice: Config, measurements: M
     if ns is not None:
         return "measured"
     return "failed" if (problem, choice) in measurements.failed else "not measured"
+
+
+_MAX_BYTES = 64 << 20
+_MAX_VALUES = 5_000_000
+_WHAT = "a max-autotune solution of torch-diode, an object with a list 'config' or 'configs'"
+
+_Sizes = tuple[int, int, int] | None
+"""M, N and K; None where a config is for all."""
+
+
+def read_solution(path: Path, contents: bytes | None = None) -> ReferenceKernels:
+    """The fastest kernel of a solution file that was measured on a problem; ExchangeError if it is no such file.
+
+    ``contents`` are those of a file that is not on disk.
+    """
+    data = read_at_most(path, _MAX_BYTES) if contents is None else contents
+    if has_more_values(data, _MAX_VALUES):
+        raise ExchangeError(f"{path}: more than {_MAX_VALUES} values (expected {_WHAT})")
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise ExchangeError(f"{path}:{error.lineno}: not JSON: {error.msg} (expected {_WHAT})") from None
+    configs: dict[tuple[str, _Sizes], set[Config]] = {}
+    faults: Counter[str] = Counter()
+    for op, row in _rows(document, path):
+        try:
+            config = _config(op, row)
+        except ProblemError as error:  # noqa: PERF203
+            faults[str(error)] += 1
+        else:
+            configs.setdefault((op, _sizes(row)), set()).add(config)
+    if not configs:
+        raise ExchangeError(f"{path}: no config in it is one that tables know: {', '.join(faults) or 'it is empty'}")
+
+    def configs_for(problem: Problem) -> set[Config]:
+        sizes = problem.m, problem.n, problem.k
+        return configs.get((problem.op, None), set()) | configs.get((problem.op, sizes), set())
+
+    return ReferenceKernels(path.name, configs_for)
+
+
+def _rows(document: Any, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each config with its op; with each op, if the file does not say one."""
+    parts = document if isinstance(document, dict) else {}
+    by_op = {op: parts[op] for op in MATMULS if op in parts} or dict.fromkeys(MATMULS, parts)
+    for op, part in by_op.items():
+        rows = part.get("configs", part.get("config")) if isinstance(part, dict) else None
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise ExchangeError(f"{path}: not {_WHAT}")
+        yield from ((op, row) for row in rows)
+
+
+def _sizes(row: dict[str, Any]) -> _Sizes:
+    m, n, k = (row.get(name) for name in "MNK")
+    return (m, n, k) if type(m) is int and type(n) is int and type(k) is int else None
+
+
+def _config(op: str, row: dict[str, Any]) -> Config:
+    return Config.from_json({"template": pointer_gemm(op), **{name: row.get(name) for name in POINTER_TUNABLES}})

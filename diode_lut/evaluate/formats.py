@@ -11,9 +11,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from diode_lut.domain.printable import as_lines, printable
+from diode_lut.errors import as_lines, printable
 from diode_lut.evaluate.evaluation import SLOWER, Case, Evaluation, Summary
-from diode_lut.io.files import write_figure
+from diode_lut.files import write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

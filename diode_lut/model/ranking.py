@@ -1,10 +1,21 @@
-"""A model: it ranks configs for one problem by their expected times, with a confidence in the first."""
+"""The network in NumPy: two hidden ReLU layers over the features, with the same scores on every machine.
+
+The order in which BLAS adds products depends on the processor and the number of threads. So the factors of a product
+are rounded, the matrix to 26 bits and its inputs to 26, such that no sum of products needs more than the 53 bits of a
+float64. Nothing is rounded while they are added, and every order gives the same sum. Everything else is arithmetic on
+single elements, which IEEE 754 defines to the last bit.
+
+The part of the first layer that depends only on the candidates is computed once. The part that depends only on the
+problem is computed once per problem.
+"""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import combinations_with_replacement
 from math import log, log1p
 from operator import itemgetter
 from pathlib import Path
@@ -12,17 +23,212 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.ops import NO_EPILOGUE
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.architecture import architecture
-from diode_lut.kernels.config import ATEN, Config
-from diode_lut.kernels.padding import pad_multiple, padded
-from diode_lut.model.candidates import Candidates, families, family_of
-from diode_lut.model.features import exp
-from diode_lut.model.network import Scorer, Weights
-from diode_lut.model.padding import PaddingModel
+from diode_lut.hardware import Hardware
+from diode_lut.model.features import (
+    CONFIG_FEATURES,
+    JOINT_FEATURES,
+    PROBLEM_FEATURES,
+    Candidates,
+    Floats,
+    config_features,
+    exp,
+    families,
+    family_of,
+    log2,
+    problem_features,
+    vectors,
+)
 from diode_lut.model.training_set import Kind, Split, unknown
+from diode_lut.problem import BATCHED, NO_EPILOGUE, Problem, letters
+from diode_lut.templates.architecture import architecture
+from diode_lut.templates.config import ATEN, PADDED_OPS, Config, copied_bytes, needed_pad, pad_multiple, padded
+
+MAX_NEURONS = 256
+"""Maximum neurons of a hidden layer in a weights file."""
+
+MAX_WEIGHT = 1000
+"""Maximum magnitude of a weight in a weights file. Up to this magnitude nothing overflows."""
+
+_BITS = 26
+"""Bits of a row's sum of magnitudes in a rounded matrix, and of the largest input. The 53rd bit is for rounding up."""
+
+
+class Weights(NamedTuple):
+    """The weights: matrices have a row per output and a column per input, biases are columns.
+
+    The first layer is split into ``problem``, ``config`` and ``joint``, by what its inputs depend on. Scaling of the
+    features is part of the weights. ``learned`` are the learned features of configs: a row per feature, a column per
+    candidate. They follow CONFIG_FEATURES in the inputs of ``config``. ``last`` maps the second layer to scores,
+    ``doubt`` maps both layers to doubts.
+    """
+
+    learned: Floats
+    problem: Floats
+    config: Floats
+    joint: Floats
+    first_bias: Floats
+    second: Floats
+    second_bias: Floats
+    last: Floats
+    last_bias: Floats
+    doubt: Floats
+    doubt_bias: Floats
+
+    def shapes(self, candidates: int) -> dict[str, tuple[int, int]]:
+        """The required shapes by name, given the number of candidates, of neurons and of learned features."""
+        first, second, learned = self.second.shape[1], self.second.shape[0], self.learned.shape[0]
+        return {
+            "learned": (learned, candidates),
+            "problem": (first, len(PROBLEM_FEATURES)),
+            "config": (first, len(CONFIG_FEATURES) + learned),
+            "joint": (first, len(JOINT_FEATURES)),
+            "first_bias": (first, 1),
+            "second": (second, first),
+            "second_bias": (second, 1),
+            "last": (1, second),
+            "last_bias": (1, 1),
+            "doubt": (1, first + second),
+            "doubt_bias": (1, 1),
+        }
+
+
+class Scorer:
+    """The network for a fixed list of candidates."""
+
+    def __init__(self, weights: Weights, candidates: Candidates) -> None:
+        self._tiling = candidates.tiling
+        self._problem, self._joint = _rounded(weights.problem), _rounded(weights.joint)
+        fixed = np.vstack((config_features(candidates.configs), weights.learned[:, candidates.numbers]))
+        self._of_configs = _product(_rounded(weights.config), fixed) + weights.first_bias
+        # Doubts are sums over both layers: the last row of both matrices.
+        of_first, of_second = np.split(weights.doubt, [weights.second.shape[1]], axis=1)
+        self._second, self._second_bias = _rounded(np.vstack((weights.second, of_first))), weights.second_bias
+        self._last = _rounded(np.vstack((weights.last, of_second)))
+        self._last_bias = np.vstack((weights.last_bias, weights.doubt_bias))
+
+    def scores(self, problem: Problem, sm_count: int) -> tuple[Floats, Floats]:
+        """Scores and doubts, one per candidate.
+
+        The difference of two scores is the difference of the logarithms of the two expected times. A doubt is the
+        logarithm of the odds that the candidate is not a good choice if it is ranked first.
+        """
+        first = _product(self._joint, self._tiling.features(problem, sm_count))
+        first += _product(self._problem, problem_features(problem, sm_count))
+        first += self._of_configs
+        np.maximum(first, 0.0, out=first)
+        second = _product(self._second, first)
+        second, of_first = second[:-1], second[-1]
+        second += self._second_bias
+        np.maximum(second, 0.0, out=second)
+        scores, doubts = _product(self._last, second) + self._last_bias
+        return scores, doubts + of_first
+
+
+def _rounded(matrix: Floats) -> Floats:
+    """The matrix in float64, in which each row has a unit such that the row's magnitudes add up to _BITS bits of it."""
+    sums = np.array([[math.fsum(row)] for row in np.abs(matrix).tolist()])
+    units = np.ldexp(1.0, np.frexp(sums)[1] - _BITS)
+    return np.asarray(np.rint(matrix / units) * units)
+
+
+def _product(rounded: Floats, inputs: Floats) -> Floats:
+    """The exact product of a rounded matrix and the inputs, these rounded to _BITS bits of the largest one.
+
+    Inputs in float64 are overwritten: so large arrays would take longer to allocate than to fill.
+    """
+    _, exponent = math.frexp(max(inputs.max(), -inputs.min()))
+    whole = inputs if inputs.dtype == np.float64 else inputs.astype(np.float64)
+    whole *= math.ldexp(1.0, _BITS - exponent)
+    product: Floats = rounded @ np.rint(whole, out=whole)
+    product *= math.ldexp(1.0, exponent - _BITS)
+    return product
+
+
+PADDING_FEATURES = (
+    *("log_b", "log_m", "log_n", "log_k", "log_flops", "log_bytes", "log_copied_bytes"),
+    *(f"log_{matrix}_vector" for matrix in "abc"),
+    *("batched", "a_transposed", "b_transposed", "bfloat16"),
+)
+
+OVER = "the best without padding"
+"""What the regression's times are relative to; in files, because there was another one."""
+
+_MAX_DEVIATIONS = 3.0
+"""Cap on the distance of a feature from its mean, in standard deviations."""
+
+_PADDING_DIGITS = 4
+"""Digits after the point to which a probability is rounded, so that it is the same on every machine."""
+
+
+class PaddingModel(NamedTuple):
+    """The regression. ``mean`` and ``deviation`` scale the features, ``weights`` has a number per term.
+
+    ``kinds`` are the pairs of op and dtype that it knows. ``error`` is the standard deviation of the logarithm of the
+    measured over the expected time, on problems that it was not fitted to.
+    """
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    weights: tuple[float, ...]
+    kinds: tuple[tuple[str, str], ...]
+    error: float
+
+    def knows(self, problem: Problem) -> bool:
+        """Whether Inductor may pad the problem's operands, and the regression says something about it."""
+        return can_be_padded(problem) and (problem.op, problem.dtype) in self.kinds
+
+    def times(self, problem: Problem, times: Iterable[float], best: float) -> tuple[float, ...]:
+        """Expected times with copies, over that of ``aten`` on the operands as they are, as is ``best``.
+
+        ``best`` is the least time on the operands as they are. ``times`` are those on operands that are padded already,
+        over that of ``aten`` on these.
+        """
+        terms = terms_of(scaled(padding_features(problem), self.mean, self.deviation))
+        log_time = math.fsum(weight * term for weight, term in zip(self.weights, terms, strict=True))
+        factor, copies = best * float(exp(log_time)), _share_of_copies(problem)
+        return tuple(factor * (copies + (1 - copies) * time) for time in times)
+
+    def chance(self, lead: float) -> float:
+        """Probability that what is expected to be faster is faster; ``lead`` is the difference of log(time)."""
+        return round(0.5 * (1 + math.erf(lead / (self.error * math.sqrt(2)))), _PADDING_DIGITS)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields of the JSON object in a weights file."""
+        return {"features": PADDING_FEATURES, "over": OVER, **self._asdict()}
+
+
+def can_be_padded(problem: Problem) -> bool:
+    """Whether Inductor may pad the problem's operands."""
+    alone = problem.op in PADDED_OPS and problem.epilogue == NO_EPILOGUE
+    return alone and needed_pad(problem, pad_multiple(problem.dtype)) > 1
+
+
+def padding_features(problem: Problem) -> list[float]:
+    """PADDING_FEATURES of a problem; sizes are logarithms to base 2."""
+    copied = copied_bytes(problem, pad_multiple(problem.dtype))
+    sizes = (*problem.sizes, problem.operations, problem.nbytes, copied, *vectors(problem))
+    letter_a, letter_b = letters(problem.layout)
+    flags = (problem.op in BATCHED, letter_a == "t", letter_b == "t", problem.dtype == "bfloat16")
+    return [*log2(sizes).tolist(), *map(float, flags)]
+
+
+def _share_of_copies(problem: Problem) -> float:
+    """The bytes that the copies move, as a share of all with those of the padded GEMM."""
+    multiple = pad_multiple(problem.dtype)
+    copied = copied_bytes(problem, multiple)
+    return copied / (copied + padded(problem, multiple).nbytes)
+
+
+def scaled(features: Sequence[float], mean: Sequence[float], deviation: Sequence[float]) -> list[float]:
+    """The features in standard deviations from their means."""
+    distances = ((each - middle) / by for each, middle, by in zip(features, mean, deviation, strict=True))
+    return [max(-_MAX_DEVIATIONS, min(_MAX_DEVIATIONS, distance)) for distance in distances]
+
+
+def terms_of(features: Sequence[float]) -> list[float]:
+    """The regression's terms: 1, the features, and the products of each two of them and of each with itself."""
+    return [1.0, *features, *(one * other for one, other in combinations_with_replacement(features, 2))]
+
 
 MAX_RANKED = 32
 """Maximum number of configs in a ranking, which is the maximum that Inductor is given to choose from."""

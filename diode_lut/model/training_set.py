@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.ops import (
+from diode_lut.errors import ProblemError, dtype_of, layout_of, op_of, size_of
+from diode_lut.problem import (
     ALIGNS,
     BATCHED,
     DTYPES,
@@ -23,9 +23,8 @@ from diode_lut.domain.ops import (
     OF_BYTES,
     OPS,
     RANKED,
+    Problem,
 )
-from diode_lut.domain.problem import Problem
-from diode_lut.domain.spelling import dtype_of, layout_of, op_of, size_of
 from diode_lut.table import Range, of_kind
 
 TRAIN, TEST = "train", "test"

@@ -19,8 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, NamedTuple
 
-from diode_lut.domain.errors import ProgramError
-from diode_lut.domain.printable import as_command
+from diode_lut.errors import ProgramError, as_command
 
 STARTUP = str(Path(__file__).resolve().parents[1] / "startup")
 """The directory of the module ``sitecustomize`` that arms the hook."""

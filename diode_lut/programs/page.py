@@ -8,13 +8,12 @@ from pathlib import Path
 from statistics import median
 from string import Template
 
-from diode_lut.domain.printable import as_command, printable
+from diode_lut.errors import as_command, printable
+from diode_lut.probe import CPP_GEMM
 from diode_lut.programs.account import counted
-from diode_lut.programs.comparison import WORDS, Comparison, GemmChange, middle_ns
-from diode_lut.programs.noise import Speedup, spread_text
+from diode_lut.programs.compare import WORDS, Comparison, GemmChange, Speedup, middle_ns, spread_text
 from diode_lut.programs.trace import GemmTime
-from diode_lut.receipt.receipt import Device, SourceRecord
-from diode_lut.runtime.probe import CPP_GEMM
+from diode_lut.receipts.receipt import Device, SourceRecord
 
 _TEMPLATE = Path(__file__).parent / "assets" / "compare.html"
 

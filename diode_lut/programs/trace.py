@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from diode_lut.domain.ops import ITEMSIZES
-from diode_lut.kernels.padding import pad_multiple, padded_size
-from diode_lut.runtime.probe import CALL, CPP_GEMM, FIRST_CALL, TRITON_GEMM
+from diode_lut.probe import CALL, CPP_GEMM, FIRST_CALL, TRITON_GEMM
+from diode_lut.problem import ITEMSIZES
+from diode_lut.templates.config import pad_multiple, padded_size
 
 _OPERANDS = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::_int_mm", "aten::_scaled_mm"), (0, 1)),

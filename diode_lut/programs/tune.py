@@ -16,22 +16,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from diode_lut.dataset import read_dataset
-from diode_lut.domain.errors import DiodeLutError, ProgramError, ReceiptError
-from diode_lut.domain.hardware import Hardware, slug
-from diode_lut.domain.problem import Problem
+from diode_lut.decide.sources import TableSource, shown
+from diode_lut.errors import DiodeLutError, ProgramError, ReceiptError
 from diode_lut.evaluate import evaluate
-from diode_lut.io.files import append, open_to_append
-from diode_lut.io.resources import own_directory, own_tables_directory
-from diode_lut.kernels.config import Config
+from diode_lut.files import append, open_to_append
+from diode_lut.hardware import Hardware, slug
+from diode_lut.problem import Problem
+from diode_lut.process import own_directory, own_tables_directory
 from diode_lut.programs.account import Run, counted, named_gemms, nothing_asked, run_with_receipt
 from diode_lut.programs.launch import Streams, armed, cold, run_program
-from diode_lut.receipt.read import read_receipt
-from diode_lut.receipt.receipt import Receipt
-from diode_lut.receipt.summary import losses
-from diode_lut.receipt.write import receipt_bytes
-from diode_lut.selection.sources import shown
-from diode_lut.selection.tables import TableSource
+from diode_lut.receipts.read import read_receipt
+from diode_lut.receipts.receipt import Receipt, receipt_bytes
+from diode_lut.receipts.summary import losses
 from diode_lut.table import read_hardware, read_table
+from diode_lut.templates.config import Config
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as in shells."""

@@ -7,7 +7,7 @@ commands ``run``, ``tune`` and ``compare`` put it. vLLM and SGLang call ``plugin
 
 from __future__ import annotations
 
-from diode_lut.runtime.post_import import when_imported
+from diode_lut.process import when_imported
 from diode_lut.settings import autoregister
 
 
@@ -17,4 +17,4 @@ def plugin() -> None:
     The import of diode_lut has armed the hook.
     """
     if autoregister():
-        when_imported("vllm.compilation.compiler_interface", "diode_lut.inductor.install:complete_factors")
+        when_imported("vllm.compilation.compiler_interface", "diode_lut.hook.install:complete_factors")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from diode_lut.table.entry import Candidate, Entry, Range, of_kind
 from diode_lut.table.read import read_hardware, read_table
+from diode_lut.table.row import Candidate, Entry, Range, of_kind
 from diode_lut.table.table import Table, placed, to_bytes, write_table
 
 __all__ = [

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from diode_lut.domain.errors import TableError
-from diode_lut.table.canonical import canonical_order, key_text
-from diode_lut.table.check import useless
-from diode_lut.table.entry import Entry
-from diode_lut.table.overlap import Effort, Neighbours, coverage, shared_problem
-from diode_lut.table.position import dotted
-from diode_lut.table.table import Table
-from diode_lut.table.unreachable import unreachable
+from diode_lut.errors import TableError, printable
+from diode_lut.hardware import Hardware
+from diode_lut.table.faults import dotted
+from diode_lut.table.format import canonical_order, key_text, winner_text
+from diode_lut.table.lint import CONFLICT, unreachable, useless
+from diode_lut.table.row import Entry
+from diode_lut.table.table import Effort, Neighbours, Provenance, Table, coverage, overlaps, shared_problem
 
 
 class Edit(NamedTuple):
@@ -96,3 +96,276 @@ def _left_without_problems(
 
 def _with_entries(table: Table, entries: list[Entry]) -> Table:
     return Table(table.hardware, entries, table.provenance, version=table.version, schema=table.schema, path=table.path)
+
+
+BEST = "best"
+"""The preference for the row with the larger gain."""
+
+SAME_GAIN = 0.02
+"""Two gains count as the same if they differ by at most this fraction."""
+
+
+class MergedTable(NamedTuple):
+    """One of the two tables, and its name, ``ours`` or ``theirs``.
+
+    ``prefer`` decides conflicts: the name of a side, BEST, or nothing, which leaves them to a person.
+    """
+
+    name: str
+    table: Table
+    prefer: str = ""
+
+    @property
+    def software(self) -> tuple[tuple[int, ...], ...]:
+        """The versions of torch and Triton that the table was measured with, which compare as versions do."""
+        return tuple(_version(str(self.table.provenance.get(name, ""))) for name in ("torch", "triton"))
+
+
+class Claim(NamedTuple):
+    """A row and its side."""
+
+    side: MergedTable
+    entry: Entry
+
+    def in_conflict(self, facts: str) -> Claim:
+        """The claim with a note about the conflict, which a person has to decide."""
+        notes = "; ".join(filter(None, (self.entry.note, f"{CONFLICT}{facts}")))
+        return self._replace(entry=self.entry._replace(note=notes))
+
+
+class Remark(NamedTuple):
+    """A row or a header field that was not just taken from one side."""
+
+    about: str
+    text: str
+    conflict: bool = False
+
+    def __str__(self) -> str:
+        return printable(f"{'CONFLICT: ' if self.conflict else ''}{self.about}: {self.text}")
+
+
+class Merged(NamedTuple):
+    """The merged table, with remarks: at least one for each row of either side that is gone."""
+
+    table: Table
+    remarks: tuple[Remark, ...]
+
+    @property
+    def conflicts(self) -> tuple[Remark, ...]:
+        """The remarks about rows that a person has to decide. The notes of these rows say so as well."""
+        return tuple(remark for remark in self.remarks if remark.conflict)
+
+
+def merge(base: Table | None, ours: Table, theirs: Table, prefer: str = "") -> Merged:
+    """Return the table with both sides' changes to ``base``; without a base, with the rows of both sides.
+
+    ``prefer`` names the row that stays in a conflict: ``ours``, ``theirs``, or ``best``, the row with the larger gain.
+    No two rows of the result contradict each other. Raises TableError if the sides are for different devices.
+    """
+    version = max(ours.version, theirs.version)
+    if ours.version != theirs.version:
+        base, ours, theirs = base and base.upgraded(), ours.upgraded(), theirs.upgraded()
+    one, other = MergedTable("ours", ours, prefer), MergedTable("theirs", theirs, prefer)
+    hardware = _merged_hardware(base, ours, theirs)
+    provenance, of_header = _merged_provenance(base, one, other)
+    claims, of_rows = _merged_rows(base, one, other)
+    claims, of_contradictions = _without_contradictions(claims)
+    schema = theirs.schema if base is not None and ours.schema == base.schema else ours.schema
+    table = Table(hardware, (claim.entry for claim in claims), provenance, version=version, schema=schema)
+    return Merged(table, (*of_header, *of_rows, *of_contradictions))
+
+
+_Value = TypeVar("_Value")
+
+
+def _changed(before: _Value | None, our: _Value, their: _Value, both: _Value) -> _Value:
+    """The value of the side that changed it, or ``both`` if both sides did."""
+    if their in (our, before):
+        return our
+    return their if our == before else both
+
+
+def _merged_hardware(base: Table | None, ours: Table, theirs: Table) -> Hardware:
+    """The hardware, with the aliases of both sides."""
+    our, their = ours.hardware, theirs.hardware
+    if not our.same_device(their):
+        raise TableError(f"is for {their}, but the other table is for {our}", path=theirs.path, where="hardware")
+    before = base.hardware if base is not None and base.hardware.same_device(our) else None
+    aliases = tuple(dict.fromkeys((*our.aliases, *their.aliases)))
+    return our._replace(
+        name=_changed(before and before.name, our.name, their.name, our.name),
+        aliases=_changed(before and before.aliases, our.aliases, their.aliases, aliases),
+    )
+
+
+def _merged_provenance(base: Table | None, ours: MergedTable, theirs: MergedTable) -> tuple[Provenance, list[Remark]]:
+    """The fields of both sides: all datasets, and the newer of two versions or dates.
+
+    There is a remark for each field, except lists, that both sides changed in different ways.
+    """
+    before = base.provenance if base is not None else {}
+    merged: dict[str, str | list[str]] = {}
+    remarks = []
+    for field in dict.fromkeys((*ours.table.provenance, *theirs.table.provenance)):
+        was, our, their = (each.get(field) for each in (before, ours.table.provenance, theirs.table.provenance))
+        if isinstance(our, list) and isinstance(their, list):
+            both: Any = list(dict.fromkeys((*our, *their)))
+        elif our is None or (their is not None and _version(str(their)) > _version(str(our))):
+            both = their
+        else:
+            both = our
+        value = _changed(was, our, their, both)
+        if value is None:
+            continue
+        merged[field] = value
+        if our != their and was not in (our, their) and isinstance(value, str):
+            text = f"{ours.name} {our!r}, {theirs.name} {their!r}: {value!r} stays"
+            remarks.append(Remark(f"provenance.{field}", text))
+    return merged, remarks
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """The numbers of a version or an ISO date, up to a plus sign."""
+    return tuple(map(int, re.findall(r"\d+", text.partition("+")[0])))
+
+
+def _merged_rows(base: Table | None, ours: MergedTable, theirs: MergedTable) -> tuple[list[Claim], list[Remark]]:
+    """The rows that stay, and remarks."""
+    before = {} if base is None else _by_coverage(base)
+    our_rows, their_rows = _by_coverage(ours.table), _by_coverage(theirs.table)
+    claims, remarks = [], []
+    for side, rows in ((ours, our_rows), (theirs, their_rows)):
+        for entry in side.table.entries:
+            used = rows[coverage(entry)]
+            if entry is not used:
+                text = f"is there more than once in {side.name}: {winner_text(used)} stays"
+                remarks.append(Remark(key_text(entry), text))
+    for covered in dict.fromkeys((*our_rows, *their_rows)):
+        was, our, their = before.get(covered), our_rows.get(covered), their_rows.get(covered)
+        claim: Claim | None
+        remark: Remark | None = None
+        if our is None or their is None:
+            side, row = (theirs, their) if our is None else (ours, our)
+            assert row is not None
+            claim, remark = _one_sided(was, Claim(side, row))
+        elif their in (our, was):
+            claim = Claim(ours, our)
+        elif our == was:
+            claim = Claim(theirs, their)
+        else:
+            claim, remark = _resolve(_judge(Claim(ours, our), Claim(theirs, their)))
+        claims += [claim] if claim is not None else []
+        remarks += [remark] if remark is not None else []
+    return claims, remarks
+
+
+def _by_coverage(table: Table) -> dict[object, Entry]:
+    """The rows by the problems that they cover.
+
+    Where several rows cover the same problems, as in no valid table, the first in canonical order counts.
+    """
+    rows: dict[object, Entry] = {}
+    for entry in sorted(table.entries, key=canonical_order):
+        rows.setdefault(coverage(entry), entry)
+    return rows
+
+
+def _one_sided(before: Entry | None, claim: Claim) -> tuple[Claim | None, Remark | None]:
+    """The result for a row that only one side has: it is new, or the other side removed it."""
+    side, entry = claim
+    if before is None:
+        return claim, None
+    if entry == before:
+        return None, Remark(key_text(before), f"not changed by {side.name}, removed by the other side: is gone")
+    text = f"changed by {side.name} to {winner_text(entry)}, removed by the other side"
+    if side.prefer and side.prefer != BEST:
+        stays = side.prefer == side.name
+        return (claim if stays else None), Remark(key_text(entry), f"{text}: {'stays' if stays else 'is gone'}")
+    return claim.in_conflict(text), Remark(key_text(entry), f"{text}: stays", conflict=True)
+
+
+class _Verdict(NamedTuple):
+    """The row that stays, the other row, and the reason, which is empty for a conflict."""
+
+    winner: Claim
+    loser: Claim
+    reason: str
+
+
+def _judge(ours: Claim, theirs: Claim) -> _Verdict:
+    """Decide which row stays; without evidence it is ours, as a conflict.
+
+    A row with a note, which a person wrote, beats one without. Next count the gain over aten, if it differs by more
+    than noise, the number of measured problems, and newer software. Rows with the same first config are no conflict.
+    """
+    one, other = ours.entry, theirs.entry
+    same = "both name the same kernel" if one.best.config == other.best.config else ""
+    gains = [entry.best.gain_permille or 0 for entry in (one, other)]
+    if one.note and other.note:
+        if same and one.note == other.note:
+            return _Verdict(ours, theirs, same)
+    else:
+        for ours_has, theirs_has, reason in _evidence(ours, theirs):
+            if ours_has > theirs_has:
+                return _Verdict(ours, theirs, reason)
+            if ours_has < theirs_has:
+                return _Verdict(theirs, ours, reason)
+        if same:
+            return _Verdict(ours, theirs, same)
+    for claim, loser, better in ((ours, theirs, gains[0] > gains[1]), (theirs, ours, gains[0] < gains[1])):
+        if claim.side.prefer == claim.side.name:
+            return _Verdict(claim, loser, f"{claim.side.name} was asked for")
+        if claim.side.prefer == BEST and better:
+            return _Verdict(claim, loser, "it gains more over aten")
+    return _Verdict(ours, theirs, "")
+
+
+def _evidence(ours: Claim, theirs: Claim) -> Iterator[tuple[Any, Any, str]]:
+    """The evidence of both sides, the strongest first, and the reason to give for the side with more."""
+    yield bool(ours.entry.note), bool(theirs.entry.note), "it has a note"
+    gain, other_gain = (claim.entry.best.gain_permille for claim in (ours, theirs))
+    if gain is not None and other_gain is not None and max(gain, other_gain) > min(gain, other_gain) * (1 + SAME_GAIN):
+        yield gain, other_gain, "it gains more over aten"
+    yield ours.entry.problems or 0, theirs.entry.problems or 0, "it has more measured problems behind it"
+    yield ours.side.software, theirs.side.software, "it was measured with newer software"
+
+
+def _resolve(verdict: _Verdict) -> tuple[Claim, Remark]:
+    """The row that stays, with a note if it is in conflict, and a remark."""
+    winner, loser, reason = verdict
+    key = key_text(winner.entry)
+    facts = f"{winner.side.name} {winner_text(winner.entry)}, {loser.side.name} {winner_text(loser.entry)}"
+    if coverage(winner.entry) != coverage(loser.entry):
+        facts += f" for {key_text(loser.entry)}"
+    if reason:
+        return winner, Remark(key, f"{facts}: {winner.side.name} stays: {reason}")
+    text = f"{facts}: {winner.side.name} stays until somebody decides"
+    return winner.in_conflict(facts), Remark(key, text, conflict=True)
+
+
+def _without_contradictions(claims: Sequence[Claim]) -> tuple[list[Claim], list[Remark]]:
+    """Rows of which no two contradict each other, and remarks about those that were removed.
+
+    Of two that contradict each other, the row with the better evidence stays. The work is bounded: a remark, which is a
+    conflict, has the number of rows whose contradictions were not looked for.
+    """
+    remaining = dict(enumerate(claims))
+    remarks: list[Remark] = []
+    effort = Effort()
+    while True:
+        covering = {number: claim.entry for number, claim in remaining.items() if claim.entry.volume}
+        pairs = list(overlaps(covering, effort))
+        if not pairs:
+            break
+        for later, earlier in pairs:
+            if later in remaining and earlier in remaining:
+                verdict = _judge(remaining[earlier], remaining[later])
+                stays, goes = (earlier, later) if verdict.winner is remaining[earlier] else (later, earlier)
+                remaining[stays], remark = _resolve(verdict)
+                del remaining[goes]
+                remarks.append(remark)
+        effort.undecided.clear()  # the next round looks at these rows again
+    if effort.undecided:
+        text = f"contradictions were not looked for in {len(effort.undecided)}: too many cover some of the same sizes"
+        remarks.append(Remark("rows", text, conflict=True))
+    return list(remaining.values()), remarks

@@ -21,16 +21,14 @@ from typing import Any, NamedTuple
 import orjson
 from msgspec import MsgspecError
 
-from diode_lut.domain.errors import TableError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.io.files import has_more_values, open_regular, read_at_most
-from diode_lut.io.forks import in_forked_children
-from diode_lut.io.unfinished import read_finished
-from diode_lut.table.entry import Entry
-from diode_lut.table.header import TableHeader, decode_header
-from diode_lut.table.position import Fault, Landmark, Positions, dotted, place_at
+from diode_lut.errors import TableError
+from diode_lut.files import has_more_values, open_regular, read_at_most, read_finished
+from diode_lut.hardware import Hardware
+from diode_lut.process import in_forked_children
+from diode_lut.table.faults import Fault, Landmark, Positions, dotted, place_at
+from diode_lut.table.format import FORMATS, MAX_ENTRIES, Meaning, TableHeader, decode_entry, decode_header
+from diode_lut.table.row import Entry
 from diode_lut.table.table import MAX_BYTES, Table
-from diode_lut.table.wire import FORMATS, MAX_ENTRIES, Meaning, decode_entry
 
 MAX_VALUES = 1_000_000
 """In what is parsed at once, which is less than the file where the rows are all written in the same way."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diode_lut.collect import setup
+from diode_lut.measure import final as setup
 from tests.adopt import measurers
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from diode_lut.build import build
 from diode_lut.dataset import Dataset, Header, Record, pack, read_dataset
-from diode_lut.domain.problem import Problem
+from diode_lut.problem import Problem
 from diode_lut.table import Table, read_table, write_table
 
 TABLES = Path(__file__).parents[2] / "tables"

@@ -6,11 +6,11 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from diode_lut.collect.tasks import Outcome, Task, Watch
 from diode_lut.dataset import Record, Timing
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.hardware import Hardware
+from diode_lut.measure.search_space import Outcome, Task, Watch
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config
 
 SPLITS = [Config("decompose_k", (parts,)) for parts in (2, 4, 8, 16)]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.collect import setup
-from diode_lut.collect.setup import METHODS
-from diode_lut.collect.tasks import Outcome, Task, Watch
 from diode_lut.dataset import Record, read_dataset
-from diode_lut.domain.problem import Problem
+from diode_lut.measure import final as setup
+from diode_lut.measure.final import METHODS
+from diode_lut.measure.search_space import Outcome, Task, Watch
+from diode_lut.problem import Problem
 
 TABLES = Path(__file__).parents[2] / "tables"
 DATASETS = TABLES / "datasets"

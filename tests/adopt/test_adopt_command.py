@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from diode_lut.adopt import adopt as adopting
-from diode_lut.adopt.adopt import FIRST_BATCH
-from diode_lut.adopt.review import review
 from diode_lut.cli import main
-from diode_lut.collect import setup
-from diode_lut.collect.setup import METHODS
+from diode_lut.contribute import adopt as adopting
+from diode_lut.contribute.adopt import FIRST_BATCH
+from diode_lut.contribute.review import review
 from diode_lut.dataset import read_dataset
-from diode_lut.domain.hardware import detect_hardware, slug
-from diode_lut.kernels.config import Config
+from diode_lut.hardware import detect_hardware, slug
+from diode_lut.measure import final as setup
+from diode_lut.measure.final import METHODS
 from diode_lut.table import read_table
+from diode_lut.templates.config import Config
 from tests.adopt import measurers
 from tests.adopt.measurers import best, problems
 from tests.collect.collection import outcomes

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.adopt import contribution
-from diode_lut.adopt.review import review
+from diode_lut.contribute import adopt as contribution
+from diode_lut.contribute.review import review
 from diode_lut.dataset import Record, Timing, read_dataset
+from diode_lut.decide.catalog import open_model
+from diode_lut.decide.sources import THRESHOLD, ModelSource
 from diode_lut.distill import TrainingPlan
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN
 from diode_lut.model.training_set import TRAIN
-from diode_lut.selection.catalog import open_model
-from diode_lut.selection.models import ModelSource
-from diode_lut.selection.sources import THRESHOLD
+from diode_lut.problem import Problem
 from diode_lut.table import read_table
+from diode_lut.templates.config import ATEN
 from tests.adopt import recorded
 from tests.commands import call
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from diode_lut.adopt.drift import Drift, RemeasuredRow, noise_of, wilson
-from diode_lut.domain.problem import Problem
+from diode_lut.contribute.verify import Drift, RemeasuredRow, noise_of, wilson
+from diode_lut.problem import Problem
 
 PROBLEM = Problem.of("mm", 64, 96, 128, dtype="float16", layout="nt")
 

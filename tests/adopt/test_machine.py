@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.adopt import machine
-from diode_lut.adopt.machine import GpuState, Machine, busy, clocks_text, parse_sample, slowed
+from diode_lut.contribute import adopt as machine
+from diode_lut.contribute.adopt import GpuState, Machine, busy, clocks_text, parse_sample, slowed
 
 IDLE = GpuState(345, 1980, 30, 0, 0x1)
 LOADED = GpuState(1755, 1980, 65, 99, 0x4)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.adopt.review import bootstrap, review
+from diode_lut.contribute.review import bootstrap, review
 from diode_lut.dataset import Timing, read_dataset
-from diode_lut.domain.errors import TableError
-from diode_lut.kernels.config import ATEN
+from diode_lut.errors import TableError
 from diode_lut.table import Candidate, read_table, to_bytes, write_table
+from diode_lut.templates.config import ATEN
 from tests.adopt.contributions import PEOPLE, SHIPPED, TABLES, changed, contribute, pack_records, rebuild, some_records
 
 

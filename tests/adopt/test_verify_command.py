@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from diode_lut.adopt.verify import comparable, sample_of
 from diode_lut.cli import adopt as commands
 from diode_lut.cli import main
-from diode_lut.collect import setup
-from diode_lut.collect.problems import read_problems
+from diode_lut.contribute.verify import comparable, sample_of
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
-from diode_lut.domain.hardware import Hardware, detect_hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN
+from diode_lut.hardware import Hardware, detect_hardware
+from diode_lut.measure import final as setup
+from diode_lut.measure.problems import read_problems
+from diode_lut.problem import Problem
 from diode_lut.table import Candidate, Entry, Table, read_table, write_table
+from diode_lut.templates.config import ATEN
 from tests.adopt import measurers, recorded
 from tests.adopt.measurers import best, gain, problems
 from tests.commands import call

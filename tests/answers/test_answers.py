@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from diode_lut.dataset import read_dataset
-from diode_lut.domain.problem import Problem
+from diode_lut.problem import Problem
 from diode_lut.table import Table, read_table
 
 HERE = Path(__file__).parent

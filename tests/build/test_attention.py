@@ -9,15 +9,15 @@ import pytest
 from rich.console import Console
 
 from diode_lut.build import build
-from diode_lut.collect.problems import read_problems
 from diode_lut.dataset import Dataset, DatasetWriter, Header, Record, Timing, read_dataset
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
+from diode_lut.decide.sources import TableSource
 from diode_lut.evaluate import evaluate
 from diode_lut.evaluate.formats import AsText
-from diode_lut.kernels.config import ATEN, DEFAULT, Config
-from diode_lut.selection.tables import TableSource
+from diode_lut.hardware import Hardware
+from diode_lut.measure.problems import read_problems
+from diode_lut.problem import Problem
 from diode_lut.table import write_table
+from diode_lut.templates.config import ATEN, DEFAULT, Config
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 FAST = Config.parse("triton_flex_attention 128x64 s3 w8")

@@ -14,16 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diode_lut import __version__
-from diode_lut.build import EPSILON, NOISE, BuildResult, build, measurements
-from diode_lut.build.entries import CLEAR
+from diode_lut.build import CLEAR, EPSILON, NOISE, BuildResult, build, measurements
 from diode_lut.build.measurements import Columns
 from diode_lut.dataset import Dataset, DatasetWriter, Header, Record, Timing, read_dataset
-from diode_lut.domain.errors import DatasetError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.errors import DatasetError
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
 from diode_lut.table import Candidate, Entry, Table, read_table, to_bytes, write_table
-from diode_lut.table.check import check_file
+from diode_lut.table.lint import check_file
+from diode_lut.templates.config import ATEN, Config
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 HEADER = Header(H200, "2.13.0", "3.7.0", "13.0", "580.1", "a clock", "2026-11-21")

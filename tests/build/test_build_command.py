@@ -15,10 +15,10 @@ import pytest
 import diode_lut
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
 from diode_lut.dataset.record import MAX_NS, MIN_NS
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
 from diode_lut.table import read_table
+from diode_lut.templates.config import ATEN, Config
 from tests.commands import call
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from diode_lut.build import build
-from diode_lut.collect.problems import read_problems
 from diode_lut.dataset import Dataset, DatasetWriter, Header, Record, Timing, read_dataset
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.hardware import Hardware
+from diode_lut.measure.problems import read_problems
+from diode_lut.problem import Problem
 from diode_lut.table import Table, write_table
+from diode_lut.templates.config import ATEN, Config
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 NARROW = Config.parse("triton_grouped_mm 16x256x128 s3 w4")

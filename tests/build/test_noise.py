@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from diode_lut.build import build
-from diode_lut.build.noise import doubt
+from diode_lut.build.measurements import doubt
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, DEFAULT, Config
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, DEFAULT, Config
 from tests.commands import call
 
 CPU, H200 = Hardware("A CPU", "cpu-avx512", 2), Hardware("NVIDIA H200", "sm_90", 132)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from diode_lut.build import BuildResult, Pruning, build, needless
 from diode_lut.build.measurements import measurements_of
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.hardware import Hardware
 from diode_lut.model.weights import write_model
+from diode_lut.problem import Problem
 from diode_lut.table import Candidate, Entry, Table, read_table
+from diode_lut.templates.config import ATEN, Config
 from tests.commands import call
 from tests.model.small import BATCHED, H200, LARGE, MM, SMALL, model
 from tests.strategies import STRATEGIES

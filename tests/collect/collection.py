@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from diode_lut.collect.collector import collect
-from diode_lut.collect.tasks import Outcome
 from diode_lut.dataset import Timing, read_dataset
-from diode_lut.domain.problem import Problem
+from diode_lut.measure.collector import collect
+from diode_lut.measure.search_space import Outcome
+from diode_lut.problem import Problem
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 
-from diode_lut.collect.gemm import Gemm, make_gemm
-from diode_lut.collect.tasks import Outcome, Task, Watch
 from diode_lut.dataset import Record, Timing
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.hardware import Hardware
+from diode_lut.measure.gemm import Gemm, make_gemm
+from diode_lut.measure.search_space import Outcome, Task, Watch
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config
 
 SPLIT = Config("decompose_k", (2,))
 

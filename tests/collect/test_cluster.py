@@ -14,13 +14,13 @@ import torch
 from distributed import Client, Nanny, Scheduler, SpecCluster
 from distributed.utils import get_mp_context
 
-from diode_lut.collect import cluster as cluster_module
-from diode_lut.collect.setup import METHODS, find_setup
 from diode_lut.dataset import DatasetWriter, Timing
-from diode_lut.domain.errors import CollectError, DatasetError
-from diode_lut.domain.hardware import Hardware, detect_hardware
-from diode_lut.kernels.config import ATEN
+from diode_lut.errors import CollectError, DatasetError
+from diode_lut.hardware import Hardware, detect_hardware
+from diode_lut.measure import workers as cluster_module
+from diode_lut.measure.final import METHODS, find_setup
 from diode_lut.table import Candidate, Entry, Table
+from diode_lut.templates.config import ATEN
 from tests.collect.collection import Collection
 from tests.collect.measurers import FAULTS, HANGS, KILLS, KILLS_ONCE, SKIPPED, SLOW, SPLIT, problem
 
@@ -44,7 +44,7 @@ def quick_start() -> Iterator[None]:
     with dask.config.set({f"distributed.{name}": value for name, value in settings.items()}):
         context = get_mp_context()
         context.set_forkserver_preload(
-            ["distributed", "triton", "diode_lut.collect.dispatch", "tests.collect.measurers"]
+            ["distributed", "triton", "diode_lut.measure.workers", "tests.collect.measurers"]
         )
         yield
 

@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from diode_lut.cli import main
-from diode_lut.collect.problems import random_problems
-from diode_lut.collect.setup import find_setup
 from diode_lut.dataset import DatasetWriter, Record, Timing, read_dataset
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN
+from diode_lut.hardware import Hardware
+from diode_lut.measure.final import find_setup
+from diode_lut.measure.problems import random_problems
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN
 
 TOO_LARGE = {"op": "mm", "B": 1, "M": 2**31 - 4, "N": 4, "K": 2**31 - 4, "dtype": "float32", "layout": "nn"}
 

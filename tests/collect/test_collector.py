@@ -12,15 +12,15 @@ import pytest
 from torch._inductor.ir import ChoiceCaller
 from torch._inductor.select_algorithm import get_algorithm_selector_cache
 
-from diode_lut.collect.collector import collect
-from diode_lut.collect.setup import find_setup
-from diode_lut.collect.tasks import Outcome
 from diode_lut.dataset import DatasetWriter, read_dataset
-from diode_lut.domain.errors import DatasetError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.errors import DatasetError
+from diode_lut.hardware import Hardware
+from diode_lut.measure.collector import collect
+from diode_lut.measure.final import find_setup
+from diode_lut.measure.search_space import Outcome
+from diode_lut.problem import Problem
 from diode_lut.settings import config
+from diode_lut.templates.config import ATEN, Config
 from tests.collect.collection import outcomes, problem_file
 from tests.forks import Forked, Forks
 

@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from diode_lut.collect.collector import InProcess
-from diode_lut.collect.setup import find_setup
-from diode_lut.collect.tasks import Shard, Task
 from diode_lut.dataset import Timing
-from diode_lut.domain.errors import DeviceLostError, install_command
-from diode_lut.kernels.config import ATEN
+from diode_lut.errors import DeviceLostError, install_command
+from diode_lut.measure.collector import InProcess
+from diode_lut.measure.final import find_setup
+from diode_lut.measure.search_space import Shard, Task
+from diode_lut.templates.config import ATEN
 from tests.collect.collection import Collection
 from tests.collect.measurers import FAULTS, HANGS, SLOW, SPLIT, problem
 from tests.forks import Forks

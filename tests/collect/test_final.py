@@ -6,11 +6,11 @@ from pathlib import Path
 
 from torch._inductor import config as inductor_config
 
-from diode_lut.collect.final import Ahead, Prepared, take_compiled
-from diode_lut.collect.tasks import Task
-from diode_lut.domain.problem import Problem
-from diode_lut.inductor.program import Program
-from diode_lut.kernels.config import ATEN
+from diode_lut.measure.final import Ahead, Prepared, take_compiled
+from diode_lut.measure.programs import Program
+from diode_lut.measure.search_space import Task
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN
 
 
 def problem(m: int) -> Problem:

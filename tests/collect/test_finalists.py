@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diode_lut.collect.search_space import finalists
-from diode_lut.collect.tasks import Task
 from diode_lut.dataset import Record, Timing
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.hardware import Hardware
+from diode_lut.measure.search_space import Task, finalists
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config
 
 
 def config(stages: int) -> Config:

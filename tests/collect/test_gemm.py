@@ -5,11 +5,10 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from diode_lut.collect.gemm import Gemm, exact_result, make_gemm, make_operands, matmul_precision
-from diode_lut.domain.errors import CollectError
-from diode_lut.domain.ops import ALIGNS, FLOAT8, GEMMS, INT8, INTEGER, SCALED, VARIANTS
-from diode_lut.domain.problem import Problem, contiguous_align
-from diode_lut.inductor.tensors import function_of
+from diode_lut.errors import CollectError
+from diode_lut.measure.gemm import Gemm, exact_result, make_gemm, make_operands, matmul_precision
+from diode_lut.measure.standalone import function_of
+from diode_lut.problem import ALIGNS, FLOAT8, GEMMS, INT8, INTEGER, SCALED, VARIANTS, Problem, contiguous_align
 from tests.strategies import kinds
 
 SIZES = st.integers(2, 40)

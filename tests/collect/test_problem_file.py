@@ -9,17 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.collect.problems import BLOCK, problem_set, read_problems
-from diode_lut.collect.setup import SETS
-from diode_lut.collect.tasks import Family
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, pack, read_dataset
-from diode_lut.domain.errors import CollectError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.ops import ALIGNS, ATTENTION, BATCHED
-from diode_lut.domain.problem import Problem
-from diode_lut.domain.variants import MASKS, Modifications
-from diode_lut.kernels.config import ATEN
+from diode_lut.errors import CollectError
+from diode_lut.hardware import Hardware
+from diode_lut.measure.final import SETS
+from diode_lut.measure.problems import BLOCK, problem_set, read_problems
+from diode_lut.measure.search_space import Family
+from diode_lut.problem import ALIGNS, ATTENTION, BATCHED, MASKS, Modifications, Problem
 from diode_lut.table import Candidate, Entry, Table, write_table
+from diode_lut.templates.config import ATEN
 from tests.strategies import kinds
 
 MM = {"op": "mm", "B": 1, "M": 64, "N": 96, "K": 128, "dtype": "float16", "layout": "nt"}

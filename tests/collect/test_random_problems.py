@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.collect.problems import LARGEST_UNIFORM, LOG_NORMAL, MAX_BYTES, ROUNDED, UNIT, random_problems
-from diode_lut.domain.ops import DOMAINS, GEMMS, ITEMSIZES, LAYOUTS
-from diode_lut.domain.problem import Problem, contiguous_align
+from diode_lut.measure.problems import LARGEST_UNIFORM, LOG_NORMAL, MAX_BYTES, ROUNDED, UNIT, random_problems
+from diode_lut.problem import DOMAINS, GEMMS, ITEMSIZES, LAYOUTS, Problem, contiguous_align
 
 CHOICES = st.fixed_dictionaries(
     {

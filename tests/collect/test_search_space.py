@@ -10,19 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.collect.search_space import (
+from diode_lut.dataset import read_dataset
+from diode_lut.hardware import Hardware
+from diode_lut.measure.search_space import (
     candidates,
     in_default_search_space,
     padded_candidates,
     read_default_search_space,
     variations,
 )
-from diode_lut.dataset import read_dataset
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.ops import DOMAINS, GEMMS, ITEMSIZES
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, DEFAULT, Config
-from diode_lut.kernels.tiles import GROUP_M
+from diode_lut.problem import DOMAINS, GEMMS, ITEMSIZES, Problem
+from diode_lut.templates.config import ATEN, DEFAULT, Config
+from diode_lut.templates.template import GROUP_M
 from tools.choose_candidates import NEAR, choose, swept
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)

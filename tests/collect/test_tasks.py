@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.collect.tasks import MAX_SHARD_TASKS, Backlog, Family, Shard, Task, make_shards
-from diode_lut.domain.problem import Problem
+from diode_lut.measure.search_space import MAX_SHARD_TASKS, Backlog, Family, Shard, Task, make_shards
+from diode_lut.problem import Problem
 
 PROBLEMS = st.builds(
     Problem.of,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from compile_candidates import ARCHITECTURES, candidates, main, measure, passes, verdicts
 
-from diode_lut.compilation.trial import Trial
+from diode_lut.compile_check import Trial
 
 _LARGE_AREA = 128 * 128
 """Blocks that take long to compile; ``tools/compile_candidates.py`` compiles them too."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from diode_lut.domain.errors import install_command
-from diode_lut.kernels.config import Config
+from diode_lut.errors import install_command
+from diode_lut.templates.config import Config
 from tests.commands import call
 
 Write = Callable[..., Path]

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import diode_lut
-from diode_lut.collect.gemm import make_operands
-from diode_lut.compilation.trial import Trial, compile_trial
-from diode_lut.domain.problem import Problem
-from diode_lut.inductor.standalone import Kernel, lowering
-from diode_lut.kernels.config import Config
-from diode_lut.kernels.grouped_mm import TRITON_GROUPED_MM
-from diode_lut.kernels.template import Heads
+from diode_lut.compile_check import Trial, compile_trial
+from diode_lut.measure.gemm import make_operands
+from diode_lut.measure.standalone import Kernel, lowering
+from diode_lut.problem import Problem
+from diode_lut.templates.config import Config
+from diode_lut.templates.template import Heads
+from diode_lut.templates.triton_gemm import TRITON_GROUPED_MM
 from tests.attention import Attention
 from tests.fake_cuda import Input, compile_triton, fake_cuda, lower
 

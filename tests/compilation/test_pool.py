@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures.process import BrokenProcessPool
 
-from diode_lut.compilation.check import each_in_a_process
+from diode_lut.compile_check import each_in_a_process
 from tests.programs.fragile import double
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from diode_lut.dataset import Record, Timing
-from diode_lut.dataset.pack import combined
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.dataset.write import combined
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config
 
 MM = Problem("mm", "float16", "nn", 16, 1, 64, 64, 64)
 FAST, MIDDLE, SLOW = (Config("triton_mm", (block, 64, 64, 8, 4, 4)) for block in (32, 64, 128))

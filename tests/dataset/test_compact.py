@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from diode_lut.dataset import Dataset, DatasetWriter, Header, Record, Timing, pack, read_dataset
 from diode_lut.dataset.record import header_to_wire
-from diode_lut.domain.errors import DatasetError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.errors import DatasetError
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config
 from tests.commands import call
 
 HEADER = Header(Hardware("NVIDIA H200", "sm_90", 132), "2.11.0", "3.6.0", "13.0", "580.1", "a clock", "2026-11-21")

@@ -13,13 +13,13 @@ import msgpack
 import pytest
 
 from diode_lut.dataset import Dataset, DatasetWriter, Header, Lost, Record, Timing, pack, read_dataset
-from diode_lut.dataset.frames import RECORD, Frames, frame, header_bytes, record_bytes
-from diode_lut.dataset.pack import write_compact
+from diode_lut.dataset.read import RECORD, Frames, frame, header_bytes, record_bytes
 from diode_lut.dataset.record import UNFRAMED, header_to_wire, record_to_wire
-from diode_lut.domain.errors import DatasetError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.dataset.write import write_compact
+from diode_lut.errors import DatasetError
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config
 from tests.commands import call
 
 HEADER = Header(Hardware("NVIDIA H200", "sm_90", 132), "2.13.0")

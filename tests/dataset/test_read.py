@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diode_lut.dataset import is_dataset, read_dataset
-from diode_lut.domain.errors import DatasetError
+from diode_lut.errors import DatasetError
 
 
 @pytest.mark.parametrize(

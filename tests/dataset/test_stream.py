@@ -17,16 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diode_lut.dataset import REASONS, STAGES, DatasetWriter, Header, Record, Timing, read_dataset
-from diode_lut.dataset.frames import HEADER as HEADER_FRAME
-from diode_lut.dataset.frames import RECORD, frame, header_bytes, record_bytes
+from diode_lut.dataset.read import HEADER as HEADER_FRAME
+from diode_lut.dataset.read import RECORD, frame, header_bytes, record_bytes
 from diode_lut.dataset.record import MAX_NS, MIN_NS, header_to_wire
-from diode_lut.dataset.writer import write_stream
-from diode_lut.domain.errors import DatasetError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.ops import DOMAINS, EPILOGUES, NO_EPILOGUE
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
-from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.dataset.write import write_stream
+from diode_lut.errors import DatasetError
+from diode_lut.hardware import Hardware
+from diode_lut.problem import DOMAINS, EPILOGUES, NO_EPILOGUE, Problem
+from diode_lut.templates.config import ATEN, TEMPLATES, Config
 from tests.strategies import kinds
 
 HEADER = Header(

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diode_lut.dataset import Dataset, Record, Timing, read_dataset
-from diode_lut.dataset.cursor import JsonCursor
-from diode_lut.domain.errors import DatasetError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import Config
+from diode_lut.dataset.dataset import JsonCursor
+from diode_lut.errors import DatasetError
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
+from diode_lut.templates.config import Config
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 CONFIG = {

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diode_lut.diff import Change, compare
-from diode_lut.domain.hardware import Hardware
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.hardware import Hardware
 from diode_lut.table import Candidate, Entry, Range, Table
+from diode_lut.templates.config import ATEN, Config
 from tests.strategies import STRATEGIES
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)

@@ -6,11 +6,11 @@ import pytest
 
 from diode_lut.dataset import Record, Timing
 from diode_lut.diff import Effect, effect_of
-from diode_lut.domain.errors import DatasetError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.errors import DatasetError
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
 from diode_lut.table import Candidate, Entry, Table
+from diode_lut.templates.config import ATEN, Config
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 A, B, C = (Config("triton_mm", (size, 64, 32, 8, 3, 4)) for size in (16, 32, 64))

@@ -7,8 +7,8 @@ import random
 from pathlib import Path
 
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config
 from tests.model.small import H200
 
 CONFIGS = [

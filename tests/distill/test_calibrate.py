@@ -24,9 +24,9 @@ from diode_lut.distill.training import (
     losses_of,
     train_student,
 )
-from diode_lut.kernels.architecture import architecture
-from diode_lut.kernels.config import ATEN
-from diode_lut.model.candidates import families
+from diode_lut.model.features import families
+from diode_lut.templates.architecture import architecture
+from diode_lut.templates.config import ATEN
 from tests.distill import synthetic
 from tests.distill.synthetic import CONFIGS
 from tests.model.small import H200

@@ -16,11 +16,11 @@ from torch.overrides import TorchFunctionMode
 
 from diode_lut.dataset import Dataset, Record, read_dataset
 from diode_lut.distill import Distilled, TrainingPlan, distill
-from diode_lut.domain.errors import DatasetError, ModelError
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN
+from diode_lut.errors import DatasetError, ModelError
 from diode_lut.model.training_set import Split, parse_family
 from diode_lut.model.weights import read_model, write_model
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN
 from tests.commands import call
 from tests.distill.synthetic import CONFIGS, problems, time, write
 from tests.model.small import H200, LARGE

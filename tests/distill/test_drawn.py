@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 
 from diode_lut.distill.examples import draw_problems
-from diode_lut.domain.ops import ITEMSIZES
-from diode_lut.domain.problem import Problem, contiguous_align
 from diode_lut.model.training_set import kinds_of
+from diode_lut.problem import ITEMSIZES, Problem, contiguous_align
 
 
 def measured() -> list[Problem]:

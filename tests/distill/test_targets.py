@@ -9,8 +9,8 @@ import pytest
 
 from diode_lut.dataset import Record, Timing
 from diode_lut.distill.examples import MAX_CANDIDATES, Target, choose, targets_of
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config
 from tests.model.small import BATCHED, BMM, CUT, MM
 
 BLOCKS = itertools.product((16, 32, 64, 128), repeat=3)

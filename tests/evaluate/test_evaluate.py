@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from diode_lut.build import build
 from diode_lut.dataset import Dataset, Header, Record, Timing
-from diode_lut.domain.errors import DatasetError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
+from diode_lut.decide.sources import EXACT, RANGE, TableSource
+from diode_lut.errors import DatasetError
 from diode_lut.evaluate import MISS, Evaluation, evaluate
 from diode_lut.evaluate.evaluation import regret_class
 from diode_lut.evaluate.formats import as_json
-from diode_lut.kernels.config import ATEN, Config
-from diode_lut.selection.tables import EXACT, RANGE, TableSource
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
 from diode_lut.table import Candidate, Entry, Table
+from diode_lut.templates.config import ATEN, Config
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 A, B, C = (Config("triton_mm", (size, 64, 32, 8, 3, 4)) for size in (16, 64, 128))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config
 from tests.commands import call
 from tests.distill.synthetic import H200
 

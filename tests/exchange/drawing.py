@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.ops import BATCHED, DTYPES, GEMMS, LAYOUTS
-from diode_lut.domain.problem import Problem
-from diode_lut.exchange.content import exact_table
-from diode_lut.kernels.config import Config
-from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.formats.content import exact_table
+from diode_lut.hardware import Hardware
+from diode_lut.problem import BATCHED, DTYPES, GEMMS, LAYOUTS, Problem
 from diode_lut.table import Table
+from diode_lut.templates.config import TEMPLATES, Config
 from tests.strategies import Kind, kinds
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from diode_lut.dataset import read_dataset
-from diode_lut.exchange import FORMATS
+from diode_lut.formats import FORMATS
 from diode_lut.table import read_table
-from diode_lut.table.check import check_file
+from diode_lut.table.lint import check_file
 from tests.commands import call
 
 ROW = {"op": "mm", "dtype": "float16", "layout": "nn", "align": 16}

@@ -11,15 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.domain.errors import ExchangeError
-from diode_lut.domain.gpus import known_gpu
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.ops import DTYPES
-from diode_lut.domain.problem import Problem
-from diode_lut.exchange import read, write_table
-from diode_lut.exchange.content import Facts, Skipped, exact_problems, exact_table
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.errors import ExchangeError
+from diode_lut.formats import read, write_table
+from diode_lut.formats.content import Facts, Skipped, exact_problems, exact_table
+from diode_lut.hardware import Hardware, known_gpu
+from diode_lut.problem import DTYPES, Problem
 from diode_lut.table import Candidate, Entry, Table
+from diode_lut.templates.config import ATEN, Config
 from tests.exchange.drawing import H200, packed, tables
 
 A, B = (Config("triton_mm", (64, 64, block_k, 8, 3, 4)) for block_k in (32, 128))

@@ -16,13 +16,12 @@ from hypothesis.strategies import SearchStrategy
 
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.dataset.record import REASONS, STAGES
-from diode_lut.domain.errors import ExchangeError
-from diode_lut.domain.gpus import known_gpu
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.exchange import read, write_timings
-from diode_lut.exchange.content import Facts, Skipped, Timings
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.errors import ExchangeError
+from diode_lut.formats import read, write_timings
+from diode_lut.formats.content import Facts, Skipped, Timings
+from diode_lut.hardware import Hardware, known_gpu
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config
 from tests.exchange.drawing import H200, TEMPLATES_OF, configs, packed
 
 HEADER = Header(H200, torch="2.13.0", benchmarker="tests", measured_on="2026-11-21")

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from diode_lut.domain.ops import ATTENTION, VARIANTS
-from diode_lut.kernels.config import Config
-from diode_lut.kernels.registry import TEMPLATES
-from diode_lut.kernels.template import Heads
+from diode_lut.problem import ATTENTION, VARIANTS
+from diode_lut.templates.config import TEMPLATES, Config
+from diode_lut.templates.template import Heads
 from tests.attention import Attention, causal, soft_cap, window
 from tests.attention import plain as plain_score
 from tests.fuzzing.cases import TableCase

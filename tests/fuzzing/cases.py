@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from diode_lut.domain.hardware import Hardware
+from diode_lut.hardware import Hardware
 from tests.fuzzing.gemms import Gemm, draw_gemm
 from tests.fuzzing.graphs import Graph, bounded, draw_graph
 from tests.fuzzing.options import draw_options

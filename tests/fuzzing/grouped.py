@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from diode_lut.kernels.config import Config
-from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.templates.config import TEMPLATES, Config
 from tests.fake_cuda import Input, lower
 from tests.fuzzing.cases import TableCase
 from tests.fuzzing.op_check import lowered_op

@@ -13,8 +13,8 @@ from torch._dynamo.utils import counters
 from torch._inductor import config as inductor_config
 from torch._inductor.utils import run_and_get_code
 
-from diode_lut.domain.errors import ProblemError
-from diode_lut.kernels.config import Config
+from diode_lut.errors import ProblemError
+from diode_lut.templates.config import Config
 from tests.fake_cuda import Lowered
 from tests.fuzzing.cases import TableCase
 from tests.fuzzing.outcome import GuaranteeError, Outcome, check_room, check_timed, full_precision, outcome_of

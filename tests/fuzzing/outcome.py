@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 
 import diode_lut
-from diode_lut.domain.hardware import detect_hardware
-from diode_lut.io.log import warn_once
-from diode_lut.runtime.recorder import Counts
+from diode_lut.hardware import detect_hardware
+from diode_lut.process import warn_once
+from diode_lut.receipts.recorder import Counts
 from tests.fake_cuda import H200, Lowered, compile_triton
 from tests.fuzzing.cases import TableCase
 

@@ -8,13 +8,11 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from diode_lut.domain.ops import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, OPS
-from diode_lut.kernels.architecture import architecture
-from diode_lut.kernels.config import Config
-from diode_lut.kernels.registry import TEMPLATES
-from diode_lut.kernels.template import PAD
-from diode_lut.kernels.tiles import accumulator_registers
-from diode_lut.kernels.triton_gemm import TritonGemm
+from diode_lut.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, OPS
+from diode_lut.templates.architecture import architecture
+from diode_lut.templates.config import TEMPLATES, Config
+from diode_lut.templates.template import PAD, accumulator_registers
+from diode_lut.templates.triton_gemm import TritonGemm
 from tests.fuzzing.gemms import BATCHED, Gemm
 from tests.fuzzing.graphs import Graph, all_sizes
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from diode_lut.domain.ops import VARIANTS
-from diode_lut.domain.variants import Scaling
+from diode_lut.problem import VARIANTS, Scaling
 from tests.fake_cuda import Input, lower
 from tests.fuzzing.cases import TableCase
 from tests.fuzzing.op_check import lowered_op

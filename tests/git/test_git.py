@@ -14,7 +14,7 @@ import yaml
 
 from diode_lut.cli import COMMANDS
 from diode_lut.cli.git import set_up
-from diode_lut.domain.errors import SettingError
+from diode_lut.errors import SettingError
 from diode_lut.table import read_table
 from tests.commands import call
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from diode_lut.collect.gemm import make_operands
-from diode_lut.collect.sweep import aten_launch
-from diode_lut.collect.tasks import Outcome, Task, Watch
 from diode_lut.dataset import Record, Timing
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.measure.gemm import make_operands
+from diode_lut.measure.search_space import Outcome, Task, Watch
+from diode_lut.measure.sweep import aten_launch
+from diode_lut.templates.config import ATEN, Config
 
 BAD = Config("triton_mm", (64, 64, 64, 8, 3, 4))
 FAULTS = 96

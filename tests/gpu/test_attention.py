@@ -10,7 +10,7 @@ import torch
 from torch._inductor.utils import run_and_get_code
 from torch.nn.attention.flex_attention import flex_attention
 
-from diode_lut.domain.problem import Problem
+from diode_lut.problem import Problem
 from tests.gpu.gemms import benchmarks
 from tests.programs.attention import ROWS, Case, run
 
@@ -61,8 +61,8 @@ def test_user_options_win(rows: Rows) -> None:
 @pytest.mark.parametrize("op", ["flex_attention", "flex_attention_backward", "flex_decoding"])
 def test_collect_measures_it(op: str, tmp_path: Path) -> None:
     """Both stages of a collection measure the default and some kernels, and find no result wrong."""
-    from diode_lut.collect.collector import collect
     from diode_lut.dataset import read_dataset
+    from diode_lut.measure.collector import collect
 
     m = 1 if op == "flex_decoding" else 256
     variant = "full" if op == "flex_decoding" else "causal"

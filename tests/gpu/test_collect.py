@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from diode_lut.collect import setup
-from diode_lut.collect.collector import collect
-from diode_lut.collect.final import GemmCheck
-from diode_lut.collect.gemm import make_operands
-from diode_lut.collect.rounds import Bench
-from diode_lut.collect.sweep import aten_launch, time_all
-from diode_lut.collect.tasks import Outcome, Watch
 from diode_lut.dataset import Timing, read_dataset
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.measure import final as setup
+from diode_lut.measure.collector import collect
+from diode_lut.measure.compiled import Bench
+from diode_lut.measure.final import GemmCheck
+from diode_lut.measure.gemm import make_operands
+from diode_lut.measure.search_space import Outcome, Watch
+from diode_lut.measure.sweep import aten_launch, time_all
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config
 from tests.gpu.measurers import BAD, FAULTS
 
 pytestmark = pytest.mark.gpu

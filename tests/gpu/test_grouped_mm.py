@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import Config
+from diode_lut.problem import Problem
+from diode_lut.templates.config import Config
 from tests.gpu.gemms import benchmarks
 from tests.programs.grouped_mm import CONFIG, Case, run
 
@@ -67,8 +67,8 @@ def test_row_for_the_library(rows: Rows) -> None:
 
 def test_collect_measures_it(tmp_path: Path) -> None:
     """Both stages of a collection measure the library and some kernels, and find no result wrong."""
-    from diode_lut.collect.collector import collect
     from diode_lut.dataset import read_dataset
+    from diode_lut.measure.collector import collect
 
     problem = Problem.of("grouped_mm", 128, 512, 256, dtype="bfloat16", layout="nt", b=4)
     path = tmp_path / "grouped.msgpack"

@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch._inductor.utils import run_and_get_code
 
-from diode_lut.collect.gemm import EPILOGUES, exact_result, make_operands, make_tensors, with_epilogue
-from diode_lut.domain.ops import NO_EPILOGUE
-from diode_lut.domain.problem import Problem
+from diode_lut.measure.gemm import EPILOGUES, exact_result, make_operands, make_tensors, with_epilogue
+from diode_lut.problem import NO_EPILOGUE, Problem
 from tests.gpu.gemms import ATEN, assert_blocks, benchmarks, triton
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cold")]
@@ -83,8 +82,8 @@ def test_quantized_layer(config: dict[str, Any], rows: Rows) -> None:
 
 def test_collect_measures_it(tmp_path: Path) -> None:
     """Both stages of a collection measure aten and the template, with scales too, and find no result wrong."""
-    from diode_lut.collect.collector import collect
     from diode_lut.dataset import read_dataset
+    from diode_lut.measure.collector import collect
 
     problems = [
         Problem.of("int_mm", m, 1024, 1024, dtype="int8", layout="nt", epilogue=epilogue)

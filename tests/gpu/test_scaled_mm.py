@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch._inductor.utils import run_and_get_code
 
-from diode_lut.collect.gemm import exact_result, make_operands
-from diode_lut.domain.problem import Problem
-from diode_lut.inductor.tensors import function_of
+from diode_lut.measure.gemm import exact_result, make_operands
+from diode_lut.measure.standalone import function_of
+from diode_lut.problem import Problem
 from tests.gpu.gemms import ATEN, assert_blocks, benchmarks, triton
 
 pytestmark = [
@@ -99,8 +99,8 @@ def test_layer_with_an_epilogue(config: dict[str, Any], per: str, rows: Rows) ->
 
 def test_collect_measures_it(tmp_path: Path) -> None:
     """Both stages of a collection measure aten and both templates, and find no result wrong."""
-    from diode_lut.collect.collector import collect
     from diode_lut.dataset import read_dataset
+    from diode_lut.measure.collector import collect
 
     problems = [
         Problem.of("scaled_mm", 256, 1024, 1024, dtype=dtype, layout="nt", variant=variant)

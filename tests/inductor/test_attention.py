@@ -14,7 +14,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor.exc import LoweringException
 
 import diode_lut
-from diode_lut.inductor.hook import DiodeChoices
+from diode_lut.hook.handler import DiodeChoices
 from tests.attention import Attention, causal_reversed, soft_cap, window
 from tests.fake_cuda import H200, Lowered, compile_triton
 

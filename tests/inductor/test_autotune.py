@@ -10,10 +10,10 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.select_algorithm import get_algorithm_selector_cache
 
-from diode_lut.domain.errors import CollectError
-from diode_lut.domain.problem import Problem
-from diode_lut.inductor.autotune import Round, autotune
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.errors import CollectError
+from diode_lut.measure.autotune import Round, autotune
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config
 
 CPP = Config("cpp_gemm")
 BMM = Problem("bmm", "float32", "nn", 16, 2, 32, 32, 32)

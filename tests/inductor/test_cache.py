@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from diode_lut.domain.hardware import detect_hardware
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.hardware import detect_hardware
 from diode_lut.model.training_set import Kind
 from diode_lut.model.weights import write_model
+from diode_lut.templates.config import ATEN, Config
 from tests.forks import Forks, environment
 from tests.model import small
 

@@ -15,12 +15,11 @@ from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.select_algorithm import get_algorithm_selector_cache
 from torch._inductor.template_heuristics.params import DictKernelTemplateParams
 
-from diode_lut.domain.ops import MATMULS
-from diode_lut.inductor.choices import config_of
-from diode_lut.inductor.names import KWARGS, UIDS
-from diode_lut.kernels.config import ATEN, Config
-from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.hook.problems import config_of
+from diode_lut.hook.versions import KWARGS, UIDS
+from diode_lut.problem import MATMULS
 from diode_lut.settings import config
+from diode_lut.templates.config import ATEN, TEMPLATES, Config
 from tests.fake_cuda import Input, fake_cuda, lower
 
 TRITON_KWARGS = {

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import diode_lut
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import Config
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
+from diode_lut.templates.config import Config
 from tests.fake_cuda import Input, lower
 from tests.forks import Forks
 

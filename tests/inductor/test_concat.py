@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from diode_lut.inductor import fusion, unfused
+from diode_lut.hook import epilogues as fusion
+from diode_lut.hook import epilogues as unfused
 from tests.fake_cuda import Input, Lowered, lower
 from tests.inductor.test_fusion import reasons
 from tests.inductor.test_hook import ATEN, MM, blocks, triton

@@ -17,12 +17,11 @@ from torch._inductor.select_algorithm import add_feedback_saver, get_algorithm_s
 from torch._inductor.utils import clear_caches, fresh_cache, run_and_get_code
 
 import diode_lut
-from diode_lut.collect.problems import read_problems
-from diode_lut.domain.problem import Problem
-from diode_lut.receipt.receipt import FREEZABLE, Miss
-from diode_lut.receipt.summary import as_text
-from diode_lut.receipt.write import receipt_bytes
-from diode_lut.runtime.recorder import Counts, own_receipt
+from diode_lut.measure.problems import read_problems
+from diode_lut.problem import Problem
+from diode_lut.receipts.receipt import FREEZABLE, Miss, receipt_bytes
+from diode_lut.receipts.recorder import Counts, own_receipt
+from diode_lut.receipts.summary import as_text
 
 Rows = Callable[..., None]
 A, B = torch.randn(4, 64, 128), torch.randn(4, 128, 96)

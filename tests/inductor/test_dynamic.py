@@ -13,11 +13,12 @@ from torch._inductor.exc import LoweringException
 from torch._inductor.virtualized import V
 
 import diode_lut
-from diode_lut.inductor import fusion, hook
-from diode_lut.inductor.dispatch import can_branch
-from diode_lut.inductor.problems import NO_RANGE
-from diode_lut.receipt.receipt import Device
-from diode_lut.runtime import recorder
+from diode_lut.hook import epilogues as fusion
+from diode_lut.hook import handler as hook
+from diode_lut.hook.answer import can_branch
+from diode_lut.hook.problems import NO_RANGE
+from diode_lut.receipts import recorder
+from diode_lut.receipts.receipt import Device
 from tests.fake_cuda import Input, Lowered, lower
 from tests.inductor.test_hook import ATEN, MM, TMA, blocks, triton, uses_aten
 

@@ -19,11 +19,11 @@ from torch._inductor.utils import fresh_cache
 from torch._inductor.virtualized import V
 
 import diode_lut
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.exchange import read, write_table
-from diode_lut.exchange.content import Facts, Timings, exact_table
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.formats import read, write_table
+from diode_lut.formats.content import Facts, Timings, exact_table
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config
 from tests.fake_cuda import Input, Lowered, compile_triton, lower
 from tests.inductor.test_hook import constants
 

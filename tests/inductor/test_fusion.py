@@ -12,8 +12,8 @@ from torch._inductor import config as inductor_config
 from torch.nn import functional
 
 import diode_lut
-from diode_lut.inductor import unfused
-from diode_lut.runtime import recorder
+from diode_lut.hook import epilogues as unfused
+from diode_lut.receipts import recorder
 from tests.fake_cuda import Input, Lowered, compile_triton, lower
 from tests.inductor.test_hook import ATEN, Rows, blocks, triton
 

@@ -17,7 +17,8 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.virtualized import V
 
-from diode_lut.inductor import build_choice, tma
+from diode_lut.hook import choices as build_choice
+from diode_lut.hook import choices as tma
 from tests.fake_cuda import H200, Input, compile_triton, lower
 
 pytestmark = pytest.mark.usefixtures("h200")

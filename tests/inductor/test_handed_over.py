@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from diode_lut.domain.hardware import detect_hardware
+from diode_lut.hardware import detect_hardware
 from tests.forks import Forks
 
 ROOT = Path(__file__).parents[2]
 
 FAULT = """
-from diode_lut.runtime.post_import import when_imported
+from diode_lut.process import when_imported
 when_imported("torch._inductor.codegen.cpp_bmm_template", "fault:install")
 import tests.startup.sitecustomize
 """
@@ -45,7 +45,7 @@ def compile_for(batch):
     print(batch, *filter(found.get, found))
 
 def turn_off():
-    from diode_lut.inductor import switch
+    from diode_lut.hook import switch
     switch.turn_off(TypeError())
 """
 
@@ -53,7 +53,7 @@ ELSEWHERE = """
 if __name__ == "__main__":
     from torch._inductor import compile_fx
     compile_fx.fx_compile_mode = compile_fx.FxCompileMode.SUBPROCESS
-    from diode_lut.inductor.switch import cache_identity
+    from diode_lut.hook.switch import cache_identity
     diode_lut.config.tables = ("replaced.json",)
     cache_identity()
     os.replace("other.json", "replaced.json")

@@ -18,11 +18,11 @@ from torch._inductor.select_algorithm import get_algorithm_selector_cache
 from torch._inductor.virtualized import V
 
 import diode_lut
-from diode_lut.inductor.hook import on_top_of
-from diode_lut.kernels.config import Config
+from diode_lut.hook.handler import on_top_of
 from diode_lut.model.training_set import Kind
 from diode_lut.model.weights import write_model
-from diode_lut.runtime import recorder
+from diode_lut.receipts import recorder
+from diode_lut.templates.config import Config
 from tests.fake_cuda import H200, Input, Lowered, compile_triton, lower
 from tests.model import small
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.domain.hardware import detect_hardware
+from diode_lut.hardware import detect_hardware
 from tests.forks import Forks
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ assert get_algorithm_selector_cache().preprocessing_fns[-1].__module__.startswit
 
 
 ONCE = """
-from diode_lut.inductor.install import filter_choices
+from diode_lut.hook.install import filter_choices
 assert get_algorithm_selector_cache().preprocessing_fns.count(filter_choices) == 1
 """
 
@@ -150,9 +150,9 @@ def test_factory_stays_itself(after_inductor: Forks) -> None:
     """
     program = """
 import copy, pickle, sys, diode_lut, torch._inductor.config
-from diode_lut.inductor.install import FACTORY
+from diode_lut.hook.install import FACTORY
 assert copy.deepcopy(FACTORY) is FACTORY
-assert "diode_lut.runtime.snapshot" not in sys.modules
+assert "diode_lut.snapshot" not in sys.modules
 before = pickle.dumps(FACTORY)
 with diode_lut.config.patch(policy="verify"):
     assert pickle.dumps(FACTORY) != before
@@ -165,7 +165,7 @@ assert pickle.loads(before) is FACTORY
 
 def test_repro_script_names_the_factory(after_torch: Forks) -> None:
     """What Inductor writes into its repro scripts for the hook can be run; torch 2.11 writes the factory's name."""
-    named = "from diode_lut.inductor import install as i; assert getattr(i, i.FACTORY.__name__) is i.FACTORY"
+    named = "from diode_lut.hook import install as i; assert getattr(i, i.FACTORY.__name__) is i.FACTORY"
     program = f"import diode_lut, torch, torch._inductor.config as c; exec(c.codegen_config()); {named}"
     done = after_torch.run("-c", program)
     assert done.returncode == 0, done.stderr

@@ -11,9 +11,9 @@ from torch._inductor.utils import fresh_cache
 from torch._inductor.virtualized import V
 
 import diode_lut
-from diode_lut.domain.hardware import detect_hardware
-from diode_lut.inductor.switch import cache_identity, is_off
-from diode_lut.runtime.snapshot import forget_tables
+from diode_lut.hardware import detect_hardware
+from diode_lut.hook.switch import cache_identity, is_off
+from diode_lut.snapshot import forget_tables
 from tests.interrupted import alarm_in
 
 A, B = torch.randn(2, 16, 32), torch.randn(2, 32, 48)
@@ -33,9 +33,7 @@ def own_table(table_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) 
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize(
-    "module", ["domain/problem.py", "inductor/answer.py", "inductor/choice_filter.py", "inductor/problems.py"]
-)
+@pytest.mark.parametrize("module", ["problem.py", "hook/answer.py", "hook/lists.py", "hook/problems.py"])
 def test_alarm_while_a_product_is_answered(module: str) -> None:
     """The compile ends with the alarm's exception, nothing is cached, and the next compile gets the row's kernel."""
     compiled = torch.compile(torch.bmm)
@@ -48,9 +46,7 @@ def test_alarm_while_a_product_is_answered(module: str) -> None:
     assert counts.hits["user"] == 1
 
 
-@pytest.mark.parametrize(
-    "module", ["domain/hardware.py", "selection/catalog.py", "table/read.py", "io/files.py", "settings.py"]
-)
+@pytest.mark.parametrize("module", ["hardware.py", "decide/catalog.py", "table/read.py", "files.py", "settings.py"])
 @pytest.mark.parametrize("call", [1, 3])
 def test_alarm_while_a_key_is_made(module: str, call: int) -> None:
     """The alarm's exception comes out, the hook stays on, and no table is left out afterwards."""

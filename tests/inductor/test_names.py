@@ -7,8 +7,8 @@ from torch._inductor.select_algorithm import TritonTemplate
 from triton.runtime.errors import OutOfResources
 
 from diode_lut.dataset import REASONS
-from diode_lut.inductor.names import KWARGS, UIDS, failure_reason
-from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.hook.versions import KWARGS, UIDS, failure_reason
+from diode_lut.templates.config import TEMPLATES
 
 SHARED_MEMORY = OutOfResources(327680, 232448, "shared memory")
 TENSOR_MEMORY = OutOfResources(1024, 512, "tensor memory")

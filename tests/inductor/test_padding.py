@@ -17,11 +17,11 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import diode_lut
-from diode_lut.inductor.install import PaddingQuestion
-from diode_lut.kernels.config import Config
+from diode_lut.hook.install import PaddingQuestion
 from diode_lut.model.training_set import Kind
 from diode_lut.model.weights import write_model
-from diode_lut.runtime import recorder
+from diode_lut.receipts import recorder
+from diode_lut.templates.config import Config
 from tests.fake_cuda import Input, Lowered, lower
 from tests.model import small
 

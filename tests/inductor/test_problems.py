@@ -12,8 +12,8 @@ from torch._inductor.ir import FixedLayout, InputBuffer, TensorBox
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.virtualized import V
 
-from diode_lut.domain.problem import Problem
-from diode_lut.inductor.problems import problem_of
+from diode_lut.hook.problems import problem_of
+from diode_lut.problem import Problem
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,9 @@ from torch._inductor.utils import fresh_cache
 from torch._logging._internal import trace_log
 
 import diode_lut
-from diode_lut.domain.hardware import detect_hardware
-from diode_lut.receipt.read import read_receipt
-from diode_lut.receipt.summary import as_text
+from diode_lut.hardware import detect_hardware
+from diode_lut.receipts.read import read_receipt
+from diode_lut.receipts.summary import as_text
 from tests.forks import Forks
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "tell.py"

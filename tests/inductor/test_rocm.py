@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from diode_lut.inductor.versions import splits_large_batches
+from diode_lut.hook.versions import splits_large_batches
 from tests.forks import Forks
 
 PLAIN = "triton_mm 128x128x64 g8 s2 w8"

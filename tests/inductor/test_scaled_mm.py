@@ -14,11 +14,10 @@ import torch
 from torch._inductor import config as inductor_config
 
 import diode_lut
-from diode_lut.domain.ops import VARIANTS
-from diode_lut.domain.variants import Scaling
-from diode_lut.kernels.config import Config
 from diode_lut.model.training_set import Kind
 from diode_lut.model.weights import write_model
+from diode_lut.problem import VARIANTS, Scaling
+from diode_lut.templates.config import Config
 from tests.fake_cuda import H200, Input, Lowered, compile_triton, lower
 from tests.model import small
 

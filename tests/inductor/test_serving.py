@@ -18,9 +18,9 @@ from torch._inductor.utils import fresh_cache
 from torch.profiler import ProfilerActivity, profile
 
 import diode_lut
-from diode_lut.domain.hardware import detect_hardware
-from diode_lut.inductor.install import FACTORY, complete_factors
-from diode_lut.inductor.switch import cache_identity
+from diode_lut.hardware import detect_hardware
+from diode_lut.hook.install import FACTORY, complete_factors
+from diode_lut.hook.switch import cache_identity
 from tests.fake_cuda import lower
 from tests.forks import ROOT, Forks
 from tests.inductor.test_dynamic import SMALL_AND_LARGE, UNBACKED, B, Rows, mm_at
@@ -154,7 +154,7 @@ def test_the_key_of_vllms_own_cache(arguments: tuple[bool, ...], table_file: Cal
     complete_factors(ModuleType("of another release"))
 
 
-FACTORY_AS_TEXT = "from diode_lut.inductor.install import FACTORY; print(repr(FACTORY))"
+FACTORY_AS_TEXT = "from diode_lut.hook.install import FACTORY; print(repr(FACTORY))"
 
 
 def test_the_factory_is_the_same_text_in_every_process(after_inductor: Forks) -> None:
@@ -172,7 +172,7 @@ warnings.simplefilter("error")
 plugin = EntryPoint(*sys.argv[1:]).load()
 plugin(), plugin()
 from torch._inductor import config
-from diode_lut.inductor.install import FACTORY
+from diode_lut.hook.install import FACTORY
 assert config.inductor_choices_class is FACTORY
 """
 

@@ -13,14 +13,14 @@ from torch._inductor.ir import ChoiceCaller
 from torch._inductor.select_algorithm import get_algorithm_selector_cache
 
 import diode_lut
-from diode_lut.collect.gemm import make_operands
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.inductor.choices import config_of
-from diode_lut.inductor.standalone import Kernel, lowering
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.hardware import Hardware
+from diode_lut.hook.problems import config_of
+from diode_lut.measure.gemm import make_operands
+from diode_lut.measure.standalone import Kernel, lowering
 from diode_lut.model.training_set import Kind
 from diode_lut.model.weights import write_model
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config
 from tests.fake_cuda import L4, Input, Lowered, compile_triton, fake_cuda, lower
 from tests.model import small
 

@@ -26,8 +26,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import diode_lut
-from diode_lut.domain.hardware import detect_hardware
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.hardware import detect_hardware
+from diode_lut.templates.config import ATEN, Config
 from tests.forks import Forks
 from tests.inductor import reloaded
 

@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from diode_lut.collect.gemm import make_operands, matmul_precision
-from diode_lut.domain.problem import Problem
-from diode_lut.inductor.padded import Padding
-from diode_lut.inductor.specialization import Specialization, shares_kernels
-from diode_lut.inductor.standalone import Kernel, Lowering, lowering
-from diode_lut.kernels.config import Config
-from diode_lut.kernels.padding import pad_multiple
+from diode_lut.measure.gemm import make_operands, matmul_precision
+from diode_lut.measure.programs import Padding
+from diode_lut.measure.standalone import Kernel, Lowering, Specialization, lowering, shares_kernels
+from diode_lut.problem import Problem
 from diode_lut.settings import config as settings
+from diode_lut.templates.config import Config, pad_multiple
 from tests.fake_cuda import compile_triton, fake_cuda
 
 MM = Config("triton_mm", (64, 128, 64, 8, 3, 4))

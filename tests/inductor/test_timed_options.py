@@ -14,10 +14,10 @@ from torch._inductor import config as inductor_config
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from diode_lut.inductor.snapshot import snapshot
-from diode_lut.kernels.config import Config
-from diode_lut.runtime import recorder
-from diode_lut.selection.selector import NOT_AS_TIMED
+from diode_lut.decide.selector import NOT_AS_TIMED
+from diode_lut.hook.snapshot import snapshot
+from diode_lut.receipts import recorder
+from diode_lut.templates.config import Config
 from tests.fake_cuda import Input, Lowered, lower
 from tests.inductor.test_hook import ATEN, BMM, MM, TMA, constants, triton, uses_aten
 

@@ -18,10 +18,10 @@ from torch._inductor.utils import fresh_cache
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import diode_lut
-from diode_lut.domain.hardware import detect_hardware
-from diode_lut.inductor.switch import cache_identity, is_off
-from diode_lut.io import own_code
-from diode_lut.runtime.snapshot import forget_tables
+from diode_lut import process as own_code
+from diode_lut.hardware import detect_hardware
+from diode_lut.hook.switch import cache_identity, is_off
+from diode_lut.snapshot import forget_tables
 from tests.forks import Forks
 from tests.inductor.reloaded import gemm
 
@@ -152,7 +152,7 @@ def test_graph_during_which_the_hook_went_off_is_not_cached(after_inductor: Fork
     program = """
 import sys, torch, diode_lut
 from torch._dynamo.utils import counters
-from diode_lut.inductor.switch import turn_off
+from diode_lut.hook.switch import turn_off
 from tests.inductor.reloaded import gemm
 
 result = torch.compile(gemm)(torch.randn(4, 64, 128, requires_grad=True), torch.randn(4, 128, 96))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from diode_lut.domain.hardware import detect_hardware
+from diode_lut.hardware import detect_hardware
 from tests.forks import ROOT, environment
 from tests.interpreter.process import require_interpreter
 from tests.programs.pad import ATEN, TILES

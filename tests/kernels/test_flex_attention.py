@@ -11,17 +11,17 @@ import pytest
 import torch
 
 import diode_lut
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.architecture import architecture
-from diode_lut.kernels.config import DEFAULT, Config, baseline
-from diode_lut.kernels.flex_attention import (
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
+from diode_lut.templates.architecture import architecture
+from diode_lut.templates.config import DEFAULT, Config, baseline
+from diode_lut.templates.flex_attention import (
     TRITON_FLEX_ATTENTION,
     TRITON_FLEX_ATTENTION_BACKWARD,
     TRITON_FLEX_DECODING,
     Flex,
 )
-from diode_lut.kernels.template import Heads
+from diode_lut.templates.template import Heads
 from tests.attention import Attention
 from tests.fake_cuda import compile_triton, fake_cuda
 

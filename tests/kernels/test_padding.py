@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.domain.ops import DOMAINS, LAYOUTS
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.padding import PADDED_OPS, is_copied, pad_multiple, padded
+from diode_lut.problem import DOMAINS, LAYOUTS, Problem
+from diode_lut.templates.config import PADDED_OPS, is_copied, pad_multiple, padded
 
 sizes = st.integers(1, 300)
 problems = st.builds(

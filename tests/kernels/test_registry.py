@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.ops import MATMULS
-from diode_lut.kernels.architecture import architecture
-from diode_lut.kernels.registry import TEMPLATES, pointer_gemm, templates_for
+from diode_lut.errors import ProblemError
+from diode_lut.problem import MATMULS
+from diode_lut.templates.architecture import architecture
+from diode_lut.templates.config import TEMPLATES, pointer_gemm, templates_for
 from tests.fake_cuda import H200
 
 

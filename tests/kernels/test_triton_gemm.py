@@ -6,9 +6,9 @@ from itertools import product
 
 import pytest
 
-from diode_lut.kernels.architecture import architecture
-from diode_lut.kernels.tiles import Tiles, accumulator_registers, registers
-from diode_lut.kernels.triton_gemm import TRITON_BMM, TRITON_MM, TRITON_MM_PERSISTENT_TMA, TritonGemm
+from diode_lut.templates.architecture import architecture
+from diode_lut.templates.template import Tiles, accumulator_registers, registers
+from diode_lut.templates.triton_gemm import TRITON_BMM, TRITON_MM, TRITON_MM_PERSISTENT_TMA, TritonGemm
 
 TILES = [Tiles(*params) for params in product((16, 64, 256), (32, 256), (16, 128), (8,), (1, 4), (4, 16))]
 SM_90 = architecture("sm_90")

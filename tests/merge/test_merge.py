@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.domain.errors import TableError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.kernels.config import ATEN, Config
-from diode_lut.merge import Merged, merge
+from diode_lut.errors import TableError
+from diode_lut.hardware import Hardware
 from diode_lut.table import Candidate, Entry, Range, Table
-from diode_lut.table.canonical import key_text
-from diode_lut.table.overlap import overlaps, repeats
+from diode_lut.table.edit import Merged, merge
+from diode_lut.table.format import key_text
+from diode_lut.table.table import overlaps, repeats
+from diode_lut.templates.config import ATEN, Config
 from tests.strategies import STRATEGIES
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from diode_lut.table import read_table
-from diode_lut.table.check import check_file
+from diode_lut.table.lint import check_file
 from tests.commands import call
 
 KEY = {"op": "mm", "dtype": "float16"}

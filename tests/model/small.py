@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.hardware import Hardware
 from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES
-from diode_lut.model.network import Weights
-from diode_lut.model.padding import PADDING_FEATURES, PaddingModel, terms_of
-from diode_lut.model.ranking import Calibration, Model
+from diode_lut.model.ranking import PADDING_FEATURES, Calibration, Model, PaddingModel, Weights, terms_of
 from diode_lut.model.training_set import Kind, Split
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 LARGE = Config("triton_mm", (128, 128, 64, 8, 4, 8))

@@ -9,10 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.domain.ops import EPILOGUES
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.architecture import architecture
-from diode_lut.kernels.config import ATEN, Config
 from diode_lut.model.features import (
     CONFIG_FEATURES,
     JOINT_FEATURES,
@@ -24,6 +20,9 @@ from diode_lut.model.features import (
     log2,
     problem_features,
 )
+from diode_lut.problem import EPILOGUES, Problem
+from diode_lut.templates.architecture import architecture
+from diode_lut.templates.config import ATEN, Config
 from tests.model.small import CANDIDATES, LARGE, MM, SMALL
 
 SM_90 = architecture("sm_90")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from diode_lut.domain.problem import Problem
 from diode_lut.model.training_set import MIN_PROBLEMS, Kind, kinds_of, unknown
+from diode_lut.problem import Problem
 
 
 def problems(op: str, layout: str, count: int, m: int, b: int = 1) -> list[Problem]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN
 from diode_lut.model.ranking import Model, Ranking
 from diode_lut.model.training_set import Kind
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN
 from tests.model.small import BMM, KINDS, LARGE, MM, SMALL, WIDE, model, padding
 
 ODD = Problem("mm", "bfloat16", "nt", 2, 1, 4096, 4095, 4095)

@@ -10,10 +10,10 @@ import pytest
 from diode_lut.dataset import read_dataset
 from diode_lut.distill.examples import targets_of
 from diode_lut.distill.validation import Validation, validate
-from diode_lut.domain.ops import NO_EPILOGUE
 from diode_lut.model.ranking import Model
 from diode_lut.model.training_set import TRAIN
 from diode_lut.model.weights import read_model
+from diode_lut.problem import NO_EPILOGUE
 
 TABLES = Path(__file__).parent.parent.parent / "tables"
 DATASETS = TABLES / "datasets"

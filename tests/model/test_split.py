@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.ops import EPILOGUES
-from diode_lut.domain.problem import Problem
+from diode_lut.errors import ProblemError
 from diode_lut.model.training_set import TEST, TRAIN, Split, belongs, family_name, parse_family
+from diode_lut.problem import EPILOGUES, Problem
 from tests.model.small import MM
 
 PROBLEMS = [MM._replace(m=m) for m in range(1, 2001)]

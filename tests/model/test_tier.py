@@ -12,18 +12,15 @@ import pytest
 from safetensors.numpy import load, save
 
 import diode_lut
-from diode_lut.domain.errors import ModelError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.kernels.config import ATEN
-from diode_lut.model.header import KEY, metadata_of
-from diode_lut.model.weights import read_model, write_model
-from diode_lut.runtime.snapshot import Snapshot
-from diode_lut.selection import tiers
-from diode_lut.selection.catalog import find_path, find_tables, warn_of_useless
-from diode_lut.selection.models import ModelSource
-from diode_lut.selection.selector import Selector, Tier
-from diode_lut.selection.sources import Threshold
-from diode_lut.selection.tiers import tiers_for
+from diode_lut.decide import catalog as tiers
+from diode_lut.decide.catalog import find_path, find_tables, tiers_for, warn_of_useless
+from diode_lut.decide.selector import Selector, Tier
+from diode_lut.decide.sources import ModelSource, Threshold
+from diode_lut.errors import ModelError
+from diode_lut.hardware import Hardware
+from diode_lut.model.weights import KEY, metadata_of, read_model, write_model
+from diode_lut.snapshot import Snapshot
+from diode_lut.templates.config import ATEN
 from tests.commands import call
 from tests.model.small import H200, LARGE, MM, SMALL, model
 

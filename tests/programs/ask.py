@@ -17,9 +17,9 @@ from types import ModuleType
 from typing import Any
 
 import diode_lut
-from diode_lut.receipt.receipt import FREEZABLE
-from diode_lut.runtime import recorder
-from diode_lut.runtime.receipt_file import write_after_graph
+from diode_lut.receipts import recorder
+from diode_lut.receipts.receipt import FREEZABLE
+from diode_lut.receipts.receipt_file import write_after_graph
 
 
 def ask() -> None:

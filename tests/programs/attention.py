@@ -160,7 +160,7 @@ def _constant(code: str, name: str) -> int | None:
 
 def _hits() -> list[tuple[str, int]]:
     """The problems that rows answered, as the receipt of this process has them."""
-    from diode_lut.runtime.recorder import own_receipt
+    from diode_lut.receipts.recorder import own_receipt
 
     return [
         (str(hit.problem), calls) for device in own_receipt().devices.values() for hit, calls in device.hits.items()

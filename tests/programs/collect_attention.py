@@ -27,10 +27,10 @@ CASES = (
 
 def main() -> dict[str, Any]:
     """For each problem, its configs with their times or the reasons of their failures."""
-    from diode_lut.collect.sweep import measure
-    from diode_lut.collect.tasks import Crash, Task, Watch
-    from diode_lut.domain.problem import Problem
-    from diode_lut.kernels.config import Config
+    from diode_lut.measure.search_space import Crash, Task, Watch
+    from diode_lut.measure.sweep import measure
+    from diode_lut.problem import Problem
+    from diode_lut.templates.config import Config
 
     def lost(loss: Crash) -> None:
         raise SystemExit(str(loss))

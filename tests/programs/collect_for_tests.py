@@ -7,8 +7,8 @@ import sys
 import click
 
 from diode_lut.cli import main
-from diode_lut.cli.collect import collect_command
-from diode_lut.collect.setup import MEASURERS
+from diode_lut.cli.timings import collect_command
+from diode_lut.measure.final import MEASURERS
 
 MEASURERS["autotune"] = "tests.collect.measurers:measure"
 next(each for each in collect_command.params if each.name == "search_space").type = click.STRING

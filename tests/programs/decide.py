@@ -14,13 +14,12 @@ import torch
 from torch._inductor import config as inductor_config
 
 import diode_lut
-from diode_lut.collect.problems import random_problems
-from diode_lut.runtime.choosers import registered
-from diode_lut.runtime.snapshot import Snapshot, selector_for
-from diode_lut.selection.catalog import find_hardware
-from diode_lut.selection.dynamic import pieces_over
-from diode_lut.selection.samples import Axis
-from diode_lut.selection.sources import THRESHOLD
+from diode_lut.decide.catalog import find_hardware
+from diode_lut.decide.choosers import registered
+from diode_lut.decide.dynamic import Axis, pieces_over
+from diode_lut.decide.sources import THRESHOLD
+from diode_lut.measure.problems import random_problems
+from diode_lut.snapshot import Snapshot, selector_for
 
 H200 = "nvidia-h200"
 KINDS = {"ops": ("mm", "addmm", "bmm"), "dtypes": ("float16", "bfloat16"), "layouts": ("nn", "nt")}

@@ -34,9 +34,8 @@ def main(directory: Path) -> dict[str, Any]:
     from torch._inductor.utils import fresh_cache, run_and_get_code
 
     import diode_lut
-    from diode_lut.collect.gemm import exact_result, make_operands, make_tensors, with_epilogue
-    from diode_lut.domain.ops import NO_EPILOGUE
-    from diode_lut.domain.problem import Problem
+    from diode_lut.measure.gemm import exact_result, make_operands, make_tensors, with_epilogue
+    from diode_lut.problem import NO_EPILOGUE, Problem
 
     found: dict[str, Any] = {}
     for case, (layout, (m, n, k), epilogue) in CASES.items():

@@ -74,7 +74,7 @@ def template(name: str) -> list[Any]:
     from torch._inductor.utils import run_and_get_code
 
     import diode_lut
-    from diode_lut.domain.hardware import detect_hardware
+    from diode_lut.hardware import detect_hardware
 
     batch = (3,) if name == "triton_bmm" else ()
     a, b = torch.randn(*batch, 64, 48).bfloat16(), torch.randn(*batch, 48, 72).bfloat16()
@@ -101,11 +101,11 @@ def programs(epilogue: str, op: str) -> dict[str, Any]:
     """Of a GEMM with an epilogue, as the collector measures it: the error and the number of kernels per config."""
     import torch
 
-    from diode_lut.collect.final import generate_program
-    from diode_lut.collect.gemm import make_operands, make_tensors, with_epilogue
-    from diode_lut.domain.problem import Problem
-    from diode_lut.inductor.program import Program
-    from diode_lut.kernels.config import ATEN, Config
+    from diode_lut.measure.final import generate_program
+    from diode_lut.measure.gemm import make_operands, make_tensors, with_epilogue
+    from diode_lut.measure.programs import Program
+    from diode_lut.problem import Problem
+    from diode_lut.templates.config import ATEN, Config
 
     batch = 3 if op in ("bmm", "baddbmm") else 1
     problem = Problem.of(op, 64, 72, 48, b=batch, dtype="bfloat16", layout="nt", epilogue=epilogue)

@@ -16,10 +16,10 @@ from itertools import count
 from pathlib import Path
 
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.io.files import write_atomically
-from diode_lut.kernels.config import ATEN
+from diode_lut.files import write_atomically
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN
 
 LINES = 5_000
 HEADER = Header(Hardware("NVIDIA H200", "sm_90", 132))

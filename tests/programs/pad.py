@@ -68,7 +68,7 @@ class Tables:
     """Writes tables for this device."""
 
     def __init__(self, directory: Path) -> None:
-        from diode_lut.domain.hardware import detect_hardware
+        from diode_lut.hardware import detect_hardware
 
         self._directory, self._hardware = directory, {**detect_hardware("cuda")._asdict(), "aliases": []}
 

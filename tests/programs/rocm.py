@@ -21,12 +21,12 @@ import triton  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 
 import diode_lut  # noqa: E402
-from diode_lut.collect.gemm import make_operands  # noqa: E402
-from diode_lut.domain.hardware import detect_hardware  # noqa: E402
-from diode_lut.domain.problem import Problem  # noqa: E402
-from diode_lut.inductor.choices import config_of  # noqa: E402
-from diode_lut.inductor.standalone import Kernel, lowering  # noqa: E402
-from diode_lut.kernels.config import Config  # noqa: E402
+from diode_lut.hardware import detect_hardware  # noqa: E402
+from diode_lut.hook.problems import config_of  # noqa: E402
+from diode_lut.measure.gemm import make_operands  # noqa: E402
+from diode_lut.measure.standalone import Kernel, lowering  # noqa: E402
+from diode_lut.problem import Problem  # noqa: E402
+from diode_lut.templates.config import Config  # noqa: E402
 from tests.fake_cuda import MI300X, Input, Lowered, compile_triton, fake_cuda, lower  # noqa: E402
 
 GFX942 = GPUTarget("hip", "gfx942", 64)

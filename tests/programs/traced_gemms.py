@@ -23,9 +23,9 @@ def main(directory: Path) -> dict[str, list[Any]]:
     from torch._inductor.utils import fresh_cache
 
     import diode_lut
-    from diode_lut.inductor.probe import begin
+    from diode_lut import probe
+    from diode_lut.hook.probe import begin
     from diode_lut.programs.trace import read_traces
-    from diode_lut.runtime import probe
 
     table = directory / "rows.json"
     table.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": ROWS}), encoding="utf-8")

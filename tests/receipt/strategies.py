@@ -7,10 +7,9 @@ from collections import Counter
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.ops import ALIGNS, BATCHED, DOMAINS, EPILOGUES, NO_EPILOGUE
-from diode_lut.domain.problem import Problem
-from diode_lut.receipt.receipt import Device, Hit, Miss, NoChoice, Receipt, Skip, SourceRecord, Unfused, Versions
+from diode_lut.hardware import Hardware
+from diode_lut.problem import ALIGNS, BATCHED, DOMAINS, EPILOGUES, NO_EPILOGUE, Problem
+from diode_lut.receipts.receipt import Device, Hit, Miss, NoChoice, Receipt, Skip, SourceRecord, Unfused, Versions
 from diode_lut.settings import TIERS
 from tests.strategies import kinds
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from diode_lut.collect.problems import read_problems
-from diode_lut.domain.errors import CollectError, ReceiptError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.architecture import roofline_ns
-from diode_lut.receipt.receipt import (
+from diode_lut.errors import CollectError, ReceiptError
+from diode_lut.hardware import Hardware
+from diode_lut.measure.problems import read_problems
+from diode_lut.problem import Problem
+from diode_lut.receipts.receipt import (
     ONLY_THE_LIBRARY,
     Device,
     Hit,
@@ -25,9 +24,10 @@ from diode_lut.receipt.receipt import (
     SourceRecord,
     Unfused,
     Versions,
+    receipt_bytes,
 )
-from diode_lut.receipt.summary import losses
-from diode_lut.receipt.write import receipt_bytes
+from diode_lut.receipts.summary import losses
+from diode_lut.templates.architecture import roofline_ns
 from tests.commands import call
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 A, B = (Config("triton_mm", (size, 64, 32, 8, 3, 4)) for size in (16, 64))

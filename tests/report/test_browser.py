@@ -19,18 +19,15 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
-from diode_lut.collect.problems import random_problems
+from diode_lut.api import explanation
 from diode_lut.dataset import read_dataset
-from diode_lut.domain.ops import DTYPES, GEMMS
-from diode_lut.domain.printable import as_command
-from diode_lut.domain.problem import Problem
-from diode_lut.receipt.receipt import Device, Hit, Miss, Receipt
-from diode_lut.receipt.write import receipt_bytes
-from diode_lut.runtime.api import explanation
+from diode_lut.errors import as_command
+from diode_lut.measure.problems import random_problems
+from diode_lut.problem import DTYPES, GEMMS, Problem
+from diode_lut.receipts.receipt import Device, Hit, Miss, Receipt, receipt_bytes
 from diode_lut.settings import config
 from diode_lut.table import Table, read_table, write_table
-from diode_lut.table.canonical import key_text
-from diode_lut.table.wire import decode_entry
+from diode_lut.table.format import decode_entry, key_text
 from tests.commands import call
 from tests.report.measured import H200, OTHER_ROWS, ROWS, write_dataset, write_other_dataset
 from tests.test_pasted import WORDS

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
+from diode_lut import report as page
 from diode_lut.dataset import read_dataset
-from diode_lut.domain.problem import Problem
+from diode_lut.decide.catalog import find_path, open_model
+from diode_lut.decide.sources import ModelSource, TableSource
 from diode_lut.evaluate import Evaluation, evaluate
-from diode_lut.kernels.registry import TEMPLATES
 from diode_lut.model.ranking import Model
-from diode_lut.report import Asked, Side, as_data, page
-from diode_lut.selection.catalog import find_path, open_model
-from diode_lut.selection.models import ModelSource
-from diode_lut.selection.tables import TableSource
+from diode_lut.problem import Problem
+from diode_lut.report import Asked, Side, as_data
 from diode_lut.table import Table, read_table
-from diode_lut.table.wire import decode_entry
+from diode_lut.table.format import decode_entry
+from diode_lut.templates.config import TEMPLATES
 from tests.report.measured import H200, OTHER_ROWS
 
 

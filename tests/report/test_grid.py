@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from diode_lut.domain.ops import OP_SIZES
-from diode_lut.domain.problem import Problem
+from diode_lut.api import explanation
+from diode_lut.decide.catalog import find_path, open_model
 from diode_lut.model.ranking import Model
-from diode_lut.report.page import MAX_KINDS, as_grid
-from diode_lut.runtime.api import explanation
-from diode_lut.selection.catalog import find_path, open_model
+from diode_lut.problem import OP_SIZES, Problem
+from diode_lut.report import MAX_KINDS, as_grid
 from diode_lut.settings import config
 
 EVERY = 37

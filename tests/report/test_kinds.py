@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN
-from diode_lut.report.page import ShownKind, kinds_of
+from diode_lut.problem import Problem
+from diode_lut.report import ShownKind, kinds_of
 from diode_lut.table import Candidate, Entry
+from diode_lut.templates.config import ATEN
 
 
 def row(op: str | None, dtype: str | None, layout: str | None) -> Entry:

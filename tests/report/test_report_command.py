@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.domain.errors import install_command
-from diode_lut.domain.hardware import Hardware
+from diode_lut.errors import install_command
+from diode_lut.hardware import Hardware
 from tests.commands import call
 from tests.report.measured import write_dataset
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_read_or_written_is_2(tmp_path: Path, table: Path, datase
 
 def test_without_the_library_is_2(tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing library is an error that says what to install."""
-    for name in ("vl_convert", "diode_lut.report.html", "diode_lut.report"):
+    for name in ("vl_convert", "diode_lut.report", "diode_lut.report"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     result = report(table, "-o", tmp_path / "r.html")

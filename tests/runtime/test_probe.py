@@ -40,7 +40,7 @@ def test_steps_are_timed_in_each_process(tmp_path: Path) -> None:
 
 def test_steps_cost_nothing_elsewhere(tmp_path: Path) -> None:
     """Without ``compare``, a step writes nothing and keeps nothing."""
-    program = "import diode_lut, diode_lut.runtime.probe as probe; diode_lut.step(); print(probe._marks)"
+    program = "import diode_lut, diode_lut.probe as probe; diode_lut.step(); print(probe._marks)"
     with started(sys.executable, "-c", program, cwd=tmp_path) as process:
         assert process.communicate() == ("[]\n", "")
     assert list(tmp_path.iterdir()) == []

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 import diode_lut
-from diode_lut.io import locks
-from diode_lut.receipt.read import read_receipt
-from diode_lut.receipt.receipt import Device, Miss, Receipt
-from diode_lut.runtime import receipt_file
-from diode_lut.runtime.receipt_file import write_after_graph, write_at_exit
+from diode_lut import files as locks
+from diode_lut.receipts import receipt_file
+from diode_lut.receipts.read import read_receipt
+from diode_lut.receipts.receipt import Device, Miss, Receipt
+from diode_lut.receipts.receipt_file import write_after_graph, write_at_exit
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "ask.py"
 Ask = Callable[..., subprocess.Popen[str]]

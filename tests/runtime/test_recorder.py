@@ -7,14 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
-from diode_lut.receipt.receipt import Device, Hit, Miss, Skip, SourceRecord, Unfused
-from diode_lut.runtime import recorder
-from diode_lut.selection.models import ModelSource
-from diode_lut.selection.selector import Selector, Tier
-from diode_lut.selection.tables import TableSource
+from diode_lut.decide.selector import Selector, Tier
+from diode_lut.decide.sources import ModelSource, TableSource
+from diode_lut.problem import Problem
+from diode_lut.receipts import recorder
+from diode_lut.receipts.receipt import Device, Hit, Miss, Skip, SourceRecord, Unfused
 from diode_lut.table import Candidate, Entry, Table
+from diode_lut.templates.config import ATEN, Config
 from tests.model.small import H200, MM, SMALL, model
 
 MISSED = MM._replace(op="baddbmm", b=2)

@@ -6,17 +6,13 @@ from typing import Any
 
 import pytest
 
-from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.ops import ATTENTION, MAX_SIZE, VARIANTS
-from diode_lut.domain.problem import Problem
-from diode_lut.domain.variants import Modifications
+from diode_lut.errors import ProblemError
+from diode_lut.problem import ATTENTION, MAX_SIZE, VARIANTS, Modifications, Problem
 from diode_lut.table import Entry
-from diode_lut.table.canonical import key_text
-from diode_lut.table.check import contradictions, useless
-from diode_lut.table.index import Index
-from diode_lut.table.overlap import overlaps, shared_problem
-from diode_lut.table.position import Fault
-from diode_lut.table.wire import decode_entry
+from diode_lut.table.faults import Fault
+from diode_lut.table.format import decode_entry, key_text
+from diode_lut.table.lint import contradictions, useless
+from diode_lut.table.table import Index, overlaps, shared_problem
 
 DEFAULT = {"template": "default"}
 SIZES = {"b": 2, "m": 512, "n": 1024, "k": 64, "h": 8, "g": 4, "v": 128}

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diode_lut.table import Entry, Table, read_table, write_table
-from diode_lut.table.check import check_file, contradictions, useless
+from diode_lut.table.lint import check_file, contradictions, useless
 
 Save = Callable[[str | bytes], Path]
 

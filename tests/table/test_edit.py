@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.domain.errors import TableError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.errors import TableError
+from diode_lut.hardware import Hardware
 from diode_lut.table import Candidate, Entry, Table, write_table
-from diode_lut.table.check import check_file
 from diode_lut.table.edit import set_row, unset_row
+from diode_lut.table.lint import check_file
+from diode_lut.templates.config import ATEN, Config
 
 GPU = Hardware("GPU", "sm_90", 132)
 

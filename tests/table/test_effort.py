@@ -8,19 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from diode_lut.decide.explain import explain
+from diode_lut.decide.selector import Selector, Tier
+from diode_lut.decide.sources import TableSource
 from diode_lut.diff import compare
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
-from diode_lut.merge import merge
-from diode_lut.selection.explanation import explain
-from diode_lut.selection.selector import Selector, Tier
-from diode_lut.selection.tables import TableSource
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
 from diode_lut.table import Candidate, Entry, Range, Table, write_table
-from diode_lut.table.check import check_file
-from diode_lut.table.edit import set_row
-from diode_lut.table.overlap import BLOCK_ROWS, ROW_STEPS, STEPS, Effort, overlaps
-from diode_lut.table.unreachable import unreachable
+from diode_lut.table.edit import merge, set_row
+from diode_lut.table.lint import check_file, unreachable
+from diode_lut.table.table import BLOCK_ROWS, ROW_STEPS, STEPS, Effort, overlaps
+from diode_lut.templates.config import ATEN, Config
 from tests.commands import call
 
 GPU = Hardware("GPU", "sm_90", 132)
@@ -90,7 +88,7 @@ def test_overlaps_that_take_too_long_are_not_looked_for() -> None:
 
 def test_check_says_what_it_did_not_look_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a note with the number of rows, in each format, and the exit code is that of a good table."""
-    monkeypatch.setattr("diode_lut.table.overlap.STEPS", 0)
+    monkeypatch.setattr("diode_lut.table.table.STEPS", 0)
     path = tmp_path / "t.json"
     write_table(Table(GPU, [row((1, 8)), row((2, 2)), row((9, 16))]), path)
     (unused, contradictory) = check_file(path)
@@ -105,7 +103,7 @@ def test_check_says_what_it_did_not_look_for(tmp_path: Path, monkeypatch: pytest
 
 def test_set_says_what_it_did_not_look_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row is set whether or not it can be found out if it is ever used."""
-    monkeypatch.setattr("diode_lut.table.overlap.STEPS", 0)
+    monkeypatch.setattr("diode_lut.table.table.STEPS", 0)
     assert set_row(Table(GPU, [row((1, 8))]), row((2, 4))).undecided == 2
     write_table(Table(GPU, [row((1, 8))]), tmp_path / "t.json")
     result = call("set", tmp_path / "t.json", "mm", "--m", "1-4", "--config", "aten", "--note", "x")
@@ -116,7 +114,7 @@ def test_diff_says_that_pairs_were_not_looked_for(monkeypatch: pytest.MonkeyPatc
     """Rows that are narrowed are then called removed and added."""
     old, new = Table(GPU, [row((1, 8))]), Table(GPU, [row((2, 4))])
     assert (compare(old, new).counts, compare(old, new).unpaired) == ({"narrowed": 1}, False)
-    monkeypatch.setattr("diode_lut.table.overlap.STEPS", 10)
+    monkeypatch.setattr("diode_lut.table.table.STEPS", 10)
     diff = compare(old, new)
     assert (diff.counts, diff.unpaired) == ({"added": 1, "removed": 1}, True)
     for table, name in ((old, "old.json"), (new, "new.json")):
@@ -130,13 +128,13 @@ def test_diff_counts_masks_and_pairs_as_work(monkeypatch: pytest.MonkeyPatch) ->
     apart = Table(GPU, [row((size, size)) for size in range(1, 51)]), Table(GPU, [row((100, 101))] * 50)
     alike = Table(GPU, [row((1, 8))]), Table(GPU, [row((2, 4))])
     for (old, new), steps in ((apart, 8 * 50 + 49), (alike, 8 + 8 + 1 + 7)):
-        monkeypatch.setattr("diode_lut.table.overlap.STEPS", steps)
+        monkeypatch.setattr("diode_lut.table.table.STEPS", steps)
         assert compare(old, new).unpaired
 
 
 def test_merge_leaves_what_it_could_not_compare_to_people(monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows stay, and it is a conflict."""
-    monkeypatch.setattr("diode_lut.table.overlap.STEPS", 0)
+    monkeypatch.setattr("diode_lut.table.table.STEPS", 0)
     merged = merge(None, Table(GPU, [row((1, 8))]), Table(GPU, [row((2, 9))]))
     assert len(merged.table.entries) == 2
     assert [str(remark) for remark in merged.conflicts] == [
@@ -149,7 +147,7 @@ def test_merge_has_one_limit_for_all_rounds(monkeypatch: pytest.MonkeyPatch) -> 
     ours, theirs = Table(GPU, [row((1, 8)), row((20, 27))]), Table(GPU, [row((2, 9))])
     said = {}
     for steps in (40, 80):
-        monkeypatch.setattr("diode_lut.table.overlap.STEPS", steps)
+        monkeypatch.setattr("diode_lut.table.table.STEPS", steps)
         said[steps] = [str(remark) for remark in merge(None, ours, theirs).conflicts]
     assert [steps for steps, remarks in said.items() if "were not looked for" in " ".join(remarks)] == [40]
 

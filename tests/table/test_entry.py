@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.domain.ops import ALIGNS, ATTENTION, BATCHED, DOMAINS, EPILOGUES, MAX_SIZE
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.problem import ALIGNS, ATTENTION, BATCHED, DOMAINS, EPILOGUES, MAX_SIZE, Problem
 from diode_lut.table import Candidate, Entry
+from diode_lut.templates.config import ATEN, Config
 
 ANY = Entry(None, None, None, None, None, None, None, None, (Candidate(ATEN),))
 EXACT = Entry("mm", "float16", "nn", 16, None, (4, 4), (5, 5), (6, 6), (Candidate(ATEN),), epilogue="none")

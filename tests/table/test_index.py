@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
 from diode_lut.table import Candidate, Entry, Range, Table
-from diode_lut.table.index import Index
+from diode_lut.table.table import Index
+from diode_lut.templates.config import ATEN
 from tests.steps import lines_run
 
 GPU = Hardware("GPU", "sm_90", 132)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.domain.ops import ALIGNS, ATTENTION, DOMAINS, DTYPES, MATMULS, OP_SIZES, SIZE_FIELDS
-from diode_lut.domain.problem import Problem
-from diode_lut.table import Entry, overlap
+from diode_lut.problem import ALIGNS, ATTENTION, DOMAINS, DTYPES, MATMULS, OP_SIZES, SIZE_FIELDS, Problem
+from diode_lut.table import Entry
+from diode_lut.table import table as overlap
 
 
 def _shares(one: Entry, other: Entry) -> bool:

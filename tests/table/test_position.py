@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.table.position import JsonPath, Place, Positions, dotted, place_at
+from diode_lut.table.faults import JsonPath, Place, Positions, dotted, place_at
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampled_from(['"', "\\", "{", "],", ":\n"])
 DOCUMENTS = st.recursive(
@@ -115,7 +115,7 @@ def test_each_path_in_a_table_has_its_line(good: str) -> None:
 @pytest.mark.parametrize("chunk", [1, 2, 7, 1 << 16])
 def test_places_are_right_wherever_lines_are_counted_from(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Line and column are those of the text before, in files of one line and of many, in any order."""
-    monkeypatch.setattr("diode_lut.table.position._CHUNK", chunk)
+    monkeypatch.setattr("diode_lut.table.faults._CHUNK", chunk)
     for form in ({"indent": 1}, {"separators": (",", ":")}):
         text = json.dumps(list(range(40)), **form)  # type: ignore[arg-type]
         positions = Positions(text.encode())

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.domain.errors import TableError
-from diode_lut.domain.hardware import Hardware
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.errors import TableError
+from diode_lut.hardware import Hardware
 from diode_lut.table import read as read_module
 from diode_lut.table import read_hardware, read_table, to_bytes
+from diode_lut.templates.config import ATEN, Config
 
 Save = Callable[[str | bytes], Path]
 

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from diode_lut.domain.errors import TableError
-from diode_lut.domain.ops import ATTENTION_ONLY, DOMAINS, MATMULS, MAX_SIZE, OP_SIZES, SIZE_FIELDS
-from diode_lut.kernels.registry import TEMPLATES
+from diode_lut.errors import TableError
+from diode_lut.problem import ATTENTION_ONLY, DOMAINS, MATMULS, MAX_SIZE, OP_SIZES, SIZE_FIELDS
 from diode_lut.table import Table, read_table, to_bytes
 from diode_lut.table import read as read_module
-from diode_lut.table.canonical import SCHEMA_VERSION, VERSIONS
-from diode_lut.table.check import check_file
-from diode_lut.table.schema import table_validator
+from diode_lut.table.faults import table_validator
+from diode_lut.table.format import SCHEMA_VERSION, VERSIONS
+from diode_lut.table.lint import check_file
+from diode_lut.templates.config import TEMPLATES
 from tests.mutated import mutate
 from tools import write_schema
 

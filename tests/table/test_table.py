@@ -11,10 +11,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.domain.hardware import Hardware
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
 from diode_lut.table import Candidate, Entry, Table, read_table, to_bytes
+from diode_lut.templates.config import ATEN
 
 Save = Callable[[str | bytes], Path]
 

@@ -8,11 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.domain.ops import MAX_SIZE, OPS
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN
+from diode_lut.problem import MAX_SIZE, OPS, Problem
 from diode_lut.table import Candidate, Entry
-from diode_lut.table.unreachable import unreachable
+from diode_lut.table.lint import unreachable
+from diode_lut.templates.config import ATEN
 
 SIZES = range(1, 5)
 COLUMNS = range(1, 13)

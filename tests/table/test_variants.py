@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 
-from diode_lut.domain.errors import ProblemError
-from diode_lut.domain.ops import DOMAINS, VARIANTS
-from diode_lut.domain.problem import Problem
-from diode_lut.domain.variants import Scaling
+from diode_lut.errors import ProblemError
+from diode_lut.problem import DOMAINS, VARIANTS, Problem, Scaling
 from diode_lut.table import Entry
-from diode_lut.table.check import contradictions
-from diode_lut.table.index import Index
-from diode_lut.table.position import Fault
-from diode_lut.table.wire import decode_entry
+from diode_lut.table.faults import Fault
+from diode_lut.table.format import decode_entry
+from diode_lut.table.lint import contradictions
+from diode_lut.table.table import Index
 
 ATEN = [{"template": "aten"}]
 

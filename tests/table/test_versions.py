@@ -12,14 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diode_lut.cli import main
-from diode_lut.domain.errors import TableError
-from diode_lut.domain.problem import Problem
-from diode_lut.kernels.config import ATEN, Config
-from diode_lut.merge import merge
+from diode_lut.errors import TableError
+from diode_lut.problem import Problem
 from diode_lut.table import Candidate, Entry, Table, read_table, to_bytes
-from diode_lut.table.edit import set_row
-from diode_lut.table.entry import DTYPES_OF_VERSION_1, OPS_OF_VERSION_1, TEMPLATES_OF_VERSION_1
-from diode_lut.table.schema import table_validator
+from diode_lut.table.edit import merge, set_row
+from diode_lut.table.faults import table_validator
+from diode_lut.table.row import DTYPES_OF_VERSION_1, OPS_OF_VERSION_1, TEMPLATES_OF_VERSION_1
+from diode_lut.templates.config import ATEN, Config
 
 TableFile = Callable[..., Path]
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.domain.hardware import Hardware
-from diode_lut.io.resources import schemas_directory
-from diode_lut.kernels.config import ATEN, Config
+from diode_lut.hardware import Hardware
+from diode_lut.process import schemas_directory
 from diode_lut.table import Candidate, Entry, Table, read_table, to_bytes, write_table
+from diode_lut.templates.config import ATEN, Config
 from tests.commands import call
 from tests.distill import synthetic
 

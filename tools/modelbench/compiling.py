@@ -13,10 +13,10 @@ from torch._dynamo.utils import counters
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.select_algorithm import add_feedback_saver
 
-from diode_lut.domain.ops import NO_EPILOGUE
-from diode_lut.kernels.config import ATEN
-from diode_lut.receipt.receipt import Receipt
-from diode_lut.runtime import recorder
+from diode_lut.problem import NO_EPILOGUE
+from diode_lut.receipts import recorder
+from diode_lut.receipts.receipt import Receipt
+from diode_lut.templates.config import ATEN
 
 COUNTED = ("benchmarking.", "select_algorithm", "pad_mm_bench", "coordesc_tuning_bench", "fxgraph_cache")
 """What Inductor's counters begin with that say how often it benchmarked, and that the cache was empty."""

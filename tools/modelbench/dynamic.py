@@ -23,9 +23,9 @@ from torch._dynamo.utils import counters
 from torch._inductor.utils import fresh_cache, run_and_get_code
 
 import diode_lut
-from diode_lut.collect.rounds import Bench
-from diode_lut.kernels.config import Config
+from diode_lut.measure.compiled import Bench
 from diode_lut.table import Candidate, Entry, Table, write_table
+from diode_lut.templates.config import Config
 
 BLOCKS, BORDERS = (16, 32, 64), (1, 33, 129, 4097)
 """BLOCK_M of the kernels between which a call decides, and where the ranges of M begin, and end."""

@@ -11,8 +11,8 @@ from torch._inductor import config as inductor_config
 from torch._inductor.template_heuristics.registry import get_template_heuristic
 from torch._inductor.template_heuristics.triton import GemmConfig
 
-from diode_lut.collect.search_space import read_default_search_space
-from diode_lut.inductor.names import TEMPLATE_OF_UID
+from diode_lut.hook.versions import TEMPLATE_OF_UID
+from diode_lut.measure.search_space import read_default_search_space
 
 SPACES = ("known", "default", "exhaustive")
 """``known`` are the configs that sweeps of GEMMs found to matter, also for ops of which Inductor knows ten; the others

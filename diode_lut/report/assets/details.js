@@ -66,7 +66,7 @@ function rowInWords(data, row) {
   );
 }
 
-// A word of a command, as as_command() in domain/printable.py has it.
+// A word of a command, as as_command() in errors.py has it.
 const quoted = (text) => {
   if (/^[\w@%+=:,./-]+$/.test(text)) return text;
   if (!/(?! )[\p{C}\p{Z}]/u.test(text)) return `'${text.replaceAll("'", `'"'"'`)}'`;

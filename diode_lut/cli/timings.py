@@ -1,0 +1,401 @@
+"""``collect``: measure problems, on this machine or on many."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from diode_lut.cli.arguments import (
+    ANY_OUTPUT,
+    DATASET,
+    DTYPE,
+    FILE,
+    LAYOUT,
+    MINUTES,
+    OP,
+    TABLE,
+    Output,
+    Typed,
+    end_with_losses,
+    hardware_of,
+    read_whole_table,
+    require_inductor,
+    require_kind,
+)
+from diode_lut.cli.output import Minutes, in_a_file, is_standard, say, write
+from diode_lut.errors import CollectError, ExchangeError, printable
+from diode_lut.formats import FORMATS
+from diode_lut.hardware import Hardware, detect_hardware
+from diode_lut.measure.final import METHODS, SETS
+from diode_lut.problem import GEMMS, Problem
+from diode_lut.process import interrupt_on_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from diode_lut.dataset import Dataset, Record
+    from diode_lut.formats.content import Facts, Timings
+    from diode_lut.measure.collector import Pass
+    from diode_lut.measure.search_space import Outcome
+    from diode_lut.table import Table
+
+
+STOPPED = 130
+"""Exit code after Ctrl-C, as in shells."""
+
+
+@click.command("collect")
+@click.option(
+    "--problems",
+    "problem_file",
+    type=FILE,
+    metavar="SET|FILE",
+    help=f"A shipped set ({', '.join(SETS)}), the most useful problems first; or a file: a JSON list of "
+    '{"op", "M", "N", "K", "dtype"}, optionally "B", "layout", "align" and "epilogue"; a dataset; a table; or a '
+    "receipt, whose misses on devices like this one are measured.",
+)
+@click.option("--random", "count", metavar="N", type=click.IntRange(min=1), help="Draw N problems at random instead.")
+@click.option(
+    "--log-normal",
+    is_flag=True,
+    help="Draw M, N and K log-normally, as in real models; else log-uniformly from 1 to 16384.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same problems.")
+@click.option("--op", "ops", type=OP, multiple=True, default=GEMMS, show_default=True, help="Draw from these ops.")
+@click.option(
+    "--dtype",
+    "dtypes",
+    type=DTYPE,
+    multiple=True,
+    default=("bfloat16",),
+    show_default=True,
+    help="Draw from these types.",
+)
+@click.option(
+    "--layout",
+    "layouts",
+    type=LAYOUT,
+    multiple=True,
+    default=("nn", "nt"),
+    show_default=True,
+    help="Draw from these layouts of A and B: n is row-major, t column-major.",
+)
+@click.option(
+    "--out",
+    "--output",
+    "-o",
+    "path",
+    metavar="OUT",
+    type=Output(DATASET, ".msgpack", ".zst", dir_okay=True, allow_dash=False),
+    required=True,
+    help="The dataset; if it exists, problems that it holds are skipped and the others appended. In a directory, it is "
+    "the file named after the hardware and the software.",
+)
+@click.option(
+    "--method",
+    type=click.Choice(tuple(METHODS)),
+    help="autotune: Inductor's own autotuner, one problem at a time. sweep: all kernels quickly, then the best "
+    "carefully.  [default: sweep on CUDA, else autotune]",
+)
+@click.option(
+    "--search-space",
+    type=click.Choice(("default", "exhaustive")),
+    default="default",
+    show_default=True,
+    help="How many kernels are tried: by autotune about 20, or about 1,500; by a sweep up to 150, which earlier sweeps "
+    "on the same architecture found to matter, or all, up to 700.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(("cuda", "cpu", "all")),
+    help="The device to measure; all: every GPU of this machine, in parallel. CUDA_VISIBLE_DEVICES says which GPUs "
+    "there are.  [default: cuda if there is a GPU, else cpu]",
+)
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Measure on the workers of this Dask scheduler, on any number of machines with the same hardware. Start one "
+    "worker for each GPU: CUDA_VISIBLE_DEVICES=0 dask worker ADDRESS --nthreads 1 --memory-limit 0",
+)
+@click.option("--budget", type=MINUTES, metavar="MINUTES", help="Begin no problem after this time.")
+@click.option(
+    "--table",
+    "table_file",
+    type=TABLE,
+    help="Time only this table's answers and aten, as carefully as the final stage of a sweep, for `evaluate` to show "
+    "the table's benefit on this machine.",
+)
+@click.pass_context
+def collect_command(
+    context: click.Context,
+    /,
+    problem_file: Typed | None,
+    count: int | None,
+    path: Path,
+    method: str | None,
+    search_space: str,
+    device: str | None,
+    scheduler: str | None,
+    budget: float | None,
+    table_file: Typed | None,
+    **drawing: Any,
+) -> None:
+    """Time Inductor's kernels for GEMMs, and write a dataset.
+
+    Each problem is on disk as soon as it is measured. After Ctrl-C or a crash, run the same command again. The tensors
+    of a problem that is drawn at random take at most 2 GiB together.
+    """
+    problems = _problems(context, problem_file, count, drawing, None if scheduler else device or "")
+    require_inductor("collect")
+    interrupt_on_signals()  # so that a killed run removes its temporary caches
+    from diode_lut.measure.collector import collect
+    from diode_lut.table.read import read_bytes, table_of
+
+    passes = collect(
+        problems,
+        path,
+        device=device,
+        method=method,
+        search_space=search_space,
+        scheduler=scheduler,
+        budget_s=math.inf if budget is None else budget * 60,
+        table=None if table_file is None else table_of(table_file.path, table_file.read(read_bytes)),
+    )
+    tallies: list[Counter[str]] = []
+    try:
+        with closing(passes):
+            for each in passes:
+                tallies.append(Counter())
+                _show(each, tallies[-1])
+                say(_summary(each.dataset.path, each.stage, tallies[-1]))
+    except KeyboardInterrupt:
+        if tallies and tallies[-1]["left"]:
+            say(_summary(each.dataset.path, each.stage, tallies[-1]))
+        say("stopped: run the same command again to go on", err=True)
+        context.exit(STOPPED)
+    left = sum(tally["left"] for tally in tallies)
+    if left:
+        say(f"{left} problems left: run the same command again to go on", err=True)
+    elif not any(tally["measured"] + tally["present"] for tally in tallies):
+        raise CollectError("none of the problems could be measured")
+    end_with_losses([each.dataset] if tallies else [])
+
+
+def _problems(
+    context: click.Context, problem_file: Typed | None, count: int | None, drawing: dict[str, Any], device: str | None
+) -> list[Problem]:
+    """The problems to measure; ``device`` is the option, empty without one, None if other machines measure."""
+    if (problem_file is None) == (count is None):
+        raise click.UsageError("give either --problems or --random")
+    if count is not None:
+        from diode_lut.measure.problems import random_problems
+
+        return random_problems(count, **drawing)
+    given = [name for name in drawing if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if given:
+        raise click.UsageError(f"--{given[0].rstrip('s').replace('_', '-')} goes with --random only")
+    assert problem_file is not None
+    name = {"": None, "all": "cuda"}.get(device or "", device)
+    return problems_of(problem_file, None if device is None else partial(detect_hardware, name))
+
+
+def problems_of(typed: Typed, find_hardware: Callable[[], Hardware] | None) -> list[Problem]:
+    """The problems of a shipped set, or of a file; UsageError if it is neither."""
+    from diode_lut.measure.problems import problem_set, read_problems
+
+    name = str(typed.path)
+    if typed.contents is None and name in SETS:
+        return problem_set(name)
+    if typed.contents is None and not typed.path.exists():
+        raise click.UsageError(f"--problems: {name}: no such file, and no shipped set ({', '.join(SETS)})")
+    return read_problems(typed.path, find_hardware, typed.contents)
+
+
+def _show(each: Pass, tally: Counter[str]) -> None:
+    """Run a pass, with a progress bar on a terminal or a line a minute, and count the outcomes in ``tally``."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    rate = TextColumn("{task.fields[timings]} timings, {task.fields[per_minute]:.0f} a minute, left")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+    begin, minutes = time.monotonic(), Minutes()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(each.stage, total=each.total, timings=0, per_minute=0.0)
+        tally["left"] = each.total
+        for outcome in each.outcomes:
+            tally["left"] -= 1
+            _count(outcome, tally)
+            if outcome.status == "skipped":
+                console.print(printable(f"skipped {outcome.problem}: {outcome.reason}"))
+            per_minute = 60 * tally["timings"] / (time.monotonic() - begin)
+            progress.update(task, advance=1, timings=tally["timings"], per_minute=per_minute)
+            if not console.is_terminal:
+                done = f"{each.stage}: {each.total - tally['left']} of {each.total} problems"
+                minutes.say(f"{done}, {tally['timings']} timings, {per_minute:.0f} a minute")
+
+
+def _count(outcome: Outcome, tally: Counter[str]) -> None:
+    timings = outcome.record.timings if outcome.record is not None else ()
+    tally[outcome.status] += 1
+    tally["timings"] += len(timings)
+    tally["tried"] += len({timing.config for timing in timings})
+    tally["failed"] += sum(timing.ns is None for timing in timings)
+    tally["ignored"] += outcome.ignored
+
+
+def _summary(path: Path, stage: str, tally: Counter[str]) -> str:
+    return printable(
+        f"{path}: {stage}: {tally['measured']} problems measured, {tally['present']} already there, "
+        f"{tally['skipped']} skipped; {tally['tried']} configs tried, {tally['failed']} of them failed; "
+        f"{tally['ignored']} candidates ignored, because no config can express them"
+    )
+
+
+_EXPORTED = tuple(name for name, each in FORMATS.items() if each.write)
+
+
+def _listed(names: Iterable[str]) -> str:
+    lines = (f"  {name}: {FORMATS[name].description} ({FORMATS[name].holds})" for name in names)
+    return "\n".join(("\b", "Formats:", *lines))
+
+
+_LAYOUT = click.option(
+    "--layout",
+    type=LAYOUT,
+    help="The layout of A and B, where the file cannot say it.  [default: nn, but none for timings]",
+)
+
+
+@click.command("import", epilog=_listed(FORMATS))
+@click.argument("name", metavar="FORMAT", type=click.Choice(tuple(FORMATS)))
+@click.argument("source", metavar="IN", type=FILE)
+@click.option("-o", "--output", metavar="OUT", required=True, type=ANY_OUTPUT, help="The table or dataset to write.")
+@click.option(
+    "--hardware", metavar="NAME", help="The hardware that was measured: a table's name or its GPU's, or NAME,ARCH,SMS."
+)
+@click.option("--op", type=OP, help="The op of all GEMMs, where the file does not say it.")
+@click.option(
+    "--dtype",
+    type=DTYPE,
+    help="The type of the inputs, where the file does not say it; or tf32 for float32.",
+)
+@_LAYOUT
+def import_command(
+    name: str, source: Typed, output: Path, hardware: str | None, op: str | None, dtype: str | None, layout: str | None
+) -> None:
+    """Convert another tool's table or timings, or your own timings.
+
+    Timings become a dataset, from which build makes a table. What is skipped is counted, with the reason.
+    """
+    from diode_lut.formats import read
+    from diode_lut.formats.content import Facts
+
+    if not is_standard(output) and output.exists() and output.stat().st_size:
+        raise ExchangeError(f"{output}: exists already, and an import adds nothing to a file: name another one")
+    facts = Facts(hardware_of(hardware) if hardware is not None else None, op, dtype, layout, source.contents)
+    content, skipped = read(name, source.path, facts)
+    try:
+        taken = _save_timings(content, output) if isinstance(content, tuple) else _save_table(content, output)
+    finally:
+        _say(skipped)
+    say(printable(f"{output}: {taken}"), err=is_standard(output))
+
+
+@click.command("export", epilog=_listed(_EXPORTED))
+@click.argument("name", metavar="FORMAT", type=click.Choice(_EXPORTED))
+@click.argument("typed", metavar="IN", type=TABLE)
+@click.option("-o", "--output", metavar="OUT", required=True, type=ANY_OUTPUT, help="The file to write.")
+@click.option(
+    "--problems",
+    type=FILE,
+    metavar="SET|FILE",
+    help="A set or file as collect takes it: export the table's answers for these problems.  [default: those with a "
+    "row of their own]",
+)
+@click.option(
+    "--dtype",
+    type=DTYPE,
+    help="tf32 exports a table's answers for tf32 instead of float32, where the file cannot say which.",
+)
+@_LAYOUT
+def export_command(
+    name: str, typed: Typed, output: Path, problems: Typed | None, dtype: str | None, layout: str | None
+) -> None:
+    """Convert a table or dataset for another tool.
+
+    Other tools have no ranges, so a table's answers for single problems are exported. What is skipped is counted, with
+    the reason.
+    """
+    from diode_lut.formats import write_timings
+    from diode_lut.formats.content import Facts
+
+    require_kind(output, name)
+    skipped: Counter[str] = Counter()
+    datasets: list[Dataset] = []
+    if FORMATS[name].holds == "timings":
+        from diode_lut.dataset import read_dataset
+
+        datasets = [read_dataset(typed.path, contents=typed.contents)]
+        data = write_timings(name, datasets[0], output)
+    else:
+        data, skipped = _table_bytes(name, typed, problems, Facts(dtype=dtype, layout=layout))
+    write(output, data)
+    say(printable(f"{output}: {len(data)} bytes"), err=is_standard(output))
+    _say(skipped)
+    end_with_losses(datasets)
+
+
+def _save_timings(timings: Timings, output: Path) -> str:
+    """Write a dataset, and describe its size."""
+    from diode_lut.dataset.write import write_stream
+
+    count, problems = 0, set()
+
+    def counted() -> Iterator[Record]:
+        nonlocal count
+        for record in timings.records:
+            count += len(record.timings)
+            problems.add(record.problem)
+            yield record
+        if not count:
+            raise ExchangeError("nothing in it could be imported")
+
+    with in_a_file(output) as path:
+        write_stream(path, timings.header, counted())
+    return f"{count} timings of {len(problems)} problems"
+
+
+def _save_table(table: Table, output: Path) -> str:
+    """Write a table, and describe its size."""
+    from diode_lut.table import placed, to_bytes
+
+    if not table.entries:
+        raise ExchangeError("nothing in it could be imported")
+    write(output, to_bytes(placed(table, output)))
+    return f"{len(table.entries)} rows"
+
+
+def _table_bytes(name: str, typed: Typed, problems: Typed | None, facts: Facts) -> tuple[bytes, Counter[str]]:
+    from diode_lut.formats import write_table
+    from diode_lut.formats.content import exact_problems
+
+    table = read_whole_table(typed, "correct it first")
+    left_out: Counter[str] = Counter()
+    wanted = exact_problems(table, left_out) if problems is None else problems_of(problems, None)
+    data, skipped = write_table(name, table, wanted, facts)
+    return data, left_out + skipped
+
+
+def _say(skipped: Counter[str]) -> None:
+    for reason, count in sorted(skipped.items()):
+        say(printable(f"  skipped: {count}: {reason}"), err=True)

@@ -1,0 +1,257 @@
+"""Reviewing a contributed table: whether others can rebuild it from what comes with it, and what its answers gain."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from diode_lut.build import build
+from diode_lut.contribute.verify import Interval
+from diode_lut.dataset import Dataset, Record, read_dataset
+from diode_lut.dataset.write import combined
+from diode_lut.decide.catalog import open_model
+from diode_lut.decide.sources import ModelSource, Source, TableSource
+from diode_lut.errors import DatasetError, ModelError, TableError, as_command
+from diode_lut.evaluate import evaluate, usual_kernels
+from diode_lut.hardware import known_gpu, slug
+from diode_lut.model.training_set import TEST, TRAIN, Split
+from diode_lut.model.weights import SUFFIX
+from diode_lut.table import Entry, Table
+from diode_lut.table.faults import Fault
+from diode_lut.table.format import key_text, winner_text
+from diode_lut.table.read import located, table_of
+
+REQUIRED = ("torch", "benchmarker", "measured_on", "measured_by", "datasets", "diode_lut")
+"""What the provenance of a contributed table must say."""
+
+REQUIRED_ON_GPUS = ("triton", "driver")
+"""What it must say besides on NVIDIA's GPUs."""
+
+AFTERWARDS = "afterwards"
+"""The directory of datasets that time a table's answers once more, in a later run."""
+
+HELD_OUT = Split(0, 0.2)
+"""The problems that a table is not built from, to see what such a table does with problems that it has not seen."""
+
+RESAMPLES = 2000
+"""Draws of the bootstrap."""
+
+_SHOWN = 10
+"""Most rows that are named for not being what the datasets give."""
+
+NAMESPACE = "diode-lut"
+"""What a signature says that it is for."""
+
+Track = Callable[[Dataset], Iterable[Record]]
+"""Passes on the records of a dataset, and may show progress."""
+
+
+def review(path: Path, data: bytes, track: Track = iter) -> list[TableError]:
+    """What is missing or wrong with a contributed table, in the order of its lines, and notes with its figures.
+
+    The datasets are in ``datasets/`` beside it, in any directory; the model, if there is one, is beside it, too. What
+    ``check_file`` finds is not repeated. ``data`` are the file's contents. TableError if it is no table.
+    """
+    table = table_of(path, data)
+    faults = [*_of_header(table, path), *_signature(path, data)]
+    try:
+        files = datasets_beside(path)
+        datasets = list(_attached(table, path, files, faults))
+        if datasets and len(datasets) == len(table.provenance["datasets"]) and not table.errors:
+            faults += [] if "pruned_with" in table.provenance else _of_rows(table, datasets, track)
+            faults += _figures(table, path, datasets, files)
+    except DatasetError as error:
+        faults.append(Fault(str(error), "provenance", "datasets"))
+    return sorted(located(path, data, faults), key=lambda error: (error.note, error.line or 0))
+
+
+def _of_header(table: Table, path: Path) -> Iterator[Fault]:
+    """What the provenance does not say, and a name of the file that is not the hardware's."""
+    names = (*REQUIRED, *(REQUIRED_ON_GPUS if table.hardware.arch.startswith("sm_") else ()))
+    for name in names:
+        if not table.provenance.get(name):
+            how = (
+                "name who measured: `adopt --measured-by NAME` again; or `pack --measured-by NAME`, and build from that"
+                if name == "measured_by"
+                else "build the table from datasets of `collect`, which say it"
+            )
+            yield Fault(f"{name} is missing ({how})", "provenance")
+    if "pruned_with" in table.provenance:
+        yield Fault("rows were left to a model (build the table without --prune-with)", "provenance", "pruned_with")
+    called = [each for each in (table.hardware, known_gpu(table.hardware.name)) if each is not None]
+    if path.name != f"{slug(path.stem)}.json" or not any(each.called(path.stem) for each in called):
+        expected = f"{slug(table.hardware.name)}.json"
+        yield Fault(f"the file is called {path.name} (a table is named after its hardware: {expected})", "hardware")
+
+
+def datasets_beside(table: Path) -> dict[str, Dataset]:
+    """What can be read in ``datasets/`` beside a table, in any directory, by the digests that provenance has."""
+    datasets = map(_opened, sorted(table.parent.joinpath("datasets").rglob("*.msgpack*")))
+    return {f"sha256:{each.digest}": each for each in datasets if each is not None}
+
+
+def _attached(table: Table, path: Path, files: Mapping[str, Dataset], faults: list[Fault]) -> Iterator[Dataset]:
+    """The datasets that the table names; a fault for each that is not there, or was changed."""
+    named = table.provenance.get("datasets", [])
+    others = [str(each.path.relative_to(path.parent)) for digest, each in files.items() if digest not in named]
+    for number, digest in enumerate(named):
+        if digest in files:
+            yield files[digest]
+        else:
+            changed = f"; if it is one of {', '.join(others)}, that was changed afterwards" if others else ""
+            reason = (
+                f"no file in datasets/ has the digest {digest} (add the dataset that the table was built from{changed})"
+            )
+            faults.append(Fault(reason, "provenance", "datasets", number))
+
+
+def _opened(path: Path) -> Dataset | None:
+    """The dataset; None if it is none that can be read, which is a fault only if the table needs it."""
+    try:
+        return read_dataset(path)
+    except (DatasetError, OSError):
+        return None
+
+
+def _of_rows(table: Table, datasets: Sequence[Dataset], track: Track) -> Iterator[Fault]:
+    """Where the table is not what ``build`` makes of the datasets; rows with a note are a person's own, and named."""
+    noted = [entry for entry in table.entries if entry.note is not None]
+    built = build(datasets, previous=Table(table.hardware, noted), progress=track).table.with_schema(table.schema)
+    if built.canonical_digest() != table.canonical_digest():
+        yield from _differences(table, built)
+    for dataset in datasets:
+        if dataset.lost:
+            yield Fault(
+                f"{dataset.path}: damaged: pack what can be read, and build from that", "provenance", "datasets"
+            )
+    numbers = [number for number, entry in table.numbered.items() if entry.note is not None]
+    if numbers:
+        reason = f"{len(numbers)} rows have a note: a person wrote or changed them, and no timing stands behind them"
+        yield Fault(reason, "entries", numbers[0], note=True)
+
+
+def _differences(table: Table, built: Table) -> Iterator[Fault]:
+    """What is different from the table that the datasets give, field by field and row by row."""
+    remedy = "undo the change, or say with a note why it was made"
+    for name in sorted({*table.provenance, *built.provenance}):
+        found, wanted = table.provenance.get(name), built.provenance.get(name)
+        if found != wanted:
+            yield Fault(f"{name} is {found!r}, but the datasets give {wanted!r} (build the table again)", "provenance")
+    expected = {entry.key: entry for entry in built.entries}
+    different = [
+        (number, _difference(entry, expected.get(entry.key)))
+        for number, entry in table.numbered.items()
+        if expected.get(entry.key) != entry
+    ]
+    for number, text in different[:_SHOWN]:
+        yield Fault(f"was edited after it was built: {text} ({remedy})", "entries", number)
+    if len(different) > _SHOWN:
+        yield Fault(f"{len(different) - _SHOWN} more rows were edited after they were built ({remedy})", "entries")
+    missing = expected.keys() - {entry.key for entry in table.entries}
+    if missing:
+        first = key_text(min((expected[key] for key in missing), key=key_text))
+        yield Fault(f"{len(missing)} rows that the datasets give are missing, such as {first} (add them)", "entries")
+
+
+def _difference(entry: Entry, built: Entry | None) -> str:
+    if built is None:
+        return "the datasets give no row with this key"
+    if entry.best != built.best:
+        return f"the datasets give {winner_text(built)}, not {winner_text(entry)}"
+    return f"the datasets give the same first config, {entry.best.config}, with other details"
+
+
+def _figures(table: Table, path: Path, datasets: Sequence[Dataset], files: Mapping[str, Dataset]) -> Iterator[Fault]:
+    """Gain and regret of the table, and of the model beside it, as notes; a fault for each that gains nothing."""
+    gain = yield from _measured("measured problems", TableSource(table), _records(datasets))
+    if gain.low <= 1:
+        usual = usual_kernels(record.problem for record in _records(datasets))
+        remedy = "measure more problems, or on an idle machine: a table that gains nothing helps nobody"
+        yield Fault(f"its gain over {usual} may be none (95 %: from {gain.low:.3f}; {remedy})")
+    with suppress(DatasetError):  # too few problems to keep some of them out
+        rest = build(datasets, progress=lambda each: _of_group(each, HELD_OUT, TRAIN)).table
+        unseen = (record for each in datasets for record in _of_group(each, HELD_OUT, TEST))
+        yield from _measured("problems, held out, of a table built from the others", TableSource(rest), unseen)
+    for each in files.values():
+        if each.path.parent.name == AFTERWARDS and each.header.hardware.same_device(table.hardware):
+            yield from _measured(f"problems of {AFTERWARDS}/{each.path.name}", TableSource(table), each)
+    model = path.with_name(path.stem + ".mlp" + SUFFIX)
+    if model.exists():
+        yield from _of_model(model, table, files)
+
+
+def _of_model(path: Path, table: Table, files: Mapping[str, Dataset]) -> Iterator[Fault]:
+    """The same of a model, on the problems that it was not trained on."""
+    try:
+        model = open_model(path)
+    except ModelError as error:
+        yield Fault(f"the model cannot be used: {error}")
+        return
+    named = list(map(str, model.provenance.get("datasets", [])))
+    missing = [digest for digest in named if digest not in files]
+    if not model.hardware.same_device(table.hardware):
+        yield Fault(f"{path.name} is for {model.hardware}, the table for {table.hardware} (train it for this device)")
+    elif missing:
+        remedy = "add the dataset, or train again"
+        yield Fault(f"{path.name} was trained on {missing[0]}, which no file in datasets/ has as its digest ({remedy})")
+    else:
+        records = _records(files[digest] for digest in named)
+        unseen = combined(record for record in records if model.split.group(record.problem) != TRAIN)
+        gain = yield from _measured(f"problems, held out, of {path.name}", ModelSource(model, model.hardware), unseen)
+        if gain.value <= 1:
+            remedy = "leave it out, or measure more problems and train again"
+            yield Fault(f"{path.name} gains nothing on problems that it was not trained on ({remedy})")
+
+
+def _measured(what: str, source: Source, records: Iterable[Record]) -> Generator[Fault, None, Interval]:
+    """Yields a note with gain, interval and regret; returns the gain."""
+    evaluation = evaluate(source, records)
+    gains = [case.gain for case in evaluation.cases if case.gain is not None]
+    gain, regret = bootstrap(gains), evaluation.summary.regret or 0.0
+    interval = f"95 %: {gain.low:.3f} to {gain.high:.3f}, bootstrap"
+    over = f"gain over {evaluation.against} {gain.value:.3f} ({interval})"
+    yield Fault(f"{len(gains)} {what}: {over}, regret {regret:.2%}", note=True)
+    return gain
+
+
+def bootstrap(gains: Sequence[float]) -> Interval:
+    """The geometric mean with its 95 % interval: the percentiles of RESAMPLES draws with replacement."""
+    logarithms = np.log(gains)
+    source = np.random.default_rng(0)
+    drawn = [source.choice(logarithms, len(logarithms)).mean() for _ in range(RESAMPLES)]
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return Interval(*(math.exp(value) for value in (logarithms.mean(), low, high)))
+
+
+def _records(datasets: Iterable[Dataset]) -> Iterator[Record]:
+    return (record for each in datasets for record in each)
+
+
+def _of_group(dataset: Dataset, split: Split, group: str) -> Iterator[Record]:
+    return (record for record in dataset if split.group(record.problem) == group)
+
+
+def _signature(path: Path, data: bytes) -> Iterator[Fault]:
+    """Whether the signature beside the table is of these bytes, and whose key it is; nothing if there is none."""
+    signature = path.with_name(f"{path.name}.sig")
+    program = shutil.which("ssh-keygen")
+    if not signature.exists():
+        return
+    if program is None:
+        yield Fault(f"{signature.name} was not looked at: there is no ssh-keygen", note=True)
+        return
+    command = [program, "-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(signature)]
+    answer = subprocess.run(command, input=data, capture_output=True, check=False)  # noqa: S603 - a fixed program
+    said = " ".join(answer.stdout.decode(errors="replace").split())
+    if answer.returncode:
+        sign = as_command("ssh-keygen", "-Y", "sign", "-n", NAMESPACE, "-f", "KEY", Path(path.name))
+        remedy = f"undo the change, or sign again: {sign}"
+        yield Fault(f"was edited after it was signed, or {signature.name} is none ({remedy})")
+    else:
+        yield Fault(f"signed: {said}", note=True)

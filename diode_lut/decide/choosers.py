@@ -1,0 +1,270 @@
+"""A user's function as a source of answers. It may raise, return anything or never return: then it has no match."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import Any, ClassVar
+
+from diode_lut.decide.sources import Answer, Threshold, unmeasured_time
+from diode_lut.errors import ProblemError, SettingError, let_pass, printable
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
+from diode_lut.settings import CHOOSER
+from diode_lut.table import Entry
+from diode_lut.templates.config import Config
+
+log = logging.getLogger("diode_lut")
+
+Function = Callable[[Problem, Hardware], "Config | Sequence[Config] | None"]
+"""What is registered: it gets a GEMM and a device, and returns configs, best first; None or an empty list for a miss.
+
+It must return the same for the same arguments, in every thread and process.
+"""
+
+LIMIT_S = 2.0
+"""Default of the time that a call may take, in seconds."""
+_MAX_LIMIT_S = 3600
+
+
+@dataclass(eq=False)
+class Chooser:
+    """A user's function, the name that messages call it by, and what identifies its answers in caches.
+
+    ``digest`` is None where the user gave none. With ``before_tables`` it is asked before all tables, else after them
+    and before the models; with ``after_models`` it is asked last. A call that takes more than ``limit_s`` seconds is
+    given up, and the chooser is not asked again. It is asked once about each problem. ``faulty`` says whether anything
+    has gone wrong so far.
+    """
+
+    function: Function
+    name: str
+    digest: str | None = None
+    before_tables: bool = False
+    limit_s: float = LIMIT_S
+    after_models: bool = False
+    _answers: dict[tuple[Problem, Hardware], Answer] = field(default_factory=dict, init=False, repr=False)
+    faulty: bool = field(default=False, init=False, repr=False)
+    _too_slow: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise SettingError(f"chooser: {self.function!r:.60} is not a function of a Problem and a Hardware")
+        if not isinstance(self.name, str) or not self.name:
+            raise SettingError(f"chooser: name: {self.name!r:.60} is not a name")
+        if self.digest is not None and (not isinstance(self.digest, str) or not self.digest):
+            raise SettingError(f"chooser {self.name}: digest: {self.digest!r:.60} is neither text nor None")
+        if self.before_tables and self.after_models:
+            raise SettingError(f"chooser {self.name}: before_tables and after_models exclude each other")
+        if type(self.limit_s) not in (int, float) or not 0 < self.limit_s <= _MAX_LIMIT_S:
+            allowed = f"a positive number of seconds, up to {_MAX_LIMIT_S}"
+            raise SettingError(
+                f"chooser {self.name}: limit_s: {self.limit_s!r:.60} is not allowed (allowed: {allowed})"
+            )
+
+    @property
+    def is_identified(self) -> bool:
+        """Whether the digest stands for all answers: a fault may not come again."""
+        return self.digest is not None and not self.faulty
+
+    def ask(self, problem: Problem, hardware: Hardware) -> Answer:
+        """The answer; without configs if there is none, and then with the reason."""
+        key = problem, hardware
+        return self._answers.get(key) or self._answers.setdefault(key, self._call(problem, hardware))
+
+    def _call(self, problem: Problem, hardware: Hardware) -> Answer:
+        if self._too_slow:
+            return Answer((), "not asked, because it took too long before")
+        call = _Call(self.function, problem, hardware)
+        call.start()
+        call.join(self.limit_s)
+        if call.is_alive():
+            self._too_slow = True
+            fault = f"took longer than {self.limit_s:g} s, so it is not asked again"
+        else:
+            fault = call.fault
+        if fault:
+            self._warn(f"{fault}, for {problem} on {hardware}")
+            return Answer((), fault)
+        return Answer(call.configs, "" if call.configs else "has no config for it")
+
+    def _warn(self, fault: str) -> None:
+        """Warn of the first fault; the others are for debugging."""
+        level = logging.DEBUG if self.faulty else logging.WARNING
+        self.faulty = True
+        log.log(level, "%s", printable(f"chooser {self.name}: {fault}; that counts as no match"))
+
+
+class _Call(Thread):
+    """One call, in a thread of its own, which can be left behind; then ``configs``, or the ``fault`` as text."""
+
+    def __init__(self, function: Function, problem: Problem, hardware: Hardware) -> None:
+        super().__init__(name="diode_lut chooser", daemon=True)
+        self._asked = function, problem, hardware
+        self.configs: tuple[Config, ...] = ()
+        self.fault = ""
+
+    def run(self) -> None:
+        function, problem, hardware = self._asked
+        try:
+            self.configs = _configs(function(problem, hardware))
+        except _Nonsense as nonsense:
+            self.fault = str(nonsense)
+        except BaseException as error:  # noqa: BLE001 (the user's function may raise anything)
+            self.fault = f"raised {type(error).__name__}"
+            self.fault += f": {error}"  # this may raise, too
+
+
+class _Nonsense(Exception):  # noqa: N818 (becomes a fault as text)
+    """What a chooser returned is not configs."""
+
+
+def _configs(returned: Any) -> tuple[Config, ...]:
+    if returned is None:
+        return ()
+    configs = (returned,) if isinstance(returned, Config) else returned
+    if not isinstance(configs, (list, tuple)):
+        raise _Nonsense(f"returned {returned!r:.100}, not a Config, a list of them or None")
+    return tuple(map(_checked, configs))
+
+
+def _checked(config: Any) -> Config:
+    """The config, if a table could have it."""
+    if not isinstance(config, Config):
+        raise _Nonsense(f"returned {config!r:.100} where a Config should be")
+    try:
+        checked = Config.from_json(config.to_json())
+    except (AttributeError, KeyError, TypeError, ProblemError) as error:
+        raise _Nonsense(f"returned {tuple(config)!r:.100}, which is no config: {error}") from None
+    if checked != config:
+        raise _Nonsense(f"returned {tuple(config)!r:.100}, which has more values than {config.template} has tunables")
+    return checked
+
+
+@dataclass(frozen=True)
+class ChooserSource:
+    """A chooser for one hardware."""
+
+    chooser: Chooser
+    hardware: Hardware
+    only_first: ClassVar = False
+    rows: ClassVar = 0
+    path: ClassVar[Path | None] = None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the chooser's name and digest, in hexadecimal."""
+        return hashlib.sha256(repr((self.chooser.name, self.chooser.digest)).encode()).hexdigest()
+
+    @property
+    def identity(self) -> str:
+        """The chooser, and all that it gets to know about the hardware."""
+        return f"{self.digest} {tuple(self.hardware)!r}"
+
+    def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
+        """What the function returns, if that can be used; as in rows, a config with a ``pad`` may then not run."""
+        del threshold, padding
+        answer = self.chooser.ask(problem, self.hardware)
+        return answer if answer.configs else None
+
+    def no_match(self, problem: Problem) -> str:
+        """That it has no config, or what went wrong when it was asked."""
+        return self.chooser.ask(problem, self.hardware).reason
+
+    def covering(self, problem: Problem) -> Sequence[Entry]:
+        """A chooser has no rows."""
+        del problem
+        return ()
+
+    def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
+        """Its configs count as faster than aten, in their order."""
+        configs = self.chooser.ask(problem, self.hardware).configs
+        usable = [config for config in configs if padding or config.pad == 1]
+        return {config: unmeasured_time(place) for place, config in reversed(list(enumerate(usable)))}
+
+    def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
+        """A chooser has no rows."""
+        del problem, fields
+        return set()
+
+    def name(self, answer: Answer | None = None) -> str:
+        """The name under which it was registered; an answer has no place in it."""
+        del answer
+        return printable(self.chooser.name)
+
+    def answers(self, answer: Answer) -> str:
+        """The name."""
+        return f"{self.name(answer)} answers"
+
+    def details(self, answer: Answer) -> list[str]:
+        """The configs."""
+        return [f"    {config}" for config in answer.configs]
+
+    def origin(self, answer: Answer) -> str:
+        """A chooser."""
+        del answer
+        return CHOOSER
+
+    def description(self) -> str:
+        """That it is a chooser, and its digest."""
+        digest = self.chooser.digest
+        return "a chooser without a digest" if digest is None else printable(f"a chooser, digest {digest}")
+
+
+def load_function(place: str) -> Function:
+    """The function that ``MODULE:FUNCTION`` names, from the working directory or an installed package; SettingError."""
+    module, colon, name = place.partition(":")
+    if not (module and colon and name):
+        raise SettingError(f"{place!r} is not MODULE:FUNCTION, for example my_rules:choose")
+    if module.endswith(".py"):
+        raise SettingError(f"{place}: a module is named without .py: {module.removesuffix('.py')}:{name}")
+    try:
+        if str(Path.cwd()) not in sys.path:
+            sys.path.append(str(Path.cwd()))
+        found = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # the user's module may raise anything
+        let_pass(error)
+        raise SettingError(f"{place}: cannot be imported: {type(error).__name__}: {error}") from error
+    return found  # type: ignore[return-value]  # a Chooser checks it
+
+
+_registered: dict[str, Chooser] = {}
+"""By name; in the order in which they are asked."""
+
+
+def registered() -> tuple[Chooser, ...]:
+    """All that are registered at this moment."""
+    return tuple(_registered.values())
+
+
+class Registration(AbstractContextManager["Registration"]):
+    """A registered chooser. ``remove`` takes it away again, and so does the end of a ``with`` block."""
+
+    def __init__(self, chooser: Chooser) -> None:
+        self.chooser = chooser
+
+    def remove(self) -> None:
+        """Ask it no more from the next compile on, unless another one has taken its place already."""
+        if _registered.get(self.chooser.name) is self.chooser:
+            del _registered[self.chooser.name]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+def register(chooser: Chooser) -> Registration:
+    """Have it asked from the next compile on, in the place of another one of the same name."""
+    _registered[chooser.name] = chooser
+    return Registration(chooser)

@@ -1,1 +1,0 @@
-"""What tables speak of: problems, hardware, and what can be wrong with them."""

@@ -1,0 +1,329 @@
+r"""Text that others wrote, made fit to be shown: it cannot move the cursor, end a line, or be read in another order.
+
+A letter that is not printable, as ``str.isprintable`` has it, is shown as the escape that Python writes for it:
+``\x1b``, ``\n``, ``\u202e``. These are control characters, line ends of all kinds, letters that change the direction of
+writing or have no width, lone surrogates, and spaces other than the usual one. Text that is escaped twice is the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import FrameType
+
+    import torch
+
+
+def printable(text: str) -> str:
+    """The text on one line."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else _escape(letter) for letter in text)
+
+
+def as_lines(lines: Iterable[str]) -> str:
+    """One text of the lines, none of which becomes two, whatever is in it."""
+    return "\n".join(map(printable, lines))
+
+
+def as_command(*words: str | Path) -> str:
+    """The words as a command that can be shown, and pasted into a shell: each stays one word, whatever is in it.
+
+    A Path is never taken for an option.
+    """
+    texts = (f"./{word}" if not isinstance(word, str) and str(word).startswith("-") else str(word) for word in words)
+    return " ".join(map(_as_word, texts))
+
+
+def _as_word(text: str) -> str:
+    """The text in quotes if it needs them; where letters are not printable, in those of ``$'...'`` with escapes."""
+    import shlex
+
+    if text.isprintable():
+        return shlex.quote(text)
+    return f"$'{''.join(map(_in_word, text))}'"
+
+
+def _in_word(letter: str) -> str:
+    if letter.isprintable() and letter not in "'\\":
+        return letter
+    is_byte = "\udc80" <= letter <= "\udcff"  # of a file's name that is no UTF-8
+    octets = letter.encode("utf-8", "surrogateescape" if is_byte else "surrogatepass")
+    return "".join(f"\\x{octet:02x}" for octet in octets)
+
+
+def printable_lines(text: str) -> str:
+    """The text with the lines that it has."""
+    return as_lines(text.split("\n"))
+
+
+def printable_json(text: str) -> str:
+    """JSON that says the same as the given one, with escapes of JSON in its strings."""
+    return "\n".join(line if line.isprintable() else _in_json(line) for line in text.split("\n"))
+
+
+def as_json(value: Any, *, indent: bool = True) -> str:
+    """The value as JSON to be shown; also where it has lone surrogates, as names of files may."""
+    import json
+
+    import orjson
+
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else None).decode()
+    except orjson.JSONEncodeError:
+        text = json.dumps(value, ensure_ascii=False, indent=2 if indent else None)
+    return printable_json(text)
+
+
+def _escape(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
+
+
+def _in_json(line: str) -> str:
+    return "".join(letter if letter.isprintable() else _escape_in_json(letter) for letter in line)
+
+
+def _escape_in_json(letter: str) -> str:
+    if letter in "\t\r":  # between values, where another program wrote the JSON
+        return letter
+    units = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+BROKEN_IMPORT = (AttributeError, ImportError, OSError, RuntimeError)
+"""What importing torch or Triton raises where it is missing, or where it and what it loads do not fit together."""
+
+
+def install_command(extras: str = "") -> str:
+    """The command that installs what diode_lut needs with these extras, such as ``torch,report``, for a shell.
+
+    In a clone it installs the clone, elsewhere the packages that the installation names: no registry has diode_lut.
+    """
+    import re
+    import sys
+    from importlib.metadata import PackageNotFoundError, requires
+    from pathlib import Path
+
+    wanted = f"[{extras}]" if extras else ""
+    clone = Path(__file__).resolve().parent.parent
+    if (clone / "pyproject.toml").is_file():
+        return as_command("pip", "install", f"{clone}{wanted}")
+    try:
+        needed = [line.partition(";") for line in requires("diode-lut") or ()]
+    except PackageNotFoundError:
+        return f"in a clone of diode_lut: {as_command('pip', 'install', f'.{wanted}')}"
+    packages = []
+    for package, _, marker in needed:
+        extra = re.search(r"extra == '(.+?)'", marker)
+        elsewhere = "platform_system" in marker and sys.platform != "linux"
+        if (extra[1] if extra else "") in extras.split(",") and not elsewhere:
+            packages.append(package)
+    return as_command("pip", "install", *packages)
+
+
+class DiodeLutError(Exception):
+    """Base of all errors that diode_lut raises on purpose."""
+
+    def __str__(self) -> str:
+        """The message, on one line whatever it quotes."""
+        return printable(super().__str__())
+
+
+class TableError(DiodeLutError):
+    """A table file, or one row of it, is not valid.
+
+    ``path`` is the file, ``line`` and ``column`` the place in it (counted from 1, in characters; None if the file as
+    a whole is meant), ``where`` the JSON path inside it (``entries[17].configs[0].block_m``; empty for the whole
+    document) and ``reason`` what was found and what is allowed. A ``note`` is a remark of ``check`` on a table that may
+    be valid; it is never raised.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        path: Path | None = None,
+        line: int | None = None,
+        column: int | None = None,
+        where: str = "",
+        note: bool = False,
+    ) -> None:
+        self.path, self.line, self.column, self.where, self.reason, self.note = path, line, column, where, reason, note
+        position = ":".join(str(part) for part in (path, line, column) if part is not None)
+        parts = (position, "note" if note else "", where, reason)
+        super().__init__(": ".join(part for part in parts if part))
+
+
+class DatasetError(DiodeLutError):
+    """A dataset file, or one record of it, cannot be used."""
+
+
+class ModelError(DiodeLutError):
+    """A weights file cannot be used, or there is too little to train a model on."""
+
+
+class ExchangeError(DiodeLutError):
+    """A file of another tool is not what it should be, or does not say enough."""
+
+
+class ProblemError(DiodeLutError, ValueError):
+    """A problem, config or hardware description that cannot exist."""
+
+
+class HardwareError(DiodeLutError):
+    """No device was found, or it is not the one that was asked for."""
+
+
+class SettingError(DiodeLutError, ValueError):
+    """A setting has a value that it cannot have."""
+
+
+class MissError(DiodeLutError):
+    """A GEMM is left to Inductor, and the setting ``strict`` forbids that."""
+
+
+class ReceiptError(DiodeLutError):
+    """A receipt file cannot be used."""
+
+
+class CollectError(DiodeLutError):
+    """Measuring could not start or go on."""
+
+
+class ProgramError(DiodeLutError):
+    """A program cannot be started, or did not do what it was started for; ``code`` is the exit code to end with."""
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class DeviceLostError(DiodeLutError):
+    """A kernel left the device unusable for this process: nothing can be measured in it any more."""
+
+
+def let_pass(error: BaseException) -> None:
+    """Raise again what a signal handler, or a debugger, has raised, if ``error`` is that or was caused by it.
+
+    To be called wherever Exception or OSError is caught that others may have raised.
+    """
+    for each in _causes(error):
+        traceback = each.__traceback__
+        while traceback is not None:
+            if _interrupts(traceback.tb_frame):
+                raise each
+            traceback = traceback.tb_next
+
+
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+def let_shortage_pass(error: BaseException) -> None:
+    """Raise again what a signal handler has raised, or that the system lacked open files or memory.
+
+    A shortage passes, and says nothing of the file that was to be read.
+    """
+    let_pass(error)
+    for each in _causes(error):
+        if isinstance(each, MemoryError) or (isinstance(each, OSError) and each.errno in _SHORTAGES):
+            raise each
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, what it was raised for, and so on."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _interrupts(frame: FrameType) -> bool:
+    """Whether the function of this frame got the frame that called it as an argument, as a signal handler does."""
+    code = frame.f_code
+    names = code.co_varnames[: code.co_argcount + 1]  # the last is *args, if there are any
+    given = [frame.f_locals.get(name) for name in names]
+    below = frame.f_back
+    return below is not None and any(
+        value is below or (isinstance(value, tuple) and any(each is below for each in value)) for value in given
+    )
+
+
+_DTYPES = {
+    "bf16": "bfloat16",
+    "e4m3": "float8_e4m3fn",
+    "e4m3fn": "float8_e4m3fn",
+    "e5m2": "float8_e5m2",
+    "f16": "float16",
+    "f32": "float32",
+    "float": "float32",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp8": "float8_e4m3fn",
+    "half": "float16",
+    "i8": "int8",
+}
+
+_SIZE = re.compile(r"(\d[\d_]{0,15})([km]?)", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
+
+
+OPS_OF_LAYERS = {
+    "gemm": "mm, or bmm with a batch",
+    "linear": "addmm, or mm without a bias",
+    "matmul": "mm, or bmm with a batch",
+    "nn.linear": "addmm, or mm without a bias",
+}
+"""What people call a GEMM, and the ops that Inductor makes of it."""
+
+_QUALIFIED = re.compile(r"(torch\.(ops\.)?)?(aten(\.|::))?_?")
+
+
+def op_of(text: str) -> str:
+    """``MM``, ``aten.mm`` and ``torch.mm`` are ``mm``, and ``torch._int_mm`` is ``int_mm``.
+
+    What is no text, in a file, stays as it is.
+    """
+    if not isinstance(text, str):
+        return text
+    return _QUALIFIED.sub("", text.casefold(), count=1).removesuffix(".default")
+
+
+def dtype_of(text: str | torch.dtype) -> str:
+    """``bf16``, ``BFloat16`` and ``torch.bfloat16`` are ``bfloat16``; what is no type stays as it is."""
+    name = str(text).casefold().removeprefix("torch.")
+    return _DTYPES.get(name, name)
+
+
+def variant_of(text: str) -> str:
+    """``row-bf16-fast`` is ``row-bfloat16-fast``; what is no text, in a file, stays as it is."""
+    return "-".join(map(dtype_of, text.split("-"))) if isinstance(text, str) else text
+
+
+def layout_of(text: str) -> str:
+    """``NT`` is ``nt``; what is no text, in a file, stays as it is."""
+    return text.casefold() if isinstance(text, str) else text
+
+
+def size_of(text: str) -> int:
+    """``1024``, ``1_024`` or ``1k``: k counts 1,024, m 1,024 times that; ProblemError for anything else."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ProblemError(f"{text!r} is not a size (such as 1024, or 1k, which is the same)")
+    return int(found[1].replace("_", "")) * _UNITS[found[2].casefold()]
+
+
+def number_of(name: str, size: int | str) -> int:
+    """A size that may be text; ProblemError, with the name of the size, for text that is none."""
+    if not isinstance(size, str):
+        return size
+    try:
+        return size_of(size)
+    except ProblemError as error:
+        raise ProblemError(f"{name}: {error}") from None

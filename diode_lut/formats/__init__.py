@@ -1,0 +1,81 @@
+"""The formats of other tools that can be imported and exported.
+
+A format's module is imported when a file is read or written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, NamedTuple
+
+from diode_lut.errors import DiodeLutError, ExchangeError
+
+if TYPE_CHECKING:
+    from diode_lut.dataset import Dataset
+    from diode_lut.formats.content import Facts, Skipped, Timings
+    from diode_lut.problem import Problem
+    from diode_lut.table import Table
+
+
+class Format(NamedTuple):
+    """One format, which holds a ``table`` or ``timings``.
+
+    ``read`` names the function ``(path, facts, skipped)`` of this package that returns the Table or Timings in a file.
+    ``write`` names the function that returns the bytes of a file: ``(table, problems, facts, skipped)``, or ``(dataset,
+    output)`` with the path of the file. It is empty for formats that cannot be exported.
+    """
+
+    description: str
+    holds: str
+    read: str
+    write: str = ""
+
+
+FORMATS = {
+    "timings": Format("your own timings, CSV or JSON", "timings", "timings:read", "timings:write"),
+    "inductor-table": Format(
+        "the dictionary for torch._inductor.config.lookup_table.table",
+        "table",
+        "inductor_table:read",
+        "inductor_table:write",
+    ),
+    "inductor-cache": Format("Inductor's cache directory, $TORCHINDUCTOR_CACHE_DIR", "timings", "inductor_cache:read"),
+    "autotune-log": Format(
+        "what Inductor prints under max-autotune, in a program's log", "timings", "autotune_log:read"
+    ),
+    "torch-diode-table": Format(
+        "torch-diode's table, JSON", "table", "torch_diode:read_table", "torch_diode:write_table"
+    ),
+    "torch-diode-dataset": Format("torch-diode's dataset, JSON or msgpack", "timings", "torch_diode:read_timings"),
+    "tunableop": Format("TunableOp's results, tunableop_results0.csv", "timings", "tunableop:read"),
+    "vllm": Format("vLLM's configs of linear layers, JSON", "table", "vllm:read"),
+}
+"""All formats, by their names on the command line."""
+
+
+def read(name: str, path: Path, facts: Facts) -> tuple[Table | Timings, Skipped]:
+    """The contents of a file in one of FORMATS, and what was skipped; ExchangeError if the file is not in it."""
+    skipped: Skipped = Counter()
+    try:
+        content: Table | Timings = resolve_name(f"{__name__}.{FORMATS[name].read}")(path, facts, skipped)
+    except DiodeLutError:
+        raise
+    except (ValueError, SyntaxError, TypeError, KeyError, AttributeError, IndexError) as error:
+        raise ExchangeError(f"{path}: not {FORMATS[name].description}, or damaged: {error!r}") from error
+    return content, skipped
+
+
+def write_table(name: str, table: Table, problems: Iterable[Problem], facts: Facts) -> tuple[bytes, Skipped]:
+    """A file in one of FORMATS with the table's answers for the problems, and what was skipped."""
+    skipped: Skipped = Counter()
+    data: bytes = resolve_name(f"{__name__}.{FORMATS[name].write}")(table, problems, facts, skipped)
+    return data, skipped
+
+
+def write_timings(name: str, dataset: Dataset, output: Path) -> bytes:
+    """A file in one of FORMATS with all timings of the dataset."""
+    data: bytes = resolve_name(f"{__name__}.{FORMATS[name].write}")(dataset, output)
+    return data

@@ -1,0 +1,212 @@
+"""The contents of other tools' files: what the user says about them, tables of single problems, timings, and JSON."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from diode_lut.dataset import Header, Record, Timing
+from diode_lut.dataset.dataset import opened
+from diode_lut.errors import ExchangeError, ProblemError
+from diode_lut.files import has_more_values, read_at_most
+from diode_lut.hardware import Hardware, gpus_of, known_gpu
+from diode_lut.hook.versions import KWARGS, TEMPLATE_OF_UID, TEMPLATES_OF_CHOICES, UIDS
+from diode_lut.problem import BATCHED, MATMULS, SIZE_FIELDS, Operand, Problem, problem_of
+from diode_lut.table import Candidate, Entry, Table
+from diode_lut.table.row import KIND_FIELDS
+from diode_lut.templates.config import ATEN, Config
+
+
+class Facts(NamedTuple):
+    """What the user says about a file whose format cannot say it; None where nothing was said.
+
+    ``hardware`` is what was measured; ``op``, ``dtype`` and ``layout`` are those of all GEMMs in the file. ``contents``
+    are those of a file that is not on disk.
+    """
+
+    hardware: Hardware | None = None
+    op: str | None = None
+    dtype: str | None = None
+    layout: str | None = None
+    contents: bytes | None = None
+
+
+class Timings(NamedTuple):
+    """The contents of a file of timings. Records may be read from the file while they are iterated over, once."""
+
+    header: Header
+    records: Iterable[Record]
+
+
+Skipped = Counter[str]
+"""Number of rows or timings that could not be imported or exported, by reason."""
+
+
+@contextmanager
+def counting(skipped: Skipped, number: int = 1) -> Iterator[None]:
+    """A ProblemError ends the block, and counts as ``number`` skipped for that reason."""
+    try:
+        yield
+    except ProblemError as error:
+        skipped[str(error)] += number
+
+
+def known_hardware(facts: Facts, path: Path, *names: str) -> Hardware:
+    """The hardware that the user named, else the known GPU that the ``names`` in the file mean.
+
+    ExchangeError asks for it where there is none, or more than one.
+    """
+    known = [gpu for name in names if (gpu := known_gpu(name))] if facts.hardware is None else [facts.hardware]
+    found = known[0] if known else None
+    if found is None or any(gpu != found for gpu in known):
+        said = f"is of {', '.join(map(repr, names))}" if names else "does not say what it was measured on"
+        alike = [gpu for name in names for gpu in gpus_of(name.partition(":")[0])]
+        said += f", such as {', '.join(alike)}" if alike else ""
+        raise ExchangeError(f"{path}: {said}: give --hardware, as a GPU's or table's name or 'NVIDIA H200,sm_90,132'")
+    return found
+
+
+def exact_table(hardware: Hardware, answers: Mapping[Problem, Sequence[Config]]) -> Table:
+    """A table with a row for each problem that has configs."""
+    rows = (
+        Entry(
+            *(problem.op, problem.dtype, problem.layout, problem.align),
+            b=(problem.b, problem.b) if problem.op in BATCHED else None,
+            m=(problem.m, problem.m),
+            n=(problem.n, problem.n),
+            k=(problem.k, problem.k),
+            candidates=tuple(map(Candidate, configs)),
+            variant=problem.variant or None,
+        )
+        for problem, configs in answers.items()
+        if configs
+    )
+    return Table(hardware, list(rows))
+
+
+def exact_problems(table: Table, skipped: Skipped) -> list[Problem]:
+    """The problems of the rows for a single one; other rows are skipped."""
+    exact = [entry for entry in table.entries if entry.is_exact]
+    if len(exact) < len(table.entries):
+        skipped["rows for more than one problem (say which problems: --problems)"] += len(table.entries) - len(exact)
+    return [_exact_problem(entry) for entry in exact]
+
+
+def _exact_problem(entry: Entry) -> Problem:
+    """The problem of an exact row, which leaves out at most ``b``, ``epilogue`` and a variant that no op has."""
+    kind: dict[str, Any] = {name: value for name in KIND_FIELDS if (value := getattr(entry, name)) is not None}
+    sizes: dict[str, Any] = {name: min(getattr(entry, name) or (1,)) for name in SIZE_FIELDS}
+    return Problem(**kind, **sizes)
+
+
+def answers(table: Table, problems: Iterable[Problem], skipped: Skipped) -> Iterator[tuple[Problem, Entry]]:
+    """The table's row for each problem; problems that the table does not cover are skipped."""
+    for problem in problems:
+        entry = table.lookup(problem)
+        if entry is None:
+            skipped["problems that the table does not cover"] += 1
+        else:
+            yield problem, entry
+
+
+_MAX_LINE_BYTES = 1 << 20
+
+
+def lines(path: Path, contents: bytes | None = None) -> Iterator[bytes]:
+    """The lines of a file of any size, with their ends; a line of more than a MiB comes in several parts."""
+    with opened(path, contents) as file:
+        yield from iter(lambda: file.readline(_MAX_LINE_BYTES), b"")
+
+
+_MAX_BYTES = 1 << 30
+_MAX_VALUES = 50_000_000
+"""Size limits of a JSON file. Two million timings have fewer values."""
+
+_MAX_LITERAL_CHARS = 4096
+
+
+def read_json(path: Path, kind: type, what: str, contents: bytes | None = None) -> Any:
+    """The document, which may hold NaN and Infinity; ExchangeError, which says ``what``, if it is not of this kind."""
+    data = read_at_most(path, _MAX_BYTES) if contents is None else contents
+    if has_more_values(data, _MAX_VALUES):
+        raise ExchangeError(f"{path}: more than {_MAX_VALUES} values (expected {what})")
+    try:
+        document = json.loads(data)
+    except RecursionError:
+        raise ExchangeError(f"{path}: nested too deeply (expected {what})") from None
+    except ValueError as error:
+        raise ExchangeError(f"{path}: not JSON: {error} (expected {what})") from None
+    if not isinstance(document, kind):
+        raise ExchangeError(f"{path}: not {what}")
+    return document
+
+
+def literal(text: str) -> Any:
+    """The value of a Python literal; ValueError for any other text, none of which is run."""
+    if len(text) > _MAX_LITERAL_CHARS:
+        raise ValueError(f"{len(text)} characters (allowed for shapes: {_MAX_LITERAL_CHARS})")
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, RecursionError, MemoryError, TypeError) as error:
+        raise ValueError(f"{text[:60]!r} is no literal") from error
+
+
+PACKED = "packed_linear"
+"""On a CPU, an mm with a frozen weight: the inputs are A, the weight as MKL packs it, and the weight with N rows."""
+
+_MKL_LINEAR = "_mkl_linear"
+"""The library's kernel for it."""
+
+_ARGUMENT = re.compile(r"'?\b(\w+)'?[:=] ?(\d+)")
+"""An argument of a template or of Triton's compiler: ``'BLOCK_M': 64`` or ``num_warps=4``."""
+
+
+def problem_of_inputs(op: str, dtypes: Sequence[str], inputs: Sequence[Operand]) -> Problem:
+    """The problem of all inputs of a choice, of which A and B are the last two; ProblemError if it is none."""
+    if op not in (*MATMULS, PACKED):
+        raise ProblemError(f"op {op}")
+    if not 2 <= len(inputs) == len(dtypes):
+        raise ProblemError(f"{op} of {len(inputs)} inputs")
+    first = 0 if op == PACKED else -2
+    a, b, mixed = inputs[first], inputs[-1], {dtypes[first], dtypes[-1]}
+    if len(mixed) > 1:
+        raise ProblemError(f"a mix of {' and '.join(sorted(mixed))}")
+    if op == PACKED:
+        op, b = "mm", Operand(b.sizes[::-1], b.strides[::-1], b.offset)
+    return problem_of(op, dtypes[-1], a, b)
+
+
+def triton_config(op: str, name: str, arguments: str) -> Config:
+    """The config of a Triton template, from all its arguments; ProblemError if tables have none."""
+    template = TEMPLATE_OF_UID.get(f"triton::{name}")
+    if template is None or op not in UIDS[template]:
+        raise ProblemError(f"template {name}")
+    values = {name: int(value) for name, value in _ARGUMENT.findall(arguments)}
+    return Config.from_json({"template": template, **{name: values.get(kw) for name, kw in KWARGS[template].items()}})
+
+
+def other_config(op: str, name: str) -> Config:
+    """The config of any other choice; ProblemError if tables have none."""
+    for template, beginning in TEMPLATES_OF_CHOICES.items():
+        if found := beginning.match(name):
+            tunables = {tunable: int(value) for tunable, value in found.groupdict().items()}
+            return Config.from_json({"template": template, **tunables})
+    name = name.partition("-")[0]
+    if (op == PACKED and name == _MKL_LINEAR) or f"aten::{name}" in UIDS[ATEN.template].get(op, ()):
+        return ATEN
+    raise ProblemError(f"kernel {name}")
+
+
+def best_times(timings: Iterable[Timing]) -> tuple[Timing, ...]:
+    """The best time of each config: the library may have two ways of adding a bias."""
+    best: dict[Config, Timing] = {}
+    for timing in timings:
+        best[timing.config] = min(best.get(timing.config, timing), timing, key=lambda each: each.ns or math.inf)
+    return tuple(best.values())

@@ -1,0 +1,263 @@
+"""What a table was measured on, and what this machine computes on, as PyTorch sees it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from diode_lut.errors import BROKEN_IMPORT, HardwareError, ProblemError, install_command, printable
+
+if TYPE_CHECKING:
+    import torch
+
+
+_ARCHITECTURE = re.compile(r"sm_\d+\w*|gfx\w+|cpu-\w+")
+_CPU = "cpu-"
+"""How architectures of CPUs begin."""
+_THREADS, _VECTORS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), ("ATEN_CPU_CAPABILITY",)
+"""The variables by which PyTorch sets the number of its threads, and its vector instructions."""
+
+
+class Hardware(NamedTuple):
+    """What a table was measured on.
+
+    ``name`` is the marketing name as the driver gives it, ``arch`` names the instruction set (``sm_90``, ``gfx942``,
+    ``cpu-avx512``), ``sm_count`` counts multiprocessors (on a CPU: the threads that torch uses).
+    """
+
+    name: str
+    arch: str
+    sm_count: int
+    aliases: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Hardware:
+        """The hardware of ``{"name": ..., "arch": ..., "sm_count": ..., "aliases": [...]}``, or ProblemError."""
+        unknown = fields.keys() - set(cls._fields)
+        if unknown:
+            raise ProblemError(f"{min(map(str, unknown))}: hardware has no such field")
+        for name in ("name", "arch"):
+            if not isinstance(fields.get(name), str) or not fields[name]:
+                raise ProblemError(f"{name}: {fields.get(name)!r} is not a name")
+        sm_count, aliases = fields.get("sm_count"), fields.get("aliases", ())
+        if type(sm_count) is not int or sm_count < 1:
+            raise ProblemError(f"sm_count: {sm_count!r} is not a positive integer")
+        if not isinstance(aliases, (list, tuple)) or not all(isinstance(alias, str) for alias in aliases):
+            raise ProblemError(f"aliases: {aliases!r} is not a list of names")
+        return cls(fields["name"], fields["arch"], sm_count, tuple(aliases))
+
+    @classmethod
+    def described(cls, name: str, arch: str, sm_count: int, aliases: Iterable[str] = ()) -> Hardware:
+        """The hardware that a person describes; ProblemError if ``arch`` is not a name of an architecture."""
+        if not _ARCHITECTURE.fullmatch(arch):
+            raise ProblemError(f"{arch!r} is no architecture, such as sm_90, gfx942 or cpu-avx2")
+        return cls.from_json({"name": name, "arch": arch, "sm_count": sm_count, "aliases": list(aliases)})
+
+    def same_device(self, other: Hardware) -> bool:
+        """Whether both are the same device: one of the names agrees, and so do arch and SM count."""
+        return self.same_arch(other) and not self._names().isdisjoint(other._names())
+
+    def same_arch(self, other: Hardware) -> bool:
+        """Whether both have the same architecture and SM count, whatever they are called."""
+        return (self.arch, self.sm_count) == (other.arch, other.sm_count)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is a CPU, whose ``sm_count`` is a number of threads."""
+        return self.arch.startswith(_CPU)
+
+    def difference_from(self, found: Hardware, environment: Mapping[str, str] = os.environ) -> str:
+        """In what a device differs from this one, which a table is for; empty if they cannot be compared.
+
+        Of a CPU's threads and vector instructions it also says which variable of the environment sets them.
+        """
+        if self.is_cpu != found.is_cpu:
+            return ""
+        parts = []
+        if found.arch != self.arch and self.is_cpu:
+            vectors = f"{found.arch.removeprefix(_CPU)}, not {self.arch.removeprefix(_CPU)}"
+            parts.append(f"the vector instructions are {vectors}{_set_by(_VECTORS, environment)}")
+        elif found.arch != self.arch:
+            parts.append(f"the architecture is {found.arch}, not {self.arch}")
+        if found.sm_count != self.sm_count:
+            counted = _counted(found, self, environment) if self.is_cpu else ""
+            parts.append(counted or f"it has {found.sm_count} SMs, not {self.sm_count}")
+        return ", and ".join(parts)
+
+    def why_none_of(self, devices: Iterable[Hardware]) -> str:
+        """In what all of these devices, of one machine, differ from this one, which a table is for."""
+        reasons = [reason for device in dict.fromkeys(devices) if (reason := self.difference_from(device))]
+        return "; ".join(reasons) or "PyTorch sees no GPU"
+
+    def called(self, name: str) -> bool:
+        """Whether ``name`` is this hardware's name or alias; case, spaces, dashes and underscores do not matter."""
+        return slug(name) in self._names()
+
+    def _names(self) -> set[str]:
+        return {slug(name) for name in (self.name, *self.aliases)}
+
+    def __str__(self) -> str:
+        unit = f"thread{'' if self.sm_count == 1 else 's'}" if self.is_cpu else "SMs"
+        return printable(f"{self.name} ({self.arch}, {self.sm_count} {unit})")
+
+
+def _counted(found: Hardware, wanted: Hardware, environment: Mapping[str, str]) -> str:
+    """That PyTorch has another number of threads, which variable says so, and the remedy."""
+    torchrun = ", which torchrun sets unless you do" if "TORCHELASTIC_RUN_ID" in environment else ""
+    count = f"PyTorch has {found.sm_count} thread{'' if found.sm_count == 1 else 's'}, not {wanted.sm_count}"
+    remedy = f"the table is for OMP_NUM_THREADS={wanted.sm_count}"
+    return f"{count}{_set_by(_THREADS, environment, torchrun)}; {remedy}"
+
+
+def _set_by(names: Iterable[str], environment: Mapping[str, str], more: str = "") -> str:
+    """Which of the variables is set, as text; empty if none is."""
+    found = next((name for name in names if environment.get(name)), None)
+    return "" if found is None else printable(f" (set by {found}={environment[found]}{more})")
+
+
+def slug(name: str) -> str:
+    """A name as file names have it: ``NVIDIA H200`` is ``nvidia-h200``."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.casefold()).strip("-")
+
+
+def detect_hardware(device: str | torch.device | None = None) -> Hardware:
+    """The hardware behind torch's ``device`` (``cuda``, ``cuda:1``, ``cpu``); by default CUDA where there is any.
+
+    ROCm's devices are called ``cuda`` as well. HardwareError if torch cannot be imported, or has no such device.
+    """
+    try:
+        import torch
+    except BROKEN_IMPORT as error:
+        remedy = f"name the hardware, or install torch: {install_command('torch')}"
+        raise HardwareError(f"torch cannot be imported ({error}): {remedy}") from error
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.device(device) if isinstance(device, str) else device
+        if found.type == "cuda":
+            return _gpu(found)
+    except (AssertionError, RuntimeError) as error:
+        raise HardwareError(f"{device}: torch has no such device: {str(error).splitlines()[0]}") from error
+    if found.type == "cpu":
+        return _cpu()
+    raise HardwareError(f"{device}: tables know no {found.type} devices (allowed: cuda, cpu)")
+
+
+def local_devices() -> list[str]:
+    """The devices of this machine that tables can be for, by torch's names."""
+    import torch
+
+    return ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+
+
+def _gpu(device: torch.device) -> Hardware:
+    import torch
+
+    properties = torch.cuda.get_device_properties(device)
+    gcn_arch = properties.gcnArchName.partition(":")[0] if torch.version.hip else ""
+    arch = gcn_arch or f"sm_{properties.major}{properties.minor}"
+    return Hardware(properties.name, arch, properties.multi_processor_count)
+
+
+def _cpu() -> Hardware:
+    import torch
+
+    capability = slug(torch.backends.cpu.get_cpu_capability())
+    return Hardware(_cpu_name(), f"{_CPU}{capability}", torch.get_num_threads())
+
+
+@lru_cache(maxsize=1)
+def _cpu_name() -> str:
+    """The model name that Linux gives, else what the platform module finds out."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def _gpu_called(name: str, arch: str, sm_count: int, *aliases: str) -> Hardware:
+    return Hardware(name, arch, sm_count, aliases)
+
+
+KNOWN = (
+    _gpu_called("Tesla V100-SXM2-16GB", "sm_70", 80, "V100", "Tesla V100-SXM2-32GB", "Tesla V100-PCIE-16GB"),
+    _gpu_called("Tesla T4", "sm_75", 40, "T4", "NVIDIA T4"),
+    _gpu_called("NVIDIA GeForce RTX 2080 Ti", "sm_75", 68, "RTX 2080 Ti"),
+    _gpu_called("NVIDIA A100-SXM4-80GB", "sm_80", 108, "A100", "NVIDIA A100", "NVIDIA A100-SXM4-40GB"),
+    _gpu_called("NVIDIA A100 80GB PCIe", "sm_80", 108, "A100 PCIe", "NVIDIA A100-PCIE-40GB"),
+    _gpu_called("NVIDIA A800-SXM4-80GB", "sm_80", 108, "A800", "NVIDIA A800-SXM4-40GB"),
+    _gpu_called("NVIDIA A30", "sm_80", 56, "A30"),
+    _gpu_called("NVIDIA A10", "sm_86", 72, "A10"),
+    _gpu_called("NVIDIA A10G", "sm_86", 80, "A10G"),
+    _gpu_called("NVIDIA A40", "sm_86", 84, "A40"),
+    _gpu_called("NVIDIA RTX A6000", "sm_86", 84, "A6000", "RTX A6000"),
+    _gpu_called("NVIDIA GeForce RTX 3090", "sm_86", 82, "RTX 3090"),
+    _gpu_called("NVIDIA L4", "sm_89", 58, "L4"),
+    _gpu_called("NVIDIA L20", "sm_89", 92, "L20"),
+    _gpu_called("NVIDIA L40", "sm_89", 142, "L40"),
+    _gpu_called("NVIDIA L40S", "sm_89", 142, "L40S"),
+    _gpu_called("NVIDIA RTX 6000 Ada Generation", "sm_89", 142, "RTX 6000 Ada"),
+    _gpu_called("NVIDIA GeForce RTX 4090", "sm_89", 128, "RTX 4090"),
+    _gpu_called("NVIDIA GeForce RTX 4090 D", "sm_89", 114, "RTX 4090 D"),
+    _gpu_called("NVIDIA H100 80GB HBM3", "sm_90", 132, "H100", "NVIDIA H100", "H100 SXM"),
+    _gpu_called("NVIDIA H100 PCIe", "sm_90", 114, "H100 PCIe"),
+    _gpu_called("NVIDIA H100 NVL", "sm_90", 132, "H100 NVL"),
+    _gpu_called("NVIDIA H200", "sm_90", 132, "H200"),
+    _gpu_called("NVIDIA H20", "sm_90", 78, "H20"),
+    _gpu_called("NVIDIA H20-3e", "sm_90", 78, "H20-3e"),
+    _gpu_called("NVIDIA H800", "sm_90", 132, "H800", "H800 SXM"),
+    _gpu_called("NVIDIA L20Y", "sm_90", 132, "L20Y"),
+    _gpu_called("NVIDIA GH200 480GB", "sm_90", 132, "GH200", "NVIDIA GH200"),
+    _gpu_called("NVIDIA B200", "sm_100", 148, "B200"),
+    _gpu_called("NVIDIA GB200", "sm_100", 152, "GB200"),
+    _gpu_called("NVIDIA B300 SXM6 AC", "sm_103", 148, "B300", "NVIDIA B300"),
+    _gpu_called("NVIDIA GeForce RTX 5090", "sm_120", 170, "RTX 5090"),
+    _gpu_called("NVIDIA RTX PRO 6000 Blackwell Server Edition", "sm_120", 188, "RTX PRO 6000 Server"),
+    _gpu_called("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "sm_120", 188, "RTX PRO 6000"),
+    _gpu_called("NVIDIA GB10", "sm_121", 48, "GB10"),
+    _gpu_called("AMD Instinct MI210", "gfx90a", 104, "MI210"),
+    _gpu_called("AMD Instinct MI250X", "gfx90a", 110, "MI250X"),
+    _gpu_called("AMD Instinct MI300X", "gfx942", 304, "MI300X", "AMD Instinct MI300X HF", "AMD Instinct MI300XHF OAM"),
+    _gpu_called("AMD Instinct MI308X", "gfx942", 80, "MI308X"),
+    _gpu_called("AMD Instinct MI325X", "gfx942", 304, "MI325X", "AMD Instinct MI325 OAM"),
+    _gpu_called("AMD Instinct MI350X", "gfx950", 256, "MI350X", "AMD Instinct MI350 OAM"),
+    _gpu_called("AMD Instinct MI355X", "gfx950", 256, "MI355X", "AMD Instinct MI355 OAM"),
+    _gpu_called("AMD Radeon RX 7900 XTX", "gfx1100", 48, "RX 7900 XTX", "Radeon RX 7900 XTX"),
+    _gpu_called("AMD Radeon RX 7900 XT", "gfx1100", 42, "RX 7900 XT", "Radeon RX 7900 XT"),
+    _gpu_called("AMD Radeon AI PRO R9700", "gfx1201", 32, "R9700", "AMD Radeon R9700"),
+    _gpu_called("Radeon 8060S Graphics", "gfx1151", 20, "Radeon 8060S", "AMD Radeon 8060S"),
+)
+"""Each with the names that people and files give it."""
+
+
+def known_gpu(name: str) -> Hardware | None:
+    """The GPU of that name or alias, with or without its blanks: ``RTX4090``; None if it is not known."""
+    wanted = _closed(name)
+    return next((gpu for gpu in KNOWN if wanted in map(_closed, (gpu.name, *gpu.aliases))), None)
+
+
+def is_called(hardware: Hardware, name: str) -> bool:
+    """Whether this is the hardware's name or alias, or a well-known name of the same GPU."""
+    gpu = known_gpu(name)
+    return hardware.called(name) or (gpu is not None and gpu.same_device(hardware))
+
+
+def gpus_of(arch: str) -> list[str]:
+    """The short names of the well-known GPUs of an architecture."""
+    return [gpu.aliases[0] for gpu in KNOWN if gpu.arch == arch]
+
+
+def _closed(name: str) -> str:
+    return slug(name).replace("-", "")
+
+
+def gpu_named_in(text: str) -> Hardware | None:
+    """The GPU whose name is part of a text, such as a file's name; of several names, the longest counts."""
+    words = f"-{re.sub(r'[^a-z0-9]+', '-', text.casefold())}-"
+    found = [(len(name), gpu) for gpu in KNOWN for name in map(slug, (gpu.name, *gpu.aliases)) if f"-{name}-" in words]
+    return max(found, key=lambda each: each[0])[1] if found else None

@@ -1,0 +1,272 @@
+"""Flex attention: Inductor asks its handler for configs by head dimension and dtype, and is answered from the tables.
+
+What else a table's problem consists of is read off the node of the graph that is being lowered: its tensors, and the
+graphs of its score and mask modifications. Nothing is guarded: where a size may change, Inductor decides alone, which
+is recorded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from inspect import signature
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.virtualized import V
+
+from diode_lut.decide.selector import Decision
+from diode_lut.errors import ProblemError
+from diode_lut.hardware import detect_hardware
+from diode_lut.hook.answer import CannotRun, autotuning, in_force
+from diode_lut.hook.problems import SIZES_CHANGE, dtype_of, hint
+from diode_lut.hook.snapshot import snapshot
+from diode_lut.problem import ITEMSIZES, Modifications, Operand, Problem
+from diode_lut.snapshot import skip
+from diode_lut.templates.architecture import architecture
+from diode_lut.templates.config import DEFAULT, Config
+
+_NODES = {
+    "flex_attention": "flex_attention",
+    "flex_decoding": "flex_attention",
+    "flex_attention_backward": "flex_attention_backward",
+}
+"""By op: PyTorch's name of the higher-order operator."""
+
+_IGNORED = {"flex_attention": "bwd_", "flex_decoding": "bwd_", "flex_attention_backward": "fwd_"}
+"""By op: how the names of kernel options begin that are for the other direction."""
+
+_HARMLESS = frozenset(
+    {
+        *("BACKEND", "FORCE_USE_FLEX_ATTENTION", "PRESCALE_QK", "ROWS_GUARANTEED_SAFE", "BLOCKS_ARE_CONTIGUOUS"),
+        *("WRITE_DQ", "OUTPUT_LOGSUMEXP", "OUTPUT_MAX"),
+    }
+)
+"""Kernel options that go with any config. With others, whoever sets them decides."""
+
+_USER_CHOOSES = "kernel_options choose blocks, stages or warps"
+
+Configs = list[Any]
+"""Inductor's configs: objects with a field for each of our tunables."""
+
+
+class Attention(NamedTuple):
+    """One attention in a graph: its problem, the blocks of its sparse mask, and where it runs.
+
+    ``why_left`` says why no table is asked about it; empty if one is. Where sizes may change, the problem has hints.
+    """
+
+    problem: Problem
+    sparse_q: int
+    sparse_kv: int
+    device: torch.device
+    why_left: str
+
+
+def answer_attention(op: str, ask_base: Callable[[], Configs]) -> Configs | None:
+    """Inductor's configs for the attention that is being lowered; None if Inductor should choose among its own.
+
+    ``ask_base`` returns Inductor's own.
+    """
+    asked = attention_of(V.graph.current_node, op) if in_force() else None
+    if asked is None:
+        return None
+    now = snapshot()
+    if asked.why_left:
+        now.record_no_choice(asked.problem, asked.device, asked.why_left)
+        return None
+    decision = now.decide(asked.problem, asked.device, padding=False)
+    own = _without_autotuning(ask_base)
+    if len(own) != 1:
+        raise CannotRun(f"Inductor has {len(own)} configs where one was expected")
+    found = dict(islice(_runnable(decision, asked, own[0]), now.settings.top_k if autotuning() else 1))
+    now.record(decision, tuple(found))
+    if now.settings.policy == "verify" if found else _only_default(decision):
+        with suppress(CannotRun):
+            found.setdefault(DEFAULT, _inductors(DEFAULT, asked, own[0]))
+    return list(found.values()) or None
+
+
+def forced(op: str, config: Config, ask_base: Callable[[], Configs]) -> Any:
+    """Inductor's config that is ``config`` for the attention that is being lowered; CannotRun where it cannot run."""
+    asked = attention_of(V.graph.current_node, op)
+    if asked is None or asked.why_left:
+        raise CannotRun("tables have no such problems")
+    own, *_ = _without_autotuning(ask_base)
+    return _inductors(config, asked, own)
+
+
+def _only_default(decision: Decision) -> bool:
+    """Whether attention without a match is to have the default, without a benchmark."""
+    return not decision.configs and not snapshot().settings.fallback_to_autotune and autotuning()
+
+
+def _without_autotuning(ask_base: Callable[[], Configs]) -> Configs:
+    """What Inductor takes in its default mode."""
+    with inductor_config.patch(max_autotune=False):
+        return ask_base()
+
+
+def _runnable(decision: Decision, asked: Attention, own: Any) -> Iterator[tuple[Config, Any]]:
+    """The configs of a decision that can run, best first, as Inductor's; those that cannot are recorded."""
+    for config in decision.configs:
+        try:
+            yield config, _inductors(config, asked, own)
+        except CannotRun as reason:  # noqa: PERF203 (one config is all that is usually tried)
+            skip(decision, config, str(reason))
+            if decision.only_first and config == decision.configs[0]:
+                return
+
+
+def _inductors(config: Config, asked: Attention, own: Any) -> Any:
+    """Inductor's config with the same tunables; CannotRun where it cannot run. The rest is as ``own`` has it.
+
+    It is always a new object: Inductor changes it.
+    """
+    if asked.problem.op not in config.kernel.ops:
+        raise CannotRun(f"{config.template} is not for {asked.problem.op}")
+    made = dataclasses.replace(own, **config.tunables)
+    if config == DEFAULT and asked.problem.op == "flex_decoding":
+        made.block_n = min(made.block_n, asked.sparse_kv)  # as Inductor has it
+    _require_divisors(made, asked)
+    _require_room(config, asked)
+    return made
+
+
+def _require_divisors(made: Any, asked: Attention) -> None:
+    """CannotRun if the blocks of Inductor's config do not divide those of the mask: a single one is an error then."""
+    for name, block in vars(made).items():
+        queries = name.startswith("block_m")
+        sparse = asked.sparse_q if queries else asked.sparse_kv
+        if name.startswith("block_") and sparse % block:
+            what = "queries" if queries else "keys"
+            raise CannotRun(f"a block of {block} {what} does not divide the mask's, of {sparse}")
+
+
+def _require_room(config: Config, asked: Attention) -> None:
+    """CannotRun if the kernel takes more than the device has, or its blocks do not go together."""
+    device = architecture(detect_hardware(asked.device).arch)
+    if not config.kernel.runs_on(device):
+        raise CannotRun(f"there is no {config.template} for {device.name}")
+    properties = torch.cuda.get_device_properties(asked.device)
+    memory = getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block
+    for complaint in config.kernel.faults_on(asked.problem, config.params, device, memory):
+        raise CannotRun(complaint.reason)
+
+
+def attention_of(node: Any, op: str) -> Attention | None:
+    """The attention that a node of a graph computes; None if tables have no such problems.
+
+    That is so if types differ, keys are shared by batches, or rows have gaps between elements.
+    """
+    operator_ = getattr(torch.ops.higher_order, _NODES[op])
+    if getattr(node, "target", None) is not operator_:
+        return None
+    arguments = _arguments(node, operator_)
+    query, key, value = (arguments[name].meta["val"] for name in ("query", "key", "value"))
+    *_, sparse_q, sparse_kv, mask = arguments["block_mask"]
+    sizes = (*query.shape, *key.shape, *value.shape, *query.stride(), *key.stride(), *value.stride())
+    if query.device.type != "cuda":
+        return None
+    why_left = "" if all(type(size) is int for size in (*sizes, sparse_q, sparse_kv)) else SIZES_CHANGE
+    if not _leaves_choice(arguments["kernel_options"], op, query.dtype):
+        why_left = _USER_CHOOSES
+    score = arguments["score_mod"] if "score_mod" in arguments else arguments["fw_graph"]
+    variant = Modifications(
+        mask_class(_graph_of(mask), arguments["mask_mod_other_buffers"]),
+        score_class(_graph_of(score), arguments["score_mod_other_buffers"]),
+    )
+    problem = _problem(op, query, key, value, str(variant))
+    return problem and Attention(problem, sparse_q, sparse_kv, query.device, why_left)
+
+
+def _arguments(node: Any, operator_: Any) -> Mapping[str, Any]:
+    """The node's arguments by name, whichever of them a release has."""
+    bound = signature(type(operator_).__call__).bind(operator_, *node.args, **node.kwargs)
+    bound.apply_defaults()
+    return bound.arguments
+
+
+def _leaves_choice(options: Mapping[str, Any], op: str, dtype: torch.dtype) -> bool:
+    """Whether the user's kernel options leave everything to whoever chooses a config."""
+    harmless = _HARMLESS if dtype == torch.float32 else {*_HARMLESS, "FLOAT32_PRECISION"}
+    names = (name.removeprefix("fwd_").removeprefix("bwd_") for name in options if not name.startswith(_IGNORED[op]))
+    return harmless.issuperset(names)
+
+
+def _problem(op: str, query: Any, key: Any, value: Any, variant: str) -> Problem | None:
+    dtype = dtype_of({query.dtype, key.dtype, value.dtype}, query.device.type)
+    operands = [_operand(each) for each in (query, key, value)]
+    (b, h, m, k), (batches, shared, n, _), (*_, v) = (operand.sizes for operand in operands)
+    if dtype is None or batches != b or any(operand.strides[-1] != 1 for operand in operands):
+        return None
+    align = 16 if all(operand.is_aligned(ITEMSIZES[dtype]) for operand in operands) else 2
+    sizes: dict[str, Any] = {"b": b, "m": m, "n": n, "k": k, "h": h, "g": h // shared, "v": v}
+    try:
+        return Problem.checked(op, dtype, "nt", align, variant=variant, **sizes)
+    except ProblemError:
+        return None
+
+
+def _operand(tensor: torch.Tensor) -> Operand:
+    sizes, strides = (tuple(map(hint, numbers)) for numbers in (tensor.shape, tensor.stride()))
+    return Operand(sizes, strides, hint(tensor.storage_offset()))
+
+
+def _graph_of(node: Any) -> torch.fx.Graph:
+    """The graph of a modification, which a node of the graph refers to by its name."""
+    module: Any = operator.attrgetter(str(node.target))(node.graph.owning_module)
+    graph: torch.fx.Graph = module.graph
+    return graph
+
+
+def mask_class(graph: torch.fx.Graph, buffers: Sequence[Any]) -> str:
+    """Which of MASKS the graph of ``mask_mod(b, h, q_idx, kv_idx)`` is."""
+    if buffers:
+        return "captured"
+    *_, m, n = _placeholders(graph)
+    result = _result(graph)
+    if not _reads(result, _placeholders(graph)):
+        return "full"
+    aten = torch.ops.aten
+    causal = ((aten.ge.Tensor, (m, n)), (aten.le.Tensor, (n, m)))
+    return "causal" if (result.target, tuple(result.args)) in causal else "computed"
+
+
+def score_class(graph: torch.fx.Graph, buffers: Sequence[Any]) -> str:
+    """Which of SCORES the graph of ``score_mod(score, b, h, q_idx, kv_idx)`` is."""
+    if buffers:
+        return "captured"
+    return "plain" if _result(graph) is _placeholders(graph)[0] else "computed"
+
+
+def _placeholders(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    return list(graph.find_nodes(op="placeholder"))
+
+
+def _result(graph: torch.fx.Graph) -> Any:
+    """What the graph returns."""
+    (output,) = graph.find_nodes(op="output")
+    result = output.args[0]
+    return result[0] if isinstance(result, (list, tuple)) else result
+
+
+def _reads(node: Any, wanted: Sequence[torch.fx.Node]) -> bool:
+    """Whether the node's value depends on one of the others, shapes aside: ``new_ones`` only takes a device."""
+    pending, seen = [node], set()
+    while pending:
+        each = pending.pop()
+        if each in seen or each.target in _MADE_FROM_SHAPES:
+            continue
+        if each in wanted:
+            return True
+        seen.add(each)
+        pending += each.all_input_nodes
+    return False
+
+
+_MADE_FROM_SHAPES = (torch.ops.aten.new_ones.default, torch.ops.aten.full.default)

@@ -1,0 +1,161 @@
+"""Whether the hook is on, and what its answers depend on.
+
+The hook goes off, for the rest of the process and with one warning, where Inductor is not as this package knows it.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from diode_lut.errors import let_pass
+from diode_lut.process import warn_once
+
+_MISFITS = (AttributeError, ImportError, TypeError)
+"""What Python raises for a name that does not exist, and for a call with the wrong arguments."""
+
+_PASSING = (MemoryError, OSError, RecursionError)
+"""Errors that may not happen again in the same place."""
+
+_KEY = "_fx_graph_cache_key"
+"""The attribute of a graph that has its key."""
+
+OFF = ("off",)
+"""The identity of Inductor's own choices."""
+
+_reasons: list[Exception] = []
+"""Why the hook is off; empty as long as it is on."""
+
+
+def is_off() -> bool:
+    """Whether Inductor decides alone."""
+    return bool(_reasons)
+
+
+def turn_off(reason: Exception) -> None:
+    """Have Inductor decide alone from now on. What a signal handler has raised is raised again instead."""
+    let_pass(reason)
+    if not _reasons:
+        torch: Any = sys.modules["torch"]
+        warn_once(f"diode_lut is off, and Inductor of torch {torch.__version__} decides alone: {reason!r}")
+    _reasons.append(reason)
+    _keep_uncached()
+
+
+def cache_identity() -> tuple[Hashable, ...]:
+    """Everything that answers depend on; a new value each time if that cannot be read, so that no cache hits.
+
+    Then the hook goes off, unless the error may not happen again.
+    """
+    if is_off():
+        return OFF
+    try:
+        from diode_lut.hook.snapshot import compile_range, snapshot
+
+        return (*snapshot().identity, compile_range())
+    except _PASSING as error:
+        let_pass(error)
+        warn_once(f"a graph is kept in no cache: {error!r}")
+        _keep_uncached()
+    except Exception as error:
+        turn_off(error)
+    return ("unknown", uuid4().hex)
+
+
+def leave(matmul: str, error: Exception) -> None:
+    """Leave a matmul to Inductor because of an error; and all others, if this package used Inductor wrongly.
+
+    An error that was raised further down, in Inductor or in Triton, may concern this matmul alone. What a signal
+    handler has raised is raised again.
+    """
+    let_pass(error)
+    *_, innermost = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, _MISFITS) and Path(innermost.filename).parent == Path(__file__).parent:
+        turn_off(error)
+    else:
+        warn_once(f"{matmul} is left to Inductor: {type(error).__name__}: {error}")
+        if isinstance(error, _PASSING):
+            _keep_uncached()
+
+
+def _keep_uncached() -> None:
+    """Serve the graph that is being compiled to no other compile: its key stands for answers that it did not get."""
+    try:
+        from diode_lut.hook.snapshot import snapshot
+
+        snapshot().answered = False
+    except Exception as error:
+        let_pass(error)  # without a snapshot there is no key either
+
+
+def saving(save: Callable[..., None]) -> Callable[..., None]:
+    """A cache's function that saves a graph, or what AOTAutograd adds to it, under a key.
+
+    After a compile that did not get its answers the key is one that no compile asks for, so that only an artifact of
+    ``torch._inductor.standalone_compile`` has the graph: whoever asked for that must be able to save it.
+    """
+
+    def save_in_its_place(key: str, graph: Any, *arguments: Any, **named: Any) -> None:
+        if not is_answered():
+            key += uuid4().hex
+            if hasattr(graph, _KEY):
+                setattr(graph, _KEY, key)  # where AOTAutograd finds it
+        save(key, graph, *arguments, **named)
+
+    return save_in_its_place
+
+
+def is_answered() -> bool:
+    """Whether the graph that is being compiled has the answers that its key stands for."""
+    try:
+        from diode_lut.hook.snapshot import snapshot
+
+        now = snapshot()
+        return now.answered and (not now.has_identity if is_off() else now.is_identified)
+    except Exception as error:
+        let_pass(error)
+        return False
+
+
+def lacks_answers_for_another() -> bool:
+    """Whether this process compiles a graph that another saves, and has not answered as the graph's key has it."""
+    try:
+        from diode_lut.hook.snapshot import compiles_for_another
+
+        return compiles_for_another() and not is_answered()
+    except Exception as error:
+        let_pass(error)
+        return False
+
+
+class Unanswered:
+    """Goes with a graph that has not got its answers from the process that compiled it to the one that saves it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived_unanswered, ()
+
+
+def _arrived_unanswered() -> bool:
+    _keep_uncached()
+    return True
+
+
+def follow(identity: tuple[Hashable, ...]) -> None:
+    """Answer as the process does that hands over its snapshot for a graph, and has ``identity`` in the graph's key.
+
+    Where this process would answer by something else, for example because it was later to read a table that has been
+    replaced, no other compile gets the graph from a cache.
+    """
+    if identity == OFF:
+        if not is_off():
+            turn_off(RuntimeError("it is off in the process that this one compiles for"))
+    elif cache_identity() != identity:
+        if not is_off():
+            warn_once(
+                "graphs are in no cache for others: tables, or diode_lut, have changed since the program read them"
+            )
+        _keep_uncached()

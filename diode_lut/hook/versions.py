@@ -1,0 +1,217 @@
+"""All that differs between the releases of PyTorch that the hook supports; the other modules read as for one release.
+
+Importing this module imports nothing of PyTorch. What the releases differ in, and what is done about it everywhere:
+
+- torch 2.11 keys Inductor's caches by the pickle of the factory of choices handlers, and its repro scripts call that by
+  its ``__name__``. Later releases copy the factory for each thread and key the caches by the ``uuid()`` of the handlers
+  that it makes, which these must have. The factory in ``install`` serves both.
+- Since torch 2.13, configuration is kept per thread: ``set_choices_factory``.
+- Since torch 2.13, Inductor asks its handler up to three times about one ``addmm``, before that once. ``hook`` answers
+  when the library is offered, which is right for both.
+- Before torch 2.13, the scheduler sees no data that a template shares with what reads it behind a view. Where the
+  scheduler finds none, ``fusion`` looks itself.
+- Since torch 2.15, handlers are also told the length when they are asked for configs of flex attention. ``hook`` passes
+  on whatever they are asked with, and ``attention`` reads the problem off the graph.
+- Since torch 2.15, template heuristics are in another package. The earlier name, which is used here, still works.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from inspect import signature
+from typing import Any
+
+from diode_lut.errors import let_pass
+from diode_lut.templates.config import TEMPLATES
+
+OLDEST, NEWEST = (2, 11), (2, 15)
+"""The releases of PyTorch that the hook was made for."""
+
+
+def set_choices_factory(config: Any, factory: Callable[[], Any]) -> None:
+    """Make ``factory`` that of all threads, given ``torch._inductor.config``; a new thread starts from the default."""
+    config._config["inductor_choices_class"].default = factory
+    config.inductor_choices_class = factory
+
+
+def uuid_of(handler: Any) -> Any:
+    """What caches know another choices handler by; None without ``uuid``: Inductor's own, and any in torch 2.11."""
+    uuid = getattr(handler, "uuid", None)
+    return uuid() if uuid else None
+
+
+def require_same_parameters(ours: Callable[..., Any], inductors: Callable[..., Any]) -> None:
+    """ImportError unless the method that is overridden has the parameters that it has in every supported release."""
+    known, found = (list(signature(method).parameters) for method in (ours, inductors))
+    if known != found:
+        raise ImportError(f"{inductors.__qualname__}: expected the parameters {known}, found {found}")
+
+
+def hint_of(size: Any) -> int | None:
+    """The value of a size, or the one that a dynamic size was first given; None if it was given none.
+
+    ``pad_mm`` has a function for that, by another name in torch 2.11.
+    """
+    from torch import SymInt
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    if not isinstance(size, SymInt):
+        return int(size)
+    return None if free_unbacked_symbols(size) else size.node.hint
+
+
+@cache
+def splits_large_batches() -> bool:
+    """Whether ``triton::bmm`` spreads a large batch over two dimensions of the grid; torch 2.11 does not."""
+    from torch._inductor.kernel import bmm
+
+    return hasattr(bmm, "get_max_y_grid")
+
+
+@cache
+def indexes_in_64_bits() -> bool:
+    """Whether templates compute indices along K in 64 bits where a matrix needs that; since torch 2.13."""
+    import torch
+
+    return bool(torch.__version__ >= (2, 13))  # type: ignore[operator]  # TorchVersion compares with tuples
+
+
+@cache
+def cpp_wrappers_have_scratch() -> bool:
+    """Whether C++ wrappers give every program of a kernel memory for tensor descriptors; before 2.13, one program."""
+    import torch
+
+    return bool(torch.__version__ >= (2, 13))  # type: ignore[operator]  # TorchVersion compares with tuples
+
+
+@cache
+def subgraphs_keep_sizes_dynamic() -> bool:
+    """Whether a choice that is a graph leaves sizes dynamic; before torch 2.13, it makes constants of their hints."""
+    import torch
+
+    return bool(torch.__version__ >= (2, 13))  # type: ignore[operator]  # TorchVersion compares with tuples
+
+
+def is_batch_invariant() -> bool:
+    """Whether Inductor's setting ``batch_invariant`` is on, which allows the library only; since torch 2.13."""
+    from torch._inductor import config
+
+    return bool(getattr(config, "batch_invariant", False))
+
+
+def forces_same_precision() -> bool:
+    """Whether Inductor's setting ``force_same_precision`` keeps TF32 from some sizes; it is gone since torch 2.13."""
+    from torch._inductor import config
+
+    return bool(getattr(config, "force_same_precision", False))
+
+
+def stores_with_tma() -> bool:
+    """Whether Inductor's setting ``triton.enable_template_tma_store`` is on, if the release has it."""
+    from torch._inductor import config
+
+    return bool(getattr(config.triton, "enable_template_tma_store", False))
+
+
+def loads_epilogues_with_tma() -> bool:
+    """Whether Inductor's setting ``triton.enable_tma_load_for_template_epilogue`` is on, if the release has it."""
+    from torch._inductor import config
+
+    return bool(getattr(config.triton, "enable_tma_load_for_template_epilogue", False))
+
+
+_TRITON_KWARGS = {
+    "block_m": "BLOCK_M",
+    "block_n": "BLOCK_N",
+    "block_k": "BLOCK_K",
+    "group_m": "GROUP_M",
+    "num_stages": "num_stages",
+    "num_warps": "num_warps",
+    "matrix_instr_nonkdim": "matrix_instr_nonkdim",
+    "waves_per_eu": "waves_per_eu",
+    "kpack": "kpack",
+}
+
+FLEX = ("triton_flex_attention", "triton_flex_attention_backward", "triton_flex_decoding")
+"""The templates of attention: Inductor's configs for them have fields with our names of the tunables."""
+
+KWARGS: dict[str, dict[str, str]] = {
+    "aten": {},
+    "triton_mm": _TRITON_KWARGS,
+    "triton_bmm": _TRITON_KWARGS,
+    "triton_mm_persistent_tma": _TRITON_KWARGS,
+    "decompose_k": {"k_split": "k_split"},
+    "triton_grouped_mm": {name: _TRITON_KWARGS[name] for name in TEMPLATES["triton_grouped_mm"].names},
+    "cpp_gemm": {},
+    "default": {},
+    **{template: {name: name for name in TEMPLATES[template].names} for template in FLEX},
+}
+"""The keyword arguments that Inductor gives a template, by our names of the tunables."""
+
+UIDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "aten": {
+        "mm": ("aten::mm",),
+        "addmm": ("aten::addmm", "aten::bias_addmm"),
+        "bmm": ("aten::bmm",),
+        "baddbmm": ("aten::baddbmm",),
+        "scaled_mm": ("aten::_scaled_mm", "aten::_scaled_mm_v2"),
+        "int_mm": ("aten::_int_mm",),
+    },
+    "triton_mm": dict.fromkeys(("mm", "addmm", "scaled_mm", "int_mm"), ("triton::mm",)),
+    "triton_bmm": {"bmm": ("triton::bmm",), "baddbmm": ("triton::bmm",)},
+    "triton_mm_persistent_tma": {
+        "mm": ("triton::mm_persistent_tma",),
+        "addmm": ("triton::mm_persistent_tma",),
+        "scaled_mm": ("triton::scaled_mm_device_tma_epilogue_scaling",),
+    },
+    "decompose_k": {"mm": ("decompose_k",)},
+    "cpp_gemm": {},
+    **{template: {} for template in ("default", *FLEX, "triton_grouped_mm")},
+}
+"""The uids of a template for each op that it can compute; the first is the usual one.
+
+``cpp_gemm`` has none: Inductor adds its C++ choices outside the choices handler, so they are in TEMPLATE_OF_CLASS.
+Neither has attention, where the handler is asked for configs, nor a grouped matmul, where it is asked for nothing.
+"""
+
+TEMPLATE_OF_UID: dict[str, str] = {
+    uid: template for template, uids_of_op in UIDS.items() for uids in uids_of_op.values() for uid in uids
+}
+"""Our name of the template behind a uid."""
+
+TEMPLATE_OF_CLASS = {"CppGemmTemplate": "cpp_gemm", "CppBmmTemplate": "cpp_gemm"}
+"""Our name of the template behind a choice that has no uid, by Inductor's class."""
+
+TEMPLATES_OF_CHOICES = {
+    "decompose_k": re.compile(r"decompose_k_mm_(?P<k_split>\d+)_split\b"),
+    "cpp_gemm": re.compile("CppMicroGemm"),
+}
+"""How the names of choices begin in Inductor's cache, by template, with tunables as groups.
+
+Triton's choices say there where their sources are.
+"""
+
+_REASONS = {
+    "out of resource: shared memory": "shared_memory",
+    "out of memory": "out_of_memory",
+    "can't allocate memory": "out_of_memory",
+    "timed out": "timeout",
+}
+"""Part of a message of Triton, CUDA or PyTorch: the reason. The messages arrive wrapped in various errors."""
+
+
+def failure_reason(error: Exception, stage: str) -> str:
+    """The reason, one of ``dataset.REASONS``, that ``error`` stands for.
+
+    ``stage`` is what was going on, ``compile`` or ``launch``, and the answer where the error says nothing better. What
+    a signal handler has raised is no failure of the choice, and is raised again.
+    """
+    let_pass(error)
+    if isinstance(error, TimeoutError):
+        return "timeout"
+    if isinstance(error, AssertionError) and stage == "launch":  # raised by Inductor's own check of results
+        return "wrong_result"
+    text = str(error).lower()
+    return next((reason for part, reason in _REASONS.items() if part in text), stage)

@@ -1,1 +1,0 @@
-"""Files of others and our own: bounded reading, durable writing, locks, permissions."""

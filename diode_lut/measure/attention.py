@@ -1,0 +1,271 @@
+"""Attention to measure: operands, masks and scores, and the check of results against float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+
+from diode_lut.errors import CollectError
+from diode_lut.hook.problems import TORCH_DTYPES
+from diode_lut.problem import Modifications, Problem
+
+WINDOW = 1024
+"""Keys that a query of a sliding window sees, itself included."""
+
+_DOCUMENTS = 8
+"""Documents in a sequence, all equally long."""
+
+_SOFT_CAP = 20.0
+
+Modification = Callable[..., Any]
+
+
+# PyTorch passes all indices to each.
+# ruff: noqa: ARG001
+
+
+def _full(b: Any, h: Any, m: Any, n: Any) -> Any:
+    return b.new_ones(size=(), dtype=torch.bool)
+
+
+def _causal(b: Any, h: Any, m: Any, n: Any) -> Any:
+    return m >= n
+
+
+def _window(b: Any, h: Any, m: Any, n: Any) -> Any:
+    return (m >= n) & (m - n < WINDOW)
+
+
+def _document(b: Any, h: Any, m: Any, n: Any, captured: Any) -> Any:
+    return captured[m] == captured[n]
+
+
+def _plain(score: Any, b: Any, h: Any, m: Any, n: Any) -> Any:
+    return score
+
+
+def _capped(score: Any, b: Any, h: Any, m: Any, n: Any) -> Any:
+    return torch.tanh(score / _SOFT_CAP) * _SOFT_CAP
+
+
+def _biased(score: Any, b: Any, h: Any, m: Any, n: Any, captured: Any) -> Any:
+    return score + captured[h]
+
+
+MASK_MODS: dict[str, Modification] = {"full": _full, "causal": _causal, "computed": _window, "captured": _document}
+"""The text of each of MASKS, for as many queries as keys."""
+
+SCORE_MODS: dict[str, Modification] = {"plain": _plain, "computed": _capped, "captured": _biased}
+
+
+def captured_by(problem: Problem, device: str) -> dict[str, torch.Tensor]:
+    """The tensors that the mask and the modification of scores read, under ``mask`` and ``score``."""
+    modifications, found = Modifications.of(problem.variant), {}
+    if modifications.mask == "captured":
+        length = max(problem.m, problem.n)
+        documents = torch.arange(length, dtype=torch.int32, device=device) * min(_DOCUMENTS, length) // length
+        found["mask"] = documents.to(torch.int32)
+    if modifications.score == "captured":
+        found["score"] = torch.randn(problem.h, device=device)
+    return found
+
+
+def with_captured(modification: Modification, captured: torch.Tensor | None) -> Modification:
+    """The modification, which reads this tensor if there is one, as a function of the indices."""
+    return modification if captured is None else partial(modification, captured=captured)
+
+
+_TOLERANCE = {"float16": 0.01, "bfloat16": 0.06, "tf32": 0.01, "float32": 1e-4}
+"""By dtype: largest error of an element, over the largest element or 1, for normally distributed tensors."""
+
+_CHUNK = 1024
+"""Queries that the exact result is computed for at a time, which bounds the memory that takes."""
+
+
+class Exact(NamedTuple):
+    """The result of the queries that share one head of keys and values, and the binary logarithms of its sums.
+
+    Gradients of queries, keys and values, too, where the result's is given. Everything is float64.
+    """
+
+    result: torch.Tensor
+    sums: torch.Tensor
+    gradients: tuple[torch.Tensor, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        inputs: Sequence[torch.Tensor],
+        captured: dict[str, torch.Tensor],
+        batch: int,
+        head: int,
+        gradient: torch.Tensor | None = None,
+    ) -> Exact:
+        """Return the results of one head of keys and values of a batch, computed in chunks of queries."""
+        of_head = slice(head * problem.g, (head + 1) * problem.g)
+        queries = inputs[0][batch, of_head].double()
+        key, value = (each[batch, head].double() for each in inputs[1:3])
+        leaves = [each.requires_grad_(gradient is not None) for each in (queries, key, value)]
+        results, sums = [], []
+        for start in range(0, problem.m, _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            scores = _scores(problem, queries[:, rows], key, captured, range(problem.m)[rows], head)
+            total = torch.logsumexp(scores, -1)
+            part = torch.exp(scores - torch.where(total.isinf(), 0.0, total)[..., None]) @ value
+            if gradient is not None:
+                part.backward(gradient[batch, of_head, rows].double())  # type: ignore[no-untyped-call]
+            results.append(part.detach())
+            sums.append(total.detach() / math.log(2))
+        gradients = tuple(each.grad for each in leaves if each.grad is not None)
+        return cls(torch.cat(results, 1), torch.cat(sums, 1), gradients)
+
+
+def _scores(
+    problem: Problem,
+    queries: torch.Tensor,
+    key: torch.Tensor,
+    captured: dict[str, torch.Tensor],
+    rows: range,
+    head: int,
+) -> torch.Tensor:
+    """The scores of some queries, modified and masked."""
+    modifications = Modifications.of(problem.variant)
+    m = torch.tensor(rows, device=key.device)[:, None]
+    n = torch.arange(problem.n, device=key.device)[None]
+    heads = torch.arange(head * problem.g, (head + 1) * problem.g, device=key.device)[:, None, None]
+    scores = queries @ key.T / math.sqrt(problem.k)
+    modify = with_captured(SCORE_MODS[modifications.score], captured.get("score"))
+    mask = with_captured(MASK_MODS[modifications.mask], captured.get("mask"))
+    modified: torch.Tensor = modify(scores, m * 0, heads, m, n)
+    return modified.masked_fill(~mask(m * 0, heads, m, n), -math.inf)
+
+
+class AttentionCheck:
+    """Compares a program's results with those of float64, for the first and the last head of keys and values."""
+
+    def __init__(self, problem: Problem, operands: Sequence[torch.Tensor]) -> None:
+        names = [name for name in ("mask", "score") if getattr(Modifications.of(problem.variant), name) == "captured"]
+        backward = problem.op == "flex_attention_backward"
+        captured = dict(zip(names, operands[6 if backward else 3 :], strict=False))
+        self._tolerance = _TOLERANCE[problem.dtype]
+        self._expected: list[tuple[int, tuple[Any, ...], torch.Tensor]] = []
+        for batch, head in {(0, 0), (problem.b - 1, problem.h // problem.g - 1)}:
+            of_head = slice(head * problem.g, (head + 1) * problem.g)
+            exact = Exact.of(problem, operands, captured, batch, head, operands[5] if backward else None)
+            found = exact.gradients if backward else (exact.result,)
+            places: tuple[Any, ...] = (of_head, head, head)
+            for number, (place, tensor) in enumerate(zip(places, found, strict=False)):
+                self._expected.append((number, (batch, place), tensor))
+
+    def passes(self, launch: Callable[[], Sequence[torch.Tensor]]) -> bool:
+        """Whether all elements of one launch's results are right; one that is NaN never is."""
+        results = launch()
+        return all(self._is_near(results[number][place], wanted) for number, place, wanted in self._expected)
+
+    def _is_near(self, result: torch.Tensor, wanted: torch.Tensor) -> bool:
+        limit = self._tolerance * max(1.0, float(wanted.abs().max()))
+        return bool((result.double() - wanted).abs().max() <= limit)
+
+
+_NO_MASK_BLOCK = 1 << 30
+"""The block size that PyTorch gives attention without a mask."""
+
+
+class CompiledAttention(NamedTuple):
+    """What is compiled: ``parts`` is the block mask as the operator takes it, with ``torch.Tensor`` for each tensor.
+
+    The operands are queries, keys and values, for a backward pass also the result, the logarithms of its sums
+    and its gradient, then what masks and scores capture, then the tensors of the block mask.
+    """
+
+    problem: Problem
+    parts: tuple[Any, ...]
+
+    def compute(self, *operands: torch.Tensor) -> Any:
+        """The result, or the gradients of queries, keys and values."""
+        modifications = Modifications.of(self.problem.variant)
+        mask, score = MASK_MODS[modifications.mask], SCORE_MODS[modifications.score]
+        captured = list(operands[self._inputs :])
+        of_mask = (captured.pop(0),) if modifications.mask == "captured" else ()
+        of_score = (captured.pop(0),) if modifications.score == "captured" else ()
+        parts = iter(captured)
+        block_mask = (*(next(parts) if part is torch.Tensor else part for part in self.parts), mask)
+        rest = (block_mask, 1 / math.sqrt(self.problem.k), _options(self.problem), of_score, of_mask)
+        if not self._is_backward:
+            return torch.ops.higher_order.flex_attention(*operands[:3], score, *rest)[0]
+        forward, joint = _graphs(score, operands[0], of_score)
+        gradients = torch.ops.higher_order.flex_attention_backward(*operands[:6], None, forward, joint, *rest)
+        return tuple(gradients[:3])
+
+    @property
+    def _is_backward(self) -> bool:
+        return self.problem.op == "flex_attention_backward"
+
+    @property
+    def _inputs(self) -> int:
+        return 6 if self._is_backward else 3
+
+
+def _options(problem: Problem) -> dict[str, Any]:
+    """The kernel options that PyTorch has for attention by default, and for the op where it would take another."""
+    off = ("PRESCALE_QK", "ROWS_GUARANTEED_SAFE", "BLOCKS_ARE_CONTIGUOUS", "OUTPUT_LOGSUMEXP", "OUTPUT_MAX")
+    forced = {"FORCE_USE_FLEX_ATTENTION": problem.op != "flex_decoding"}
+    return {**dict.fromkeys(off, False), "WRITE_DQ": True, **forced}
+
+
+def _graphs(score: Modification, query: torch.Tensor, captured: tuple[torch.Tensor, ...]) -> tuple[Any, Any]:
+    """The modification of scores, and its gradient, as graphs; which device they are for is not in them."""
+    from torch._higher_order_ops.flex_attention import create_fw_bw_graph
+
+    scores = torch.empty((), dtype=query.dtype, requires_grad=True)
+    b, h, m, n = (torch.empty((), dtype=torch.int32) for _ in range(4))
+    buffers = tuple(torch.empty(each.shape, dtype=each.dtype) for each in captured)
+    return create_fw_bw_graph(score, (scores, b, h, m, n), buffers)
+
+
+def make_attention(problem: Problem, device: str) -> tuple[CompiledAttention, tuple[torch.Tensor, ...]]:
+    """The problem's function, and normally distributed operands; CollectError if they do not fit in memory."""
+    try:
+        captured = captured_by(problem, device)
+        block_mask = _block_mask(problem, captured, device)
+        *parts, _ = block_mask.as_tuple()
+        tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+        shape = tuple(torch.Tensor if isinstance(part, torch.Tensor) else part for part in parts)
+        inputs = _inputs(problem, captured, device)
+    except RuntimeError as error:
+        raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
+    return CompiledAttention(problem, shape), (*inputs, *captured.values(), *tensors)
+
+
+def _block_mask(problem: Problem, captured: dict[str, torch.Tensor], device: str) -> BlockMask:
+    modifications = Modifications.of(problem.variant)
+    if modifications.mask == "full":
+        ones = torch.ones(1, 1, 1, dtype=torch.int32, device=device)
+        lengths, size = (problem.m, problem.n), _NO_MASK_BLOCK
+        return BlockMask.from_kv_blocks(ones, torch.zeros_like(ones)[None], BLOCK_SIZE=size, seq_lengths=lengths)
+    mask = with_captured(MASK_MODS[modifications.mask], captured.get("mask"))
+    return create_block_mask(mask, None, None, problem.m, problem.n, device=device)
+
+
+def _inputs(problem: Problem, captured: dict[str, torch.Tensor], device: str) -> tuple[torch.Tensor, ...]:
+    """Queries, keys and values; for a backward pass also the result, the logarithms of its sums, and its gradient."""
+    shared = problem.h // problem.g
+    shapes = (problem.h, problem.m, problem.k), (shared, problem.n, problem.k), (shared, problem.n, problem.v)
+    dtype = TORCH_DTYPES[problem.dtype]
+    query, key, value = (torch.randn(problem.b, *shape, dtype=dtype, device=device) for shape in shapes)
+    if problem.op != "flex_attention_backward":
+        return query, key, value
+    result = query.new_empty(*query.shape[:-1], problem.v)
+    sums = torch.empty(query.shape[:-1], dtype=torch.float32, device=device)
+    for batch in range(problem.b):
+        for head in range(shared):
+            exact = Exact.of(problem, (query, key, value), captured, batch, head)
+            of_head = slice(head * problem.g, (head + 1) * problem.g)
+            result[batch, of_head], sums[batch, of_head] = exact.result.to(dtype), exact.sums.float()
+    return query, key, value, result, sums, torch.randn_like(result)

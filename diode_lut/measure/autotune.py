@@ -1,0 +1,242 @@
+"""One matmul under max-autotune: what Inductor's own benchmarks say about each of its choices."""
+
+from __future__ import annotations
+
+import logging
+import math
+import tempfile
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import chain
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.ir import ChoiceCaller
+from torch._inductor.select_algorithm import AlgorithmSelectorCache, get_algorithm_selector_cache
+from torch._inductor.utils import fresh_cache
+
+from diode_lut.dataset import Record, Timing
+from diode_lut.errors import CollectError, let_pass
+from diode_lut.hook.problems import aten_of, config_of, problem_of_aten
+from diode_lut.hook.versions import failure_reason
+from diode_lut.measure.gemm import make_gemm, matmul_precision
+from diode_lut.measure.search_space import Outcome, Task, Watch
+from diode_lut.problem import Problem
+from diode_lut.settings import config
+from diode_lut.templates.config import Config
+
+_NS_PER_MS = 1e6
+_REPETITIONS = 6
+"""How often each choice is timed on a CPU, besides once by Inductor."""
+_NOISY_LOGGERS = ("torch._inductor.select_algorithm", "torch._inductor.runtime.triton_heuristics")
+"""Loggers that write a traceback for each choice that fails; the dataset has the reason instead."""
+
+
+class Round(NamedTuple):
+    """One round of autotuning: the matmul as it reached Inductor, and what was measured for it.
+
+    ``name`` is what Inductor calls the op. ``problem`` is None if tables have no such problems. There is one timing for
+    each config, on a CPU several, in the order in which Inductor offers them. ``ignored`` counts the choices that no
+    config can express.
+    """
+
+    name: str
+    problem: Problem | None
+    timings: tuple[Timing, ...]
+    ignored: int
+
+
+def autotune(
+    function: Callable[..., Any], arguments: tuple[torch.Tensor, ...], *, search_space: str, freeze: bool
+) -> list[Round]:
+    """Compile ``function`` under max-autotune with empty caches, run it once, and return the rounds of autotuning.
+
+    ``search_space`` is ``default`` or ``exhaustive``, as Inductor has them. ``freeze`` turns the parameters of a module
+    into constants: without that, Inductor has no C++ template for ``mm`` and ``addmm``. CollectError, in one line, if
+    it does not compile or run.
+    """
+    observer = _Observer()
+    try:
+        with _max_autotune(search_space, freeze), observer.attached(), torch.no_grad():
+            torch.compile(function, fullgraph=True, dynamic=False)(*arguments)
+            if arguments[0].is_cuda:
+                torch.cuda.synchronize()
+    except Exception as error:
+        let_pass(error)
+        lines = str(error).strip().splitlines() or [""]
+        raise CollectError(f"does not compile or run: {type(error).__name__}: {lines[0]}") from error
+    return observer.rounds
+
+
+@contextmanager
+def _max_autotune(search_space: str, freeze: bool) -> Iterator[None]:
+    settings = {
+        "max_autotune": True,
+        "max_autotune_gemm": True,
+        "max_autotune_gemm_search_space": search_space.upper(),
+        "max_autotune_gemm_backends": "ATEN,TRITON,CPP",
+        "triton.enable_persistent_tma_matmul": True,
+        "pipeline_max_autotune_gemm": False,  # would benchmark unseen
+        "shape_padding": False,  # would measure another problem
+        "freezing": freeze,
+        "autotune_num_choices_displayed": 0,
+        "max_autotune_report_choices_stats": False,
+    }
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(_quiet())
+        # fresh_cache itself leaves its directory behind after Ctrl-C.
+        directory = tempfile.TemporaryDirectory(prefix="diode-lut-", ignore_cleanup_errors=True)
+        stack.enter_context(fresh_cache(dir=stack.enter_context(directory), delete=False))
+        stack.enter_context(inductor_config.patch(settings))
+        torch._dynamo.reset()
+        stack.callback(torch._dynamo.reset)
+        yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+class _Observer:
+    """Sees which choices Inductor offers, and then how long each took."""
+
+    def __init__(self) -> None:
+        self.rounds: list[Round] = []
+        self._offered: list[list[ChoiceCaller]] = []
+        self._repeated: defaultdict[ChoiceCaller, list[float]] = defaultdict(list)
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        cache = get_algorithm_selector_cache()
+        cache.add_preprocessing_fn(self.offer)
+        cache.add_feedback_saver(self.feedback)
+        try:
+            with self._repeating():
+                yield
+        finally:  # not clear_...(): others may have theirs there
+            cache.preprocessing_fns.remove(self.offer)
+            cache.feedback_saver_fns.remove(self.feedback)
+
+    def offer(self, choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
+        """Inductor's preprocessing function: keeps the list, because ``feedback`` gets it without failed compiles."""
+        if len(choices) == 1:  # Inductor takes a single choice without a benchmark
+            self.rounds.append(_round(choices[0].name, choices, {}))
+        else:
+            self._offered.append(choices)
+        return choices
+
+    def feedback(self, timings: dict[ChoiceCaller, float], name: str, *_others: Any) -> None:
+        """Inductor's feedback saver: ``timings`` are milliseconds, infinite for what failed when it ran."""
+        offered = next(choices for choices in self._offered if not timings.keys().isdisjoint(choices))
+        times = {choice: [ms, *self._repeated.get(choice, ())] for choice, ms in timings.items()}
+        self.rounds.append(_round(name, offered, times))
+
+    @contextmanager
+    def _repeating(self) -> Iterator[None]:
+        """Whenever Inductor times choices on a CPU, time them again, in rounds in which each has its turn.
+
+        Each time is the median of a tenth of a second, after a warm-up. Other processes disturb a CPU for longer than
+        that, and so only some times of each choice.
+        """
+        before = vars(AlgorithmSelectorCache)["benchmark_choices"]
+        benchmark = AlgorithmSelectorCache.benchmark_choices
+
+        def benchmark_choices(choices: Sequence[ChoiceCaller], *args: Any, **kwargs: Any) -> dict[ChoiceCaller, float]:
+            timings = benchmark(choices, *args, **kwargs)
+            if choices[0].input_nodes[0].get_device_or_error().type == "cpu":
+                for _ in range(_REPETITIONS):
+                    for choice, milliseconds in benchmark(choices, *args, **kwargs).items():
+                        self._repeated[choice].append(milliseconds)
+            return timings
+
+        AlgorithmSelectorCache.benchmark_choices = staticmethod(benchmark_choices)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            AlgorithmSelectorCache.benchmark_choices = before  # type: ignore[method-assign]
+
+
+def _round(name: str, offered: list[ChoiceCaller], times: dict[ChoiceCaller, list[float]]) -> Round:
+    aten = aten_of(offered)
+    problem = None if aten is None else problem_of_aten(aten)[0]
+    if problem is None:
+        return Round(name, None, (), len(offered))
+    configs = [config_of(choice) for choice in offered]
+    best: dict[Config, list[Timing]] = {}
+    for choice, known in zip(offered, configs, strict=True):
+        if known is not None:
+            timings = _timings(choice, known, times.get(choice, [math.inf]))
+            best[known] = min(best.get(known, timings), timings, key=_median)
+    return Round(name, problem, tuple(chain.from_iterable(best.values())), configs.count(None))
+
+
+def _median(timings: list[Timing]) -> float:
+    return median(timing.ns or math.inf for timing in timings)
+
+
+def _timings(choice: ChoiceCaller, config: Config, milliseconds: list[float]) -> list[Timing]:
+    if all(map(math.isfinite, milliseconds)):
+        return [Timing.of(config, each * _NS_PER_MS) for each in milliseconds]
+    return [_measured_alone(choice, config)]
+
+
+def _measured_alone(choice: ChoiceCaller, config: Config) -> Timing:
+    """Try a choice that has no time on its own: that gives its time after all, or shows why it fails."""
+    stage = "compile"
+    try:
+        if hasattr(choice, "precompile"):
+            choice.precompile()
+        stage = "launch"
+        tensors = AlgorithmSelectorCache.get_inputs([choice], list(choice.input_nodes), choice.layout, None)
+        milliseconds = AlgorithmSelectorCache.benchmark_choice(choice, tensors)
+        return Timing.of(config, milliseconds * _NS_PER_MS)
+    except Exception as error:
+        return Timing(config, None, failure_reason(error, stage))
+
+
+LIMIT_S = 3600.0
+"""Seconds after which a problem counts as hung; an exhaustive search takes minutes."""
+
+
+def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:
+    """A Measurer. Inductor chooses the configs, so the tasks' own are ignored; the hook is off meanwhile."""
+    for task in tasks:
+        with watch(task.problem, limit_s=LIMIT_S):
+            outcome = _measure(task.problem, device, search_space)
+            if outcome.status == "skipped" and device == "cuda":
+                torch.cuda.synchronize()  # an unusable device raises here, where the watch sees it
+        yield outcome
+
+
+def _measure(problem: Problem, device: str, search_space: str) -> Outcome:
+    try:
+        with config.patch(policy="off"), matmul_precision(problem.dtype):
+            gemm = make_gemm(problem, device)
+            rounds = autotune(gemm.function, gemm.arguments, search_space=search_space, freeze=gemm.frozen)
+    except CollectError as error:
+        return Outcome(problem, "skipped", reason=str(error))
+    found = next((each for each in rounds if each.problem == problem), None)
+    if found is None:
+        return Outcome(problem, "skipped", reason=_other_problems(rounds))
+    return Outcome(problem, "measured", Record(problem, found.timings), ignored=found.ignored)
+
+
+def _other_problems(rounds: list[Round]) -> str:
+    if not rounds:
+        return "Inductor does not autotune it as a GEMM"
+    return f"reached Inductor as {', '.join(str(each.problem or each.name) for each in rounds)}"

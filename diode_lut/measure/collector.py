@@ -1,0 +1,211 @@
+"""From problems to a dataset: an executor measures, and the records are appended to the file here.
+
+The executor is this process, or the workers of a Dask cluster.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from diode_lut.build.measurements import doubt
+from diode_lut.dataset import SOFTWARE, Dataset, DatasetWriter, Header, Record, read_dataset
+from diode_lut.errors import CollectError, DeviceLostError, install_command, printable
+from diode_lut.hardware import slug
+from diode_lut.measure.final import MEASURERS, METHODS, Setup, final_tasks, find_setup, measure_tasks
+from diode_lut.measure.search_space import Crash, Outcome, Shard, Task, Watch, make_shards
+from diode_lut.problem import Problem
+from diode_lut.process import signals_held
+from diode_lut.table import Table
+from diode_lut.templates.config import baseline
+
+
+class Executor(Protocol):
+    """Runs the measurements of shards."""
+
+    @property
+    def workers(self) -> int:
+        """How many shards are measured at the same time, at least 1."""
+
+    def find_setup(self, device: str | None, method: str | None, search_space: str) -> Setup:
+        """The setup of every worker. CollectError if they differ, HardwareError if there is no such device."""
+
+    def measure(self, shards: Sequence[Shard], setup: Setup, deadline: float) -> Iterator[Outcome]:
+        """The outcome of each task, until ``time.monotonic()`` passes ``deadline``."""
+
+
+def open_executor(device: str | None, scheduler: str | None) -> AbstractContextManager[Executor]:
+    """The workers of ``scheduler`` if that is given, else workers of our own on this machine.
+
+    ``device`` ``all`` starts one worker for each GPU. Otherwise there is one: a process of its own if it measures on a
+    GPU and ``distributed`` is installed, because only another process can be replaced; else this process. CollectError
+    if ``distributed`` is needed and not installed.
+    """
+    clustered = find_spec("distributed") is not None
+    if (device == "all" or scheduler) and not clustered:
+        option = "--scheduler" if scheduler else "--device all"
+        raise CollectError(f"{option} needs Dask, which is not installed: {install_command('cluster')}")
+    if not clustered or (not scheduler and device != "all" and not _has_gpu(device)):
+        return nullcontext(InProcess())
+    from diode_lut.measure import workers as cluster
+
+    return cluster.connect(scheduler) if scheduler else cluster.local_cluster(device)
+
+
+def _has_gpu(device: str | None) -> bool:
+    import torch
+
+    return device != "cpu" and torch.cuda.is_available()
+
+
+class InProcess:
+    """Measures in this process."""
+
+    workers = 1
+
+    def find_setup(self, device: str | None, method: str | None, search_space: str) -> Setup:
+        """See Executor."""
+        return find_setup(device, method, search_space)
+
+    def measure(self, shards: Sequence[Shard], setup: Setup, deadline: float) -> Iterator[Outcome]:
+        """See Executor. DeviceLostError if a kernel leaves the device unusable; one that hangs ends the process."""
+        watch = Watch(_give_up)
+        for shard in shards:
+            if time.monotonic() >= deadline:
+                return
+            for outcome in measure_tasks(shard.tasks, MEASURERS[shard.stage], setup, watch):
+                yield outcome
+                if time.monotonic() >= deadline:
+                    return
+
+
+def _give_up(crash: Crash) -> None:
+    message = (
+        f"{crash}, and took this process with it; everything before is in the dataset: run again with a worker that "
+        f"can be replaced ({install_command('cluster')}, then --device all), or leave this problem out"
+    )
+    if threading.current_thread() is threading.main_thread():
+        raise DeviceLostError(message)
+    print(f"error: {printable(message)}", file=sys.stderr, flush=True)  # noqa: T201 - no caller is left to raise it to
+    os._exit(1)
+
+
+class Pass(NamedTuple):
+    """All problems at one stage: ``outcomes`` yields at most ``total`` outcomes, each once its record is on the disk.
+
+    ``dataset`` is the file that is written. Its ``lost`` are the damaged places that the last reading found.
+    """
+
+    stage: str
+    total: int
+    outcomes: Iterator[Outcome]
+    dataset: Dataset
+
+
+def collect(
+    problems: Sequence[Problem],
+    path: Path,
+    *,
+    device: str | None = None,
+    method: str | None = None,
+    search_space: str = "default",
+    scheduler: str | None = None,
+    budget_s: float = math.inf,
+    table: Table | None = None,
+    executor: Executor | None = None,
+) -> Generator[Pass]:
+    """Measure what the dataset at ``path`` does not hold yet; each pass must be exhausted before the next.
+
+    If ``path`` is a directory, the dataset is the file in it that is named after the hardware and the software.
+    ``device`` is ``cpu``, ``cuda`` or ``all`` (see open_executor); by default CUDA where there is any. ``method`` is
+    one of METHODS; by default ``sweep`` on CUDA. ``scheduler`` is the address of a Dask scheduler whose workers
+    measure. After ``budget_s`` seconds no problem is begun. Problems that cannot be measured are skipped. With a
+    ``table``, only its answers and the baseline are timed, at the last stage; problems that it misses are left out.
+    Method ``autotune`` times Inductor's other choices as well. ``executor`` is one that is open already, which stays
+    open.
+
+    HardwareError without such a device, DatasetError if the file holds timings of other hardware or other software,
+    CollectError if measuring cannot start or go on, or the disk is full, DeviceLostError if a kernel made the device
+    unusable and no worker can be replaced.
+    """
+    deadline = time.monotonic() + budget_s
+    with nullcontext(executor) if executor else open_executor(device, scheduler) as measuring:
+        setup = measuring.find_setup(device, method, search_space)
+        if table is not None:
+            _require_fit(table, setup)
+        file = path / file_name(setup.header) if path.is_dir() else path
+        with DatasetWriter(file, setup.header) as writer:
+            dataset = read_dataset(file)
+            for stage in METHODS[setup.method] if table is None else METHODS[setup.method][-1:]:
+                tasks = _tasks(stage, problems, dataset) if table is None else _answers(table, problems)
+                with closing(_outcomes(stage, tasks, writer, dataset, measuring, setup, deadline)) as outcomes:
+                    yield Pass(stage, len(tasks), outcomes, dataset)
+
+
+def file_name(header: Header) -> str:
+    """The name of the dataset in a directory; timings that one file may hold have the same name."""
+    hardware = header.hardware
+    software = (f"{name} {getattr(header, name)}" for name in SOFTWARE if getattr(header, name))
+    return slug(" ".join([hardware.name, hardware.arch, str(hardware.sm_count), *software])) + ".msgpack"
+
+
+def _tasks(stage: str, problems: Sequence[Problem], dataset: Dataset) -> list[Task]:
+    if stage != "final":
+        return [Task(problem) for problem in dict.fromkeys(problem.alone for problem in problems)]
+    return final_tasks(_records(dataset, "sweep"), problems, dataset.header.hardware)
+
+
+def _require_fit(table: Table, setup: Setup) -> None:
+    if not table.hardware.same_arch(setup.header.hardware):
+        raise CollectError(f"{table.path}: it is for {table.hardware}, this is {setup.header.hardware}")
+
+
+def _answers(table: Table, problems: Sequence[Problem]) -> list[Task]:
+    """For each problem that the table covers, the first config of its row, and the baseline."""
+    entries = ((problem, table.lookup(problem)) for problem in problems)
+    configs = ((problem, (baseline(problem.op), entry.best.config)) for problem, entry in entries if entry)
+    return [Task(problem, tuple(dict.fromkeys(both))) for problem, both in configs]
+
+
+def _outcomes(
+    stage: str,
+    tasks: list[Task],
+    writer: DatasetWriter,
+    dataset: Dataset,
+    executor: Executor,
+    setup: Setup,
+    deadline: float,
+) -> Generator[Outcome]:
+    present = {record.problem for record in _records(dataset, stage)}
+    yield from (Outcome(task.problem, "present") for task in tasks if task.problem in present)
+    missing = [task for task in tasks if task.problem not in present]
+    for outcome in executor.measure(make_shards(stage, missing, executor.workers), setup, deadline):
+        with signals_held():
+            reason = doubt(outcome.record, dataset.header.hardware) if outcome.record is not None else ""
+            if reason:
+                yield Outcome(outcome.problem, "skipped", reason=reason)
+                continue
+            if outcome.record is not None:
+                _append(writer, outcome.record)
+            yield outcome
+
+
+def _records(dataset: Dataset, stage: str) -> Iterator[Record]:
+    return (record for record in dataset if record.stage == stage)
+
+
+def _append(writer: DatasetWriter, record: Record) -> None:
+    try:
+        writer.append(record)
+    except OSError as error:
+        raise CollectError(
+            f"{writer.path}: cannot be written: {error.strerror}; its records are unharmed: mend that and run again"
+        ) from error

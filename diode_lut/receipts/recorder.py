@@ -1,0 +1,296 @@
+"""What happens in this process, event by event: the statistics and the receipt are both made of these events.
+
+The events are ``selected``, ``decided``, ``served``, ``skipped``, ``no_choice``, ``unfused``, ``restored``,
+``devices_seen`` and ``sources_seen``.
+Each takes effect once, under one lock, in every Counts that is counting and in the receipt.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from diode_lut.decide.selector import ABSTAIN, NOT_AS_TIMED, Decision, Selector
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
+from diode_lut.process import __version__, in_forked_children
+from diode_lut.receipts import receipt_file
+from diode_lut.receipts.receipt import (
+    Device,
+    Hit,
+    Miss,
+    NoChoice,
+    Receipt,
+    Skip,
+    SourceRecord,
+    Unfused,
+    Versions,
+    merge_receipts,
+)
+from diode_lut.settings import MODEL, TIERS
+from diode_lut.table import Entry
+from diode_lut.table.format import key_text
+from diode_lut.templates.config import Config
+
+
+@dataclass(eq=False)
+class Counts:
+    """How many decisions were asked for, and what became of them.
+
+    ``hits`` counts answers per tier, ``fallbacks`` the problems that were left to Inductor, ``skipped_configs`` the
+    configs of answers that could not run and gave way to the next, ``unserved`` the answers of which none could run, so
+    that Inductor chose after all. ``no_choice`` counts the problems that no table could change anything about, so that
+    no decision was asked for. ``cached`` counts those predictions and ``no_choice`` that belong to an earlier
+    compile, whose graph came from a cache. ``seconds`` is the wall time of selecting, with the reading of tables at
+    first use. ``avg_confidence`` is that of the model's answers, 0 without any.
+    """
+
+    total_predictions: int = 0
+    hits: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TIERS, 0))
+    fallbacks: int = 0
+    skipped_configs: int = 0
+    unserved: int = 0
+    no_choice: int = 0
+    cached: int = 0
+    seconds: float = 0.0
+    avg_confidence: float = 0.0
+
+    def add(self, other: Counts) -> None:
+        """Add what others count, but for ``seconds``."""
+        sure, others = self.hits[MODEL], other.hits[MODEL]
+        if others:
+            self.avg_confidence += (other.avg_confidence - self.avg_confidence) * others / (sure + others)
+        for tier, hits in other.hits.items():
+            self.hits[tier] += hits
+        for name in ("total_predictions", "fallbacks", "skipped_configs", "unserved", "no_choice", "cached"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def as_dict(self) -> dict[str, Any]:
+        """A copy as plain values, all of one moment."""
+        with _lock:
+            return {**vars(self), "hits": dict(self.hits)}
+
+
+_lock = threading.RLock()
+"""Held while an event takes effect, and while the results are read; reentrant, because a signal handler may compile."""
+_counting = [Counts()]
+"""Whatever counts right now; the first is the process's own."""
+_collecting = threading.local()
+"""``collected``: what the innermost ``collecting`` of this thread has collected so far."""
+_devices: dict[Hardware, Device] = {}
+"""What was asked for each hardware, and which tables and models there are for it; also for hardware elsewhere."""
+_present: set[Hardware] = set()
+"""The hardware of this machine, as far as it has been looked at."""
+_asked: set[Hardware] = set()
+"""The hardware of this machine that this process has asked about; the first has the receipt written at exit."""
+_warned: set[tuple[Entry | None, Config]] = set()
+"""The configs that could not run, each with its row; None for those of models."""
+
+_config = lru_cache(maxsize=4096)(str)
+_row = lru_cache(maxsize=4096)(key_text)
+
+
+@lru_cache(maxsize=4096)
+def _configs(configs: tuple[Config, ...]) -> tuple[str, ...]:
+    return tuple(map(_config, configs))
+
+
+def selected(seconds: float) -> None:
+    """Selecting took this many seconds."""
+    with _lock:
+        for counts in _counts():
+            counts.seconds += seconds
+
+
+def decided(decision: Decision, seconds: float) -> None:
+    """Inductor asked about a problem, and selecting took this many seconds."""
+    tier, confidence = decision.tier, decision.confidence
+    with _lock:
+        for counts in _counts():
+            counts.total_predictions += 1
+            counts.seconds += seconds
+            if tier == ABSTAIN:
+                counts.fallbacks += 1
+            else:
+                counts.hits[tier] += 1
+            if confidence is not None:
+                counts.avg_confidence += (confidence - counts.avg_confidence) / counts.hits[tier]
+        for config in decision.left_out:
+            _skip(decision, config, NOT_AS_TIMED)
+
+
+def served(decision: Decision, configs: tuple[Config, ...]) -> None:
+    """Inductor got these configs of the decision; with none, it chose by itself."""
+    hit = Hit(decision.problem, *_who(decision), _configs(configs), decision.over) if configs else None
+    with _lock:
+        for device in _receiving(decision.hardware):
+            if hit is not None:
+                device.hits[hit] += 1
+                continue
+            device.misses[Miss(decision.problem, decision.over)] += 1
+            if decision.expected_time is not None:
+                device.expect(decision.problem, int(1000 / decision.expected_time))
+        if hit is None and decision.configs:
+            for counts in _counts():
+                counts.unserved += 1
+
+
+def skipped(decision: Decision, config: Config, reason: str) -> bool:
+    """A config of the decision cannot run; whether that is the first time for this row, or for any model."""
+    with _lock:
+        _skip(decision, config, reason)
+        known = len(_warned)
+        _warned.add((decision.entry, config))
+        return len(_warned) > known
+
+
+def _skip(decision: Decision, config: Config, reason: str) -> None:
+    skip = Skip(decision.problem, *_who(decision), _config(config), reason)
+    for counts in _counts():
+        counts.skipped_configs += 1
+    for device in _receiving(decision.hardware):
+        device.skipped[skip] += 1
+
+
+def no_choice(problem: Problem, hardware: Hardware, reason: str) -> None:
+    """This problem is left to Inductor without a question, for this reason."""
+    with _lock:
+        for counts in _counts():
+            counts.no_choice += 1
+        for device in _receiving(hardware):
+            device.no_choice[NoChoice(problem, reason)] += 1
+
+
+def unfused(problem: Problem, hardware: Hardware, reason: str) -> None:
+    """Nothing is fused behind this matmul, for this reason."""
+    with _lock:
+        for device in _receiving(hardware):
+            device.unfused[Unfused(problem, reason)] += 1
+
+
+def told(counts: Counts, devices: Mapping[Hardware, Device], *, cached: bool) -> None:
+    """Add what ``collecting`` found when a graph was compiled that comes from a cache, or from another process."""
+    with _lock:
+        for each in _counts():
+            each.add(counts)
+            each.cached += cached * (counts.total_predictions + counts.no_choice)
+        for hardware, found in devices.items():
+            for device in _receiving(hardware):
+                device.add(found)
+                device.cached += cached * (found.calls + found.no_choice.total())
+
+
+def devices_seen(hardware: Iterable[Hardware]) -> None:
+    """This machine has these devices."""
+    with _lock:
+        _present.update(hardware)
+
+
+def sources_seen(selector: Selector) -> None:
+    """These tables and models can answer for the selector's hardware, which need not be this machine's."""
+    with _lock:
+        device = _devices.setdefault(selector.hardware, Device())
+        for tier in selector.tiers:
+            for source in tier.sources:
+                name = _text(str(source.path or source.name()))
+                device.sources[SourceRecord(tier.name, name, source.digest, source.rows)] = None
+            device.left_out.update(dict.fromkeys(_text(f"{tier.name}: {reason}") for reason in tier.left_out))
+
+
+def own_counts() -> Counts:
+    """Those of the whole process, which go on counting."""
+    return _counting[0]
+
+
+@contextmanager
+def counting() -> Iterator[Counts]:
+    """New counts, of what happens within the ``with`` block, in any thread."""
+    counts = Counts()
+    with _lock:
+        _counting.append(counts)
+    try:
+        yield counts
+    finally:
+        with _lock:
+            _counting.remove(counts)
+
+
+class Collected(NamedTuple):
+    """What one thread has asked for within a block."""
+
+    counts: Counts
+    devices: dict[Hardware, Device]
+
+
+@contextmanager
+def collecting() -> Iterator[Collected]:
+    """What this thread asks for within the ``with`` block, but for what an inner block collects."""
+    collected, before = Collected(Counts(), {}), _collecting.__dict__.get("collected")
+    _collecting.collected = collected
+    try:
+        yield collected
+    finally:
+        _collecting.collected = before
+
+
+def own_receipt() -> Receipt:
+    """What this process has asked so far; what happens later does not change it."""
+    torch, triton = (str(getattr(sys.modules.get(name), "__version__", "")) for name in ("torch", "triton"))
+    versions = Versions(__version__, platform.python_version(), torch, triton)
+    with _lock:
+        devices = {hardware: device for hardware, device in _devices.items() if hardware in _present}
+        own = Receipt(1, {versions: None}, round(_counting[0].seconds * 1e9), devices)
+        return merge_receipts([own])
+
+
+def _counts() -> list[Counts]:
+    """Whatever counts what this thread asks for."""
+    collected = _collecting.__dict__.get("collected")
+    return _counting if collected is None else [*_counting, collected.counts]
+
+
+def _receiving(hardware: Hardware) -> list[Device]:
+    """Wherever it is noted what this thread asks for on a device of this machine."""
+    device, collected = _device(hardware), _collecting.__dict__.get("collected")
+    return [device] if collected is None else [device, collected.devices.setdefault(hardware, Device())]
+
+
+def _device(hardware: Hardware) -> Device:
+    """Where the receipt has what is asked for a device of this machine."""
+    if not _asked:
+        receipt_file.arm(own_receipt)
+    _asked.add(hardware)
+    _present.add(hardware)
+    device = _devices.get(hardware)
+    if device is None:
+        device = _devices[hardware] = Device()
+    return device
+
+
+def _who(decision: Decision) -> tuple[str, str, str]:
+    """The tier, the digest of the file, and the row that answered."""
+    digest = "" if decision.source is None else decision.source.digest
+    return decision.tier, digest, "" if decision.entry is None else _row(decision.entry)
+
+
+def _text(text: str) -> str:
+    """The text without what JSON cannot hold: names of files need not be UTF-8."""
+    return text.encode(errors="replace").decode()
+
+
+@in_forked_children
+def _begin_again() -> None:
+    """A forked process has its parent's tables and has asked nothing; its lock is free."""
+    global _lock
+    _lock = threading.RLock()
+    _counting[0] = Counts()
+    for hardware, device in _devices.items():
+        _devices[hardware] = Device(device.sources, device.left_out)
+    _present.clear()
+    _asked.clear()

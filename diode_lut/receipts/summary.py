@@ -1,0 +1,235 @@
+"""What a receipt shows: who answered how many calls, and the misses by the time that they may have cost.
+
+The costs are estimated without measuring, to put misses in order. The time of one execution is estimated by a roofline:
+the larger of the times that the arithmetic takes at the device's peak and that the matrices take at the peak of memory.
+A table would save the share of it that a model expects, where a model knows the problem, else the share that tables
+typically save. A receipt does not know how often a compiled matmul runs, so each counts once. Where the peaks of a
+device are not known, its misses are in the order of their arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from diode_lut.errors import as_json as printable_as_json
+from diode_lut.errors import as_lines
+from diode_lut.hardware import Hardware
+from diode_lut.problem import EPILOGUES, NO_EPILOGUE, Problem
+from diode_lut.receipts.receipt import (
+    FREEZABLE,
+    Device,
+    NoChoice,
+    Receipt,
+    SourceRecord,
+    Unfused,
+    Versions,
+    hardware_to_json,
+    over_to_json,
+    versions_to_json,
+)
+from diode_lut.settings import TIERS
+from diode_lut.templates.architecture import roofline_ns
+from diode_lut.templates.config import baseline
+
+TYPICAL_PERMILLE = 1100
+"""The gain over aten in thousandths, without a model: about the mean of the shipped H200 table."""
+
+_FREEZING = "torch._inductor.config.freezing = True, set in the thread that compiles, gives it one for {}"
+
+
+class Loss(NamedTuple):
+    """A problem that was missed ``calls`` times, with the nanoseconds lost if each call ran once.
+
+    ``nanoseconds`` is None where the device's peaks are not known. ``by_model`` says whether a model knows the problem.
+    ``over`` is as in Miss.
+    """
+
+    hardware: Hardware
+    problem: Problem
+    calls: int
+    nanoseconds: float | None
+    by_model: bool
+    over: str = ""
+
+
+def freezing(devices: Iterable[Device]) -> list[str]:
+    """The remedy for GEMMs among which Inductor would have a choice with frozen weights; empty if there are none."""
+    found = dict.fromkeys(
+        str(each.problem) for device in devices for each in device.no_choice if each.reason == FREEZABLE
+    )
+    if not found:
+        return []
+    first, *others = found
+    return [_FREEZING.format(first + (f" and {len(others)} more" if others else ""))]
+
+
+def losses(receipt: Receipt) -> list[Loss]:
+    """All misses of a receipt, the most time lost first."""
+    found: list[tuple[float, float, Loss]] = []
+    for hardware, device in receipt.devices.items():
+        for (problem, over), calls in device.misses.items():
+            permille = device.expected_permille.get(problem)
+            saved = calls * (1 - 1000 / max(permille or TYPICAL_PERMILLE, 1000))
+            time = roofline_ns(problem, hardware)
+            lost = None if time is None else saved * time
+            loss = Loss(hardware, problem, calls, lost, permille is not None, over)
+            found.append((-(lost or 0.0), -saved * problem.operations, loss))
+    return [loss for *_, loss in sorted(found)]
+
+
+_SHOWN = 10
+"""How many misses, and how many skipped configs, are shown for each device."""
+
+
+def as_text(receipt: Receipt) -> str:
+    """The whole report."""
+    lines = [
+        f"{_count(receipt.processes, 'process', 'processes')}, {receipt.selecting_ns / 1e6:.1f} ms spent on selecting"
+    ]
+    lines += map(_software, sorted(receipt.versions))
+    lost = losses(receipt)
+    for hardware, device in sorted(receipt.devices.items(), key=lambda item: item[0]):
+        lines += ["", *_device(hardware, device, [loss for loss in lost if loss.hardware == hardware])]
+    if not any(device.calls or device.no_choice for device in receipt.devices.values()):
+        lines += ["", "nothing was asked: no GEMM was compiled, and none came with a graph from Inductor's caches"]
+    return as_lines(lines)
+
+
+def _software(versions: Versions) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions._asdict().items() if version)
+
+
+def _device(hardware: Hardware, device: Device, lost: list[Loss]) -> Iterator[str]:
+    yield str(hardware)
+    yield from (f"  {_source(source)}" for source in sorted(device.sources))
+    yield from (f"  {reason}" for reason in sorted(device.left_out))
+    if device.calls:
+        answered = device.hits.total()
+        by_tier = ", ".join(f"{tier} {calls}" for tier, calls in _calls_by_tier(device).items() if calls)
+        share = f"{answered / device.calls:.1%} answered{by_tier and f' ({by_tier})'}"
+        yield f"  {_count(device.calls, 'call', 'calls')}, {share}, {device.misses.total()} left to Inductor"
+    for reason, times in _by_reason(device.no_choice.items()).items():
+        remedy = f" ({', '.join(freezing([device]))})" if reason == FREEZABLE else ""
+        yield f"  {_count(times, 'call', 'calls')} without a choice: {reason}{remedy}"
+    if device.cached:
+        yield f"  {device.cached} of these were decided in an earlier compile, whose graph came from Inductor's caches"
+    for name, (fused, apart) in _epilogues(device).items():
+        yield f"  {name} epilogues: {fused} fused into the matmul, {apart} left to a kernel of their own"
+    for reason, times in _by_reason(device.unfused.items()).items():
+        yield f"  nothing fused behind {_count(times, 'matmul', 'matmuls')}: {reason}"
+    yield from _ranges(device)
+    yield from _misses(lost)
+    yield from _skipped(device)
+
+
+def _source(source: SourceRecord) -> str:
+    rows = f", {source.rows} rows" if source.rows else ""
+    return f"{source.tier}: {source.path}{rows}, sha256 {source.digest[:12]}"
+
+
+def _ranges(device: Device) -> Iterator[str]:
+    """The kernels of GEMMs with a dynamic size, each with its part of the range."""
+    hits = [(-calls, hit) for hit, calls in device.hits.items() if hit.over]
+    if hits:
+        yield "  kernels for sizes that may change:"
+    for calls, hit in sorted(hits)[:_SHOWN]:
+        yield f"    {_count(-calls, 'call', 'calls'):>9}  {hit.problem}, {hit.over}: {', '.join(hit.configs)}"
+    yield from _more(len(hits), "kernels")
+
+
+def _misses(lost: list[Loss]) -> Iterator[str]:
+    if lost:
+        typical = TYPICAL_PERMILLE / 1000
+        yield f"  missed, with the time lost if each call ran once (by a model; ~: for a gain of {typical:.2f}):"
+    for loss in lost[:_SHOWN]:
+        sign = " " if loss.by_model else "~"
+        microseconds = "not known" if loss.nanoseconds is None else f"{loss.nanoseconds / 1e3:.2f} us"
+        sizes = f"{loss.problem}, {loss.over}" if loss.over else loss.problem
+        yield f"  {sign}{microseconds:>13}  {_count(loss.calls, 'call', 'calls'):>9}  {sizes}"
+    yield from _more(len(lost), "problems; `collect --problems` takes them all from the receipt")
+
+
+def _skipped(device: Device) -> Iterator[str]:
+    reasons = Counter({(skip.config, skip.row or skip.tier, skip.reason): 0 for skip in device.skipped})
+    for skip, calls in device.skipped.items():
+        reasons[skip.config, skip.row or skip.tier, skip.reason] += calls
+    if reasons:
+        yield "  configs that could not run:"
+    for (config, row, reason), calls in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:_SHOWN]:
+        yield f"    {_count(calls, 'call', 'calls'):>9}  {config} of {row}: {reason}"
+    yield from _more(len(reasons), "configs")
+
+
+def _more(count: int, what: str) -> Iterable[str]:
+    return [f"    and {count - _SHOWN} more {what}"] if count > _SHOWN else []
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def as_json(receipt: Receipt) -> str:
+    """Of each device the calls and who answered them, and all misses, the most time lost first."""
+    report = {
+        "processes": receipt.processes,
+        "selecting_ns": receipt.selecting_ns,
+        "versions": [versions_to_json(versions) for versions in sorted(receipt.versions)],
+        "devices": [_device_to_json(hardware, device) for hardware, device in sorted(receipt.devices.items())],
+        "missed": [
+            {
+                **loss.problem.to_json(),
+                **over_to_json(loss.over),
+                "calls": loss.calls,
+                "hardware": loss.hardware.name,
+                "lost_ns": None if loss.nanoseconds is None else round(loss.nanoseconds),
+                "estimate": "model" if loss.by_model else "typical",
+            }
+            for loss in losses(receipt)
+        ],
+    }
+    return printable_as_json(report)
+
+
+def _device_to_json(hardware: Hardware, device: Device) -> dict[str, Any]:
+    return {
+        "hardware": hardware_to_json(hardware),
+        "calls": device.calls,
+        "answered": device.hits.total(),
+        "hits": _calls_by_tier(device),
+        "epilogues": {name: {"fused": fused, "apart": apart} for name, (fused, apart) in _epilogues(device).items()},
+        "unfused": _by_reason(device.unfused.items()),
+        "skipped_configs": device.skipped.total(),
+        "no_choice": device.no_choice.total(),
+        "why_no_choice": _by_reason(device.no_choice.items()),
+        "cached": device.cached,
+        "sources": [source._asdict() for source in sorted(device.sources)],
+        "left_out": sorted(device.left_out),
+    }
+
+
+def _epilogues(device: Device) -> dict[str, tuple[int, int]]:
+    """Per class of epilogue: how many were fused, and how many were not because that is as fast."""
+    found = dict.fromkeys(EPILOGUES, (0, 0))
+    for hit, calls in device.hits.items():
+        fused, apart = found[hit.problem.epilogue]
+        is_apart = hit.configs[0] == str(baseline(hit.problem.op))
+        found[hit.problem.epilogue] = (fused + calls * (not is_apart), apart + calls * is_apart)
+    return {name: counts for name, counts in found.items() if name != NO_EPILOGUE and any(counts)}
+
+
+def _by_reason(left: Iterable[tuple[NoChoice | Unfused, int]]) -> dict[str, int]:
+    """Per reason how often, the most frequent one first."""
+    times = Counter[str]()
+    for each, count in sorted(left):
+        times[each.reason] += count
+    return dict(times.most_common())
+
+
+def _calls_by_tier(device: Device) -> dict[str, int]:
+    """How many calls each tier answered."""
+    calls = dict.fromkeys(TIERS, 0)
+    for hit, count in device.hits.items():
+        calls[hit.tier] += count
+    return calls

@@ -1,1 +1,0 @@
-"""What this process answers, and the public functions."""

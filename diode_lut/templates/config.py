@@ -1,0 +1,223 @@
+"""All templates. A new one is a module beside this one, a line here, and its names in ``hook/versions.py``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from diode_lut.errors import ProblemError
+from diode_lut.problem import ATTENTION, GROUPED, ITEMSIZES, MATMULS, ROW_BYTES, Problem, contiguous_align
+from diode_lut.templates.architecture import Architecture
+from diode_lut.templates.flex_attention import (
+    DEFAULT_FLEX,
+    TRITON_FLEX_ATTENTION,
+    TRITON_FLEX_ATTENTION_BACKWARD,
+    TRITON_FLEX_DECODING,
+)
+from diode_lut.templates.library import CPP_GEMM, DECOMPOSE_K, LIBRARY
+from diode_lut.templates.template import PAD, Parameter, Template, Tiles
+from diode_lut.templates.triton_gemm import TRITON_BMM, TRITON_GROUPED_MM, TRITON_MM, TRITON_MM_PERSISTENT_TMA
+
+TEMPLATES: dict[str, Template] = {
+    template.name: template
+    for template in (
+        LIBRARY,
+        *(TRITON_MM, TRITON_BMM, TRITON_MM_PERSISTENT_TMA, DECOMPOSE_K, CPP_GEMM),
+        *(DEFAULT_FLEX, TRITON_FLEX_ATTENTION, TRITON_FLEX_ATTENTION_BACKWARD, TRITON_FLEX_DECODING),
+        TRITON_GROUPED_MM,
+    )
+}
+"""By the name that tables use, in the fixed order in which equally good configs are chosen."""
+
+
+POINTER_TUNABLES = TRITON_MM.names
+"""The tunables of Inductor's plain Triton templates, which all have the same."""
+
+
+def pointer_gemm(op: str) -> str:
+    """The name of Inductor's plain Triton template, which other tools do not name; ProblemError if the op has none."""
+    for template in (TRITON_MM, TRITON_BMM):
+        if op in template.ops:
+            return template.name
+    raise ProblemError(f"{op}, for which there is no plain Triton template")
+
+
+def templates_for(architecture: Architecture, op: str | None = None) -> list[str]:
+    """The names of the templates that there are for an architecture, for ops such as this one; without one, GEMMs."""
+    like = next((ops for ops in (ATTENTION, GROUPED) if op in ops), MATMULS)
+    return [
+        name
+        for name, template in TEMPLATES.items()
+        if template.runs_on(architecture) and not set(like).isdisjoint(template.ops)
+    ]
+
+
+class Config(NamedTuple):
+    """A template and the values of its tunables, in the order of ``TEMPLATES[template].parameters``.
+
+    Optional tunables come last, and ``params`` ends before those that all have their defaults, so that equal configs
+    are equal tuples. ``make`` sees to that.
+
+    Block sizes are elements, ``group_m`` rows of tiles, ``num_stages`` pipeline depth, ``num_warps`` groups of 32
+    threads, ``k_split`` parts that K is cut into. What can be derived from the problem is not part of a config.
+    """
+
+    template: str
+    params: tuple[int, ...] = ()
+
+    @classmethod
+    def make(cls, template: str, values: Mapping[str, int]) -> Config:
+        """The config with these values of tunables by name; optional ones may be left out. Nothing is checked."""
+        return cls(template, TEMPLATES[template].params(values))
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Config:
+        """The config of ``{"template": ..., "block_m": ..., ...}``, or ProblemError naming the field at fault."""
+        template = fields.get("template")
+        if not isinstance(template, str) or template not in TEMPLATES:
+            raise ProblemError(f"template: {template!r} is not one of {', '.join(TEMPLATES)}")
+        parameters = TEMPLATES[template].parameters
+        unknown = fields.keys() - {"template", *TEMPLATES[template].names}
+        if unknown:
+            raise ProblemError(f"{min(unknown)}: {template} has no such field")
+        for parameter in parameters:
+            value = fields.get(parameter.name)
+            if value is None and parameter.default is not None:
+                continue
+            if value is None:
+                raise ProblemError(f"{parameter.name}: {template} needs it (allowed: {parameter.allowed})")
+            if type(value) is not int or value not in parameter.values:
+                raise ProblemError(f"{parameter.name}: {value!r} is not allowed (allowed: {parameter.allowed})")
+        return cls.make(template, {name: value for name, value in fields.items() if value is not None})
+
+    @classmethod
+    def parse(cls, text: str) -> Config:
+        """The config that ``str(config)`` writes as ``text``, with any blanks; ProblemError says what is expected."""
+        template, *values = text.split() or [""]
+        if template not in TEMPLATES:
+            raise ProblemError(f"template: {template!r} is not one of {', '.join(TEMPLATES)}")
+        parameters = TEMPLATES[template].parameters
+        pattern = "".join(_pattern(parameter) for parameter in parameters)
+        required = TEMPLATES[template].required
+        found = re.fullmatch(pattern, f"{'' if required or not values else ' '}{' '.join(values)}")
+        if found is None:
+            expected = "".join(parameter.letter + parameter.name.upper() for parameter in required)
+            raise ProblemError(f"{text!r} is not a config (expected: {f'{template} {expected}'.rstrip()})")
+        written = {name: int(value) for name, value in found.groupdict().items() if value is not None}
+        return cls.from_json({"template": template, **written})
+
+    @property
+    def kernel(self) -> Template:
+        """All that is known about the template."""
+        return TEMPLATES[self.template]
+
+    @property
+    def tiles(self) -> Tiles:
+        """The required tunables by name; only for a tiled template."""
+        return Tiles.of(self.params)
+
+    def with_tiles(self, tiles: Tiles) -> Config:
+        """The same config with other tiles; only for a tiled template."""
+        return Config(self.template, (*tiles, *self.params[len(tiles) :]))
+
+    @property
+    def k_split(self) -> int:
+        """Into how many parts K is cut; 1 for most templates."""
+        return self.kernel.k_split(self.params)
+
+    @property
+    def tunables(self) -> dict[str, int]:
+        """The values of the tunables by name, in the template's order, without those that have their default."""
+        values = zip(self.kernel.parameters, self.params, strict=False)
+        return {parameter.name: value for parameter, value in values if value != parameter.default}
+
+    @property
+    def has_optional_tunables(self) -> bool:
+        """Whether some optional tunable does not have its default."""
+        return len(self.params) > len(self.kernel.required)
+
+    @property
+    def pad(self) -> int:
+        """Number of elements of which operands are padded to multiples; 1 for none."""
+        return self.tunables.get(PAD.name, 1) if self.has_optional_tunables else 1
+
+    def padded(self, pad: int) -> Config:
+        """The config with another ``pad``; itself where its template has no such tunable."""
+        return self if pad == self.pad else Config.make(self.template, {**self.tunables, PAD.name: pad})
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that ``from_json`` takes, in canonical order."""
+        return {"template": self.template, **self.tunables}
+
+    def __str__(self) -> str:
+        letters = {parameter.name: parameter.letter for parameter in self.kernel.parameters}
+        values = "".join(f"{letters[name]}{value}" for name, value in self.tunables.items())
+        return f"{self.template} {values.lstrip()}".rstrip()
+
+
+def _pattern(parameter: Parameter) -> str:
+    """What matches a tunable as ``str(config)`` writes it."""
+    pattern = rf"{parameter.letter}(?P<{parameter.name}>\d+)"
+    return pattern if parameter.default is None else f"(?:{pattern})?"
+
+
+ATEN = Config("aten")
+"""The kernel that PyTorch calls without Inductor's help: cuBLAS, rocBLAS, oneDNN, ..."""
+
+DEFAULT = Config("default")
+"""Inductor's own config for attention."""
+
+BASELINES = (ATEN, DEFAULT)
+"""What others are compared with."""
+
+
+def baseline(op: str) -> Config:
+    """What configs for an op are compared with, and what the op gets without a table."""
+    return ATEN if op in ATEN.kernel.ops else DEFAULT
+
+
+PADDED_OPS = ("mm", "addmm", "bmm")
+"""The ops that Inductor pads."""
+
+
+def pad_multiple(dtype: str) -> int:
+    """Number of elements that Inductor pads M, N and K to multiples of: those of 16 bytes."""
+    return ROW_BYTES // ITEMSIZES[dtype]
+
+
+def is_copied(problem: Problem, multiple: int) -> tuple[bool, bool]:
+    """Whether A has to be copied to make M and K multiples of ``multiple``, and whether B has to be for K and N."""
+    m, n, k = (padded_size(size, multiple) != size for size in (problem.m, problem.n, problem.k))
+    return m or k, n or k
+
+
+def copied_bytes(problem: Problem, multiple: int) -> int:
+    """The bytes that copying operands to padded places reads and writes."""
+    larger = padded(problem, multiple)
+    a, b = is_copied(problem, multiple)
+    elements = a * (problem.m * problem.k + larger.m * larger.k) + b * (problem.k * problem.n + larger.k * larger.n)
+    return ITEMSIZES[problem.dtype] * problem.b * elements
+
+
+def needed_pad(problem: Problem, pad: int) -> int:
+    """``pad``, or 1 where the problem's sizes are multiples of it already, so that nothing is padded."""
+    return pad if pad > 1 and any(is_copied(problem, pad)) else 1
+
+
+def padded(problem: Problem, multiple: int) -> Problem:
+    """The problem that is left where M, N and K are padded to multiples of ``multiple``.
+
+    Copies are packed and row-major, whatever the operand was; an operand that is not copied counts as packed. Sizes of
+    1 stay, as Inductor leaves them.
+    """
+    copied = is_copied(problem, multiple)
+    layout = "".join("n" if copy else letter for copy, letter in zip(copied, problem.layout, strict=True))
+    m, n, k = (padded_size(size, multiple) for size in (problem.m, problem.n, problem.k))
+    align = contiguous_align(problem.dtype, layout, m, n, k, problem.b) if any(copied) else problem.align
+    return problem._replace(layout=layout, align=align, m=m, n=n, k=k)
+
+
+def padded_size(size: int, multiple: int) -> int:
+    """The size that is left where M, N or K is padded to a multiple; 1 stays, as Inductor leaves it."""
+    return size if size == 1 else -(-size // multiple) * multiple

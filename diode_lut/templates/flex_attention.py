@@ -1,0 +1,265 @@
+"""Inductor's Triton kernels for flex attention: forward, backward, and forward for few queries.
+
+Each has templates of its own, whose tunables are blocks of queries and keys, pipeline stages and warps. Heads are
+processed whole: blocks are as wide as the head dimensions, rounded up to powers of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from diode_lut.hardware import Hardware
+from diode_lut.problem import ATTENTION, ITEMSIZES, Problem, least_itemsize
+from diode_lut.templates.architecture import Architecture
+from diode_lut.templates.template import Complaint, Covered, Heads, Parameter, Params, Template
+
+BLOCKS = (16, 32, 64, 128)
+"""The kernels read without checks where lengths are multiples of 128: a larger block would read past the end."""
+
+_STAGES = Parameter("num_stages", " s", range(1, 9), "Stages", "Depth of the software pipeline.", option=True)
+_WARPS = Parameter("num_warps", " w", (1, 2, 4, 8, 16), "Warps", "Groups of threads in one program.", option=True)
+
+_SPILLED = 2
+"""Accumulators of this many times a thread's registers spill with every step."""
+
+_NUMBERS = 8
+"""Bytes that gradients read for each query besides its rows."""
+
+_SINGLE = 4
+"""Bytes of a number in float32."""
+
+_BARRIERS = 128
+"""Bytes of shared memory besides the blocks."""
+
+
+@dataclass(frozen=True)
+class Flex(Template):
+    """One of the kernels."""
+
+    def shared_memory(self, params: Params, heads: Heads, itemsize: int, architecture: Architecture) -> int:
+        """Bytes of shared memory that the kernel takes at most; ``itemsize`` is in bytes.
+
+        Triton's compiler for sm_90 takes just that, without the barriers, for the loop of blocks of 64 queries or more
+        of 2-byte elements, and less for smaller blocks. It takes up to all of a result to store it: more, the more
+        warps there are.
+        """
+        raise NotImplementedError
+
+    def accumulators(self, params: Params, heads: Heads) -> int:
+        """Elements in float32 that a program keeps in registers through its loop."""
+        raise NotImplementedError
+
+    def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
+        """Too much shared memory or too many registers for the smallest heads that are covered."""
+        yield from super().complaints(params, covered, architecture)
+        itemsize = least_itemsize(covered.op or self.ops[0], covered.dtype)
+        yield from self.faults(params, Heads.least(covered), itemsize, architecture)
+
+    def faults(
+        self, params: Params, heads: Heads, itemsize: int, architecture: Architecture, shared_memory: int | None = None
+    ) -> Iterator[Complaint]:
+        """What keeps a config from being launched for heads; ``shared_memory`` is the device's, if it is known."""
+        needed, limit = self.registers(params, heads, architecture)
+        if limit is not None and needed >= limit:
+            reason = f"{self.values(params)['num_warps']} do not go with these blocks: {needed} registers a thread"
+            yield Complaint(f"{reason} (allowed: {limit - 1})", "num_warps")
+        memory = self.shared_memory(params, heads, itemsize, architecture)
+        allowed = shared_memory or architecture.shared_memory
+        if allowed is not None and memory > allowed:
+            reason = f"heads of {heads.k} and {heads.v} elements need {memory} bytes of shared memory"
+            yield Complaint(f"{reason} ({architecture.name} has {allowed})")
+
+    def suits(self, params: Params, problem: Problem, architecture: Architecture) -> bool:
+        """Whether nothing keeps a config from being launched for an attention.
+
+        In a sweep on an H200 that was so for the 863 configs that did not compile, and for none of the 4,592 others.
+        """
+        return next(self.faults_on(problem, params, architecture), None) is None
+
+    def heads(self, covered: Covered) -> Heads:
+        """Those of the smallest heads."""
+        return Heads.least(covered)
+
+    def faults_on(
+        self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
+    ) -> Iterator[Complaint]:
+        """Those for the problem's heads."""
+        heads = Heads.of_problem(problem)
+        return self.faults(params, heads, ITEMSIZES[problem.dtype], architecture, shared_memory)
+
+    def registers(self, params: Params, heads: Heads, architecture: Architecture) -> tuple[int, int | None]:
+        """Registers of 4 bytes that a thread needs for accumulators, and at how many it is hopeless, None if not known.
+
+        Some of Inductor's own configs need a few more than a thread has, and spill.
+        """
+        threads = architecture.warp_size * self.values(params)["num_warps"]
+        needed = -(-self.accumulators(params, heads) // threads)
+        if architecture.registers_per_thread is None or architecture.registers_per_block is None:
+            return needed, None
+        return needed, _SPILLED * min(architecture.registers_per_thread, architecture.registers_per_block // threads)
+
+
+@dataclass(frozen=True)
+class Forward(Flex):
+    """A program computes ``block_m`` rows of the result, and takes ``block_n`` keys and values a step."""
+
+    stand_in = "forward"
+
+    def shared_memory(self, params: Params, heads: Heads, itemsize: int, architecture: Architecture) -> int:
+        """The queries, and as many blocks of keys and values as there are stages; later the result."""
+        block_m, block_n, stages, _ = params
+        loop = _loop_memory((block_m, block_n, stages), heads, itemsize, architecture)
+        return max(loop, itemsize * block_m * heads.v)
+
+    def accumulators(self, params: Params, heads: Heads) -> int:
+        """A block of the result."""
+        block_m, *_ = params
+        return block_m * heads.v
+
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+        """The two largest blocks of queries that the length fills, and the three of keys."""
+        del hardware
+        for block_m, block_n in product(_fitting(problem.m)[-2:], _fitting(problem.n)[-3:]):
+            for stages, warps in product((1, 2, 3, 4), _warps(block_m * max(block_n, problem.v))):
+                yield block_m, block_n, stages, warps
+
+
+@dataclass(frozen=True)
+class Backward(Flex):
+    """Programs of two kinds: for gradients of keys and values (1), and for those of queries (2)."""
+
+    stand_in = "backward"
+
+    def shared_memory(self, params: Params, heads: Heads, itemsize: int, architecture: Architecture) -> int:
+        """Of the larger kind: its own rows, a step's rows for each stage, a block of scores, two numbers a query."""
+        m1, n1, m2, n2, stages, _ = params
+        depth = architecture.stages_in_memory(stages)
+        both = heads.k + heads.v
+        blocks = max(both * (rows + depth * step) + rows * step for rows, step in ((n1, m1), (m2, n2)))
+        return itemsize * blocks + _NUMBERS * depth * max(m1, m2) + _BARRIERS
+
+    def accumulators(self, params: Params, heads: Heads) -> int:
+        """Two gradients for the keys' kind, one for the queries'."""
+        _, n1, m2, *_ = params
+        return max(n1 * (heads.k + heads.v), m2 * heads.k)
+
+    def faults(
+        self, params: Params, heads: Heads, itemsize: int, architecture: Architecture, shared_memory: int | None = None
+    ) -> Iterator[Complaint]:
+        """As above, and blocks that are no multiples of the blocks of their steps."""
+        yield from super().faults(params, heads, itemsize, architecture, shared_memory)
+        m1, n1, m2, n2, *_ = params
+        if n1 % m1:
+            yield Complaint(f"{n1} is no multiple of block_m1, which is {m1}", "block_n1")
+        if m2 % n2:
+            yield Complaint(f"{m2} is no multiple of block_n2, which is {n2}", "block_m2")
+
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+        """Blocks of the second kind mirror those of the first, as in Inductor's own search."""
+        del hardware
+        for step, rows in product((16, 32, 64), (16, 32, 64, 128)):
+            if rows % step == 0 and rows < 2 * max(problem.n, 16) and step < 2 * max(problem.m, 16):
+                for stages, warps in product((1, 2, 3, 4), (4, 8)):
+                    yield step, rows, rows, step, stages, warps
+
+
+@dataclass(frozen=True)
+class Decoding(Flex):
+    """A program computes all queries of a group of heads for a part of the keys, ``block_n`` of them a step."""
+
+    stand_in = "forward"
+
+    def blocks(self, params: Params, heads: Heads | None) -> dict[str, int]:
+        """All queries are in one block."""
+        assert heads is not None
+        return {**super().blocks(params, heads), "BLOCK_M": heads.rows}
+
+    def shared_memory(self, params: Params, heads: Heads, itemsize: int, architecture: Architecture) -> int:
+        """All queries, and as many blocks of keys and values as there are stages; later the results in float32."""
+        block_n, stages, _ = params
+        loop = _loop_memory((heads.rows, block_n, stages), heads, itemsize, architecture)
+        return max(loop, _SINGLE * heads.rows * heads.v)
+
+    def accumulators(self, params: Params, heads: Heads) -> int:
+        """The results of all queries."""
+        del params
+        return heads.rows * heads.v
+
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+        """All blocks, stages and warps that are in proportion to each other."""
+        del hardware
+        for block_n, stages, warps in product(_fitting(problem.n), (1, 2, 3, 4, 5), (1, 2, 4, 8)):
+            if warps <= max(2, block_n // 8):
+                yield block_n, stages, warps
+
+
+def _loop_memory(tile: tuple[int, int, int], heads: Heads, itemsize: int, architecture: Architecture) -> int:
+    """Bytes of rows of queries and of ``stages`` blocks of keys and values; ``tile`` is rows, keys, and stages.
+
+    In float32, scores are there as well: they are no operands of tensor cores, which keep them in registers.
+    """
+    rows, keys, stages = tile
+    steps = architecture.stages_in_memory(stages) * keys * (heads.k + heads.v)
+    scores = rows * keys if itemsize == _SINGLE else 0
+    return itemsize * (rows * heads.k + steps + scores) + _BARRIERS
+
+
+def _fitting(length: int) -> list[int]:
+    """Blocks up to the first that covers the whole length."""
+    return [block for block in BLOCKS if block < 2 * max(length, BLOCKS[0])]
+
+
+def _warps(area: int) -> tuple[int, ...]:
+    """Warps for which the elements of the largest block are neither too few nor too many."""
+    return tuple(warps for warps in (1, 2, 4, 8) if 512 <= area // warps <= 4096) or (4,)
+
+
+def _block(name: str, letter: str, meaning: str) -> Parameter:
+    return Parameter(name, letter, BLOCKS, name.replace("_", " ").capitalize(), meaning)
+
+
+TRITON_FLEX_ATTENTION = Forward(
+    "triton_flex_attention",
+    ("flex_attention",),
+    (
+        _block("block_m", "", "Queries that one program computes the results of."),
+        _block("block_n", "x", "Keys and values that one step of the program's loop takes."),
+        _STAGES,
+        _WARPS,
+    ),
+    "Inductor's Triton kernel for flex attention.",
+)
+TRITON_FLEX_ATTENTION_BACKWARD = Backward(
+    "triton_flex_attention_backward",
+    ("flex_attention_backward",),
+    (
+        _block("block_m1", "", "Queries in a step of programs that compute gradients of keys and values."),
+        _block("block_n1", "x", "Keys and values whose gradients one program computes."),
+        _block("block_m2", " ", "Queries whose gradients one program computes."),
+        _block("block_n2", "x", "Keys and values in a step of programs that compute gradients of queries."),
+        _STAGES,
+        _WARPS,
+    ),
+    "Inductor's Triton kernel for all gradients of flex attention.",
+)
+TRITON_FLEX_DECODING = Decoding(
+    "triton_flex_decoding",
+    ("flex_decoding",),
+    (_block("block_n", "", "Keys and values that one step of the program's loop takes."), _STAGES, _WARPS),
+    "Inductor's Triton kernel for flex attention with few queries, which cuts the keys into parts.",
+)
+
+
+@dataclass(frozen=True)
+class Default(Template):
+    """What attention is compared with."""
+
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+        """The one there is."""
+        del problem, hardware
+        yield ()
+
+
+DEFAULT_FLEX = Default("default", ATTENTION, about="The config that Inductor takes for flex attention by itself.")

@@ -1,0 +1,421 @@
+"""Inductor's Triton GEMMs: one kernel each, whose tunables are blocks, pipeline stages and warps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from diode_lut.hardware import Hardware
+from diode_lut.problem import (
+    FLOAT8,
+    GROUPED,
+    ITEMSIZES,
+    ROW_BYTES,
+    WITHOUT_TENSOR_CORES,
+    Problem,
+    Scaling,
+    least_itemsize,
+    letters,
+)
+from diode_lut.templates.architecture import Architecture, architecture
+from diode_lut.templates.template import (
+    BLOCKS,
+    BLOCKS_K_OF_BYTES,
+    GROUP_M,
+    PAD,
+    SMALLEST_BLOCK,
+    TILES,
+    Complaint,
+    Covered,
+    Heads,
+    Parameter,
+    Params,
+    Template,
+    Tiles,
+    accumulator_registers,
+    is_precise,
+    registers,
+    text,
+)
+
+ROCM = (
+    Parameter(
+        "matrix_instr_nonkdim",
+        " mfma",
+        (0, 4, 16, 32),
+        "Matrix instruction",
+        "AMD GPUs only. Rows and columns that one matrix instruction computes; 0 lets Triton choose. Left out, 16.",
+        default=16,
+        architectures="gfx",
+        option=True,
+    ),
+    Parameter(
+        "waves_per_eu",
+        " waves",
+        range(9),
+        "Waves per execution unit",
+        "AMD GPUs only. Number of waves on an execution unit for which Triton saves registers; 0 leaves it to Triton. "
+        "Left out, 0.",
+        default=0,
+        architectures="gfx",
+        option=True,
+    ),
+    Parameter(
+        "kpack",
+        " kpack",
+        (1, 2),
+        "K pack",
+        "AMD GPUs only. Number of steps along K that are packed in one load from shared memory. Left out, Inductor's "
+        "own value.",
+        default=0,
+        architectures="gfx",
+        option=True,
+    ),
+)
+"""The tunables of Triton's compiler for AMD GPUs; the defaults are Inductor's."""
+
+PARAMETERS = (*TILES, PAD, *ROCM)
+
+_OF_BYTES = ("scaled_mm", "int_mm")
+"""The ops whose elements are bytes."""
+
+_BARRIERS = 128
+"""Bytes that Inductor adds to what a kernel's blocks need; Triton takes up to 64 of them, on NVIDIA GPUs."""
+
+_OTHER_GROUPS = (1, 4, 16)
+"""What the final stage tries besides GROUP_M."""
+
+_OTHER_COMPILER_OPTIONS = (("waves_per_eu", 2), ("matrix_instr_nonkdim", 32), ("kpack", 1))
+"""What the final stage tries on AMD GPUs, one at a time; Inductor's own are 0 waves, 16 rows and most often 2 steps."""
+
+_TMA_ROWS = 64
+"""Minimum number of rows from which tensor descriptors save more than their set-up costs."""
+
+_STAGES_OF_BLOCK_K = {16: (3,), 32: (3, 5), 64: (3, 4, 5), 128: (2, 3, 4), 256: (2,)}
+_STAGES_OF_BYTES = {block_k: _STAGES_OF_BLOCK_K[block_k // 2] for block_k in BLOCKS_K_OF_BYTES}
+
+_FEW_ROWS, _LONG_ROW, _MORE_STAGES = 128, 128, (6, 8)
+"""With up to 128 rows a GEMM waits for its loads of B. More stages hide that, of blocks with 128 bytes or more of K.
+
+On an H200 the best kernel with one of these stages was faster than the best with fewer: with 16 to 128 rows by 6 % in
+geometric mean of 132 scaled_mm with scales of rows (at most 23 %), and by 1.5 % of 44 mm in bfloat16 (at most 16 %).
+"""
+
+_WIDE_ROWS = 128
+"""With more bytes along K, a block of a large GEMM only takes shared memory away from stages."""
+
+_LARGE_AREA = 128 * 256
+"""The largest block whose accumulator fits in the registers of eight warps."""
+
+_FULL_WAVES, _MEDIUM_AREA = 8, 64 * 64
+"""A result of this many waves of such blocks fills a GPU: smaller blocks only lose there."""
+
+
+@dataclass(frozen=True)
+class TritonGemm(Template):
+    """A Triton kernel that loads its operands with pointers."""
+
+    tiled = True
+    many_sms = True
+    stand_in = "gemm"
+
+    def constants(self, layout: str) -> str:
+        """N and K, and M where A is column-major.
+
+        From constants Inductor and Triton derive that blocks divide K, how many steps there are along K, and which
+        elements of A, B and C are next to each other. With one of these sizes as an argument, kernels took up to 1.47
+        times as long on an H100. With the batch, or M of a row-major A, they took as long.
+        """
+        of_a, _ = letters(layout)
+        return "nk" if of_a == "n" else "mnk"
+
+    def shared_memory(self, tiles: Tiles, op: str, itemsize: int, architecture: Architecture) -> int:
+        """Bytes of shared memory for the blocks of A and B in each stage that takes some, and for barriers.
+
+        ``itemsize`` is in bytes, of the inputs' dtype. The result reuses that memory, and never takes more than 64 KB.
+        """
+        del op
+        stage = itemsize * tiles.block_k * (tiles.block_m + tiles.block_n)
+        blocks = stage * architecture.stages_in_memory(tiles.num_stages)
+        barriers = _BARRIERS if architecture.triton == "cuda" else 0
+        return blocks + blocks * architecture.padding_permille // 1000 + barriers
+
+    def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
+        """Too many registers, too much shared memory, or a matrix instruction larger than a block."""
+        yield from super().complaints(params, covered, architecture)
+        tiles, instruction = Tiles.of(params), self.values(params)["matrix_instr_nonkdim"]
+        if instruction and (tiles.block_m % instruction or tiles.block_n % instruction):
+            reason = f"{instruction} divides no block of {tiles.block_m}x{tiles.block_n}"
+            yield Complaint(reason, "matrix_instr_nonkdim")
+        needed, limit = accumulator_registers(tiles, architecture.warp_size), registers(tiles, architecture)
+        if limit is not None and needed >= limit:
+            reason = f"{tiles.num_warps} do not go with a block of {tiles.block_m}x{tiles.block_n}"
+            yield Complaint(f"{reason}: {needed} registers a thread (allowed: {limit - 1})", "num_warps")
+        if covered.op in _OF_BYTES and tiles.block_k not in BLOCKS_K_OF_BYTES:
+            allowed = ", ".join(map(str, BLOCKS_K_OF_BYTES))
+            yield Complaint(f"{tiles.block_k} is too little for {covered.op} (allowed: {allowed})", "block_k")
+        itemsize = least_itemsize(covered.op, covered.dtype)
+        memory = self.shared_memory(tiles, covered.op or self.ops[0], itemsize, architecture)
+        if architecture.shared_memory is not None and memory > architecture.shared_memory:
+            yield Complaint(
+                f"{self.name} {text(tiles)} needs {memory} bytes of shared memory "
+                f"({architecture.name} has {architecture.shared_memory})"
+            )
+
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+        """Blocks in proportion to the problem, with stages and warps that they can use.
+
+        In float8, blocks of a matrix instruction's rows are tried on fewer rows, too: with 4 to 32 rows on an H200 they
+        were 7 % faster than smaller ones in geometric mean of 96 scaled_mm with scales of rows (at most 49 %). In other
+        types they gained nothing.
+
+        Left out are blocks far larger than the problem or far too small for a large one, more stages than there are
+        steps along K, a single step without tensor cores, and warps with too little or too much to do.
+        """
+        large = problem.b * problem.m * problem.n >= _FULL_WAVES * hardware.sm_count * _MEDIUM_AREA
+        itemsize = ITEMSIZES[problem.dtype]
+        rows = architecture(hardware.arch).matrix_rows if problem.dtype in FLOAT8 else SMALLEST_BLOCK
+        for block_m, block_n in product(sorted({*_blocks(problem.m), rows}), _blocks(problem.n)):
+            area = block_m * block_n
+            if area > _LARGE_AREA or (large and area < _MEDIUM_AREA and min(problem.m, problem.n) >= 64):
+                continue
+            for block_k, stages in _depths(problem):
+                if area >= _MEDIUM_AREA and block_k * itemsize > 2 * _WIDE_ROWS:
+                    continue
+                if problem.dtype == WITHOUT_TENSOR_CORES and problem.k <= block_k:
+                    continue
+                if problem.op == "scaled_mm" and not is_precise(block_k, problem.variant):
+                    continue
+                for warps in _warps(area):
+                    yield Tiles(block_m, block_n, block_k, GROUP_M, stages, warps)
+
+    def variations(self, params: Params, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+        """Other orders of tiles, and on AMD GPUs other options of the compiler, one at a time.
+
+        The order cannot matter where all tiles are computed at once.
+        """
+        tiles = Tiles.of(params)
+        rows, columns = -(-problem.m // tiles.block_m), -(-problem.n // tiles.block_n)
+        if rows * columns * problem.b > hardware.sm_count:
+            others = (tiles._replace(group_m=group) for group in _OTHER_GROUPS if group < rows)
+            yield from ((*each, *params[len(each) :]) for each in others)
+        if architecture(hardware.arch).triton == "hip":
+            values = self.values(params)
+            yield from (self.params({**values, name: value}) for name, value in _OTHER_COMPILER_OPTIONS)
+
+    def least_sizes(self, params: Params) -> tuple[int, int, int]:
+        """Blocks are less than twice as large as the problem."""
+        tiles = Tiles.of(params)
+        m, n, k = (
+            1 if block <= SMALLEST_BLOCK else block // 2 + 1 for block in (tiles.block_m, tiles.block_n, tiles.block_k)
+        )
+        return m, n, k
+
+
+@dataclass(frozen=True)
+class PersistentTma(TritonGemm):
+    """A Triton kernel with one program a multiprocessor, which loads its operands through tensor descriptors."""
+
+    tma = True
+    stand_in = "persistent_tma_gemm"
+
+    def constants(self, layout: str) -> str:
+        """None: tensor descriptors are made when the kernel starts, from constants or not."""
+        del layout
+        return ""
+
+    def runs_on(self, architecture: Architecture) -> bool:
+        """Where there are tensor descriptors."""
+        return architecture.gpu and architecture.tma
+
+    def shared_memory(self, tiles: Tiles, op: str, itemsize: int, architecture: Architecture) -> int:
+        """As above, and the result's block with padding: in float32 where a bias or a scale follows, else as inputs."""
+        item = 4 if op in ("addmm", "scaled_mm") else itemsize
+        block = item * tiles.block_m * (tiles.block_n + 16 // item)
+        return super().shared_memory(tiles, op, itemsize, architecture) + block
+
+    def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
+        """As above, and what tensor descriptors cannot describe."""
+        yield from super().complaints(params, covered, architecture)
+        if Tiles.of(params).num_warps == 2:
+            yield Complaint("Inductor makes no kernels with TMA and 2 warps", "num_warps")
+        itemsize = least_itemsize(covered.op, covered.dtype)
+        if covered.align == 2 and self.values(params)["pad"] * itemsize % ROW_BYTES:
+            yield Complaint(f"{self.name} needs an align of 16", "template")
+
+    def can_pay(self, problem: Problem) -> bool:
+        """On aligned problems with enough rows."""
+        return problem.align == 16 and problem.m >= _TMA_ROWS
+
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+        """Of the above, large blocks on aligned problems with enough rows; scaled_mm has no such kernel with a bias."""
+        if problem.variant and Scaling.of(problem.variant).bias:
+            return
+        if self.can_pay(problem):
+            for params in super().search(problem, hardware):
+                tiles = Tiles.of(params)
+                if tiles.block_m * tiles.block_n >= _MEDIUM_AREA and tiles.block_k >= 64 and tiles.num_stages != 5:
+                    yield tiles
+
+
+def _blocks(size: int) -> list[int]:
+    """Blocks up to the first that covers the whole size."""
+    return [block for block in BLOCKS if block < 2 * max(size, SMALLEST_BLOCK)]
+
+
+def _depths(problem: Problem) -> Iterator[tuple[int, int]]:
+    """Block sizes along K, with as many stages as there are steps, at least the fewest.
+
+    Blocks of bytes have the stages of those of half as many elements of two bytes.
+    """
+    itemsize = ITEMSIZES[problem.dtype]
+    shortest = BLOCKS_K_OF_BYTES[0] if itemsize == 1 else BLOCKS[0]
+    for block_k, stages in (_STAGES_OF_BYTES if itemsize == 1 else _STAGES_OF_BLOCK_K).items():
+        if (block_k == BLOCKS[0] and problem.k > BLOCKS[0]) or block_k >= 2 * max(problem.k, shortest):
+            continue
+        if problem.m <= _FEW_ROWS and itemsize <= 2 and block_k * itemsize >= _LONG_ROW:
+            stages = (*stages, *_MORE_STAGES)
+        steps = -(-problem.k // block_k)
+        yield from ((block_k, each) for each in stages if each == stages[0] or each <= steps + 1)
+
+
+def _warps(area: int) -> tuple[int, ...]:
+    if area <= 32 * 32:
+        return (2, 4)
+    if area < 64 * 128:
+        return (4,)
+    return (4, 8) if area <= 128 * 128 else (8,)
+
+
+_ABOUT = "A Triton kernel that computes C in tiles, and loads its operands with pointers."
+
+TRITON_MM = TritonGemm("triton_mm", ("mm", "addmm", "scaled_mm", "int_mm"), PARAMETERS, _ABOUT)
+TRITON_BMM = TritonGemm("triton_bmm", ("bmm", "baddbmm"), PARAMETERS, _ABOUT)
+TRITON_MM_PERSISTENT_TMA = PersistentTma(
+    "triton_mm_persistent_tma",
+    ("mm", "addmm", "scaled_mm"),
+    PARAMETERS,
+    "A Triton kernel that computes C in tiles, with one program on each multiprocessor, and loads its operands through "
+    "tensor descriptors.",
+)
+
+
+_GROUPED_BARRIERS = 128
+"""Bytes of shared memory besides the tiles, at most."""
+
+_FROM_MEMORY = 64
+"""Rows of a block from which the tensor cores of sm_90 read operands from shared memory."""
+
+_FEW, _MANY = 32, 128
+"""Rows of a group: up to _FEW, reading B is all that takes time; from _MANY, small tiles only lose."""
+
+_GROUPED_LARGE_AREA = 128 * 256
+
+
+@dataclass(frozen=True)
+class GroupedMm(Template):
+    """A Triton kernel for grouped matmuls."""
+
+    tma = True
+    many_sms = True
+    stand_in = "persistent_tma_gemm"
+
+    def runs_on(self, architecture: Architecture) -> bool:
+        """On NVIDIA's with tensor descriptors."""
+        return architecture.triton == "cuda" and architecture.tma
+
+    def tiles(self, params: Params) -> Tiles:
+        """The tunables as those of a GEMM; tiles are not in groups for the cache."""
+        block_m, block_n, block_k, stages, warps = params
+        return Tiles(block_m, block_n, block_k, 1, stages, warps)
+
+    def shared_memory(self, params: Params, itemsize: int) -> int:
+        """Bytes of shared memory that the kernel takes at most; ``itemsize`` is in bytes.
+
+        Where tensor cores take operands from registers, one stage is there.
+        """
+        tiles = self.tiles(params)
+        stages = max(1, tiles.num_stages - (tiles.block_m < _FROM_MEMORY))
+        return itemsize * tiles.block_k * (tiles.block_m + tiles.block_n) * stages + _GROUPED_BARRIERS
+
+    def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
+        """Too many registers, too much shared memory, or rows that tensor descriptors cannot describe."""
+        yield from super().complaints(params, covered, architecture)
+        if covered.align == 2:
+            yield Complaint(f"{self.name} needs an align of 16", "template")
+        yield from self.faults(params, least_itemsize(self.ops[0], covered.dtype), architecture)
+
+    def faults(
+        self, params: Params, itemsize: int, architecture: Architecture, shared_memory: int | None = None
+    ) -> Iterator[Complaint]:
+        """What keeps a config from being launched; ``shared_memory`` is the device's in bytes, if it is known."""
+        tiles = self.tiles(params)
+        needed, limit = accumulator_registers(tiles, architecture.warp_size), registers(tiles, architecture)
+        if limit is not None and needed >= limit:
+            reason = f"{tiles.num_warps} do not go with a block of {tiles.block_m}x{tiles.block_n}"
+            yield Complaint(f"{reason}: {needed} registers a thread (allowed: {limit - 1})", "num_warps")
+        memory, allowed = self.shared_memory(params, itemsize), shared_memory or architecture.shared_memory
+        if allowed is not None and memory > allowed:
+            yield Complaint(f"its blocks need {memory} bytes of shared memory ({architecture.name} has {allowed})")
+
+    def faults_on(
+        self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
+    ) -> Iterator[Complaint]:
+        """Those for the problem's dtype."""
+        return self.faults(params, ITEMSIZES[problem.dtype], architecture, shared_memory)
+
+    def blocks(self, params: Params, heads: Heads | None) -> dict[str, int]:
+        """Tiles are not in groups."""
+        return {**super().blocks(params, heads), "GROUP_M": 1}
+
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+        """Blocks in proportion to the rows of a group, with few stages and with as many as fit."""
+        memory = architecture(hardware.arch).shared_memory
+        rows = -(-problem.m // problem.b)
+        for block_m in _blocks_of(rows):
+            for block_n, block_k in _tiles(block_m, rows):
+                for stages in self._depths((block_m, block_n, block_k), problem, memory):
+                    yield from (
+                        (block_m, block_n, block_k, stages, warps) for warps in _grouped_warps(block_m * block_n)
+                    )
+
+    def _depths(self, blocks: tuple[int, int, int], problem: Problem, memory: int | None) -> list[int]:
+        """Two numbers of stages that fit in ``memory`` bytes; deep pipelines where reading B is all that takes time."""
+        wanted = (3, 4, 6) if problem.m <= _FEW * problem.b else (3, 4)
+        itemsize = ITEMSIZES[problem.dtype]
+        needed = {each: self.shared_memory((*blocks, each, 4), itemsize) for each in wanted}
+        return [each for each in wanted if memory is None or needed[each] <= memory][-2:]
+
+
+def _blocks_of(rows: int) -> tuple[int, ...]:
+    """Blocks of rows for groups of this many rows on average; some groups have more."""
+    if rows <= 16:
+        return (16, 32)
+    if rows <= 32:
+        return (32, 64)
+    return (32, 64, 128) if rows < _MANY else (64, 128)
+
+
+def _tiles(block_m: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Blocks along N and K."""
+    steps = (64, 128, 256) if block_m <= _FEW else (64, 128)
+    for block_n in (64, 128, 256):
+        if rows >= _MANY and block_m * block_n < 64 * 128:
+            continue
+        yield from ((block_n, block_k) for block_k in steps if block_n * block_k < 256 * 256)
+
+
+def _grouped_warps(area: int) -> tuple[int, ...]:
+    if area >= _GROUPED_LARGE_AREA:
+        return (8,)
+    return (4, 8) if area >= 128 * 128 else (4,)
+
+
+TRITON_GROUPED_MM = GroupedMm(
+    "triton_grouped_mm",
+    GROUPED,
+    tuple(parameter for parameter in TILES if parameter.name != "group_m"),
+    "A Triton kernel for grouped matmuls, with one program on each multiprocessor, which loads its operands through "
+    "tensor descriptors.",
+)
