@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from diode_lut.api import set_log_level as set_log_level
     from diode_lut.api import step as step
     from diode_lut.decide.catalog import TableFile as TableFile
-    from diode_lut.decide.selector import Decision as Decision
+    from diode_lut.decide.sources import Decision as Decision
     from diode_lut.errors import DiodeLutError as DiodeLutError
     from diode_lut.errors import MissError as MissError
     from diode_lut.hardware import Hardware as Hardware
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "Config": "diode_lut.templates.config",
-    "Decision": "diode_lut.decide.selector",
+    "Decision": "diode_lut.decide.sources",
     "DiodeLutError": "diode_lut.errors",
     "MissError": "diode_lut.errors",
     "Hardware": "diode_lut.hardware",

@@ -1,6 +1,7 @@
-"""What a process tells ``diode-lut compare`` about itself: the times of its steps, and what other parts add.
+"""Report to ``diode-lut compare`` from a process that it has started: the times of steps, and more that parts add.
 
-It is written at exit, as JSON, to the directory that ``compare`` names in the environment. Elsewhere nothing is done.
+The report is written at exit, as JSON, to the directory that ``compare`` names in the environment. Other processes
+write none.
 """
 
 from __future__ import annotations
@@ -19,37 +20,38 @@ from typing import Any
 from diode_lut.files import write_atomically
 
 VARIABLE = "_DIODE_LUT_PROBE"
-"""The variable with the directory; for runs that are traced, TRACED is put before it."""
+"""The environment variable with the directory, after TRACED for runs that are traced."""
 TRACED = "trace:"
 
 FIRST_CALL, CALL = "diode_lut: first call of graph", "diode_lut: call of graph"
-"""The beginnings of the names in a trace of a graph's first call, in which kernels may still be tuned, and of its later
-ones; the graph's number follows."""
+"""How names begin, in a trace, of a graph's first call, in which kernels may be tuned, and of later calls.
+
+The graph's number follows.
+"""
 
 CPP_GEMM, TRITON_GEMM = "C++ GEMM", "Triton GEMM"
-"""The beginnings of the names in a trace of GEMMs by Inductor's templates; M, N and K follow, ``?`` where they are
-dynamic."""
+"""How names of GEMMs by Inductor's templates begin in a trace. M, N and K follow, or ``?`` for a dynamic size."""
 
 _MAX_STEPS = 1_000_000
-"""How many steps of a process are timed."""
+"""Number of steps of a process that are timed."""
 
 _marks: list[int] = []
 _parts: dict[str, Callable[[], Any]] = {}
 
 
 def directory() -> Path | None:
-    """Where ``compare`` reads; None in processes that it has not started."""
+    """Return the directory that ``compare`` reads; None in processes that it has not started."""
     value = os.environ.get(VARIABLE, "").removeprefix(TRACED)
     return Path(value) if value else None
 
 
 def is_traced() -> bool:
-    """Whether ``compare`` wants a profiler's trace of this run."""
+    """Return whether ``compare`` wants a profiler's trace of this run."""
     return os.environ.get(VARIABLE, "").startswith(TRACED)
 
 
 def mark_step() -> None:
-    """Note when a step ends, once the GPU is ready; do nothing in processes that ``compare`` has not started."""
+    """Note the time when the GPU is ready; do nothing in processes that ``compare`` has not started."""
     if directory() is None or len(_marks) >= _MAX_STEPS:
         return
     write_at_exit()
@@ -60,14 +62,14 @@ def mark_step() -> None:
 
 
 def add(name: str, value: Callable[[], Any]) -> None:
-    """Have ``value()`` written as well, as ``name``; it is called at exit."""
+    """Add ``value()`` to the report as ``name``; it is called at exit."""
     _parts[name] = value
     write_at_exit()
 
 
 @cache
 def write_at_exit() -> None:
-    """Have this process write what it knows when it ends, also where multiprocessing has started it."""
+    """Have this process report when it ends, also if multiprocessing has started it."""
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
         from multiprocessing.util import Finalize
@@ -80,7 +82,7 @@ def write_at_exit() -> None:
 def _write(process: int) -> None:
     target = directory()
     if target is None or process != os.getpid():
-        return  # a forked process is not the one that was timed
+        return  # a forked process was not timed
     steps = [(end - begin) / 1e9 for begin, end in pairwise(_marks)]
     said = {"steps_s": steps, **{name: value() for name, value in _parts.items()}}
     write_atomically(target / f"{process}.json", json.dumps(said).encode())

@@ -19,7 +19,7 @@ from diode_lut.decide.catalog import (
     tiers_for,
     warn_of_useless,
 )
-from diode_lut.decide.selector import Selector
+from diode_lut.decide.decide import Sources
 from diode_lut.errors import HardwareError, TableError, printable
 from diode_lut.hardware import Hardware
 from diode_lut.process import own_tables_directory
@@ -277,9 +277,9 @@ def test_the_user_s_directory_of_tables_is_found(
         ("like", False, False),
         ("own", False, False),
     ]
-    before = Selector(H200, tiers_for(H200, ())).digest
+    before = Sources(H200, tiers_for(H200, ())).digest
     own.unlink()
-    assert Selector(H200, tiers_for(H200, ())).digest != before
+    assert Sources(H200, tiers_for(H200, ())).digest != before
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ import pytest
 
 import diode_lut
 from diode_lut.decide.choosers import Chooser
-from diode_lut.decide.selector import Selector
+from diode_lut.decide.decide import Sources, decide
 from diode_lut.errors import SettingError
 from diode_lut.hardware import Hardware
 from diode_lut.model.weights import write_model
 from diode_lut.problem import Problem
 from diode_lut.receipts import recorder
-from diode_lut.snapshot import Snapshot, selector_for
+from diode_lut.snapshot import Snapshot, sources_for
 from diode_lut.templates.config import ATEN, Config
 from tests.commands import call
 from tests.model import small
@@ -40,8 +40,8 @@ def select(problem: Problem = MM) -> tuple[str, tuple[Config, ...]]:
     return decision.tier, decision.configs
 
 
-def selector(*choosers: Chooser) -> Selector:
-    return selector_for(H200, diode_lut.config.copy(), choosers)
+def selector(*choosers: Chooser) -> Sources:
+    return sources_for(H200, diode_lut.config.copy(), choosers)
 
 
 def test_chooser_answers_after_tables_or_before_them(table_file: Write) -> None:
@@ -196,7 +196,7 @@ def test_explain_shows_who_comes_next(table_file: Write) -> None:
 
 def test_receipt_names_the_chooser() -> None:
     """The receipt lists choosers among the sources, by name, and counts their answers in their tier."""
-    decision = selector(Chooser(lambda *_: FAST, "a rule of mine", "1")).select(MM)
+    decision = decide(selector(Chooser(lambda *_: FAST, "a rule of mine", "1")), MM).decision
     recorder.decided(decision, 0.0)
     recorder.served(decision, (FAST,))
     device = recorder.own_receipt().devices[H200]
@@ -215,7 +215,7 @@ def test_digest_stands_for_the_chooser() -> None:
         selector(Chooser(function, "rule", "2")).digest,
         selector(Chooser(function, "rule", "1", before_tables=True), Chooser(function, "other", "1")).digest,
         selector(Chooser(function, "other", "1"), Chooser(function, "rule", "1")).digest,
-        selector_for(H200._replace(name="H200 NVL"), diode_lut.config.copy(), (Chooser(function, "rule", "1"),)).digest,
+        sources_for(H200._replace(name="H200 NVL"), diode_lut.config.copy(), (Chooser(function, "rule", "1"),)).digest,
         selector().digest,
     }
     assert base not in others

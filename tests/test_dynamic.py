@@ -6,23 +6,23 @@ from functools import partial
 
 import pytest
 
-from diode_lut.decide.dynamic import MAX_SAMPLES, Axis, decide_over, pieces_over, samples_over
-from diode_lut.decide.selector import Selector, Tier
-from diode_lut.decide.sources import THRESHOLD, ModelSource, TableSource
+from diode_lut.decide.decide import Sources, Tier, decide
+from diode_lut.decide.dynamic import MAX_SAMPLES, Axis
+from diode_lut.decide.sources import ModelSource, TableSource
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.templates.config import ATEN
 from tests.model.small import H200, MM, SMALL, model
 from tests.steps import lines_run
 
-SELECTOR = Selector(H200, [Tier("model", (ModelSource(model(confidence=0.99), H200),))])
+SOURCES = Sources(H200, [Tier("model", (ModelSource(model(confidence=0.99), H200),))])
 LOW, HIGH = 3, 8000
 
 
 @pytest.mark.parametrize("fields", ["m", "mn", "mnk"])
 def test_the_number_of_combinations_is_bounded(fields: str) -> None:
     """However many sizes change, sources are asked at few combinations, the smallest and the largest among them."""
-    axes = [Axis((name,), LOW, HIGH) for name in fields]
-    samples = samples_over(SELECTOR, MM, axes, THRESHOLD, padding=False)
+    axes = tuple(Axis((name,), LOW, HIGH) for name in fields)
+    samples = decide(SOURCES, MM, axes=axes).samples(MM, padding=False)
     assert len(fields) < len(samples) <= MAX_SAMPLES
     assert {(LOW,) * len(axes), (HIGH,) * len(axes)} <= {sample.sizes for sample in samples}
 
@@ -34,15 +34,15 @@ def test_sizes_for_which_a_row_names_the_library() -> None:
         for sizes, candidate in (((1, 63), Candidate(SMALL, 1200)), ((64, 8192), Candidate(ATEN)))
     ]
     tiers = [Tier("user", (TableSource(Table(H200, rows)),)), Tier("model", (ModelSource(model(), H200),))]
-    pieces = pieces_over(Selector(H200, tiers), MM, Axis(("m",), 1, 8192), THRESHOLD, 3, library=True)
+    pieces = decide(Sources(H200, tiers), MM, axes=(Axis(("m",), 1, 8192),)).pieces(3, library=True)
     assert [(piece.high, piece.config) for piece in pieces] == [(63, SMALL), (None, ATEN)]
 
 
 def test_a_row_whose_config_gains_nothing() -> None:
     """A gain of 0, which a row may have, is a config that is never taken where another one serves."""
     row = Entry("mm", None, None, None, None, (1, 8192), None, None, (Candidate(SMALL, 0), Candidate(ATEN, 1000)))
-    selector = Selector(H200, [Tier("user", (TableSource(Table(H200, [row])),))])
-    decision = decide_over(selector, MM, [Axis(("m",), 1, 8192)], THRESHOLD, padding=False)
+    sources = Sources(H200, [Tier("user", (TableSource(Table(H200, [row])),))])
+    decision = decide(sources, MM, axes=(Axis(("m",), 1, 8192),), padding=False).decision
     assert decision.configs == (ATEN,)
 
 
@@ -56,11 +56,10 @@ def test_the_number_of_rows_does_not_matter() -> None:
             for n in range(1024, 1024 + families)
             for m in ((1, 15), (16, 16), (17, 4096))
         ]
-        selector, axis = Selector(H200, [Tier("user", (TableSource(Table(H200, rows)),))]), Axis(("m",), 1, 8192)
-        decide = partial(decide_over, selector, axes=[axis], threshold=THRESHOLD, padding=True)
-        split = partial(pieces_over, selector, axis=axis, threshold=THRESHOLD, most=3, library=True)
-        assert decide(problem=MM).configs
+        sources, axis = Sources(H200, [Tier("user", (TableSource(Table(H200, rows)),))]), Axis(("m",), 1, 8192)
+        assert decide(sources, MM, axes=(axis,)).decision.configs
         for n in (1025, 1030):
-            other = MM._replace(n=n)
-            steps.add((n, lines_run(partial(decide, problem=other)), lines_run(partial(split, problem=other))))
+            answers = decide(sources, MM._replace(n=n), axes=(axis,))
+            whole = lines_run(partial(answers.with_epilogue, MM.epilogue))
+            steps.add((n, whole, lines_run(partial(answers.pieces, 3, library=True))))
     assert len(steps) == 2

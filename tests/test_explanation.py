@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from diode_lut.decide.decide import Sources, Tier, decide
 from diode_lut.decide.explain import explain
-from diode_lut.decide.selector import Selector, Tier
 from diode_lut.decide.sources import ModelSource, TableSource, Threshold
 from diode_lut.table import Candidate, Entry, Table, read_table
 from diode_lut.templates.config import ATEN, Config
@@ -27,7 +27,7 @@ def user(table: Table) -> Tier:
 
 def lines(*tiers: Tier) -> list[str]:
     """The lines after the row that answers and its only config."""
-    return str(explain(Selector(H200, tiers), MM)).splitlines()[3:]
+    return str(explain(Sources(H200, tiers), MM)).splitlines()[3:]
 
 
 def test_other_rows_come_in_the_order_in_which_they_would_answer() -> None:
@@ -76,7 +76,7 @@ def test_the_model_is_asked_where_a_table_answers(confidence: float, text: str) 
     _, said, *ranking = lines(*tiers)
     assert text in said
     assert ranking[-1] == f"    the first is within 5 % of the best with confidence {confidence:.3f}"
-    assert explain(Selector(H200, tiers), MM).decision == Selector(H200, tiers).select(MM)
+    assert explain(Sources(H200, tiers), MM).decision == decide(Sources(H200, tiers), MM).decision
 
 
 def test_why_there_is_no_model() -> None:
@@ -88,8 +88,8 @@ def test_why_there_is_no_model() -> None:
 
 def test_without_a_table_the_explanation_is_the_decision() -> None:
     """Without a table's answer, the explanation is the decision's alone, which has the models' answers."""
-    selector = Selector(H200, (Tier("model", (ModelSource(model(confidence=0.96), H200),)),))
-    assert str(explain(selector, MM)) == selector.select(MM).explain()
+    selector = Sources(H200, (Tier("model", (ModelSource(model(confidence=0.96), H200),)),))
+    assert str(explain(selector, MM)) == decide(selector, MM).decision.explain()
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,14 @@ def test_without_a_table_the_explanation_is_the_decision() -> None:
 def test_what_gains_too_little_is_not_compiled(configs: list[Candidate], min_gain: float, taken: Config) -> None:
     """Below ``min_gain`` the library's config is taken, and the line of the row that answers says so."""
     entry = Entry("mm", "bfloat16", "nt", 16, None, (1024, 1024), (1024, 1024), (1024, 1024), tuple(configs))
-    selector = Selector(H200, [user(Table(H200, [entry]))])
-    decision = selector.select(MM, Threshold(min_gain=min_gain))
+    selector = Sources(H200, [user(Table(H200, [entry]))])
+    decision = decide(selector, MM, Threshold(min_gain=min_gain)).decision
     assert decision.configs[0] == taken
     assert decision.steps[-1].endswith(f"min_gain, so {taken} is taken") == (taken != configs[0].config)
 
 
 def test_min_gain_is_for_models_too() -> None:
     """Where a model expects less, aten is taken."""
-    selector = Selector(H200, [Tier("model", (ModelSource(model(0.1), H200),))])
-    assert selector.select(MM, Threshold(min_gain=0.2)).configs == (ATEN,)
-    assert selector.select(MM, Threshold(min_gain=0.1)).configs != (ATEN,)
+    selector = Sources(H200, [Tier("model", (ModelSource(model(0.1), H200),))])
+    assert decide(selector, MM, Threshold(min_gain=0.2)).decision.configs == (ATEN,)
+    assert decide(selector, MM, Threshold(min_gain=0.1)).decision.configs != (ATEN,)

@@ -322,7 +322,7 @@ def test_table_for_another_number_of_threads(
     assert f"the table is for OMP_NUM_THREADS={cpu.sm_count + 1}" in message
 
 
-def test_threads_share_one_selector(table_file: Write, caplog: pytest.LogCaptureFixture) -> None:
+def test_threads_share_the_sources(table_file: Write, caplog: pytest.LogCaptureFixture) -> None:
     """Tables are read once, even if many threads ask at the same time, and all get the same row."""
     rows = [{"m": [size, size], **ROW} for size in range(1, 2001)]
     with (

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.decide.selector import ABSTAIN, Selector, Tier
-from diode_lut.decide.sources import ModelSource, TableSource
+from diode_lut.decide.decide import Sources, Tier, decide
+from diode_lut.decide.sources import ABSTAIN, ModelSource, TableSource
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
 from diode_lut.settings import TIERS
@@ -35,8 +35,8 @@ def table(*entries: Entry) -> Table:
 
 def selector(
     user: tuple[Table, ...] = (), device: tuple[Table, ...] = (), same_arch: tuple[Table, ...] = ()
-) -> Selector:
-    return Selector(H200, (tier("user", user, "none"), tier("device", device), tier("same_arch", same_arch)))
+) -> Sources:
+    return Sources(H200, (tier("user", user, "none"), tier("device", device), tier("same_arch", same_arch)))
 
 
 def tier(name: str, tables: Iterable[Table], *left_out: str) -> Tier:
@@ -72,7 +72,7 @@ def test_first_table_of_the_strongest_tier_answers(tiers: tuple[Tier, ...], prob
         ),
         (ABSTAIN, None),
     )
-    decision = Selector(H200, tiers).select(problem)
+    decision = decide(Sources(H200, tiers), problem).decision
     assert (decision.tier, decision.entry) == expected
     assert decision.configs == (() if decision.entry is None else decision.entry.configs)
 
@@ -81,7 +81,7 @@ def test_decision() -> None:
     """A decision says what was asked, for which hardware, and which row of which table answered."""
     row = entry()
     mine = table(row)
-    decision = selector(user=(mine,)).select(MM)
+    decision = decide(selector(user=(mine,)), MM).decision
     assert decision[:4] == (MM, H200, "user", (FAST,))
     assert decision.entry is row
     assert decision.source is not None
@@ -100,7 +100,7 @@ def test_the_gain_of_a_row_for_ranges_is_an_average(gain: int, expected: float, 
     sizes = ((1, 1), point, point, point) if exact else (None, None, point, point)
     row = Entry(*kind, *sizes, (Candidate(small.LARGE, gain),), epilogue="none")
     knows = ModelSource(small.model(advantage=math.log(expected)), H200)
-    asked = Selector(H200, [tier("user", [table(row)]), Tier("model", (knows,))])
+    asked = Sources(H200, [tier("user", [table(row)]), Tier("model", (knows,))])
     _, times = asked.times(small.MM, padding=False)
     assert times[small.LARGE] == pytest.approx(1000 / gain if exact else taken, rel=1e-3)
 
@@ -110,7 +110,7 @@ def test_a_row_outweighs_what_a_model_expects_of_others(named: Candidate) -> Non
     """A config that the row does not name counts as slower than those that it names, whatever a model expects."""
     knows = ModelSource(small.model(advantage=2.0), H200)
     row = entry()._replace(candidates=(named,))
-    asked = Selector(H200, [tier("user", [table(row)]), Tier("model", (knows,))])
+    asked = Sources(H200, [tier("user", [table(row)]), Tier("model", (knows,))])
     _, times = asked.times(small.MM, padding=False)
     assert len(times) > 2
     assert all(
@@ -120,7 +120,9 @@ def test_a_row_outweighs_what_a_model_expects_of_others(named: Candidate) -> Non
 
 def test_steps_end_at_the_tier_that_answers() -> None:
     """Every table asked before leaves a step, tables behind the answer leave none."""
-    decision = selector(user=(table(entry("bmm")),), device=(table(entry()),), same_arch=(table(entry()),)).select(MM)
+    decision = decide(
+        selector(user=(table(entry("bmm")),), device=(table(entry()),), same_arch=(table(entry()),)), MM
+    ).decision
     assert decision.steps == (
         "user: none",
         "user: table for NVIDIA H200: no entry for op=mm",
@@ -130,7 +132,7 @@ def test_steps_end_at_the_tier_that_answers() -> None:
 
 def test_abstaining_lists_all_steps() -> None:
     """Without an answer there are no configs, and the steps end with who decides instead."""
-    decision = selector(device=(table(),), same_arch=(table(),)).select(MM)
+    decision = decide(selector(device=(table(),), same_arch=(table(),)), MM).decision
     assert (decision.tier, decision.configs, decision.where) == (ABSTAIN, (), "")
     assert [step.partition(":")[0] for step in decision.steps] == ["user", "device", "same_arch", ABSTAIN]
 
@@ -140,15 +142,15 @@ def test_step_names_the_first_field_that_no_entry_has() -> None:
     float32 = Entry("mm", "float32", "nt", 2, None, None, None, None, (Candidate(ATEN),))
     small = Entry("mm", "float16", None, None, None, (1, 8), None, None, (Candidate(ATEN),))
     only_float32, both = selector(device=(table(float32),)), selector(device=(table(float32, small),))
-    assert only_float32.select(MM).steps[1].endswith(": no entry for op=mm dtype=float16")
+    assert decide(only_float32, MM).decision.steps[1].endswith(": no entry for op=mm dtype=float16")
     assert (
-        only_float32.select(MM._replace(dtype="float32", layout="nt"))
-        .steps[1]
+        decide(only_float32, MM._replace(dtype="float32", layout="nt"))
+        .decision.steps[1]
         .endswith(": no entry for op=mm dtype=float32 layout=nt align=16")
     )
     assert (
-        both.select(MM)
-        .steps[1]
+        decide(both, MM)
+        .decision.steps[1]
         .endswith(": no entry covers b=1 m=64 n=64 k=64, out of 1 for op=mm dtype=float16 layout=nn align=16")
     )
 
@@ -163,7 +165,7 @@ def test_explain_names_file_line_configs_and_gains(table_file: Callable[..., Pat
     )
     lines = path.read_text().splitlines()
     first = next(number for number, line in enumerate(lines, start=1) if line.startswith('{"op"'))
-    decision = selector(device=(read_table(path),)).select(MM)
+    decision = decide(selector(device=(read_table(path),)), MM).decision
     assert decision.where == f"{path}:{first}"
     assert decision.explain().splitlines() == [
         "mm 64x64x64 float16 nn align 16 on NVIDIA H200 (sm_90, 132 SMs)",
@@ -180,7 +182,7 @@ def test_files_below_the_working_directory_are_named_relative_to_it(
     """A table in the directory where one works is called as one would type it."""
     path = table_file("mine.json", {"configs": [{"template": "aten"}]})
     monkeypatch.chdir(path.parent)
-    assert selector(user=(read_table(path),)).select(MM).where.startswith("mine.json:")
+    assert decide(selector(user=(read_table(path),)), MM).decision.where.startswith("mine.json:")
 
 
 def test_digest_depends_on_rows_order_and_tier() -> None:
@@ -202,4 +204,4 @@ def test_digest_depends_on_rows_order_and_tier() -> None:
 def test_digest_ignores_why_tables_were_left_out() -> None:
     """Tables that cannot answer have no part in the digest."""
     plain, remark = Tier("user", (), ()), Tier("user", (), ("other.json: it is for another GPU",))
-    assert Selector(H200, (plain,)).digest == Selector(H200, (remark,)).digest
+    assert Sources(H200, (plain,)).digest == Sources(H200, (remark,)).digest

@@ -12,8 +12,8 @@ from types import FrameType
 import pytest
 
 from diode_lut import get_prediction_stats, profile_predictions
-from diode_lut.decide.selector import ABSTAIN, Decision, Selector, Tier
-from diode_lut.decide.sources import ModelSource
+from diode_lut.decide.decide import Sources, Tier, decide
+from diode_lut.decide.sources import ABSTAIN, Decision, ModelSource
 from diode_lut.receipts import recorder
 from diode_lut.templates.config import ATEN
 from tests.model.small import H200, MM, model
@@ -25,7 +25,7 @@ def answered(tier: str) -> Decision:
 
 
 def answered_by_a_model(confidence: float) -> Decision:
-    return Selector(H200, [Tier("model", (ModelSource(model(confidence=confidence), H200),))]).select(MM)
+    return decide(Sources(H200, [Tier("model", (ModelSource(model(confidence=confidence), H200),))]), MM).decision
 
 
 MISS = Decision(MM, H200, ABSTAIN, (), None, None, ())

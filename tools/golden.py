@@ -23,13 +23,13 @@ import zstandard
 
 from diode_lut.dataset import read_dataset
 from diode_lut.decide.catalog import find_hardware
-from diode_lut.decide.dynamic import Axis, decide_over, pieces_over
-from diode_lut.decide.selector import Decision, Selector
-from diode_lut.decide.sources import Threshold
+from diode_lut.decide.decide import Sources, decide
+from diode_lut.decide.dynamic import Axis
+from diode_lut.decide.sources import Decision, Threshold
 from diode_lut.measure.problems import random_problems
 from diode_lut.problem import DOMAINS, GEMMS, MAX_SIZE, OP_SIZES, RANKED, Problem
 from diode_lut.settings import Settings
-from diode_lut.snapshot import selector_for
+from diode_lut.snapshot import sources_for
 from diode_lut.table import Entry, read_table
 from diode_lut.table.format import key_text
 
@@ -41,7 +41,7 @@ DRAWN, DYNAMIC = 100_000, 200
 CONFIGS = 3
 """Number of configs of an answer that are compared; the first of them is what runs."""
 
-Ask = Callable[[Selector], str]
+Ask = Callable[[Sources], str]
 
 
 def main() -> None:
@@ -89,9 +89,9 @@ def differences(path: Path, every: int) -> Iterator[str]:
 def answered(hardware: str, questions: Sequence[tuple[str, Ask]]) -> Iterator[tuple[str, str]]:
     """Each question with its answer under the default settings."""
     settings = Settings()
-    selector = selector_for(find_hardware(hardware, ()), settings, ())
+    sources = sources_for(find_hardware(hardware, ()), settings, ())
     for question, ask in questions:
-        yield question, ask(selector)
+        yield question, ask(sources)
 
 
 def all_questions() -> Iterator[tuple[str, list[tuple[str, Ask]]]]:
@@ -154,8 +154,8 @@ def _drawn(count: int) -> Iterator[Problem]:
 
 
 def _one(problem: Problem, padding: bool) -> tuple[str, Ask]:
-    def ask(selector: Selector) -> str:
-        return _text(selector.select(problem, Threshold.of(Settings()), padding=padding))
+    def ask(sources: Sources) -> str:
+        return _text(decide(sources, problem, Threshold.of(Settings()), padding=padding).decision)
 
     return str(problem), ask
 
@@ -165,11 +165,11 @@ def _dynamic(problem: Problem) -> Iterator[tuple[str, Ask]]:
     threshold, most = Threshold.of(Settings()), Settings().dynamic_kernels
 
     def over(*axes: Axis) -> Ask:
-        return lambda selector: _text(decide_over(selector, problem, axes, threshold, padding=True))
+        return lambda sources: _text(decide(sources, problem, threshold, axes=axes).decision)
 
     def pieces(axis: Axis) -> Ask:
-        def ask(selector: Selector) -> str:
-            found = pieces_over(selector, problem, axis, threshold, most, library=True)
+        def ask(sources: Sources) -> str:
+            found = decide(sources, problem, threshold, axes=(axis,)).pieces(most, library=True)
             return "; ".join(f"{piece.high} {piece.config} {_text(piece.decision)}" for piece in found)
 
         return ask

@@ -42,7 +42,13 @@ SERVED = "test_graphs_of_another_process_are_served_if_they_are_what_their_keys_
 BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
     **KERNEL_GUARDS,
     "diode_lut.hook.handler": {
-        "failure-in-the-hook": ("leave", RAISES, HOOK + "test_failure_inside_inductor_is_a_warning"),
+        **KERNEL_GUARDS["diode_lut.hook.handler"],
+        "failure-in-the-hook": (
+            "leave",
+            RAISES,
+            HOOK + "test_failure_inside_inductor_is_a_warning",
+            INSTALL + "test_inductor_has_moved_on",
+        ),
         "addmm-asked-for-again": (
             "_Question._answered_before",
             FALSE,
@@ -171,9 +177,9 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             TRANSIENT + "test_graph_is_not_cached_once_diode_lut_was_replaced",
         ),
         "threads-at-once": (
-            "selector_for",
-            Instead("lambda hardware, by, choosers: _build_selector(hardware, by.tables, by.tiers, choosers)"),
-            RUNTIME + "test_threads_share_one_selector",
+            "sources_for",
+            Instead("lambda hardware, by, choosers: _open_sources(hardware, by.tables, by.tiers, choosers)"),
+            RUNTIME + "test_threads_share_the_sources",
         ),
         "fork-while-tables-are-read": (
             "in_forked_children",

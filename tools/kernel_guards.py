@@ -160,9 +160,9 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             CONCAT + "test_parts_that_do_not_begin_at_16_bytes",
         ),
     },
-    "diode_lut.decide.dynamic": {
+    "diode_lut.decide.decide": {
         "constants": (
-            "_loses_constants",
+            "Answers._loses_constants",
             FALSE,
             TIMED + "test_sizes_that_were_constants",
             TIMED + "test_sizes_that_were_constants_behind_an_epilogue",
@@ -208,14 +208,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "grouped-alignment": ("_require_kernel", Without("align"), GROUPED + "test_refused"),
         "grouped-overlap": ("_apart", TRUE, GROUPED + "test_refused"),
         "grouped-index": ("_require_kernel", Without("can_use_32bit_indexing"), GROUPED + "test_refused"),
-        "grouped-handler": ("DiodeChoices", Instead("object"), GROUPED + "test_another_handler_is_not_answered"),
         "candidates-without-a-layout": ("_can_be_timed", TRUE, CPU + "test_frozen_linear_with_several_candidates"),
-        "candidates-of-others": (
-            "MARK",
-            Instead('"a mark that nothing has"'),
-            HOOK + "test_what_others_add_is_left_out",
-        ),
-        "failure-in-the-filter": ("leave", RAISES, INSTALL + "test_inductor_has_moved_on"),
     },
     "diode_lut.templates.triton_gemm": {
         "grouped-device": ("GroupedMm.runs_on", TRUE, GROUPED + "test_other_devices_have_no_kernel"),
@@ -236,6 +229,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             HOOK + "test_tf32_is_another_dtype",
         ),
         "int8-types": ("_dtype_of", Instead("lambda inputs, op: INT8"), INT8 + "test_unsigned_bytes"),
+        "padding-by-others": ("_is_inductors", TRUE, PADDING + "test_padding_that_a_program_does_itself"),
         "unaligned-input": (
             "stays_aligned",
             Instead("lambda node: original(node) or node.get_layout().offset == 0"),
@@ -255,7 +249,16 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "diode_lut.hook.handler": {
         "padding-of-dynamic-rows": ("_stay_aligned", TRUE, PADDING + "test_dynamic_sizes"),
-        "padding-by-others": ("_is_inductors", TRUE, PADDING + "test_padding_that_a_program_does_itself"),
+        "grouped-handler": (
+            "filter_choices",
+            Without("DiodeChoices"),
+            GROUPED + "test_another_handler_is_not_answered",
+        ),
+        "candidates-of-others": (
+            "MARK",
+            Instead('"a mark that nothing has"'),
+            HOOK + "test_what_others_add_is_left_out",
+        ),
     },
 }
 """For each module its guards, as BY_MODULE in ``guards.py`` has them."""

@@ -23,8 +23,8 @@ from diode_lut.dataset.read import holds_frames
 from diode_lut.dataset.record import UNFRAMED, header_to_wire, record_to_wire
 from diode_lut.dataset.write import write_stream
 from diode_lut.decide.catalog import distrusted, find_hardware, find_tables, tiers_for
+from diode_lut.decide.decide import Sources, decide
 from diode_lut.decide.explain import explain
-from diode_lut.decide.selector import Selector
 from diode_lut.decide.sources import Threshold
 from diode_lut.errors import DiodeLutError
 from diode_lut.evaluate.evaluation import read_solution
@@ -233,9 +233,9 @@ def use_directory(path: Path) -> None:
         draw.shuffle(named)
         try:
             assert set(good) <= {file.path for file in find_tables(named)}, "not listed"
-            selector = Selector(H200, tiers_for(H200, named, (USER, MODEL)))
+            selector = Sources(H200, tiers_for(H200, named, (USER, MODEL)))
             assert set(good) <= {source.path for source in selector.tiers[0].sources}, "not asked"
-            assert selector.select(MM, Threshold(), padding=True).configs, "not answered"
+            assert decide(selector, MM, Threshold(), padding=True).decision.configs, "not answered"
             str(explain(selector, MM, Threshold(), padding=True))
             sources_seen(selector)
             decode_receipt(json.loads(receipt_bytes(own_receipt())), "")

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from diode_lut.dataset import read_dataset
 from diode_lut.dataset.write import combined
-from diode_lut.decide.dynamic import PER_OCTAVE, Axis, decide_over, pieces_over
-from diode_lut.decide.selector import Selector, Tier
+from diode_lut.decide.decide import Sources, Tier, decide
+from diode_lut.decide.dynamic import PER_OCTAVE, Axis
 from diode_lut.decide.sources import ModelSource, Source, TableSource, Threshold
 from diode_lut.model.weights import read_model
 from diode_lut.problem import Problem
@@ -38,14 +38,14 @@ _Choose = Callable[[Problem, Family], Mapping[int, Config]]
 def main(table: str, model: str, *datasets: str) -> None:
     """Print what each way to choose gains over aten: the geometric mean, the worst, and how many are slower."""
     opened, ranks = read_table(Path(table)), read_model(Path(model))
-    sources: tuple[Source, ...] = (TableSource(opened), ModelSource(ranks, opened.hardware))
+    both: tuple[Source, ...] = (TableSource(opened), ModelSource(ranks, opened.hardware))
     families = families_in([Path(path) for path in datasets])
     print(f"{len(families)} families, {sum(map(len, families.values()))} problems")
-    for name, asked in (("table and model", sources), ("table", sources[:1])):
-        selector = Selector(opened.hardware, [Tier(source.description(), (source,)) for source in asked])
-        _score(f"one kernel, by {name}", families, partial(_over, selector))
+    for name, asked in (("table and model", both), ("table", both[:1])):
+        sources = Sources(opened.hardware, [Tier(source.description(), (source,)) for source in asked])
+        _score(f"one kernel, by {name}", families, partial(_over, sources))
         for most in (2, 3, 4):
-            _score(f"up to {most} kernels, by {name}", families, partial(_pieces, selector, most))
+            _score(f"up to {most} kernels, by {name}", families, partial(_pieces, sources, most))
     _score("the best at the first M", families, _first)
     _score("the best single kernel", families, _best_single)
     _score("the best for each M", families, _best)
@@ -74,17 +74,17 @@ def _score(name: str, families: Mapping[Problem, Family], choose: _Choose) -> No
     print(f"{name}: {mean:.3f} of aten, worst {math.exp(min(gains)):.2f}, {slower} below 0.98, {triton} Triton")
 
 
-def _over(selector: Selector, problem: Problem, family: Family) -> dict[int, Config]:
+def _over(sources: Sources, problem: Problem, family: Family) -> dict[int, Config]:
     axis = Axis(("m",), min(family), max(family))
-    decision = decide_over(selector, problem, (axis,), Threshold(), padding=False)
+    decision = decide(sources, problem, Threshold(), axes=(axis,), padding=False).decision
     return dict.fromkeys(family, decision.configs[0] if decision.configs else ATEN)
 
 
-def _pieces(selector: Selector, most: int, problem: Problem, family: Family) -> Mapping[int, Config]:
+def _pieces(sources: Sources, most: int, problem: Problem, family: Family) -> Mapping[int, Config]:
     axis = Axis(("m",), min(family), max(family))
-    pieces = pieces_over(selector, problem, axis, Threshold(), most, library=True)
+    pieces = decide(sources, problem, Threshold(), axes=(axis,)).pieces(most, library=True)
     if not pieces:
-        return _over(selector, problem, family)
+        return _over(sources, problem, family)
     return {m: next(piece.config for piece in pieces if piece.high is None or m <= piece.high) for m in family}
 
 

@@ -146,8 +146,9 @@ def _subject(
 ) -> tuple[_Subject, Sequence[Dataset]]:
     """What to evaluate, and on which datasets."""
     from diode_lut.cli.arguments import read_datasets_alike, read_datasets_answered_by
-    from diode_lut.decide.catalog import is_model, open_model, open_table, source_of
+    from diode_lut.decide.catalog import is_model, open_model, open_table
     from diode_lut.decide.choosers import Chooser, ChooserSource, load_function
+    from diode_lut.decide.sources import source_of
 
     named = next((each.shipped_as for each in files if each.shipped_as), "")
     if named and (function is not None or model_file is not None):
@@ -323,8 +324,7 @@ def _measurements(datasets: list[Dataset]) -> Measurements | None:
 
 def _evaluation(chooser: Table | Model, measurements: Measurements | None) -> Evaluation | None:
     """The evaluation on all measured problems; None without any."""
-    from diode_lut.decide.catalog import source_of
-    from diode_lut.decide.sources import Threshold
+    from diode_lut.decide.sources import Threshold, source_of
     from diode_lut.evaluate import evaluate_on
     from diode_lut.settings import config
 

@@ -1,20 +1,19 @@
-"""Which tables and models there are, and how they are opened.
+"""Find tables and models, and open those that can answer for a device.
 
-Only the heads of the files are read until a table is wanted.
+Only the heads of files are read until a table is wanted.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from diode_lut.decide.choosers import Chooser, ChooserSource
-from diode_lut.decide.selector import Tier, switched_off
-from diode_lut.decide.sources import ModelSource, Source, TableSource
-from diode_lut.errors import DiodeLutError, HardwareError, ModelError, TableError, as_command, let_shortage_pass
+from diode_lut.decide.decide import Tier
+from diode_lut.decide.sources import ModelSource, TableSource
+from diode_lut.errors import HardwareError, ModelError, TableError, as_command, let_shortage_pass
 from diode_lut.files import distrust
 from diode_lut.hardware import Hardware, is_called, known_gpu, slug
 from diode_lut.model.weights import SUFFIX, read_model_hardware
@@ -28,17 +27,16 @@ if TYPE_CHECKING:
 
 
 _SHIPPED = _TABLES, _MODELS = ".json", SUFFIX
-"""How the names of tables and of models end."""
+"""Ends of the names of tables and of models."""
 _MISSING = "no such file"
-_DANGLING = "is a symbolic link that leads to no file"
 _ROWS_NAMED = 10
-"""Number of bad rows of a file that are named one by one in the log."""
+"""Number of bad rows of a file that the log names one by one."""
 
 
 class TableFile(NamedTuple):
-    """A table or model that can be used: its file, what it is for, and whether it is the user's own or shipped.
+    """A table or model that can be used: its file, its hardware, and whether it is shipped or the user's own.
 
-    ``named`` is whether the user has named it, as opposed to files that were found in a directory.
+    ``named`` is true if the user has named it, and false for files that were found in a directory.
     """
 
     path: Path
@@ -48,75 +46,64 @@ class TableFile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What to call it: the file's name without ``.json`` or ``.safetensors``."""
+        """The file's name without ``.json`` or ``.safetensors``."""
         return self.path.stem
 
     def called(self, name: str) -> bool:
-        """Whether ``name`` means this: a table by its file, its hardware or an alias of that; a model by its file."""
+        """Return whether ``name`` is a table's file, hardware or alias, or a model's file."""
         return slug(name) == slug(self.name) or (not is_model(self.path) and is_called(self.hardware, name))
 
 
 def find_tables(user_tables: Iterable[str]) -> list[TableFile]:
-    """The user's own tables, named ones first, then the shipped ones by name; bad files are left out with a warning."""
-    return [*_named_files(user_tables), *own_tables(), *_shipped(*_SHIPPED)]
+    """Return the user's own tables, named tables first, then the shipped tables by name; bad files are a warning."""
+    named = [file._replace(named=True) for file in _readable(user_tables, shipped=False)]
+    return [*named, *_own_tables(), *_shipped(*_SHIPPED)]
 
 
 def find_path(name_or_path: str) -> Path:
-    """The file of a path, or of the name of a shipped table or model, or of a table in the user's directory of tables.
+    """Return the file of a path, of a shipped table's or model's name, or of a name in the user's directory of tables.
 
-    TableError if there is none. A shipped table is meant if both are called so.
+    A shipped table is meant if both have the name. TableError if there is none.
     """
     path = Path(name_or_path)
     fault = _no_file(path)
     if not fault:
         return path
-    shipped, own = _shipped(*_SHIPPED), own_tables()
+    shipped, own = _shipped(*_SHIPPED), _own_tables()
     for file in (*shipped, *own):
         if file.called(name_or_path):
             return file.path
-    more = _no_table(name_or_path, shipped, own) if fault == _MISSING else ""
-    raise TableError(f"{fault}{more}{_meant(name_or_path)}", path=path) from OSError(name_or_path)
+    if fault == _MISSING:
+        from difflib import get_close_matches
 
-
-def _no_table(name: str, shipped: Sequence[TableFile], own: Sequence[TableFile]) -> str:
-    """That no table has this name, which names there are, and which of them may be meant."""
-    from difflib import get_close_matches
-
-    known = ", ".join(file.name for file in shipped) or "none"
-    mine = f"; your own: {', '.join(file.name for file in own)}" if own else ""
-    close = get_close_matches(name, [file.name for file in (*shipped, *own)], 1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
-    return f", and no table of that name (shipped: {known}{mine}){hint}"
-
-
-def _meant(name: str) -> str:
-    """What a setting with names of tables lacks, as text; empty if nothing is known."""
-    if name.startswith("~"):
-        return " (~ is your home directory only in a shell, and without quotes)"
-    several = [each for each in (",", ";", " ") if each in name.strip()]
-    return f" (several tables are separated by '{os.pathsep}')" if several else ""
+        known = ", ".join(file.name for file in shipped) or "none"
+        mine = f"; your own: {', '.join(file.name for file in own)}" if own else ""
+        close = get_close_matches(name_or_path, [file.name for file in (*shipped, *own)], 1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        fault += f", and no table of that name (shipped: {known}{mine}){hint}"
+    if name_or_path.startswith("~"):
+        fault += " (~ is your home directory only in a shell, and without quotes)"
+    elif any(each in name_or_path.strip() for each in (",", ";", " ")):
+        fault += f" (several tables are separated by '{os.pathsep}')"
+    raise TableError(fault, path=path) from OSError(name_or_path)
 
 
 def _no_file(path: Path) -> str:
-    """What is there instead of a file, as text; empty if it is one. TableError if the system will not say."""
+    """Return why the path is no file, as text; empty if it is one. TableError if the system does not say."""
     try:
         if path.is_file():
             return ""
-        return (
-            "is a directory"
-            if path.is_dir()
-            else "is no regular file"
-            if path.exists()
-            else _DANGLING
-            if path.is_symlink()
-            else _MISSING
-        )
+        if path.is_dir():
+            return "is a directory"
+        if path.exists():
+            return "is no regular file"
+        return "is a symbolic link that leads to no file" if path.is_symlink() else _MISSING
     except OSError as error:
         raise TableError(f"cannot be read: {error.strerror}", path=path) from error
 
 
 def find_hardware(name: str, user_tables: Iterable[str]) -> Hardware:
-    """The hardware that some table is for, by its name, its alias or the table's; else the well-known GPU of that name.
+    """Return the hardware of the table with that name, hardware or alias, or else the well-known GPU of that name.
 
     HardwareError if there is none.
     """
@@ -131,9 +118,9 @@ def find_hardware(name: str, user_tables: Iterable[str]) -> Hardware:
 
 
 def open_table(path: Path, data: bytes | None = None) -> Table:
-    """The table in a file, with a warning for each row that is skipped; TableError if the whole file is bad.
+    """Open a table, with a warning for each row that is skipped; TableError if the whole file is bad.
 
-    ``data`` is the file's content, if that was read before.
+    ``data`` is the file's content, if it was read before.
     """
     table = read_table(path) if data is None else table_of(path, data)
     for error in table.errors[:_ROWS_NAMED]:
@@ -146,12 +133,12 @@ def open_table(path: Path, data: bytes | None = None) -> Table:
 
 
 def is_model(path: Path) -> bool:
-    """Whether a file is a model, by its name."""
+    """Return whether a file is a model, by its name."""
     return path.suffix == SUFFIX
 
 
 def open_model(path: Path) -> Model:
-    """The model in a file; ModelError if it is bad, or if what models need is not installed, or broken."""
+    """Open a model; ModelError if it is bad, or if the packages that models need cannot be imported."""
     try:
         from diode_lut.model.weights import read_model
     except ImportError as error:
@@ -160,12 +147,12 @@ def open_model(path: Path) -> Model:
 
 
 def open_file(path: Path) -> Table | Model:
-    """The table or model in a file; TableError or ModelError."""
+    """Open a table or a model; TableError or ModelError."""
     return open_model(path) if is_model(path) else open_table(path)
 
 
 def try_model(name_or_path: str) -> Model | TableError | ModelError:
-    """The model, or why there is none to use, which is a warning as well."""
+    """Open a model, or return the error, after a warning."""
     try:
         return open_model(find_path(name_or_path))
     except (TableError, ModelError) as error:
@@ -175,56 +162,54 @@ def try_model(name_or_path: str) -> Model | TableError | ModelError:
 
 
 def warn_of_useless(user_tables: Iterable[str], devices: Sequence[Hardware]) -> None:
-    """Warn once of each of the user's own tables that is for none of these devices; models are of use on any."""
-    for file in _named_files(user_tables):
+    """Warn once of each of the user's tables that is for none of these devices. Models are of use on any."""
+    for file in _readable(user_tables, shipped=False):
         if not is_model(file.path) and not any(file.hardware.same_arch(device) for device in devices):
             useless = f"{file.path}: is for {file.hardware}, so it is of no use on {', '.join(map(str, devices))}"
             warn_once(f"{useless}: {file.hardware.why_none_of(devices)}")
 
 
-def own_tables() -> list[TableFile]:
-    """The tables in the user's directory of tables, by name; bad files are left out with a warning."""
-    return _files(map(Path, own_paths()), shipped=False)
-
-
 def shipped_tables() -> list[TableFile]:
-    """The shipped tables, by name; bad files are left out with a warning."""
+    """Return the shipped tables, by name; bad files are left out with a warning."""
     return _shipped(_TABLES)
 
 
 def shipped_models() -> list[TableFile]:
-    """The shipped models, by name; bad files are left out with a warning."""
+    """Return the shipped models, by name; bad files are left out with a warning."""
     return _shipped(_MODELS)
 
 
-def _named_files(user_tables: Iterable[str]) -> list[TableFile]:
-    return [file._replace(named=True) for file in _files(user_tables, shipped=False)]
-
-
-def _shipped(*endings: str) -> list[TableFile]:
-    return _files(map(Path, shipped_paths(endings)), shipped=True)
-
-
 def shipped_paths(endings: Iterable[str] = _SHIPPED) -> list[str]:
-    """The shipped files, good or bad, that can be trusted, which matters because the user did not name them.
+    """Return the shipped files, good or bad, that can be trusted; by default all tables, then all models.
 
-    By default these are all tables, then all models.
+    Trust matters because the user did not name them.
     """
     return _trusted(_listed(tables_directory(), *endings))
 
 
 def own_paths() -> list[str]:
-    """The tables in the user's directory of tables that can be trusted, good or bad, by name."""
-    return _trusted(_own_listed())
+    """Return the tables in the user's directory of tables, good or bad, that can be trusted, by name."""
+    return _trusted(_listed(own_tables_directory(), _TABLES))
 
 
-def _own_listed() -> list[Path]:
-    directory = own_tables_directory()
-    return [] if directory is None else _listed(directory, _TABLES)
+def distrusted() -> list[str]:
+    """Return why files that the user did not name, and that others could have written, are not used."""
+    paths = (*_listed(tables_directory(), *_SHIPPED), *_listed(own_tables_directory(), _TABLES))
+    return [reason for path in paths if (reason := _against(path))]
 
 
-def _listed(directory: Path, *endings: str) -> list[Path]:
-    """List the directory by ending and by name; warn about a directory that cannot be read."""
+def _own_tables() -> list[TableFile]:
+    return _readable(map(Path, own_paths()), shipped=False)
+
+
+def _shipped(*endings: str) -> list[TableFile]:
+    return _readable(map(Path, shipped_paths(endings)), shipped=True)
+
+
+def _listed(directory: Path | None, *endings: str) -> list[Path]:
+    """List a directory by ending and by name; warn of a directory that cannot be read."""
+    if directory is None:
+        return []
     try:
         names = sorted(os.listdir(directory))  # noqa: PTH208 (names are what matters)
     except (FileNotFoundError, NotADirectoryError):
@@ -237,18 +222,12 @@ def _listed(directory: Path, *endings: str) -> list[Path]:
 
 
 def _trusted(paths: Iterable[Path]) -> list[str]:
-    """The paths without those that others could have written, each of which is a warning."""
+    """Return the paths without those that others could have written. Each of these is a warning."""
     reasons = {path: _against(path) for path in paths}
     for path, reason in reasons.items():
         if reason:
             warn_once(f"{_kind(path)} left out: {reason}")
     return [str(path) for path, reason in reasons.items() if not reason]
-
-
-def distrusted() -> list[str]:
-    """Why files that the user did not name, and that others could have written, are not used."""
-    paths = (*_listed(tables_directory(), *_SHIPPED), *_own_listed())
-    return [reason for path in paths if (reason := _against(path))]
 
 
 def _against(path: Path) -> str:
@@ -259,48 +238,25 @@ def _against(path: Path) -> str:
         return f"{path}: cannot be read: {error.strerror}"
 
 
-def _files(tables: Iterable[str | Path], *, shipped: bool) -> list[TableFile]:
-    """The tables of these names, or in the files of these paths."""
-    return [file for table in tables if (file := _file(table, shipped)) is not None]
-
-
-def _file(name_or_path: str | Path, shipped: bool) -> TableFile | None:
-    try:
-        path = _existing(name_or_path) if isinstance(name_or_path, Path) else find_path(name_or_path)
-        return TableFile(path, read_model_hardware(path) if is_model(path) else read_hardware(path), shipped)
-    except (TableError, ModelError) as error:
-        let_shortage_pass(error)
-        warn_once(f"{_kind(Path(name_or_path))} left out: {error}")
-        return None
+def _readable(names: Iterable[str | Path], *, shipped: bool) -> list[TableFile]:
+    """Return the files with a good head, given names of tables, or paths of files that were listed."""
+    found = []
+    for name in names:
+        try:
+            path = name if isinstance(name, Path) else find_path(name)
+            fault = _no_file(path)  # of a path: to find it by name would be to list all again
+            if fault:
+                raise TableError(fault, path=path) from OSError(str(path))
+            hardware = read_model_hardware(path) if is_model(path) else read_hardware(path)
+            found.append(TableFile(path, hardware, shipped))
+        except (TableError, ModelError) as error:  # noqa: PERF203 (most are good)
+            let_shortage_pass(error)
+            warn_once(f"{_kind(Path(name))} left out: {error}")
+    return found
 
 
 def _kind(path: Path) -> str:
     return "model" if is_model(path) else "table"
-
-
-def _existing(path: Path) -> Path:
-    """The path of a file that was listed; TableError if it is none. To find it by name would be to list all again."""
-    if fault := _no_file(path):
-        raise TableError(fault, path=path) from OSError(str(path))
-    return path
-
-
-class _Tables(NamedTuple):
-    """What tables are in a tier: those whose hardware fits the device's; and the reason if there are none.
-
-    ``fits`` gets the table's hardware and the device's, ``reason_if_none`` is formatted with the device's.
-    """
-
-    fits: Callable[[Hardware, Hardware], bool]
-    reason_if_none: str
-
-
-_USER = _Tables(Hardware.same_arch, "no table of the user's own")
-_SHIPPED_TABLES = {
-    DEVICE: _Tables(Hardware.same_device, "no shipped table is for {0}"),
-    SAME_ARCH: _Tables(Hardware.same_arch, "no shipped table is for another device like {0}"),
-}
-"""The tiers of shipped tables, by name. A table is in the first tier that it fits."""
 
 
 def tiers_for(
@@ -310,46 +266,66 @@ def tiers_for(
     choosers: Sequence[Chooser] = (),
     first: Table | Model | None = None,
 ) -> tuple[Tier, ...]:
-    """The tiers that answer for ``hardware``: the user's tables, those shipped for it, those shipped
-    for another device with the same architecture and SM count, models; and ``choosers`` before, among and behind them.
+    """Open the tiers that answer for ``hardware``.
 
-    Of the user's tables, those that are named come first, whatever device they are for, as long as the architecture and
-    the SM count are right. Then come those for this device in the user's directory of tables.
-    Of models, the user's own come first, whatever they were trained for, then those shipped for this device, then
-    those for the same architecture. What cannot be used is left out with one warning, a table for other hardware
-    without. Of a tier that is not among the ``allowed`` nothing is opened. ``first`` is the first of the user's own.
+    These are the user's tables, the tables shipped for the device, those shipped for another device with the same
+    architecture and SM count, and the models. ``choosers`` come before, among and after them. ``first`` is asked before
+    the user's own tables or models.
+
+    Of the user's tables, those named come first, whatever their device, if the architecture and the SM count fit. Then
+    come those for the device in the user's directory of tables. Of the models, the user's own come first, whatever
+    hardware they were trained for, then the shipped models for the device, then those for its architecture. A file that
+    cannot be used is left out with a warning, a shipped table for other hardware without. Nothing is opened for a tier
+    that is not among the ``allowed``.
     """
-    tables: list[str | Table] = [name for name in user_tables if not _names_model(name)]
-    models: list[str | Model] = [name for name in user_tables if _names_model(name)]
-    if isinstance(first, Table):
-        tables.insert(0, first)
-    elif first is not None:
-        models.insert(0, first)
-    left = shipped_tables()
+    tables: list[str | Table] = [first] if isinstance(first, Table) else []
+    models: list[str | Model] = [] if first is None or isinstance(first, Table) else [first]
+    for name in user_tables:
+        (models if _names_model(name) else tables).append(name)
+    shipped = shipped_tables()
+    device = [file for file in shipped if file.hardware.same_device(hardware)]
+    same_arch = [file for file in shipped if file not in device and file.hardware.same_arch(hardware)]
     openers: dict[str, Callable[[], Tier]] = {
-        USER: partial(_user_tier, USER, hardware, tables),
-        MODEL: partial(_model_tier, MODEL, hardware, models),
+        USER: lambda: _user_tier(hardware, tables),
+        DEVICE: lambda: _tier(
+            DEVICE, hardware, _paths(device), Hardware.same_device, f"no shipped table is for {hardware}"
+        ),
+        SAME_ARCH: lambda: _tier(
+            SAME_ARCH,
+            hardware,
+            _paths(same_arch),
+            Hardware.same_arch,
+            f"no shipped table is for another device like {hardware}",
+        ),
+        MODEL: lambda: _model_tier(hardware, models),
     }
-    for name, shipped in _SHIPPED_TABLES.items():
-        fitting = [file for file in left if shipped.fits(file.hardware, hardware)]
-        left = [file for file in left if file not in fitting]
-        openers[name] = partial(_tier, name, hardware, [str(file.path) for file in fitting], shipped)
-    *of_tables, of_models = (
-        openers[name]() if name in allowed else switched_off(name) for name in TIERS if name in openers
+
+    def opened(name: str) -> Tier:
+        return openers[name]() if name in allowed else Tier(name, left_out=(_SWITCHED_OFF,))
+
+    def asked(some: Sequence[Chooser]) -> list[Tier]:
+        if CHOOSER not in allowed:
+            return [Tier(CHOOSER, left_out=(_SWITCHED_OFF,))] if some else []
+        return [Tier(CHOOSER, tuple(ChooserSource(chooser, hardware) for chooser in some))] if some else []
+
+    return (
+        *asked([chooser for chooser in choosers if chooser.before_tables]),
+        *map(opened, (USER, DEVICE, SAME_ARCH)),
+        *asked([chooser for chooser in choosers if not (chooser.before_tables or chooser.after_models)]),
+        opened(MODEL),
+        *asked([chooser for chooser in choosers if chooser.after_models]),
     )
-    before = _chooser_tiers(hardware, [each for each in choosers if each.before_tables], allowed)
-    behind = _chooser_tiers(hardware, [each for each in choosers if each.after_models], allowed)
-    others = [each for each in choosers if not (each.before_tables or each.after_models)]
-    return (*before, *of_tables, *_chooser_tiers(hardware, others, allowed), of_models, *behind)
 
 
-def source_of(opened: Table | Model, hardware: Hardware | None = None) -> Source:
-    """What answers as a table or model does for ``hardware``, by default for the hardware that it is for."""
-    return TableSource(opened) if isinstance(opened, Table) else ModelSource(opened, hardware or opened.hardware)
+_SWITCHED_OFF = "switched off by the setting tiers"
+
+
+def _paths(files: Iterable[TableFile]) -> list[str]:
+    return [str(file.path) for file in files]
 
 
 def _names_model(name: str) -> bool:
-    """Whether a name is a model's; where there is no such file, whether it looks like a model's."""
+    """Return whether a name is a model's; without such a file, whether it looks like a model's."""
     try:
         return is_model(find_path(name))
     except TableError as error:
@@ -357,68 +333,60 @@ def _names_model(name: str) -> bool:
         return is_model(Path(name))
 
 
-def _user_tier(name: str, hardware: Hardware, named: Sequence[str | Table]) -> Tier:
-    own = own_tables()
-    fitting = [str(file.path) for file in own if file.hardware.same_device(hardware)]
-    tier = _tier(name, hardware, [*named, *fitting], _USER)
-    reasons = () if fitting else tuple(_of_this_cpu(own, hardware))
+def _user_tier(hardware: Hardware, named: Sequence[str | Table]) -> Tier:
+    own = _own_tables()
+    fitting = [file for file in own if file.hardware.same_device(hardware)]
+    tier = _tier(USER, hardware, [*named, *_paths(fitting)], Hardware.same_arch, "no table of the user's own")
+    reasons = []
+    if hardware.is_cpu and not fitting:
+        for file in own:
+            if file.hardware.is_cpu and file.hardware.called(hardware.name):
+                reason = f"{file.path}: is for {file.hardware}: {file.hardware.difference_from(hardware)}"
+                warn_once(f"table left out: {reason}")
+                reasons.append(f"left out: {reason}")
     return tier._replace(left_out=(*(tier.left_out if named else ()), *reasons)) if reasons else tier
 
 
-def _of_this_cpu(own: Iterable[TableFile], hardware: Hardware) -> Iterator[str]:
-    """Why tables in the user's directory that are for this CPU cannot be used, each also a warning."""
-    for file in own:
-        if hardware.is_cpu and file.hardware.is_cpu and file.hardware.called(hardware.name):
-            reason = f"{file.path}: is for {file.hardware}: {file.hardware.difference_from(hardware)}"
-            warn_once(f"table left out: {reason}")
-            yield f"left out: {reason}"
-
-
-def _model_tier(name: str, hardware: Hardware, mine: Iterable[str | Model]) -> Tier:
+def _model_tier(hardware: Hardware, own: Iterable[str | Model]) -> Tier:
     shipped = [file for file in shipped_models() if file.hardware.same_arch(hardware)]
     shipped.sort(key=lambda file: not file.hardware.same_device(hardware))
-    files = [*mine, *(str(file.path) for file in shipped)]
-    opened = [try_model(file) if isinstance(file, str) else file for file in files]
-    left_out = tuple(f"left out: {found}" for found in opened if isinstance(found, DiodeLutError))
-    models = tuple(ModelSource(found, hardware) for found in opened if not isinstance(found, DiodeLutError))
-    return Tier(name, models, left_out if opened else (f"no model is for {hardware}",))
-
-
-def _tier(name: str, hardware: Hardware, files: Iterable[str | Table], tables: _Tables) -> Tier:
-    opened = [_open_for(hardware, file, tables.fits) for file in files]
-    left_out = [str(found) for found in opened if isinstance(found, TableError)]
-    return Tier(
-        name,
-        tuple(TableSource(found) for found in opened if isinstance(found, Table)),
-        tuple(f"left out: {reason}" for reason in left_out) if opened else (tables.reason_if_none.format(hardware),),
-    )
-
-
-def _open_for(hardware: Hardware, file: str | Table, fits: Callable[[Hardware, Hardware], bool]) -> Table | TableError:
-    """The table, or why it cannot answer for ``hardware``."""
-    try:
-        path: Path | None
-        if isinstance(file, str):
-            path = find_path(file)
-            found = read_hardware(path)
-            table = open_table(path) if fits(found, hardware) else None
+    models, left_out = [], []
+    for file in (*own, *_paths(shipped)):
+        found = try_model(file) if isinstance(file, str) else file
+        if isinstance(found, (TableError, ModelError)):
+            left_out.append(f"left out: {found}")
         else:
-            path, found, table = file.path, file.hardware, file
-        # The second check: the file may have been replaced in between by a table for other hardware.
-        if table is not None and fits(table.hardware, hardware):
-            return table
-        reason = ": ".join(filter(None, (f"it is for {found}, not for {hardware}", found.difference_from(hardware))))
-        return TableError(reason, path=path, where="hardware")
-    except TableError as error:
-        let_shortage_pass(error)
-        warn_once(f"table left out: {error}")
-        return error
+            models.append(ModelSource(found, hardware))
+    return Tier(MODEL, tuple(models), tuple(left_out if models or left_out else [f"no model is for {hardware}"]))
 
 
-def _chooser_tiers(hardware: Hardware, choosers: Sequence[Chooser], allowed: Collection[str]) -> list[Tier]:
-    """One tier, or none where there is no chooser."""
-    if not choosers:
-        return []
-    if CHOOSER not in allowed:
-        return [switched_off(CHOOSER)]
-    return [Tier(CHOOSER, tuple(ChooserSource(chooser, hardware) for chooser in choosers))]
+def _tier(
+    name: str,
+    hardware: Hardware,
+    files: Iterable[str | Table],
+    fits: Callable[[Hardware, Hardware], bool],
+    reason_if_none: str,
+) -> Tier:
+    """Open the tables whose hardware fits the device's."""
+    tables, left_out = [], []
+    for file in files:
+        try:
+            if isinstance(file, str):
+                path: Path | None = find_path(file)
+                assert path is not None
+                found = read_hardware(path)
+                table = open_table(path) if fits(found, hardware) else None
+            else:
+                path, found, table = file.path, file.hardware, file
+            # The second check: the file may have been replaced in between by a table for other hardware.
+            if table is not None and fits(table.hardware, hardware):
+                tables.append(TableSource(table))
+                continue
+            difference = found.difference_from(hardware)
+            reason = ": ".join(filter(None, (f"it is for {found}, not for {hardware}", difference)))
+            left_out.append(f"left out: {TableError(reason, path=path, where='hardware')}")
+        except TableError as error:
+            let_shortage_pass(error)
+            warn_once(f"table left out: {error}")
+            left_out.append(f"left out: {error}")
+    return Tier(name, tuple(tables), tuple(left_out if tables or left_out else [reason_if_none]))

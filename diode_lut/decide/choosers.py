@@ -1,4 +1,4 @@
-"""A user's function as a source of answers. It may raise, return anything or never return: then it has no match."""
+"""A user's function as a source of answers. If it raises, returns nonsense or never returns, it has no match."""
 
 from __future__ import annotations
 
@@ -12,20 +12,18 @@ from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any
 
-from diode_lut.decide.sources import Answer, Threshold, unmeasured_time
+from diode_lut.decide.sources import Answer, Source, Threshold, unmeasured_time
 from diode_lut.errors import ProblemError, SettingError, let_pass, printable
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
+from diode_lut.process import log
 from diode_lut.settings import CHOOSER
-from diode_lut.table import Entry
 from diode_lut.templates.config import Config
 
-log = logging.getLogger("diode_lut")
-
 Function = Callable[[Problem, Hardware], "Config | Sequence[Config] | None"]
-"""What is registered: it gets a GEMM and a device, and returns configs, best first; None or an empty list for a miss.
+"""A function returns configs for a GEMM on a device, best first. None, or an empty list, is a miss.
 
 It must return the same for the same arguments, in every thread and process.
 """
@@ -37,12 +35,10 @@ _MAX_LIMIT_S = 3600
 
 @dataclass(eq=False)
 class Chooser:
-    """A user's function, the name that messages call it by, and what identifies its answers in caches.
+    """A registered function, its name in messages, and the ``digest`` of its answers in caches, if the user gave one.
 
-    ``digest`` is None where the user gave none. With ``before_tables`` it is asked before all tables, else after them
-    and before the models; with ``after_models`` it is asked last. A call that takes more than ``limit_s`` seconds is
-    given up, and the chooser is not asked again. It is asked once about each problem. ``faulty`` says whether anything
-    has gone wrong so far.
+    It is asked before all tables, or after all models, or else between tables and models, and once about each problem.
+    After a call of more than ``limit_s`` seconds it is not asked again. ``faulty`` is true after anything went wrong.
     """
 
     function: Function
@@ -72,11 +68,11 @@ class Chooser:
 
     @property
     def is_identified(self) -> bool:
-        """Whether the digest stands for all answers: a fault may not come again."""
+        """Whether the digest stands for all answers. A fault may not happen again."""
         return self.digest is not None and not self.faulty
 
     def ask(self, problem: Problem, hardware: Hardware) -> Answer:
-        """The answer; without configs if there is none, and then with the reason."""
+        """Return the answer; without configs, with the reason."""
         key = problem, hardware
         return self._answers.get(key) or self._answers.setdefault(key, self._call(problem, hardware))
 
@@ -91,20 +87,17 @@ class Chooser:
             fault = f"took longer than {self.limit_s:g} s, so it is not asked again"
         else:
             fault = call.fault
-        if fault:
-            self._warn(f"{fault}, for {problem} on {hardware}")
-            return Answer((), fault)
-        return Answer(call.configs, "" if call.configs else "has no config for it")
-
-    def _warn(self, fault: str) -> None:
-        """Warn of the first fault; the others are for debugging."""
-        level = logging.DEBUG if self.faulty else logging.WARNING
+        if not fault:
+            return Answer(call.configs, "" if call.configs else "has no config for it")
+        level = logging.DEBUG if self.faulty else logging.WARNING  # users are warned of the first fault
         self.faulty = True
-        log.log(level, "%s", printable(f"chooser {self.name}: {fault}; that counts as no match"))
+        text = f"chooser {self.name}: {fault}, for {problem} on {hardware}; that counts as no match"
+        log.log(level, "%s", printable(text))
+        return Answer((), fault)
 
 
 class _Call(Thread):
-    """One call, in a thread of its own, which can be left behind; then ``configs``, or the ``fault`` as text."""
+    """A call in a thread of its own, which can be left behind; then ``configs``, or the ``fault`` as text."""
 
     def __init__(self, function: Function, problem: Problem, hardware: Hardware) -> None:
         super().__init__(name="diode_lut chooser", daemon=True)
@@ -115,7 +108,11 @@ class _Call(Thread):
     def run(self) -> None:
         function, problem, hardware = self._asked
         try:
-            self.configs = _configs(function(problem, hardware))
+            returned: Any = function(problem, hardware)
+            found = () if returned is None else (returned,) if isinstance(returned, Config) else returned
+            if not isinstance(found, (list, tuple)):
+                raise _Nonsense(f"returned {returned!r:.100}, not a Config, a list of them or None")
+            self.configs = tuple(map(_checked, found))
         except _Nonsense as nonsense:
             self.fault = str(nonsense)
         except BaseException as error:  # noqa: BLE001 (the user's function may raise anything)
@@ -124,20 +121,11 @@ class _Call(Thread):
 
 
 class _Nonsense(Exception):  # noqa: N818 (becomes a fault as text)
-    """What a chooser returned is not configs."""
-
-
-def _configs(returned: Any) -> tuple[Config, ...]:
-    if returned is None:
-        return ()
-    configs = (returned,) if isinstance(returned, Config) else returned
-    if not isinstance(configs, (list, tuple)):
-        raise _Nonsense(f"returned {returned!r:.100}, not a Config, a list of them or None")
-    return tuple(map(_checked, configs))
+    """A chooser returned something that is not configs."""
 
 
 def _checked(config: Any) -> Config:
-    """The config, if a table could have it."""
+    """Return the config, if a table could have it."""
     if not isinstance(config, Config):
         raise _Nonsense(f"returned {config!r:.100} where a Config should be")
     try:
@@ -150,14 +138,11 @@ def _checked(config: Any) -> Config:
 
 
 @dataclass(frozen=True)
-class ChooserSource:
+class ChooserSource(Source):
     """A chooser for one hardware."""
 
     chooser: Chooser
     hardware: Hardware
-    only_first: ClassVar = False
-    rows: ClassVar = 0
-    path: ClassVar[Path | None] = None
 
     @property
     def digest(self) -> str:
@@ -166,61 +151,43 @@ class ChooserSource:
 
     @property
     def identity(self) -> str:
-        """The chooser, and all that it gets to know about the hardware."""
+        """The chooser and the hardware, of which it gets every field."""
         return f"{self.digest} {tuple(self.hardware)!r}"
 
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
-        """What the function returns, if that can be used; as in rows, a config with a ``pad`` may then not run."""
+        """Return the configs of the function. As in rows, they may have a ``pad`` without ``padding``."""
         del threshold, padding
         answer = self.chooser.ask(problem, self.hardware)
         return answer if answer.configs else None
 
     def no_match(self, problem: Problem) -> str:
-        """That it has no config, or what went wrong when it was asked."""
+        """Return that it has no config, or its fault."""
         return self.chooser.ask(problem, self.hardware).reason
 
-    def covering(self, problem: Problem) -> Sequence[Entry]:
-        """A chooser has no rows."""
-        del problem
-        return ()
-
     def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
-        """Its configs count as faster than aten, in their order."""
+        """Return assumed times: its configs count as faster than aten, in their order."""
         configs = self.chooser.ask(problem, self.hardware).configs
         usable = [config for config in configs if padding or config.pad == 1]
         return {config: unmeasured_time(place) for place, config in reversed(list(enumerate(usable)))}
 
-    def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
-        """A chooser has no rows."""
-        del problem, fields
-        return set()
-
     def name(self, answer: Answer | None = None) -> str:
-        """The name under which it was registered; an answer has no place in it."""
+        """Return the name under which it was registered."""
         del answer
         return printable(self.chooser.name)
 
-    def answers(self, answer: Answer) -> str:
-        """The name."""
-        return f"{self.name(answer)} answers"
-
-    def details(self, answer: Answer) -> list[str]:
-        """The configs."""
-        return [f"    {config}" for config in answer.configs]
-
     def origin(self, answer: Answer) -> str:
-        """A chooser."""
+        """Return the name of the choosers' tier."""
         del answer
         return CHOOSER
 
     def description(self) -> str:
-        """That it is a chooser, and its digest."""
+        """Return the word chooser, and its digest."""
         digest = self.chooser.digest
         return "a chooser without a digest" if digest is None else printable(f"a chooser, digest {digest}")
 
 
 def load_function(place: str) -> Function:
-    """The function that ``MODULE:FUNCTION`` names, from the working directory or an installed package; SettingError."""
+    """Import the function that ``MODULE:FUNCTION`` names, also from the working directory; SettingError."""
     module, colon, name = place.partition(":")
     if not (module and colon and name):
         raise SettingError(f"{place!r} is not MODULE:FUNCTION, for example my_rules:choose")
@@ -239,22 +206,22 @@ def load_function(place: str) -> Function:
 
 
 _registered: dict[str, Chooser] = {}
-"""By name; in the order in which they are asked."""
+"""Choosers by name, in the order in which they are asked."""
 
 
 def registered() -> tuple[Chooser, ...]:
-    """All that are registered at this moment."""
+    """Return all choosers that are registered at this moment."""
     return tuple(_registered.values())
 
 
 class Registration(AbstractContextManager["Registration"]):
-    """A registered chooser. ``remove`` takes it away again, and so does the end of a ``with`` block."""
+    """A registered chooser. ``remove``, or the end of a ``with`` block, takes it away."""
 
     def __init__(self, chooser: Chooser) -> None:
         self.chooser = chooser
 
     def remove(self) -> None:
-        """Ask it no more from the next compile on, unless another one has taken its place already."""
+        """Stop asking it from the next compile on, unless another chooser has taken its place."""
         if _registered.get(self.chooser.name) is self.chooser:
             del _registered[self.chooser.name]
 
@@ -265,6 +232,6 @@ class Registration(AbstractContextManager["Registration"]):
 
 
 def register(chooser: Chooser) -> Registration:
-    """Have it asked from the next compile on, in the place of another one of the same name."""
+    """Ask it from the next compile on, in place of another chooser of the same name."""
     _registered[chooser.name] = chooser
     return Registration(chooser)

@@ -1,4 +1,4 @@
-"""Why a problem gets what it gets: the decision, the rows that would have answered next, and what the models say.
+"""Explain a decision: the rows that would have answered next, the expectations of models, the parts of a range.
 
 The hook needs none of this, and does not pay for it.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from diode_lut.decide.dynamic import Axis, Piece, decide_over, pieces_over
-from diode_lut.decide.selector import ABSTAIN, NOT_AS_TIMED, Decision, Selector
-from diode_lut.decide.sources import THRESHOLD, Answer, Source, Threshold
+from diode_lut.decide.decide import NOT_AS_TIMED, Sources, decide
+from diode_lut.decide.dynamic import Axis, Piece
+from diode_lut.decide.sources import ABSTAIN, THRESHOLD, Answer, Decision, Source, Threshold
 from diode_lut.errors import as_lines
 from diode_lut.problem import NO_EPILOGUE, Problem
 from diode_lut.settings import MODEL
@@ -19,11 +19,11 @@ from diode_lut.table.format import winner_text
 from diode_lut.templates.config import ATEN, Config
 
 _SHOWN = 10
-"""Number of the rows that would have answered next which are shown; for the line of each, the table is read again."""
+"""Number of rows shown that would have answered next. To find the line of each, the table is read again."""
 
 
 class Rival(NamedTuple):
-    """A row that covers the problem too, but does not answer."""
+    """A row that covers the problem, but does not answer."""
 
     tier: str
     source: Source
@@ -31,10 +31,10 @@ class Rival(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """A decision, and what stands behind it where a row or a chooser answers.
+    """A decision and its alternatives, if a row or a chooser answers.
 
-    ``rivals`` are the other rows that cover the problem, in the order in which they would answer. ``models`` is what
-    the models would decide; None where they were asked anyway.
+    ``rivals`` are the other rows that cover the problem, in the order in which they would answer. ``models`` is the
+    decision that the models would make, or None if they were asked anyway.
     """
 
     decision: Decision
@@ -42,32 +42,28 @@ class Explanation(NamedTuple):
     models: Decision | None
 
     def __str__(self) -> str:
-        """For people, in several lines."""
-        return as_lines([*self.decision.lines(), *self._rivals(), *self._models()])
+        """Return the explanation for people, in several lines."""
+        return as_lines([*self.decision.lines(), *self._of_rivals(), *self._of_models()])
 
-    def _rivals(self) -> Iterator[str]:
-        if self.decision.entry is not None and not self.rivals:
+    def _of_rivals(self) -> Iterator[str]:
+        answering = self.decision.entry
+        if answering is not None and not self.rivals:
             yield "  runner-up: none, for no other row covers it"
-        for number, rival in enumerate(self.rivals[:_SHOWN]):
-            yield f"  {'then' if number else 'runner-up'}: {self._rival(rival)}"
+        for number, (tier, source, entry) in enumerate(self.rivals[:_SHOWN]):
+            if answering is None or source is not self.decision.source:
+                why = f"{tier}: its table is asked later"
+            elif entry.volume == answering.volume:
+                why = "covers as many problems as the row that answers, which contradicts it (check finds such rows)"
+            else:
+                times = entry.volume / answering.volume
+                shown = f"{times:,.3f}".rstrip("0").rstrip(".") if times < 10**7 else f"{times:.1e}"
+                why = f"covers {shown} times as many problems as the row that answers"
+            place = source.name(Answer(entry.configs, entry=entry))
+            yield f"  {'then' if number else 'runner-up'}: {place}: {winner_text(entry)}; {why}"
         if len(self.rivals) > _SHOWN:
             yield f"  and {len(self.rivals) - _SHOWN} more rows"
 
-    def _rival(self, rival: Rival) -> str:
-        place = rival.source.name(Answer(rival.entry.configs, entry=rival.entry))
-        return f"{place}: {winner_text(rival.entry)}; {self._why_behind(rival)}"
-
-    def _why_behind(self, rival: Rival) -> str:
-        """Why the row that answers comes before this one."""
-        answering = self.decision.entry
-        if answering is None or rival.source is not self.decision.source:
-            return f"{rival.tier}: its table is asked later"
-        if rival.entry.volume == answering.volume:
-            return "covers as many problems as the row that answers, which contradicts it (check finds such rows)"
-        times = _number(rival.entry.volume / answering.volume)
-        return f"covers {times} times as many problems as the row that answers"
-
-    def _models(self) -> Iterator[str]:
+    def _of_models(self) -> Iterator[str]:
         if self.models is None:
             return
         yield from (f"  {step.describe(self.decision.problem)}" for step in self.models.tried)
@@ -78,28 +74,25 @@ class Explanation(NamedTuple):
 
 
 def explain(
-    selector: Selector, problem: Problem, threshold: Threshold = THRESHOLD, *, padding: bool = True
+    sources: Sources, problem: Problem, threshold: Threshold = THRESHOLD, *, padding: bool = True
 ) -> Explanation:
-    """The decision of the selector for the problem, and what stands behind it.
-
-    ``padding`` says whether operands may be padded.
-    """
-    decision = selector.select(problem, threshold, padding=padding)
+    """Explain the decision about a problem. ``padding`` says whether operands may be padded."""
+    decision = decide(sources, problem, threshold, padding=padding).decision
     if decision.tier in (ABSTAIN, MODEL):
         return Explanation(decision, (), None)
     rivals = (
         Rival(tier.name, source, entry)
-        for tier in selector.tiers
+        for tier in sources.tiers
         for source in tier.sources
         for entry in source.covering(problem)
         if entry is not decision.entry
     )
-    models = Selector(selector.hardware, (tier for tier in selector.tiers if tier.name == MODEL))
-    return Explanation(decision, tuple(rivals), models.select(problem, threshold, padding=padding))
+    models = Sources(sources.hardware, (tier for tier in sources.tiers if tier.name == MODEL))
+    return Explanation(decision, tuple(rivals), decide(models, problem, threshold, padding=padding).decision)
 
 
 class OverSizes(NamedTuple):
-    """What a problem gets if a size may change: the parts of the range, each with its decision, and one for all of it.
+    """The decisions about a problem whose size may change: for parts of the range, and for all of it.
 
     There are no parts if one config is as good.
     """
@@ -109,39 +102,30 @@ class OverSizes(NamedTuple):
     whole: Decision
 
     def __str__(self) -> str:
-        """For people, in several lines."""
+        """Return the decisions for people, in several lines."""
         lines = [f"{self.problem} on {self.whole.hardware}, {self.whole.over}"]
         lines += [f"  {config} is left out: {NOT_AS_TIMED}" for config in self.whole.left_out]
-        lines += [f"  {_part(piece)}" for piece in self.parts]
+        for _, decision, config in self.parts:
+            if decision.configs:
+                lines.append(f"  {_who(decision, config)}")
+            else:
+                lines.append(f"  {decision.over}: {config}, because no table and no model answers")
         name = "where there can be one kernel only: " if self.parts else ""
         return as_lines([*lines, f"  {name}{_who(self.whole, next(iter(self.whole.configs), ATEN))}"])
 
 
 def explain_over(
-    selector: Selector, problem: Problem, axis: Axis, threshold: Threshold, most: int, *, padding: bool
+    sources: Sources, problem: Problem, axis: Axis, threshold: Threshold, most: int, *, padding: bool
 ) -> OverSizes:
-    """What a problem gets if its sizes along the axis may change, with at most ``most`` kernels.
+    """Explain the decisions about a problem whose sizes along the axis may change, with at most ``most`` kernels.
 
-    The library has no part of the range where an epilogue is fused into the kernels.
+    No part of the range is the library's if an epilogue is fused into the kernels.
     """
-    library = problem.epilogue == NO_EPILOGUE
-    parts = pieces_over(selector, problem, axis, threshold, most, library=library) if most > 1 else ()
-    return OverSizes(problem, parts, decide_over(selector, problem, (axis,), threshold, padding=padding))
-
-
-def _part(piece: Piece) -> str:
-    if not piece.decision.configs:
-        return f"{piece.decision.over}: {piece.config}, because no table and no model answers"
-    return _who(piece.decision, piece.config)
+    answers = decide(sources, problem, threshold, axes=(axis,), padding=padding)
+    return OverSizes(problem, answers.pieces(most, library=problem.epilogue == NO_EPILOGUE), answers.decision)
 
 
 def _who(decision: Decision, config: Config) -> str:
-    """The range of a decision, its config, and what answers."""
     if not decision.configs:
         return f"{decision.over}: Inductor decides as it would without diode_lut, because no table and no model answers"
     return f"{decision.over}: {config}, as {decision.where} has it for {decision.problem}"
-
-
-def _number(factor: float) -> str:
-    """Large factors are told apart by their magnitude."""
-    return f"{factor:,.3f}".rstrip("0").rstrip(".") if factor < 10**7 else f"{factor:.1e}"

@@ -1,13 +1,12 @@
 """NVIDIA's analytic heuristics as a chooser, a stop-gap for GPUs that nobody has measured.
 
-They come with the package ``nvidia-matmul-heuristics``, which has NVIDIA's own licence, and need no GPU. They rank
-Triton's configs, but do not know whether the library is faster, as it most often is: the setting ``policy="verify"``
-has Inductor time the first config against it.
+The package ``nvidia-matmul-heuristics`` has NVIDIA's own licence, and needs no GPU. It ranks Triton's configs, but does
+not know whether the library is faster, as it most often is. With the setting ``policy="verify"``, Inductor times the
+first config against the library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -24,7 +23,7 @@ from diode_lut.templates.template import GROUP_M, Tiles
 _PACKAGE = "nvidia-matmul-heuristics"
 
 _PRECISIONS = {"float16": "HSH", "bfloat16": "TST", "tf32": "SSS"}
-"""NVIDIA's letters for the types of operands, sums and result; full float32 has no tensor cores, and none of these."""
+"""NVIDIA's letters for the types of operands, sums and result. Full float32 has no tensor cores, and no letters."""
 
 _GPUS = {
     "A100": "A100_SXM_80GB",
@@ -51,21 +50,21 @@ _GPUS = {
 """NVIDIA's names of GPUs, by a name in ``hardware.py``."""
 
 _ASKED = 32
-"""Number of configs that are asked for. Those that a sweep would try, with about as many stages, are taken."""
+"""Number of configs that the library is asked for. Those that a sweep would try, with similar stages, are taken."""
 
 _lock = Lock()
-"""The library's objects are for one thread at a time."""
+"""Held while the library works: its objects are for one thread at a time."""
 
 
 @in_forked_children
 def _free_lock() -> None:
-    """The thread that was asking the library is not in the forked process."""
+    """Renew the lock: the thread that held it is not in the forked process."""
     global _lock
     _lock = Lock()
 
 
 def nvidia(problem: Problem, hardware: Hardware) -> list[Config]:
-    """NVIDIA's configs for a GEMM, best first; none for float32, attention, and GPUs that it has no name for.
+    """Return NVIDIA's configs for a GEMM, best first; none for float32, attention, and GPUs without NVIDIA's name.
 
     SettingError if the package is missing.
     """
@@ -79,12 +78,19 @@ def nvidia(problem: Problem, hardware: Hardware) -> list[Config]:
         asked = interface.makeNvMatmulHeuristicsProblem(problem.m, problem.n, problem.k, layout, problem.b)
         kernels = [found["kernel"] for found in interface.get(asked, _ASKED, precision)]
     tried = [Tiles.of(params) for params in template.search(problem, hardware)]
-    nearest = (_nearest(_tiles(kernel), tried) for kernel in kernels if kernel.split_k == 1)
-    return list(dict.fromkeys(Config(template.name, tuple(tiles)) for tiles in nearest if tiles is not None))
+    configs: dict[Config, None] = {}
+    for kernel in kernels:
+        warps = (kernel.cta_tile_m // kernel.warp_tile_m) * (kernel.cta_tile_n // kernel.warp_tile_n)
+        wanted = Tiles(kernel.cta_tile_m, kernel.cta_tile_n, kernel.cta_tile_k, GROUP_M, kernel.stages, warps)
+        alike = [tiles for tiles in tried if tiles._replace(num_stages=wanted.num_stages) == wanted]
+        if kernel.split_k == 1 and alike:
+            nearest = min(alike, key=lambda tiles: abs(tiles.num_stages - wanted.num_stages))
+            configs[Config(template.name, tuple(nearest))] = None
+    return list(configs)
 
 
 def digest() -> str:
-    """What the answers depend on, for ``register_chooser``: the package's version. SettingError if it is missing."""
+    """Return the package's version, as the digest for ``register_chooser``. SettingError if it is missing."""
     try:
         return f"{_PACKAGE} {version(_PACKAGE)}"
     except PackageNotFoundError:
@@ -115,19 +121,8 @@ def _interface(gpu: str) -> Any:
 
 @cache
 def _gpu(hardware: Hardware) -> str | None:
-    """NVIDIA's name of a GPU that ``hardware.py`` knows."""
+    """Return NVIDIA's name of a GPU; None for GPUs that ``hardware.py`` does not know."""
     known = known_gpu(hardware.name)
     if known is None or not known.same_arch(hardware):
         return None
     return next((theirs for ours, theirs in _GPUS.items() if known.called(ours)), None)
-
-
-def _nearest(wanted: Tiles, tried: Sequence[Tiles]) -> Tiles | None:
-    """That of the tiles which differ in their stages only, with the number nearest to what is wanted."""
-    alike = [tiles for tiles in tried if tiles._replace(num_stages=wanted.num_stages) == wanted]
-    return min(alike, key=lambda tiles: abs(tiles.num_stages - wanted.num_stages), default=None)
-
-
-def _tiles(kernel: Any) -> Tiles:
-    warps = (kernel.cta_tile_m // kernel.warp_tile_m) * (kernel.cta_tile_n // kernel.warp_tile_n)
-    return Tiles(kernel.cta_tile_m, kernel.cta_tile_n, kernel.cta_tile_k, GROUP_M, kernel.stages, warps)

@@ -1,48 +1,46 @@
-"""What can answer a problem: tables, models and choosers. Each is a Source to the selector, and describes itself.
+"""Sources answer problems: tables and models here, a user's function in ``choosers.py``.
 
-A new kind of source is a class in a module of its own, and a tier in ``decide/catalog.py``.
+A source gives an Answer for a problem, or None if it has no match. A Decision is the answer that is used, with all that
+was tried before. A new kind of source is a subclass of Source, and gets a tier in ``catalog.py``.
 """
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from diode_lut.errors import printable
+from diode_lut.errors import as_lines, printable
 from diode_lut.hardware import Hardware
 from diode_lut.problem import MATMUL_SIZES, OP_SIZES, Problem
 from diode_lut.settings import CONFIDENCE, GAIN, MODEL, Settings
-from diode_lut.table import Candidate, Entry, Table, of_kind
+from diode_lut.table import Entry, Table, of_kind
 from diode_lut.templates.config import ATEN, Config, baseline
 
 if TYPE_CHECKING:
     from diode_lut.model.ranking import Model, Ranking
 
-
 EXPECTED_GAIN = 0.05
-"""Least gain over aten that a model must expect of another config for that to be taken: less may be none.
+"""Least gain over aten that a model must expect of another config: less may be no gain.
 
-With 5 % as without, the answers of shipped models gain as much, and fewer are slower than aten by over 3 %: on held-out
-GEMMs of real models 2 instead of 3, on random ones 1 instead of 2, in float8 and int8 1 of 1,470 instead of 5, and of
-the H200's on an H100 none instead of 2. Of the kernels on real models, one in seven need not be compiled.
+With 5 % the answers of shipped models gain as much as without, and fewer are slower than aten by over 3 %: 2 instead of
+3 of held-out GEMMs of real models, 1 instead of 2 of random GEMMs, 1 instead of 5 of 1,470 in float8 and int8, and none
+instead of 2 of the H200's model on an H100. On real models, a seventh of the kernels need not be compiled.
 """
-
-_UNMEASURED_TIME = 0.9
-"""What a config without a measurement is taken to need, over aten's time: whoever wrote it down prefers it."""
 
 
 class Threshold(NamedTuple):
-    """What an answer must reach to be used.
+    """Limits that an answer must reach to be used.
 
-    A model's must reach one of two: ``confidence``, from 0 to 1, is that its first config is within 5 % of the best.
-    ``gain`` is the fraction by which the first config is expected to be faster than aten: another may be faster still,
-    but aten hardly is. Where the first config of any answer gains less than ``min_gain``, aten is used instead.
+    A model's answer must reach the ``confidence``, from 0 to 1, that its first config is within 5 % of the best, or the
+    ``gain`` over aten that it expects of this config. If the first config of any answer gains less than ``min_gain``
+    over aten, aten is used instead. Gains are fractions.
     """
 
     confidence: float = CONFIDENCE
@@ -51,21 +49,16 @@ class Threshold(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> Threshold:
-        """The threshold that the user has set."""
+        """Return the threshold that the user has set."""
         return cls(settings.confidence_threshold, settings.gain_threshold, settings.min_gain)
 
     def reached(self, confidence: float, time: float) -> bool:
-        """Whether this confidence in a config, or its expected ``time`` over that of aten, is enough."""
+        """Return whether a confidence, or the expected ``time`` over aten's, is enough."""
         return confidence >= self.confidence or time * (1 + self.gain) <= 1
 
     def is_clear(self, time: float) -> bool:
-        """Whether a model's expected ``time`` of a config over that of aten is so low that the gain is likely one."""
+        """Return whether an expected ``time`` over aten's is so low that a gain is likely."""
         return time * (1 + min(EXPECTED_GAIN, self.gain)) <= 1
-
-    def missed_by(self, ranking: Ranking) -> str:
-        """Why the ranking does not reach it."""
-        expected = f"expected to be {1 / ranking.times[0]:.3f} times as fast as aten, not {1 + self.gain:g}"
-        return f"confidence {ranking.confidence:.3f} is below {self.confidence:g}, and it is {expected}"
 
 
 THRESHOLD = Threshold()
@@ -73,115 +66,135 @@ THRESHOLD = Threshold()
 
 
 class Answer(NamedTuple):
-    """What a source says about a problem; without configs it abstains, and ``reason`` says why.
+    """The answer of a source: its configs, best first.
 
-    ``configs`` are the best first. ``entry`` is the row they are from; ``ranking`` is what a model expects, also where
-    it abstains.
+    A source without configs abstains, and gives the ``reason``. ``entry`` is the row that answers. ``ranking`` is a
+    model's, also if it abstains. ``gain`` is the fraction by which the first config is faster than aten, as measured or
+    expected. It is None if nobody knows.
     """
 
     configs: tuple[Config, ...]
     reason: str = ""
     entry: Entry | None = None
     ranking: Ranking | None = None
+    gain: float | None = None
 
     @property
     def expected_time(self) -> float | None:
-        """Time that a model expects of its first config, over that of aten; None if no model said so."""
+        """Time that a model expects of the first config, over aten's; None without a model."""
         if self.ranking is None:
             return None
         return self.ranking.times[self.ranking.configs.index(self.configs[0]) if self.configs else 0]
 
-    @property
-    def gain(self) -> float | None:
-        """The fraction by which the first config is faster than aten, as measured or expected; None if not known."""
-        if self.entry is not None:
-            permille = self.entry.best.gain_permille
-            return None if permille is None else permille / 1000 - 1
-        return None if self.expected_time is None else 1 / self.expected_time - 1
 
-
-class Source(Protocol):
+class Source(ABC):
     """Something that answers problems for one hardware."""
+
+    hardware: Hardware
+    only_first: ClassVar[bool] = False
+    """Whether it answers for its first config alone. Then no other config may run instead."""
 
     @property
     def path(self) -> Path | None:
-        """The file; None for one in memory."""
+        """The file; None in memory."""
+        return None
 
     @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return 0
+
+    @property
+    @abstractmethod
     def digest(self) -> str:
         """SHA-256 of its content, in hexadecimal."""
 
     @property
+    @abstractmethod
     def identity(self) -> str:
         """Everything that its answers depend on besides the problem and the threshold."""
 
-    @property
-    def rows(self) -> int:
-        """Number of rows; 0 if it has none."""
-
-    @property
-    def only_first(self) -> bool:
-        """Whether it vouches for its first config alone, so that none of the others may be used instead."""
-
+    @abstractmethod
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
-        """The answer; None where there is no match, for which ``no_match`` has the reason.
+        """Return the answer; None without a match.
 
-        Without ``padding`` the operands stay as they are, so that no config with a ``pad`` can run.
+        Without ``padding`` the operands stay as they are, and no config with a ``pad`` can run.
         """
 
+    @abstractmethod
     def no_match(self, problem: Problem) -> str:
-        """Why there is no match."""
+        """Return why there is no match."""
+
+    @abstractmethod
+    def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
+        """Return the known times of configs for the problem, over aten's; none without a match."""
 
     def covering(self, problem: Problem) -> Sequence[Entry]:
-        """All rows that cover the problem, in the order in which they would answer."""
-
-    def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
-        """Times of configs for the problem over that of aten, as far as it knows them; none without a match."""
+        """Return all rows that cover the problem, in the order in which they would answer."""
+        del problem
+        return ()
 
     def borders(self, problem: Problem, fields: Sequence[str]) -> AbstractSet[int]:
-        """The sizes in ``fields`` at which rows begin or end that cover the problem, but for these fields."""
+        """Return the sizes at which rows for the problem begin or end, in ``fields``, whatever its own sizes are."""
+        del problem, fields
+        return set()
 
+    @abstractmethod
     def name(self, answer: Answer | None = None) -> str:
-        """What messages call it, or the part of it that the answer is from."""
+        """Return the name for messages, with the place of an answer in it."""
 
     def answers(self, answer: Answer) -> str:
-        """One line on an answer of its own."""
+        """Return a line about an answer of its own."""
+        return f"{self.name(answer)} answers"
 
     def details(self, answer: Answer) -> list[str]:
-        """Lines on the configs of an answer of its own, or on what it expects where it abstains."""
+        """Return lines about the configs of an answer of its own."""
+        return [f"    {config}" for config in answer.configs]
 
+    @abstractmethod
     def origin(self, answer: Answer) -> str:
-        """What kind of answer it is, in a word."""
+        """Return the kind of an answer, in a word."""
 
+    @abstractmethod
     def description(self) -> str:
-        """What it is, in a few words."""
+        """Return a description in a few words."""
 
 
 def shown(path: Path) -> str:
-    """The path as messages show it: relative to the working directory where it lies below that."""
+    """Return the path as messages show it: relative to the working directory, if it lies below."""
     with suppress(FileNotFoundError):  # the working directory may have been removed
         if path.is_relative_to(Path.cwd()):
             return printable(os.path.relpath(path))
     return printable(str(path))
 
 
+_UNMEASURED_TIME = 0.9
+
+
 def unmeasured_time(place: int) -> float:
-    """Time over that of aten of a config whose time nobody has said, given its place, from 0, among others like it."""
+    """Return the assumed time over aten's of a config without a measurement, given its place, from 0, in an answer.
+
+    Somebody wrote it down, so it counts as faster than aten.
+    """
     return _UNMEASURED_TIME * (1 + place / 100)
 
 
 EXACT, RANGE = "exact", "range"
-"""What an answer comes from: a row for one problem, a row for ranges of sizes."""
+"""Origins of answers: a row for one problem, and a row for ranges of sizes."""
 
 
 @dataclass(frozen=True)
-class TableSource:
-    """A table's rows."""
+class TableSource(Source):
+    """The rows of a table."""
 
     table: Table
     _answers: dict[int, Answer] = field(default_factory=dict, compare=False, repr=False)
-    """Per id of a row that has answered: the answer."""
-    only_first: ClassVar = False
+    """Answers by the id of their row."""
+
+    @property
+    def hardware(self) -> Hardware:  # type: ignore[override]  # it stays as it is
+        """The hardware of the table."""
+        return self.table.hardware
 
     @property
     def path(self) -> Path | None:
@@ -190,7 +203,7 @@ class TableSource:
 
     @property
     def rows(self) -> int:
-        """Number of the table's rows."""
+        """Number of rows."""
         return len(self.table.entries)
 
     @property
@@ -200,102 +213,91 @@ class TableSource:
 
     @property
     def identity(self) -> str:
-        """A table of other hardware is never asked, so its content is all that its answers depend on."""
+        """The content is enough: a table of other hardware is never asked."""
         return self.table.digest
 
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
-        """The most specific row that covers the problem."""
+        """Return the answer of the most specific row that covers the problem."""
         del threshold, padding
         entry = self.table.lookup(problem)
         if entry is None:
             return None
         known = self._answers.get(id(entry))
-        return known or self._answers.setdefault(id(entry), Answer(entry.configs, entry=entry))
+        if known is None:
+            permille = entry.best.gain_permille
+            gain = None if permille is None else permille / 1000 - 1
+            known = self._answers.setdefault(id(entry), Answer(entry.configs, entry=entry, gain=gain))
+        return known
 
     def no_match(self, problem: Problem) -> str:
-        """The first fields of the problem that no row has; else that no row has its sizes."""
+        """Return the first fields of the problem that no row has, or else its sizes."""
         entries, kind = of_kind(self.table.entries, problem)
         if not entries:
             return f"no entry for {kind}"
-        sizes = " ".join(f"{name}={getattr(problem, name)}" for name in _shown_sizes(problem.op))
+        names = dict.fromkeys((*MATMUL_SIZES, *OP_SIZES[problem.op]))
+        sizes = " ".join(f"{name}={getattr(problem, name)}" for name in names)
         return f"no entry covers {sizes}, out of {len(entries)} for {kind}"
 
     def covering(self, problem: Problem) -> Sequence[Entry]:
-        """The most specific row first."""
+        """Return the rows that cover the problem, the most specific first."""
         return self.table.covering(problem)
 
     def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
-        """Those of the configs of the row that answers; without measurements, all count as faster, in their order."""
+        """Return the times of the configs in the row that answers."""
         entry = self.table.lookup(problem)
-        if entry is None:
-            return {}
-        return {
-            each.config: _time(each, place)
-            for place, each in enumerate(entry.candidates)
-            if padding or each.config.pad == 1
-        }
+        times = {}
+        for place, (config, permille) in enumerate(entry.candidates if entry is not None else ()):
+            if padding or config.pad == 1:  # a gain of 0 is less than a permille
+                times[config] = unmeasured_time(place) if permille is None else 1000 / max(permille, 1)
+        return times
 
     def borders(self, problem: Problem, fields: Sequence[str]) -> AbstractSet[int]:
-        """Those of its rows."""
+        """Return the ends of its rows."""
         return self.table.borders(problem, fields)
 
     def name(self, answer: Answer | None = None) -> str:
-        """The file, and the line of the answer's row."""
+        """Return the file, and the line of the answer's row."""
         table = shown(self.path) if self.path else printable(f"table for {self.table.hardware.name}")
         line = self.table.line_of(answer.entry) if answer is not None and answer.entry is not None else None
         return table if line is None else f"{table}:{line}"
 
     def answers(self, answer: Answer) -> str:
-        """The row, with its note."""
+        """Return the row with its note."""
         assert answer.entry is not None
         note = f" ({answer.entry.note})" if answer.entry.note else ""
         return f"{self.name(answer)} answers{note}"
 
     def details(self, answer: Answer) -> list[str]:
-        """The configs of the row, with their gains."""
+        """Return the configs of the row with their gains."""
         assert answer.entry is not None
-        return [f"    {_candidate_text(candidate)}" for candidate in answer.entry.candidates]
+        lines = []
+        for config, permille in answer.entry.candidates:
+            usual = baseline(config.kernel.ops[0])
+            gain = "" if permille is None else f" ({permille / 1000:.3f} times as fast as {usual})"
+            lines.append(f"    {config}{gain}")
+        return lines
 
     def origin(self, answer: Answer) -> str:
-        """Whether the row is for one problem or for ranges."""
+        """Return whether the row is for one problem or for ranges."""
         assert answer.entry is not None
         return EXACT if answer.entry.is_exact else RANGE
 
     def description(self) -> str:
-        """The number of rows, and which device they were measured on."""
+        """Return the number of rows, and the device on which they were measured."""
         return printable(f"{self.rows} rows for {self.table.hardware.name}")
 
 
-def _shown_sizes(op: str) -> tuple[str, ...]:
-    """The sizes that messages name: those of GEMMs, and all that the op has."""
-    return tuple(dict.fromkeys((*MATMUL_SIZES, *OP_SIZES[op])))
-
-
-def _time(candidate: Candidate, place: int) -> float:
-    """Time of a row's config over that of aten, given its place in the row; a gain of 0 is less than a permille."""
-    gain = candidate.gain_permille
-    return unmeasured_time(place) if gain is None else 1000 / max(gain, 1)
-
-
-def _candidate_text(candidate: Candidate) -> str:
-    if candidate.gain_permille is None:
-        return str(candidate.config)
-    usual = baseline(candidate.config.kernel.ops[0])
-    return f"{candidate.config} ({candidate.gain_permille / 1000:.3f} times as fast as {usual})"
-
-
 _RANKED = 5
-"""Number of configs of a model's ranking that are shown."""
+"""Number of configs of a ranking that ``details`` shows."""
 
 
 @dataclass(frozen=True)
-class ModelSource:
-    """A model that ranks for ``hardware``, which need not be what it was trained for."""
+class ModelSource(Source):
+    """A model that ranks for ``hardware``. It may have been trained for other hardware."""
 
     model: Model
     hardware: Hardware
     only_first: ClassVar = True
-    rows: ClassVar = 0
 
     @property
     def path(self) -> Path | None:
@@ -309,71 +311,174 @@ class ModelSource:
 
     @property
     def identity(self) -> str:
-        """The weights, and the architecture and SM count for which they rank; on a CPU the number of threads.
+        """The weights, the architecture, and the SM count or, on a CPU, the number of threads.
 
-        Compiled code keeps the number of threads that it was made for, or takes the process's, and Inductor's keys
-        have neither under all of its settings.
+        Inductor's keys do not always have the number of threads, for which compiled code may have been made.
         """
         return f"{self.model.digest} {self.hardware.arch} {self.hardware.sm_count}"
 
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
-        """The ranking; without configs if it does not reach the threshold, aten alone if hardly more is expected."""
+        """Return the ranking; no configs below the threshold, and aten alone if hardly more is expected."""
         ranking = self.model.rank(problem, self.hardware, padding=padding)
         if ranking is None:
             return None
-        if not threshold.reached(ranking.confidence, ranking.times[0]):
-            return Answer((), threshold.missed_by(ranking), ranking=ranking)
-        is_clear = ranking.configs[0].template == ATEN.template or threshold.is_clear(ranking.times[0])
-        return Answer(ranking.configs if is_clear else (ATEN,), ranking=ranking)
+        first, time = ranking.configs[0], ranking.times[0]
+        if not threshold.reached(ranking.confidence, time):
+            expected = f"expected to be {1 / time:.3f} times as fast as aten, not {1 + threshold.gain:g}"
+            reason = f"confidence {ranking.confidence:.3f} is below {threshold.confidence:g}, and it is {expected}"
+            return Answer((), reason, ranking=ranking, gain=1 / time - 1)
+        if first.template == ATEN.template or threshold.is_clear(time):
+            return Answer(ranking.configs, ranking=ranking, gain=1 / time - 1)
+        return Answer((ATEN,), ranking=ranking, gain=1 / ranking.times[ranking.configs.index(ATEN)] - 1)
 
     def no_match(self, problem: Problem) -> str:
-        """Which of the problem's fields or sizes the model was not trained for."""
+        """Return the fields or sizes of the problem for which the model was not trained."""
         return self.model.unknown(problem)
 
-    def covering(self, problem: Problem) -> Sequence[Entry]:
-        """A model has no rows."""
-        del problem
-        return ()
-
     def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
-        """Those that it expects of all configs that it chooses from."""
+        """Return the expected times of all its candidates."""
         return self.model.times(problem, self.hardware, padding=padding)
 
-    def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
-        """A model has no rows."""
-        del problem, fields
-        return set()
-
     def name(self, answer: Answer | None = None) -> str:
-        """The file, and which hardware it was trained for where that is another; an answer has no place in it."""
+        """Return the file; without an answer, also the hardware for which it was trained, if it is another."""
         name = shown(self.path) if self.path else printable(f"model for {self.model.hardware.name}")
         return name if answer is not None else f"{name}{self._trained_for()}"
 
     def answers(self, answer: Answer) -> str:
-        """The file, and the confidence."""
+        """Return the file and the confidence."""
         assert answer.ranking is not None
-        name = self.name()
         comma = "," if self._trained_for() else ""
         changed = answer.configs[0] != answer.ranking.configs[0]
         instead = f"; the expected gain is less than {EXPECTED_GAIN:.0%}, so {ATEN} is taken" if changed else ""
-        return f"{name}{comma} answers, with confidence {answer.ranking.confidence:.3f}{instead}"
+        return f"{self.name()}{comma} answers, with confidence {answer.ranking.confidence:.3f}{instead}"
 
     def details(self, answer: Answer) -> list[str]:
-        """The best configs of the ranking, with what is expected of them, and the confidence."""
+        """Return the best configs of the ranking with their expected gains, and the confidence."""
         assert answer.ranking is not None
         best = islice(zip(answer.ranking.configs, answer.ranking.times, strict=True), _RANKED)
         lines = [f"    {config} ({1 / time:.3f} times as fast as aten, expected)" for config, time in best]
         return [*lines, f"    the first is within 5 % of the best with confidence {answer.ranking.confidence:.3f}"]
 
     def origin(self, answer: Answer) -> str:
-        """A model."""
+        """Return the name of the models' tier."""
         del answer
         return MODEL
 
     def description(self) -> str:
-        """That it is a model, and for which hardware it was trained where that is another."""
+        """Return the word model, and the hardware for which it was trained, if it is another."""
         return f"a model{self._trained_for()}"
 
     def _trained_for(self) -> str:
         trained = self.model.hardware
         return "" if trained.same_device(self.hardware) else f", trained for {trained}"
+
+
+def source_of(opened: Table | Model, hardware: Hardware | None = None) -> Source:
+    """Return the source for ``hardware``, by default the table's or the model's own."""
+    return TableSource(opened) if isinstance(opened, Table) else ModelSource(opened, hardware or opened.hardware)
+
+
+class Step(NamedTuple):
+    """A source without an answer, or the ``reason`` why none was asked."""
+
+    tier: str
+    source: Source | None
+    reason: str = ""
+
+    def describe(self, problem: Problem) -> str:
+        """Return the step as text."""
+        if self.source is None:
+            return f"{self.tier}: {self.reason}"
+        return f"{self.tier}: {self.source.name()}: {self.reason or self.source.no_match(problem)}"
+
+
+ABSTAIN = "abstain"
+"""The tier of a decision that leaves everything to Inductor."""
+
+
+class Decision(NamedTuple):
+    """The configs that a problem gets, best first; without configs, Inductor decides as without diode_lut.
+
+    ``tier`` has answered, or is ABSTAIN. ``source`` and ``answer`` are those used; without configs, those of the last
+    source that abstained, or None. ``tried`` are the steps before. If sizes may change, ``over`` names their ranges,
+    and the problem has some sizes in them. ``left_out`` are configs that were best for some of these sizes and cannot
+    be used, because a size that may change was a constant in their timings.
+    """
+
+    problem: Problem
+    hardware: Hardware
+    tier: str
+    configs: tuple[Config, ...]
+    source: Source | None
+    answer: Answer | None
+    tried: tuple[Step, ...]
+    over: str = ""
+    left_out: tuple[Config, ...] = ()
+
+    @property
+    def entry(self) -> Entry | None:
+        """The row that answered; None if no row did."""
+        return None if self.answer is None else self.answer.entry
+
+    def is_measured(self, config: Config) -> bool:
+        """Return whether the row that answered has a measured gain of this config."""
+        candidates = () if self.entry is None else self.entry.candidates
+        return any(each.config == config and each.gain_permille is not None for each in candidates)
+
+    @property
+    def only_first(self) -> bool:
+        """Whether no config but the first may run."""
+        return self.source is not None and self.source.only_first
+
+    @property
+    def expected_time(self) -> float | None:
+        """Time that a model expects, over aten's, also if it abstains; None if no model was asked."""
+        return None if self.answer is None else self.answer.expected_time
+
+    @property
+    def origin(self) -> str:
+        """The kind of answer, in a word; empty without configs."""
+        return (
+            self.source.origin(self.answer)
+            if self.source is not None and self.answer is not None and self.configs
+            else ""
+        )
+
+    @property
+    def confidence(self) -> float | None:
+        """Confidence of the model that answered, from 0 to 1; None if no model did."""
+        ranking = self.answer.ranking if self.answer is not None and self.configs else None
+        return None if ranking is None else ranking.confidence
+
+    @property
+    def where(self) -> str:
+        """The file that answered, with the line of the row; empty if nothing did."""
+        return self.source.name(self.answer) if self.source is not None and self.configs else ""
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The sources asked, in order, as text, down to the tier that answered."""
+        if not self.configs:
+            last = f"{ABSTAIN}: Inductor decides as it would without diode_lut"
+        else:
+            assert self.source is not None
+            assert self.answer is not None
+            last = f"{self.tier}: {self.source.answers(self.answer)}"
+            if self.over:
+                last += f"; for {self.over}, {self.configs[0]} is taken"
+            elif self.configs != self.answer.configs:
+                last += f"; the gain is below the setting min_gain, so {self.configs[0]} is taken"
+        return (*(step.describe(self.problem) for step in self.tried), last)
+
+    def explain(self) -> str:
+        """Return the decision as text: the problem, the steps, and the configs with their gains over aten."""
+        return as_lines(self.lines())
+
+    def lines(self) -> list[str]:
+        """Return the lines of ``explain``, before characters are escaped."""
+        over = f" for {self.over}" if self.over else ""
+        return [f"{self.problem} on {self.hardware}{over}", *(f"  {step}" for step in self.steps), *self.details()]
+
+    def details(self) -> list[str]:
+        """Return lines about the configs of the answer, or the expectations of a model that abstains."""
+        return self.source.details(self.answer) if self.source is not None and self.answer is not None else []

@@ -13,6 +13,7 @@ import orjson
 
 from diode_lut.build.measurements import Measurements, measurements_of
 from diode_lut.dataset import Record
+from diode_lut.decide.decide import Sources, decide
 from diode_lut.decide.sources import THRESHOLD, Source, Threshold
 from diode_lut.errors import DatasetError, ExchangeError, ProblemError
 from diode_lut.files import has_more_values, read_at_most
@@ -225,8 +226,9 @@ def evaluate_on(
 ) -> Evaluation:
     """Evaluate one of several sources on the same measurements; otherwise as ``evaluate``."""
     compared = _compared(against, measurements) if isinstance(against, str) else against
+    sources = Sources.only(source)
     cases = [
-        _case(source, threshold, problem, number, measurements, compared)
+        _case(sources, threshold, problem, number, measurements, compared)
         for number, problem in enumerate(measurements.problems)
     ]
     if all(case.baseline_ns is None for case in cases):
@@ -248,7 +250,7 @@ def _nothing_to_compare(name: str) -> DatasetError:
 
 
 def _case(
-    source: Source,
+    sources: Sources,
     threshold: Threshold,
     problem: Problem,
     number: int,
@@ -256,14 +258,13 @@ def _case(
     compared: ReferenceKernels,
 ) -> Case:
     times = measurements.times_on(number)
-    answer = source.ask(problem, threshold, padding=any(config.pad > 1 for config in times))
-    origin = source.origin(answer) if answer is not None and answer.configs else MISS
-    choice = answer.configs[0] if answer is not None and answer.configs else baseline(problem.op)
+    decision = decide(sources, problem, threshold, padding=any(config.pad > 1 for config in times)).decision
+    choice = decision.configs[0] if decision.configs else baseline(problem.op)
     ns = times.get(choice)
     best = min(times, key=times.__getitem__)
     return Case(
         problem=problem,
-        origin=origin,
+        origin=decision.origin or MISS,
         choice=choice,
         outcome=_outcome(ns, problem, choice, measurements),
         ns=ns,

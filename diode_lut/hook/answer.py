@@ -1,35 +1,30 @@
-"""A decision as the list of choices that Inductor gets."""
+"""Turn a decision into the list of choices that Inductor gets."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
 
-import sympy
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
-from torch._inductor.codegen.simd import SIMDScheduling
-from torch._inductor.codegen.wrapper import WrapperLine
 from torch._inductor.ir import ChoiceCaller
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.lowering import expand
-from torch._inductor.select_algorithm import ExternKernelCaller, TritonTemplateCaller
-from torch._inductor.utils import IndentedBuffer, is_big_gpu
+from torch._inductor.utils import is_big_gpu
 from torch._inductor.virtualized import V
 
-from diode_lut.decide.dynamic import Axis, Piece
-from diode_lut.decide.selector import Decision
-from diode_lut.hook.snapshot import snapshot
-from diode_lut.hook.switch import is_off, leave
+from diode_lut.decide.sources import Decision
+from diode_lut.hook.snapshot import InductorSnapshot, snapshot
+from diode_lut.hook.switch import is_off
+from diode_lut.hook.versions import UIDS
 from diode_lut.problem import Problem
-from diode_lut.settings import Settings
 from diode_lut.snapshot import skip
-from diode_lut.templates.config import ATEN, PADDED_OPS, Config, needed_pad, pad_multiple
+from diode_lut.templates.architecture import architecture
+from diode_lut.templates.config import ATEN, PADDED_OPS, Config, needed_pad, pad_multiple, padded
 
 MARK = "diode_lut"
 """The annotation of choices that Inductor must keep to."""
@@ -40,33 +35,35 @@ class CannotRun(Exception):  # noqa: N818 (an answer, not an error)
 
 
 Build = Callable[[Config], ChoiceCaller]
+"""Makes the choice of a config without its ``pad``, or raises CannotRun."""
 
 
 def autotuning() -> bool:
-    """Whether Inductor would benchmark matmuls."""
+    """Return whether Inductor would benchmark matmuls."""
     return bool(inductor_config.max_autotune or inductor_config.max_autotune_gemm)
 
 
 def in_force() -> bool:
-    """Whether the hook is on, and the settings let tables decide in Inductor's present mode."""
+    """Return whether the hook is on, and the settings let tables decide in Inductor's present mode."""
     if is_off():
         return False
     settings = snapshot().settings
     return settings.policy != "off" and (settings.default_mode or autotuning())
 
 
-def answer(decision: Decision, build: Build, pad: int = 1) -> list[ChoiceCaller] | None:
-    """The choices of a decision, marked; None if Inductor should choose among its own.
+def answer(now: InductorSnapshot, decision: Decision, build: Build, pad: int = 1) -> list[ChoiceCaller] | None:
+    """Return the choices of a decision, marked; None if Inductor should choose among its own.
 
-    ``build`` makes the choice of a config, or raises CannotRun; it gets the config without its ``pad``. ``pad`` is the
-    number of elements that Inductor has padded the operands to multiples of. Up to ``top_k`` of those that can run are
-    taken, best first; a model's are taken only if its first can run. With the policy ``verify``, aten is added. If
-    there are none, that is a MissError under the setting ``strict``.
+    Up to ``top_k`` configs that can run are taken, best first; a model's only if its first can run. With the policy
+    ``verify``, aten is added. A miss is aten's, without a benchmark, if the setting ``fallback_to_autotune`` is false.
+    Without any choice, that is a MissError under the setting ``strict``. ``pad`` is the number of elements to whose
+    multiples Inductor has padded the operands.
     """
-    now = snapshot()
-    built = dict(islice(runnable(decision, build, pad), now.settings.top_k))
+    settings = now.settings
+    built = dict(islice(runnable(decision, build, pad), settings.top_k))
     now.record(decision, tuple(built))
-    if (now.settings.policy == "verify") if built else _only_aten(decision, now.settings):
+    only_aten = not decision.configs and not settings.fallback_to_autotune and autotuning()
+    if (settings.policy == "verify") if built else only_aten:
         with suppress(CannotRun):
             built.setdefault(ATEN.padded(pad), build(ATEN))
     for choice in built.values():
@@ -74,16 +71,8 @@ def answer(decision: Decision, build: Build, pad: int = 1) -> list[ChoiceCaller]
     return list(built.values()) or None
 
 
-def _only_aten(decision: Decision, settings: Settings) -> bool:
-    """Whether a problem without a match is to be aten's, without a benchmark."""
-    return not decision.configs and not settings.fallback_to_autotune and autotuning()
-
-
 def runnable(decision: Decision, build: Build, pad: int = 1) -> Iterator[tuple[Config, ChoiceCaller]]:
-    """The configs of a decision that can run, best first, with their choices; those that cannot are recorded.
-
-    ``build`` and ``pad`` are as for ``answer``.
-    """
+    """Yield the configs that can run, best first, with their choices; record those that cannot."""
     for candidate in decision.configs:
         try:
             if needed_pad(decision.problem, candidate.pad) != pad:
@@ -98,18 +87,8 @@ def runnable(decision: Decision, build: Build, pad: int = 1) -> Iterator[tuple[C
                 return
 
 
-def is_big_enough(device: torch.device, decision: Decision, config: Config) -> bool:
-    """Whether a GPU has enough SMs for a config: Inductor wants 68 for Triton's, unless a row has its measured gain.
-
-    With the policy ``verify`` Inductor measures it itself.
-    """
-    if not config.kernel.many_sms or decision.is_measured(config):
-        return True
-    return snapshot().settings.policy == "verify" or is_big_gpu(device)
-
-
 def _why_not(config: Config, problem: Problem, pad: int) -> str:
-    """Why operands that are padded to multiples of ``pad`` are not what the config needs."""
+    """Return why operands padded to multiples of ``pad`` are not those that the config needs."""
     multiple = pad_multiple(problem.dtype)
     if needed_pad(problem, config.pad) == 1:
         return f"its operands are padded to multiples of {pad} already"
@@ -120,11 +99,69 @@ def _why_not(config: Config, problem: Problem, pad: int) -> str:
     return "Inductor has not padded its operands" if snapshot().settings.pad else "the setting pad is off"
 
 
-def with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
-    """The inputs as a Triton template takes them: addmm's bias expanded to (M, N), no layout that may still change.
+def is_big_enough(device: torch.device, decision: Decision, config: Config) -> bool:
+    """Return whether a GPU has enough SMs: Inductor wants 68 for Triton's configs, unless a row has a measured gain.
 
-    The expanded bias is a view, whatever its strides: Inductor would copy one for N = 1, which has no unit stride.
-    ``inputs`` keeps its own list of nodes: aten's choice is made of that list, with the bias as it is there.
+    With the policy ``verify`` Inductor measures it itself.
+    """
+    if not config.kernel.many_sms or decision.is_measured(config):
+        return True
+    return snapshot().settings.policy == "verify" or is_big_gpu(device)
+
+
+class _Covered(NamedTuple):
+    """One problem, in the form of the problems that a row covers."""
+
+    op: str
+    dtype: str
+    align: int
+    k: tuple[int, int]
+    m: None = None
+    g: None = None
+    v: None = None
+
+
+def first_pad(decision: Decision, device: torch.device) -> int:
+    """Return the number to whose multiples the first config that can run has its operands padded; 1 if it has not.
+
+    Whether a config can run is only known in part before there are operands.
+    """
+    problem, arch = decision.problem, architecture(decision.hardware.arch)
+    for config in decision.configs[:1] if decision.only_first else decision.configs:
+        pad, kernel = needed_pad(problem, config.pad), config.kernel
+        if pad not in (1, pad_multiple(problem.dtype)) or not is_big_enough(device, decision, config):
+            continue
+        inside = padded(problem, pad)
+        covered = _Covered(inside.op, inside.dtype, inside.align, (inside.k, inside.k))
+        can_run = inside.op in kernel.ops and kernel.runs_on(arch)
+        if can_run and not any(kernel.complaints(config.params, covered, arch)):
+            return pad
+    return 1
+
+
+def offered(templates: Sequence[Any], name: str, op: str) -> list[Any]:
+    """Return those of Inductor's ``templates`` that are our template ``name`` for an op."""
+    uids = UIDS[name].get(op, ())
+    return [template for template in templates if template.uid in uids]
+
+
+def library_choice(templates: Sequence[Any], op: str, ask: Callable[[list[Any]], list[ChoiceCaller]]) -> ChoiceCaller:
+    """Return the library's choice for an op, or CannotRun; ``ask`` makes the choices of Inductor's ``templates``.
+
+    Of addmm's two choices, take the choice that keeps the bias a vector, for cuBLASLt's bias epilogue.
+    """
+    library = offered(templates, ATEN.template, op)
+    choices = ask(library) if library else []
+    if not choices:
+        raise CannotRun("Inductor does not offer the library here")
+    return next((choice for choice in choices if choice.name == "bias_addmm"), choices[0])
+
+
+def with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
+    """Return the inputs for a Triton template: addmm's bias expanded to (M, N), and no layout that may still change.
+
+    The expanded bias is a view, whatever its strides: Inductor would copy a bias for N = 1, which has no unit stride.
+    ``inputs`` keeps its own list of nodes, because aten's choice is made of that list, with the bias as it is there.
     """
     nodes = list(inputs.nodes())
     if op == "addmm":
@@ -138,7 +175,7 @@ def with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
 
 
 def fix_layout(node: Any) -> None:
-    """Keep the node, and what it is a view of, from changing its layout any more."""
+    """Keep the node, and its base if it is a view, from changing its layout any more."""
     if isinstance(node.get_layout(), ir.FlexibleLayout):
         node.freeze_layout()
     elif _has_open_base(node):
@@ -146,7 +183,7 @@ def fix_layout(node: Any) -> None:
 
 
 def _has_open_base(node: Any) -> bool:
-    """Whether the node is a view of a buffer whose layout may still change, although that of the view may not.
+    """Return whether the node is a fixed view of a buffer whose layout may still change.
 
     In torch 2.11 a template would take the buffer's strides for those of the view.
     """
@@ -154,158 +191,20 @@ def _has_open_base(node: Any) -> bool:
 
 
 def with_a_layout(node: Any, assumed: list[tuple[Any, ir.Layout]]) -> Any:
-    """The input; where its layout is open, a buffer of that name with the layout that is likely.
+    """Return the input, or a buffer of its name with the likely layout if its own is open; note that in ``assumed``.
 
-    CannotRun for a bias that is not in memory yet, which only torch 2.11 passes: putting it there for a kernel that may
-    never run would change what the library reads.
+    If nothing else asks for a layout, Inductor decides in the end on the order in which data is read. So the copy of a
+    column-major matrix that padding makes is column-major. CannotRun for a bias that is not in memory yet, which only
+    torch 2.11 passes: to put it there for a kernel that may never run would change the library's input.
     """
     if not ir.is_storage_and_layout(node):
         raise CannotRun("its bias is not in memory yet")
     layout = node.get_layout()
     if not isinstance(layout, ir.FlexibleLayout) and not _has_open_base(node):
         return node
-    likely = _likely_layout(node, layout)
+    buffer = V.graph.try_get_buffer(node.get_name())
+    computed = isinstance(layout, ir.FlexibleLayout) and isinstance(buffer, ir.ComputedBuffer)
+    order = buffer.get_fill_order() if computed else None  # type: ignore[union-attr]
+    likely = layout.as_fill_order(order) if order else copy.copy(layout).as_fixed()
     assumed.append((node, likely))
     return ir.TensorBox.create(ir.InputBuffer(name=node.get_name(), layout=likely))
-
-
-def _likely_layout(node: Any, layout: ir.Layout) -> ir.Layout:
-    """The layout that Inductor decides on in the end if nothing else asks for one: in the order in which data is read.
-
-    So the copy of a column-major matrix that padding makes is column-major.
-    """
-    buffer = V.graph.try_get_buffer(node.get_name())
-    if isinstance(layout, ir.FlexibleLayout) and isinstance(buffer, ir.ComputedBuffer):
-        order = buffer.get_fill_order()
-        if order:
-            return layout.as_fill_order(order)
-    return copy.copy(layout).as_fixed()
-
-
-class Branches(NamedTuple):
-    """Kernels in order of the sizes that they are for: the size, and each kernel with the largest size it runs at.
-
-    The last kernel has no largest size.
-    """
-
-    size: sympy.Expr
-    kernels: tuple[tuple[int | None, ChoiceCaller], ...]
-
-    @property
-    def triton(self) -> list[TritonTemplateCaller]:
-        """Those that are Triton's."""
-        return [kernel for _, kernel in self.kernels if isinstance(kernel, TritonTemplateCaller)]
-
-    @property
-    def all_triton(self) -> bool:
-        """Whether all kernels are Triton kernels, so that an epilogue can be fused into every one."""
-        return len(self.triton) == len(self.kernels)
-
-
-def can_branch() -> bool:
-    """Whether the graph at hand gets wrapper code that can branch: Python's, which is compiled once."""
-    return not (V.graph.cpp_wrapper or V.graph.aot_mode or V.graph.fx_wrapper)
-
-
-def branches(pieces: Sequence[Piece], axis: Axis, inputs: Any, build: Build) -> Branches:
-    """A kernel for each piece, or CannotRun where one has none that can run."""
-    kernels = [(piece.high, _kernel(piece, build)) for piece in pieces]
-    first, *_ = axis.fields
-    a, b = inputs.mat1mat2()
-    sizes = {"b": a.get_size()[0], "m": a.get_size()[-2], "n": b.get_size()[-1], "k": a.get_size()[-1]}
-    return Branches(sympy.sympify(sizes[first]), tuple(kernels))
-
-
-def _kernel(piece: Piece, build: Build) -> ChoiceCaller:
-    if not piece.decision.configs:  # no source answers for any of its sizes
-        return build(piece.config)
-    for config, choice in runnable(piece.decision, build):
-        if config == piece.config and isinstance(choice, (TritonTemplateCaller, ExternKernelCaller)):
-            return choice
-        break
-    raise CannotRun(f"{piece.config} cannot run for all sizes of its range")
-
-
-class BlockLine(WrapperLine):
-    """A line that begins a block of code, or ends the last one if it has no text.
-
-    ``first`` says that no block ends here. A kernel's call asks for its own stream.
-    """
-
-    def __init__(self, text: str, *, first: bool = False) -> None:
-        self._text, self._first = text, first
-
-    def codegen(self, code: IndentedBuffer) -> None:
-        """Write it."""
-        if not self._first:
-            code.do_unindent()
-        if self._text:
-            code.writeline(self._text)
-            code.do_indent()
-
-
-@cache
-def take_part_in_codegen(branches_of: Callable[[Any], Branches | None]) -> None:
-    """Have Inductor generate branches for buffers that have some, according to ``branches_of``."""
-    generate = SIMDScheduling.codegen_template
-
-    def codegen_template(
-        self: SIMDScheduling, template_node: Any, epilogue_nodes: Any, prologue_nodes: Any, **options: Any
-    ) -> Any:
-        found = branches_of(template_node.node)
-        alone = found is None or (epilogue_nodes and not found.all_triton)
-        if alone or prologue_nodes or options.get("only_gen_src_code"):
-            return generate(self, template_node, epilogue_nodes, prologue_nodes, **options)
-        assert found is not None
-        lines: list[Any] = V.graph.wrapper_code.lines
-        written = len(lines)
-        try:
-            return _generate(self, template_node, epilogue_nodes, found)
-        except Exception as error:
-            leave("a matmul with a dynamic size", error)
-            del lines[written:]
-            return generate(self, template_node, epilogue_nodes, prologue_nodes, **options)
-
-    SIMDScheduling.codegen_template = codegen_template  # type: ignore[method-assign]
-
-
-def _generate(scheduling: Any, template_node: Any, epilogue_nodes: Any, found: Branches) -> None:
-    """Define all kernels, then write the branches, each of which calls one."""
-    node: Any = template_node.node
-    wrapper: Any = V.graph.wrapper_code
-    generated = [
-        (high, _generate_kernel(scheduling, template_node, epilogue_nodes, kernel)) for high, kernel in found.kernels
-    ]
-    kernels = [kernel for _, kernel in generated if not isinstance(kernel, ExternKernelCaller)]
-    if len({str(kernel.args.python_argdefs()[1]) for kernel in kernels}) > 1:
-        generated = [(None, kernels[0])]  # some write in place and some do not
-    scheduling.codegen_comment([template_node, *epilogue_nodes], kernels[0].kernel_name)
-    size = wrapper.codegen_python_sizevar(found.size)
-    for place, (high, kernel) in enumerate(generated):
-        text = "else:" if high is None else f"{'elif' if place else 'if'} {size} <= {high}:"
-        if len(generated) > 1:
-            wrapper.writeline(BlockLine(text, first=place == 0))
-        _call(kernel, node)
-    if len(generated) > 1:
-        wrapper.writeline(BlockLine(""))
-    V.graph.removed_buffers |= kernels[0].removed_buffers
-    V.graph.inplaced_to_remove |= kernels[0].inplaced_to_remove
-    scheduling.free_buffers_in_scheduler()
-
-
-def _generate_kernel(scheduling: Any, template_node: Any, epilogue_nodes: Any, kernel: Any) -> Any:
-    if isinstance(kernel, ExternKernelCaller):
-        return kernel
-    made, render = kernel.get_make_kernel_render()(template_node.node, hint_override=None)
-    return scheduling._codegen_single_template(made, render, template_node, epilogue_nodes, [])
-
-
-def _call(kernel: Any, node: Any) -> None:
-    if not isinstance(kernel, ExternKernelCaller):
-        kernel.call_kernel(kernel.kernel_name, node)
-        return
-    operands = [each.codegen_reference() for each in kernel.input_nodes]
-    options = [f"{name}={value!r}" for name, value in kernel.kwargs.items()]
-    arguments = ", ".join([*operands, *options, f"out={node.codegen_reference()}"])
-    wrapper: Any = V.graph.wrapper_code
-    wrapper.writeline(f"{kernel.choice.call_name()}({arguments})")  # type: ignore[no-untyped-call]

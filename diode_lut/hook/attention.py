@@ -19,7 +19,7 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.virtualized import V
 
-from diode_lut.decide.selector import Decision
+from diode_lut.decide.sources import Decision
 from diode_lut.errors import ProblemError
 from diode_lut.hardware import detect_hardware
 from diode_lut.hook.answer import CannotRun, autotuning, in_force

@@ -28,7 +28,8 @@ from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from diode_lut.hardware import detect_hardware
-from diode_lut.hook.answer import BlockLine, CannotRun, with_fixed_layouts
+from diode_lut.hook.answer import CannotRun, with_fixed_layouts
+from diode_lut.hook.branches import BlockLine
 from diode_lut.hook.problems import TORCH_DTYPES
 from diode_lut.hook.snapshot import snapshot
 from diode_lut.hook.versions import (

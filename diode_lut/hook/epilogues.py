@@ -1,21 +1,26 @@
-"""Matmuls whose results are concatenated: a kernel writes into the whole, as the library does, and nothing is copied.
+"""Choose a matmul's kernel by the pointwise work, its epilogue, that the scheduler fuses into it.
 
-Inductor lets an op write its result into a part of a concatenation where the layout of the result is still open, which
-that of a Triton template never is.
+The handler gives Inductor one choice, Deferred, which becomes a Buffer. The scheduler asks the Buffer whether to fuse,
+and the Buffer then takes the kernel that is decided for this class of epilogue. If nothing is fused, the matmul runs
+its stand-alone kernel. A result may also be a part of a concatenation: a kernel writes into the whole, as the library
+does, and nothing is copied.
 """
 
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import cache
 from operator import getitem
 from typing import Any, NamedTuple
 
 import torch
+from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.dependencies import MemoryDep
 from torch._inductor.ir import (
+    Buffer,
     ChoiceCaller,
     ConcatKernel,
     FixedLayout,
@@ -25,7 +30,6 @@ from torch._inductor.ir import (
     NonOwningLayout,
     TensorBox,
 )
-from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.scheduler import (
     BaseSchedulerNode,
     ExternKernelSchedulerNode,
@@ -35,101 +39,131 @@ from torch._inductor.scheduler import (
 )
 from torch._inductor.select_algorithm import TritonTemplateCaller
 from torch._inductor.virtualized import V
+from torch.fx import Node
 from torch.utils._ordered_set import OrderedSet
 
-from diode_lut.decide.dynamic import Axis, Piece
-from diode_lut.decide.selector import Decision
+from diode_lut.decide.dynamic import Piece
+from diode_lut.decide.sources import Decision
 from diode_lut.errors import let_pass
-from diode_lut.hook.answer import (
-    Branches,
-    Build,
-    CannotRun,
-    branches,
-    can_branch,
-    runnable,
-    take_part_in_codegen,
-    with_a_layout,
-)
-from diode_lut.hook.choices import build_choice
-from diode_lut.hook.problems import (
-    asked_about,
-    axes,
-    config_of,
-    epilogue_of,
-    has_aligned_rows,
-    moves_single_elements,
-    problem_of,
-)
+from diode_lut.hook.answer import CannotRun
+from diode_lut.hook.branches import Branches, generate_branches
 from diode_lut.hook.snapshot import snapshot
 from diode_lut.hook.switch import leave
-from diode_lut.problem import EPILOGUES, NO_EPILOGUE, ROW_BYTES, Problem
+from diode_lut.problem import NO_EPILOGUE, ROW_BYTES, Problem
 from diode_lut.process import warn_once
 from diode_lut.templates.config import ATEN, Config
 
-
-def is_concatenated(node: torch.fx.Node | None) -> bool:
-    """Whether the result of this node of Inductor's graph is a part of a concatenation, and nothing else returns it.
-
-    A view that the graph returns would share its memory with the concatenation, which somebody may change.
-    """
-    joined = node is not None and any(user.target is torch.ops.aten.cat.default for user in node.users)
-    return joined and not _is_returned(node)
+_LIKE_VIEWS = (torch.ops.aten._unsafe_view.default, torch.ops.aten.reshape.default)
+"""Ops that are views, although their schemas do not say so."""
 
 
-def _is_returned(node: torch.fx.Node | None) -> bool:
-    """Whether the graph returns the node's result, or a view of it."""
-    seen: set[torch.fx.Node] = set()
-    left = [] if node is None else [node]
-    while left:
-        for user in left.pop().users:
-            if user.op == "output":
+def may_be_followed(node: Node | None) -> bool:
+    """Return whether pointwise work follows this node of Inductor's graph, directly or after views."""
+    waiting, seen = [node] if node is not None else [], set[Node]()
+    while waiting:
+        for user in waiting.pop().users:
+            target = user.target
+            if user in seen or not isinstance(target, torch._ops.OpOverload):
+                continue
+            seen.add(user)
+            if torch.Tag.pointwise in target.tags or target is torch.ops.prims.convert_element_type.default:
                 return True
-            if _is_view(user.target) and user not in seen:
-                seen.add(user)
-                left.append(user)
+            if target.is_view or target in _LIKE_VIEWS:
+                waiting.append(user)
     return False
 
 
-def _is_view(target: Any) -> bool:
-    return target in _VIEWS or (isinstance(target, torch._ops.OpOverload) and target.is_view)
+def is_concatenated(node: Node | None) -> bool:
+    """Return whether the result of this node of Inductor's graph is a part of a concatenation, and only of that.
+
+    If the graph returned a view of it, the view would share its memory with the concatenation, which may be changed.
+    """
+    if node is None or all(user.target is not torch.ops.aten.cat.default for user in node.users):
+        return False
+    waiting, seen = [node], set[Node]()
+    while waiting:
+        for user in waiting.pop().users:
+            target = user.target
+            if user.op == "output":
+                return False
+            is_view = isinstance(target, torch._ops.OpOverload) and target.is_view
+            if (is_view or target is getitem or target in _LIKE_VIEWS) and user not in seen:
+                seen.add(user)
+                waiting.append(user)
+    return True
 
 
-_VIEWS = (getitem, torch.ops.aten._unsafe_view.default, torch.ops.aten.reshape.default)
-"""What Inductor makes a view of, besides the ops whose schemas say so."""
+_COSTS = {
+    **dict.fromkeys(("exp", "exp2", "expm1", "sigmoid", "log", "log1p", "log2", "log10", "erf", "sin", "cos"), 1.0),
+    **dict.fromkeys(("tanh", "pow", "asinh", "acosh", "atanh", "sinh", "cosh", "tan", "asin", "acos", "atan"), 2.5),
+    **dict.fromkeys(("erfc", "erfinv", "lgamma", "digamma", "i0", "i1", "rand", "randn", "randint64"), 4.0),
+}
+"""Costs of pointwise ops in a Triton kernel, in reads of a tensor of the result's size. Others cost nothing.
+
+They come from the times of 13 epilogues of 26 GEMMs on an H200.
+"""
+
+_MAX_MEDIUM = 2.0
+"""Maximum cost of an epilogue of the class ``medium``."""
+
+_WORD_BYTES = 4
+"""Rows of a multiple of this are written to padded rows as fast as others, by the times of 10,922 columns."""
 
 
-def opened(layout: Layout) -> FlexibleLayout:
-    """A layout of the same sizes, with strides that Inductor may still decide on."""
-    return FlexibleLayout(layout.device, layout.dtype, layout.size)
+def epilogue_of(buffer: Buffer, nodes: Sequence[BaseSchedulerNode], bias: str = NO_EPILOGUE) -> str:
+    """Return the class of the epilogue that these nodes are together, after the matmul that writes ``buffer``.
+
+    ``bias`` is the class of the epilogue that its bias alone is. A bias of class ``medium`` is a matrix, and is read.
+    """
+    ops: Counter[str] = Counter()
+    for node in nodes:
+        ops.update(node._body.op_counts)  # type: ignore[attr-defined]
+    tensors = len(_tensors_read(buffer, nodes)) + (bias == "medium")
+    cost = tensors + sum(_COSTS.get(op, 0.0) * count for op, count in ops.items())
+    return "light" if cost == 0 else "medium" if cost <= _MAX_MEDIUM else "heavy"
 
 
-def fixed(layout: Layout) -> FixedLayout:
-    """The layout, also that of a part of a larger tensor, with offsets from where the part begins."""
-    return FixedLayout(layout.device, layout.dtype, layout.size, layout.stride, layout.offset)
+def _tensors_read(buffer: Buffer, nodes: Sequence[BaseSchedulerNode]) -> set[str]:
+    """Return the names of other tensors that these nodes read, if they are at least as large as ``buffer``."""
+    inside = {buffer.get_name(), *(name for node in nodes for name in node.get_buffer_names())}
+    elements = V.graph.sizevars.optimization_hint(buffer.get_numel())
+    return {
+        dep.name
+        for node in nodes
+        for dep in node.read_writes.reads
+        if dep.name not in inside and V.graph.sizevars.optimization_hint(dep.get_numel()) >= elements
+    }
+
+
+def moves_single_elements(buffer: Buffer, nodes: Sequence[BaseSchedulerNode]) -> bool:
+    """Return whether a matmul's kernel with these nodes would read other tensors, or write, element by element.
+
+    It reads so if rows are no multiples of 16 bytes. It writes so if rows are no multiples of 4 bytes and Inductor has
+    padded them: then consecutive elements are of one thread, and not of one warp. On an H200, kernels with relu took
+    1.3 to 2.1 times as long as kernels that write packed rows of such a length.
+    """
+    layout = buffer.get_layout()
+    if has_aligned_rows(layout):
+        return False
+    written = [V.graph.get_buffer(name).get_layout() for node in nodes for name in node.get_buffer_names()]
+    padded = not all(each.is_contiguous() for each in written)
+    return bool(_tensors_read(buffer, nodes)) or (padded and not has_aligned_rows(layout, _WORD_BYTES))
+
+
+def has_aligned_rows(layout: Layout, multiple: int = ROW_BYTES) -> bool:
+    """Return whether the length of a matrix's rows, in bytes, is known to be a multiple of this number."""
+    row = layout.size[-1] * layout.dtype.itemsize
+    return V.graph.sizevars.statically_known_multiple_of(row, multiple)
 
 
 def is_written_in_rows(layout: Layout) -> bool:
-    """Whether each row of a result is without gaps, and begins at a multiple of 16 bytes, as measured results do."""
+    """Return whether each row of a result has no gaps and begins at a multiple of 16 bytes, as in measured results."""
     view = layout.view.get_layout() if isinstance(layout, NonOwningLayout) else layout
     *steps, last = view.stride
     return bool(last == 1) and all(
         V.graph.sizevars.statically_known_multiple_of(elements * view.dtype.itemsize, ROW_BYTES)
         for elements in (view.offset, *steps)
     )
-
-
-@cache
-def take_part_in_concatenation(kind: type) -> None:
-    """Have concatenations written by buffers of this kind, as by the library's, while their layouts are open."""
-    original: Callable[..., bool] = vars(ConcatKernel)["can_realize_into_without_copy"].__func__
-
-    def can_realize_into_without_copy(cls: type[ConcatKernel], src: Any, dst: Any = None) -> bool:
-        buffer = getattr(src, "data", None)
-        if isinstance(buffer, kind):
-            return isinstance(buffer.layout, FlexibleLayout)  # type: ignore[attr-defined]
-        return original(cls, src, dst)
-
-    ConcatKernel.can_realize_into_without_copy = classmethod(can_realize_into_without_copy)  # type: ignore[method-assign, assignment]
 
 
 NOTHING = "no pointwise work follows, but another op or nothing"
@@ -145,41 +179,34 @@ OTHER_KERNEL = "another matmul follows, or another op with a kernel of its own"
 INDUCTOR = "Inductor does not fuse what follows"
 
 _BY_PRIORITY = (ELSEWHERE, REDUCES, MUTATES, ORDER, INDUCTOR, OTHER_KERNEL)
-"""Which reason is given where several nodes read the result and each has a reason of its own."""
+"""Reasons in the order in which they are given if several nodes read the result."""
 
 
 def why_unfused(scheduler: Scheduler, matmul: BaseSchedulerNode) -> str:
-    """Why the scheduler has not even asked whether to fuse something behind a matmul."""
-    found = {_why_not(scheduler, matmul, reader) for reader in _readers(matmul)}
+    """Return why the scheduler has not asked whether to fuse something into a matmul."""
+    found = set()
+    for reader in (user.node for buffer in matmul.get_outputs() for user in buffer.users if not user.is_weak):
+        if not isinstance(reader, BaseSchedulerNode) or isinstance(reader, NopKernelSchedulerNode):
+            continue  # the end of the graph, or a concatenation that the matmul has written already
+        if reader.is_template() or isinstance(reader, ExternKernelSchedulerNode):
+            found.add(OTHER_KERNEL)
+            continue
+        fused = scheduler.name_to_fused_node[reader.get_name()]
+        if fused.is_template():
+            found.add(ELSEWHERE)
+        elif fused.is_reduction():
+            found.add(REDUCES)
+        elif reader.has_aliasing_or_mutation():
+            found.add(MUTATES)
+        else:
+            found.add(INDUCTOR if _shared(matmul, reader) else ORDER)
     return next((reason for reason in _BY_PRIORITY if reason in found), NOTHING)
 
 
-def _readers(node: BaseSchedulerNode) -> Iterator[BaseSchedulerNode]:
-    for buffer in node.get_outputs():
-        for user in buffer.users:
-            if isinstance(user.node, BaseSchedulerNode) and not user.is_weak:
-                yield user.node
+def _shared(node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> set[MemoryDep]:
+    """Return the data that one node writes and the other reads, also through views.
 
-
-def _why_not(scheduler: Scheduler, matmul: BaseSchedulerNode, reader: BaseSchedulerNode) -> str:
-    if isinstance(reader, NopKernelSchedulerNode):
-        return NOTHING  # a concatenation that the matmul has written already
-    if reader.is_template() or isinstance(reader, ExternKernelSchedulerNode):
-        return OTHER_KERNEL
-    fused = scheduler.name_to_fused_node[reader.get_name()]
-    if fused.is_template():
-        return ELSEWHERE
-    if fused.is_reduction():
-        return REDUCES
-    if reader.has_aliasing_or_mutation():
-        return MUTATES
-    return INDUCTOR if shared(matmul, reader) else ORDER
-
-
-def shared(node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> set[MemoryDep]:
-    """What one node writes and the other reads, behind views too.
-
-    Torch 2.11 does not see that: indices with another number of variables are different ones to it.
+    Torch 2.11 does not see the data through views: indices with another number of variables are different to it.
     """
     writes, reads = node1.read_writes.writes, node2.read_writes.reads
     return {dep.normalize() for dep in writes if isinstance(dep, MemoryDep)} & {
@@ -188,9 +215,10 @@ def shared(node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> set[MemoryDep]
 
 
 class Alternative(NamedTuple):
-    """What a class of epilogue gets: the decision, the config that can run, and the kernel; None if none is fused.
+    """The decision for a class of epilogue, the config that can run, and its kernel; None if nothing is to be fused.
 
-    ``branches`` are the kernels for parts of a dynamic size's range that run instead; ``pieces`` what is decided there.
+    ``branches`` are the kernels for parts of a dynamic size's range that run instead, and ``pieces`` the decisions
+    about these parts.
     """
 
     decision: Decision
@@ -199,13 +227,19 @@ class Alternative(NamedTuple):
     branches: Branches | None = None
     pieces: tuple[Piece, ...] = ()
 
+    @property
+    def decided(self) -> list[tuple[Decision, Config]]:
+        """All decisions that are used, with their configs."""
+        return [(piece.decision, piece.config) for piece in self.pieces] or [(self.decision, self.config)]
+
 
 class Alternatives:
-    """What a matmul gets instead, per class of epilogue; a kernel is made when the scheduler asks about its class.
+    """The kernels of a matmul by class of epilogue. A kernel is made when the scheduler asks about its class.
 
-    ``problem`` is the matmul alone, ``branches`` are its own kernels for parts of a dynamic size's range. Inputs whose
-    layouts are not decided yet are in ``assumed``, with the layouts that kernels take them to have. The library takes
-    any layout, so it is not for a kernel that may never run to decide on them.
+    ``problem`` is the matmul alone, and ``branches`` are its own kernels for parts of a dynamic size's range.
+    ``assumed`` has the inputs whose layouts are open, with the layouts for which the kernels are made. The library
+    takes any layout, so a kernel that may never run must not decide on them. ``remake`` makes the matmul's own kernel
+    for a result of another layout, or raises CannotRun. It is None if the result is no part of a concatenation.
     """
 
     def __init__(
@@ -215,13 +249,14 @@ class Alternatives:
         make: Callable[[Decision], Alternative | None],
         assumed: list[tuple[Any, Layout]],
         branches: Branches | None,
+        remake: Callable[[FixedLayout], ChoiceCaller] | None,
     ) -> None:
-        self.problem, self.assumed, self.branches = problem, assumed, branches
+        self.problem, self.assumed, self.branches, self.remake = problem, assumed, branches, remake
         self._answers, self._make = answers, make
         self._made: dict[str, Alternative | None] = {}
 
     def of_class(self, name: str) -> Alternative | None:
-        """That of a class of epilogues, or None where no config of an answer for it can run."""
+        """Return the alternative for a class of epilogues, or None if no config of an answer for it can run."""
         if name not in self._made:
             answer = self._answers.get(name)
             with as_in_lowering():
@@ -231,7 +266,7 @@ class Alternatives:
 
 @contextmanager
 def as_in_lowering() -> Iterator[None]:
-    """No scheduler in the graph: where there is one, a template being made asks it about a buffer that is not there."""
+    """Take the scheduler out of the graph: a template being made would ask it about a buffer that is not there."""
     graph: Any = V.graph
     scheduler, graph.scheduler = graph.scheduler, None
     try:
@@ -240,123 +275,38 @@ def as_in_lowering() -> Iterator[None]:
         graph.scheduler = scheduler
 
 
-def alternative_of(decision: Decision, build: Build) -> Alternative | None:
-    """That of the first config that can run, or None; ``build`` makes its choice."""
-    config, choice = next(runnable(decision, build), (None, None))
-    if config is None:
-        return None
-    return Alternative(decision, config, choice if isinstance(choice, TritonTemplateCaller) else None)
+class Deferred(ChoiceCaller):
+    """The only choice that Inductor gets, so that it compares nothing.
 
-
-def in_branches(
-    alternative: Alternative, changing: tuple[Axis, ...], inputs: MMKernelInputs, build: Build
-) -> Alternative:
-    """The alternative with several kernels, each with the epilogue, where that is better than one."""
-    pieces = snapshot().pieces(alternative.decision.problem, inputs.device(), changing, library=False)
-    with suppress(CannotRun):
-        found = branches(pieces, changing[0], inputs, build) if pieces else None
-        if found is not None:
-            return alternative._replace(kernel=found.triton[0], branches=found, pieces=pieces)
-    return alternative
-
-
-_CLASSES = tuple(name for name in EPILOGUES if name != NO_EPILOGUE)
-
-
-def with_epilogues(
-    plain: ChoiceCaller,
-    aten: ChoiceCaller,
-    problem: Problem,
-    op: str,
-    inputs: MMKernelInputs,
-    own_branches: Branches | None = None,
-    *,
-    alone: bool = False,
-    concatenated: bool = False,
-) -> ChoiceCaller:
-    """The choice that leaves the kernel to the scheduler; ``plain``, if that is as good with any epilogue.
-
-    ``plain`` is what the matmul gets alone: ``aten``, the library's choice, or a Triton kernel; ``own_branches`` are
-    the kernels for parts of a dynamic size's range that run instead. ``op`` is Inductor's, and not the problem's where
-    a bias is an epilogue. ``alone`` says that no other epilogue can follow, ``concatenated`` that the result is a part
-    of a concatenation. Where layouts of inputs are not decided yet, rows are asked about those that are likely, and not
-    about those of ``problem``.
+    ``plain`` is the matmul's stand-alone kernel, ``aten`` the library's choice, and may be the same.
     """
-    assumed: list[tuple[Any, Layout]] = []
-    nodes = [with_a_layout(node, assumed) for node in inputs.nodes()]
-    with_layouts = MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype)
-    likely = problem_of(with_layouts, op) if assumed else None
-    problem = problem if likely is None else asked_about(likely, with_layouts)
-    layout = copy.copy(plain.layout).as_fixed()
-    build = partial(build_choice, inputs=with_layouts, op=op)
-    own = config_of(plain)
-    device, changing = plain.layout.device, axes(inputs, op)
-    consider = partial(snapshot().consider, device=device, padding=False, axes=changing)
-    considered = {} if alone else {name: consider(problem._replace(epilogue=name)) for name in _CLASSES}
-    answers = {name: decision for name, decision in considered.items() if decision.configs}
-    may_branch = bool(changing) and can_branch()
-    as_good = own == ATEN or alone or has_aligned_rows(layout)
-    as_good = as_good and all(decision.configs[0] == own for decision in answers.values())
-    remake = partial(_remade, build, own) if concatenated and not changing and own not in (None, ATEN) else None
-    if not may_branch and own_branches is None and as_good and remake is None:
-        if own == ATEN and not alone:
-            snapshot().record_unfused(problem, device, SLOWER if len(answers) == len(_CLASSES) else UNKNOWN)
-        return plain
 
-    def make(config: Config) -> ChoiceCaller:
-        return plain if config == own else aten if config == ATEN else build(config, layout=layout)
-
-    def alternative(decision: Decision) -> Alternative | None:
-        found = alternative_of(decision, make)
-        return in_branches(found, changing, with_layouts, make) if may_branch and found is not None else found
-
-    _take_part_in_scheduling()
-    if may_branch:
-        take_part_in_codegen(_branches_of)
-    take_part_in_concatenation(_Buffer)
-    return _Deferred(plain, aten, Alternatives(problem, answers, alternative, assumed, own_branches), remake)
-
-
-def _remade(build: Callable[..., ChoiceCaller], config: Config, layout: FixedLayout) -> ChoiceCaller:
-    with as_in_lowering():
-        return build(config, layout=layout)
-
-
-_Remake = Callable[[FixedLayout], ChoiceCaller]
-"""Makes a matmul's own kernel for a result of another layout; CannotRun if there can be none."""
-
-
-class _Deferred(ChoiceCaller):
-    """The one choice that Inductor gets, which it does not compare with anything."""
-
-    def __init__(
-        self, plain: ChoiceCaller, aten: ChoiceCaller, alternatives: Alternatives, remake: _Remake | None
-    ) -> None:
+    def __init__(self, plain: ChoiceCaller, aten: ChoiceCaller, alternatives: Alternatives) -> None:
         super().__init__(plain.name, plain.input_nodes, plain.layout, plain.description)
         self.annotations = plain.annotations
-        self._parts = plain, aten, alternatives, remake
+        self._parts = plain, aten, alternatives
 
     def output_node(self) -> TensorBox:
+        """Return the result."""
         return TensorBox.create(_Buffer(*self._parts))
 
 
 class _Buffer(MultiTemplateBuffer):
     """The result of a matmul whose kernel is not chosen yet.
 
-    Its layout is that of the choice for the matmul alone, so that later ops can still decide on it where that choice
-    lets them, and open to a concatenation where its kernel can be made again. A kernel that writes or reads other
-    layouts than there are in the end is not taken.
+    Its layout is that of the stand-alone choice, so that later ops can still decide on it if this choice lets them. It
+    is open to a concatenation if the choice's kernel can be made again. A kernel that writes or reads other layouts
+    than there are in the end is not taken.
     """
 
-    def __init__(
-        self, plain: ChoiceCaller, aten: ChoiceCaller, alternatives: Alternatives, remake: _Remake | None
-    ) -> None:
-        own = plain if isinstance(plain, TritonTemplateCaller) else None
+    def __init__(self, plain: ChoiceCaller, aten: ChoiceCaller, alternatives: Alternatives) -> None:
         times: dict[ChoiceCaller, float] = {aten: 1.0} | {plain: 0.0}
-        layout = plain.layout if remake is None else opened(plain.layout)
+        layout = plain.layout
+        if alternatives.remake is not None:  # Inductor may still decide on its strides
+            layout = FlexibleLayout(layout.device, layout.dtype, layout.size)
         super().__init__(layout, plain.input_nodes, lambda *_: times, list(times), OrderedSet())
-        self._own = own
-        self._times, self._aten, self._remake = times, aten, remake
+        self._own = plain if isinstance(plain, TritonTemplateCaller) else None
+        self._times, self._aten = times, aten
         self._snapshot = snapshot()
         self._alternatives = alternatives
         self._fused: str | None = None
@@ -364,19 +314,19 @@ class _Buffer(MultiTemplateBuffer):
         self.branches = alternatives.branches
 
     def decide_layout(self) -> None:
-        """As it is decided for the library's kernels."""
+        """Decide on the layout, as for the library's kernels."""
         if isinstance(self.layout, FlexibleLayout):
             self.freeze_layout()
 
     def freeze_layout(self) -> None:
-        """The own kernel's layout, if it has one and no concatenation took the result: that one is not padded."""
-        if self._remake is not None and self._own is not None and isinstance(self.layout, FlexibleLayout):
+        """Take the own kernel's layout, which is not padded, if it has one and no concatenation took the result."""
+        if self._alternatives.remake is not None and self._own is not None and isinstance(self.layout, FlexibleLayout):
             self.layout = copy.copy(self._own.layout)
         else:
             super().freeze_layout()
 
     def fuses(self, followers: Sequence[BaseSchedulerNode]) -> bool:
-        """Whether to fuse all of ``followers``; if so, the kernel for that is taken."""
+        """Return whether to fuse all of ``followers``; if so, take the kernel for them."""
         name = epilogue_of(self, followers, self._alternatives.problem.epilogue)
         if moves_single_elements(self, followers):
             self._refused[name] = ROWS
@@ -385,7 +335,8 @@ class _Buffer(MultiTemplateBuffer):
         kernel = self._own if alternative is None else alternative.kernel
         if alternative is None and self.branches is not None and not self.branches.all_triton:
             kernel = None  # aten is for a part of the range, and fuses nothing
-        if kernel is None or not self._has_layouts_of(kernel):
+        layouts = () if kernel is None else ((self, kernel.layout), *self._alternatives.assumed)
+        if kernel is None or not all(_same(node.get_layout(), layout) for node, layout in layouts):
             self._refused[name] = LAYOUT if kernel is not None else UNKNOWN if alternative is None else SLOWER
             return False
         self.finalize_as_triton_caller(kernel)
@@ -394,104 +345,140 @@ class _Buffer(MultiTemplateBuffer):
         return True
 
     def adapt(self) -> None:
-        """Take the own kernel made again for a part of a concatenation; the library's where there can be none."""
-        layout = self.get_layout()
-        if self._remake is None or self._fused is not None or self._own is None or _same(layout, self._own.layout):
+        """Take the own kernel, made again, for a part of a concatenation; the library's if there can be none."""
+        layout, remake = self.get_layout(), self._alternatives.remake
+        if remake is None or self._fused is not None or self._own is None or _same(layout, self._own.layout):
             return
         kernel = self._aten
         try:
             with suppress(CannotRun):
-                kernel = self._remake(fixed(layout)) if is_written_in_rows(layout) else kernel
+                if is_written_in_rows(layout):  # offsets count from the beginning of the part
+                    part = FixedLayout(layout.device, layout.dtype, layout.size, layout.stride, layout.offset)
+                    kernel = remake(part)
         except Exception as error:
             leave("a part of a concatenation", error)
         self._times.clear()
         self._times[kernel] = 0.0
 
     def record(self, scheduler: Scheduler, node: BaseSchedulerNode) -> None:
-        """Record what is fused behind it, or why nothing is; ``node`` is the one that has it in the end."""
+        """Record the fused epilogue, or why nothing is fused; ``node`` has the matmul in the end."""
         of_class, problem, device = self._alternatives.of_class, self._alternatives.problem, self.get_device_or_error()
         if self._fused is not None:
-            for decision, config in _decided(of_class(self._fused)):
+            fused = of_class(self._fused)
+            for decision, config in [] if fused is None else fused.decided:
                 self._snapshot.record_fusion(decision, config)
             return
         for name, reason in self._refused.items():
             self._snapshot.record_unfused(problem._replace(epilogue=name), device, reason)
-            for decision, _ in _decided(of_class(name)) if reason == SLOWER else ():
+            alternative = of_class(name) if reason == SLOWER else None
+            for decision, _ in [] if alternative is None else alternative.decided:
                 self._snapshot.record_fusion(decision, ATEN)
         if not self._refused:
             self._snapshot.record_unfused(problem, device, why_unfused(scheduler, node))
-
-    def _has_layouts_of(self, kernel: TritonTemplateCaller) -> bool:
-        return _same(self.get_layout(), kernel.layout) and all(
-            _same(node.get_layout(), layout) for node, layout in self._alternatives.assumed
-        )
-
-
-def _decided(alternative: Alternative | None) -> list[tuple[Decision, Config]]:
-    if alternative is None:
-        return []
-    pieces = [(piece.decision, piece.config) for piece in alternative.pieces]
-    return pieces or [(alternative.decision, alternative.config)]
-
-
-def _branches_of(buffer: Any) -> Branches | None:
-    """The kernels that a buffer has for parts of a dynamic size's range, once it is known what is fused."""
-    return buffer.branches if isinstance(buffer, _Buffer) else None
 
 
 def _same(one: Layout, other: Layout) -> bool:
     return one.size == other.size and one.stride == other.stride and one.offset == other.offset
 
 
+def speedup_by_fusion(
+    speedup: Callable[..., FusionResult], scheduler: Scheduler, node1: BaseSchedulerNode, node2: BaseSchedulerNode
+) -> FusionResult:
+    """Decide about the fusion of our buffers with nodes before or after them."""
+    ours: bool | None = None
+    try:
+        buffer = next((node.get_template_node() for node in (node1, node2) if node.is_template()), None)
+        if isinstance(buffer, _Buffer):
+            followers = [node for node in (*node1.get_nodes(), *node2.get_nodes()) if node.node is not buffer]
+            writes = (dep for node in followers for dep in node.read_writes.writes)
+            atomic = any(isinstance(dep, MemoryDep) and dep.mode == "atomic_add" for dep in writes)
+            other = node2.is_template() or node2.is_foreach() or node2.is_reduction()
+            ours = not other and not atomic and buffer.fuses(followers)
+    except Exception as error:
+        leave("an epilogue", error)
+        ours = False
+    return speedup(scheduler, node1, node2) if ours is None else FusionResult.fuse(ours)
+
+
+def score_fusion_memory(
+    score: Callable[..., Any],
+    scheduler: Scheduler,
+    node1: BaseSchedulerNode,
+    node2: BaseSchedulerNode,
+    *arguments: Any,
+    **named: Any,
+) -> Any:
+    """Return the data that two nodes share, also if one reads a result of ours through a view."""
+    found = score(scheduler, node1, node2, *arguments, **named)
+    if found in (0, (0, False)) and isinstance(node1.get_template_node(), _Buffer):
+        seen = sum(scheduler.dep_size_hint(dep) for dep in _shared(node1, node2))
+        return (seen, False) if isinstance(found, tuple) else seen
+    return found
+
+
+def finalize_multi_template_buffers(finalize: Callable[[Scheduler], None], scheduler: Scheduler) -> None:
+    """Settle the kernels of our buffers once fusion is over, and record the epilogues."""
+    try:
+        for node in scheduler.nodes:
+            buffer = node.get_template_node()
+            if isinstance(buffer, _Buffer):
+                buffer.adapt()
+                buffer.record(scheduler, node)
+    except Exception as error:
+        let_pass(error)
+        warn_once(f"what is fused behind matmuls is not recorded: {error!r}")
+    finalize(scheduler)
+
+
+def codegen_template(
+    generate: Callable[..., Any],
+    scheduling: SIMDScheduling,
+    template_node: Any,
+    epilogue_nodes: Any,
+    prologue_nodes: Any,
+    **options: Any,
+) -> Any:
+    """Generate the branches of our buffers that have some."""
+    buffer = template_node.node
+    found = buffer.branches if isinstance(buffer, _Buffer) else None
+    alone = found is None or (epilogue_nodes and not found.all_triton)
+    if alone or prologue_nodes or options.get("only_gen_src_code"):
+        return generate(scheduling, template_node, epilogue_nodes, prologue_nodes, **options)
+    assert found is not None
+    lines: list[Any] = V.graph.wrapper_code.lines
+    written = len(lines)
+    try:
+        return generate_branches(scheduling, template_node, epilogue_nodes, found)
+    except Exception as error:
+        leave("a matmul with a dynamic size", error)
+        del lines[written:]
+        return generate(scheduling, template_node, epilogue_nodes, prologue_nodes, **options)
+
+
+def can_realize_into_without_copy(original: Callable[..., bool], cls: type, src: Any, dst: Any = None) -> bool:
+    """Have concatenations written by our buffers, as by the library's, while their layouts are open."""
+    buffer = getattr(src, "data", None)
+    if isinstance(buffer, _Buffer):
+        return isinstance(buffer.layout, FlexibleLayout)
+    return original(cls, src, dst)
+
+
 @cache
-def _take_part_in_scheduling() -> None:
-    """Have the scheduler ask about buffers of ours, from the first of them on."""
-    speedup, score = Scheduler.speedup_by_fusion, Scheduler.score_fusion_memory
-    finalize = Scheduler.finalize_multi_template_buffers
-
-    def speedup_by_fusion(self: Scheduler, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> FusionResult:
-        try:
-            ours = _fuses(node1, node2)
-        except Exception as error:
-            leave("an epilogue", error)
-            ours = False
-        return speedup(self, node1, node2) if ours is None else FusionResult.fuse(ours)
-
-    def score_fusion_memory(
-        self: Scheduler, node1: BaseSchedulerNode, node2: BaseSchedulerNode, *args: Any, **kwargs: Any
-    ) -> Any:
-        found = score(self, node1, node2, *args, **kwargs)
-        if found in (0, (0, False)) and isinstance(node1.get_template_node(), _Buffer):
-            seen = sum(self.dep_size_hint(dep) for dep in shared(node1, node2))
-            return (seen, False) if isinstance(found, tuple) else seen
-        return found
-
-    def finalize_multi_template_buffers(self: Scheduler) -> None:
-        try:
-            for node in self.nodes:
-                buffer = node.get_template_node()
-                if isinstance(buffer, _Buffer):
-                    buffer.adapt()
-                    buffer.record(self, node)
-        except Exception as error:
-            let_pass(error)
-            warn_once(f"what is fused behind matmuls is not recorded: {error!r}")
-        finalize(self)
-
-    Scheduler.finalize_multi_template_buffers = finalize_multi_template_buffers  # type: ignore[method-assign]
-    Scheduler.speedup_by_fusion = speedup_by_fusion  # type: ignore[method-assign]
-    Scheduler.score_fusion_memory = score_fusion_memory  # type: ignore[method-assign]
+def take_part() -> None:
+    """Put these functions in place, from the first of our buffers on."""
+    for owner, function in (
+        (Scheduler, speedup_by_fusion),
+        (Scheduler, score_fusion_memory),
+        (Scheduler, finalize_multi_template_buffers),
+        (SIMDScheduling, codegen_template),
+    ):
+        setattr(owner, function.__name__, _on_top(function, getattr(owner, function.__name__)))
+    original = vars(ConcatKernel)["can_realize_into_without_copy"].__func__
+    ConcatKernel.can_realize_into_without_copy = classmethod(_on_top(can_realize_into_without_copy, original))  # type: ignore[method-assign, assignment]
 
 
-def _fuses(node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool | None:
-    """Whether to fuse a matmul of ours with what comes before or behind it; None if neither node is one."""
-    buffer = next((node.get_template_node() for node in (node1, node2) if node.is_template()), None)
-    if not isinstance(buffer, _Buffer):
-        return None
-    if node2.is_template() or node2.is_foreach() or node2.is_reduction():
-        return False
-    followers = [node for node in (*node1.get_nodes(), *node2.get_nodes()) if node.node is not buffer]
-    writes = (dep for node in followers for dep in node.read_writes.writes)
-    if any(isinstance(dep, MemoryDep) and dep.mode == "atomic_add" for dep in writes):
-        return False
-    return buffer.fuses(followers)
+def _on_top(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any, **named: Any) -> Any:
+        return function(original, *arguments, **named)
+
+    return call

@@ -118,7 +118,7 @@ def install_filter(select_algorithm: Any) -> None:
 def filter_choices(choices: list[Any]) -> list[Any]:
     """What ``choice_filter`` says, imported only now because the parts of Inductor that it needs import each other."""
     try:
-        from diode_lut.hook import lists as choice_filter
+        from diode_lut.hook import handler as choice_filter
     except Exception as error:
         turn_off(error)
         return choices

@@ -1,7 +1,8 @@
-"""Grouped matmuls: Inductor asks no choices handler about them, so tables answer when it shows its list of choices.
+"""Answer about lists of choices that Inductor makes without asking its handler: of grouped matmuls, and on the CPU.
 
-In its default mode that is the library alone. Under max-autotune its own kernels are on the list as well, generated but
-not compiled yet. Where a table answers, its choices take the place of the list.
+In default mode the list of a grouped matmul is the library alone. Under max-autotune it has Inductor's own kernels,
+generated but not compiled yet. On the CPU, the C++ template is on the list besides the library. If a table answers, its
+choices take the place of the list.
 """
 
 from __future__ import annotations
@@ -25,11 +26,10 @@ from torch._inductor.select_algorithm import ExternKernelCaller, realize_inputs
 from torch._inductor.utils import get_num_sms, sympy_product, use_cpp_bmm_template, use_cpp_gemm_template
 from torch._inductor.virtualized import V
 
-from diode_lut.errors import MissError, ProblemError
+from diode_lut.errors import ProblemError
 from diode_lut.hardware import detect_hardware
-from diode_lut.hook.answer import MARK, CannotRun, answer, fix_layout, in_force
+from diode_lut.hook.answer import CannotRun, answer, fix_layout
 from diode_lut.hook.choices import require_templates, shared_memory_of, with_memory_in_any_thread
-from diode_lut.hook.handler import DiodeChoices
 from diode_lut.hook.problems import (
     MKL_LINEAR,
     SIZES_CHANGE,
@@ -43,20 +43,17 @@ from diode_lut.hook.problems import (
     why_left,
 )
 from diode_lut.hook.snapshot import snapshot
-from diode_lut.hook.switch import leave
 from diode_lut.hook.versions import KWARGS, TEMPLATE_OF_CLASS
 from diode_lut.problem import GROUPED, Operand, Problem, letters, problem_of
 from diode_lut.receipts.receipt import FREEZABLE, ONLY_THE_LIBRARY
 from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import ATEN, Config
 
-_OP = torch.ops.aten._grouped_mm.default
-
 
 class Grouped(NamedTuple):
     """A grouped matmul in a graph: its problem, its operands A and B, the ends of its groups, and its result.
 
-    ``changes`` says whether a size may change, of which the problem has hints.
+    If a size ``changes``, the problem has hints.
     """
 
     problem: Problem
@@ -66,50 +63,30 @@ class Grouped(NamedTuple):
     layout: ir.Layout
     changes: bool
 
-    @property
-    def device(self) -> torch.device:
-        """Where it runs."""
-        device: torch.device = self.a.get_device()
-        return device
-
 
 def answer_grouped(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
-    """The choices for the grouped matmul that is being lowered; None if it is none, or Inductor should choose.
+    """Return the choices for the grouped matmul that is being lowered; None for other ops, or if Inductor chooses.
 
-    Inductor chooses where a size may change, and that is recorded.
-
-    ``choices`` are Inductor's. Only the hook's handler answers: another one is set where tables are not to be asked.
+    If a size may change, Inductor chooses, and that is recorded. ``choices`` are Inductor's.
     """
-    asked = grouped_of(choices) if isinstance(V.choices, DiodeChoices) else None
+    asked = grouped_of(choices)
     if asked is None:
         return None
+    now, device = snapshot(), asked.a.get_device()
     if asked.changes:
-        snapshot().record_no_choice(asked.problem, asked.device, SIZES_CHANGE)
+        now.record_no_choice(asked.problem, device, SIZES_CHANGE)
         return None
-    decision = snapshot().decide(asked.problem, asked.device, padding=False)
-    return answer(decision, lambda config: build_grouped(config, asked, choices))
-
-
-def build_grouped(config: Config, asked: Grouped, choices: list[ChoiceCaller]) -> ChoiceCaller:
-    """The choice of ``config``; of Inductor's ``choices`` for the library. CannotRun where it cannot run."""
-    if config == ATEN:
-        library = next((choice for choice in choices if isinstance(choice, ExternKernelCaller)), None)
-        if library is None:
-            raise CannotRun("Inductor does not offer the library here")
-        return library
-    if asked.problem.op not in config.kernel.ops:
-        raise CannotRun(f"{config.template} is not for {asked.problem.op}")
-    _require_kernel(asked)
-    _require_room(config, asked)
-    return _triton(config, asked)
+    decision = now.decide(asked.problem, device, padding=False)
+    return answer(now, decision, lambda config: build_grouped(config, asked, choices))
 
 
 def grouped_of(choices: list[ChoiceCaller]) -> Grouped | None:
-    """The grouped matmul that Inductor's ``choices`` compute; None if tables have no such problems.
+    """Return the grouped matmul that Inductor's ``choices`` compute; None if tables have no such problems.
 
-    That is so if A has groups or B has none, as in gradients of weights, or if types differ.
+    Tables have none if A has groups or B has none, as in gradients of weights, or if types differ.
     """
-    if getattr(V.graph.current_node, "target", None) is not _OP or not choices or len(choices[0].input_nodes) != 3:
+    is_grouped = getattr(V.graph.current_node, "target", None) is torch.ops.aten._grouped_mm.default
+    if not is_grouped or not choices or len(choices[0].input_nodes) != 3:
         return None
     (a, b, offsets), layout = choices[0].input_nodes, choices[0].layout
     numbers = (*a.get_size(), *a.get_stride(), *b.get_size(), *b.get_stride(), *offsets.get_size())
@@ -125,50 +102,31 @@ def grouped_of(choices: list[ChoiceCaller]) -> Grouped | None:
     return Grouped(aligned, a, b, offsets, layout, changes=not is_plain(numbers))
 
 
-def _require_kernel(asked: Grouped) -> None:
-    """CannotRun unless Inductor allows the kernel, and tensor descriptors can describe the operands."""
-    require_templates(asked.layout)
-    if V.graph.aot_mode or V.graph.cpp_wrapper:
-        # That of torch 2.11 has the memory for the descriptors of one program, and all programs write theirs.
-        raise CannotRun("C++ wrappers may have too little memory for its tensor descriptors")
-    if not _descriptors():
-        raise CannotRun("this release of Triton has no tensor descriptors")
-    if asked.problem.align != 16:
-        raise CannotRun("tensor descriptors need rows that start on 16-byte boundaries")
-    if not _apart(asked.a) or not _apart(asked.b):
-        raise CannotRun("rows share memory")
-    result = ir.Buffer(name="result", layout=asked.layout)
-    operands = [asked.a, asked.b, result]
-    if not SIMDScheduling.can_use_32bit_indexing(sympy_product(result.get_size()), operands):
-        raise CannotRun("a matrix has more elements than this template can index")
+_EXPERIMENTAL = "_experimental_make_tensor_descriptor"
 
 
-def _apart(node: Any) -> bool:
-    """Whether no two rows (columns, where column-major) of any group share memory, and lines have unit stride."""
-    numbers = sorted(zip(node.get_stride(), node.get_size(), strict=True))
-    needed = 1
-    for stride, size in numbers:
-        if size != 1 and stride < needed:
-            return False
-        needed = max(needed, stride * size)
-    return bool(numbers[0][0] == 1)
-
-
-def _require_room(config: Config, asked: Grouped) -> None:
-    """CannotRun if there is no such kernel for the device, or the device has too little for it."""
-    device = architecture(detect_hardware(asked.device).arch)
+def build_grouped(config: Config, asked: Grouped, choices: list[ChoiceCaller]) -> ChoiceCaller:
+    """Make the choice of ``config``, or take it from Inductor's ``choices`` for the library; CannotRun if it cannot."""
+    if config == ATEN:
+        library = next((choice for choice in choices if isinstance(choice, ExternKernelCaller)), None)
+        if library is None:
+            raise CannotRun("Inductor does not offer the library here")
+        return library
+    if asked.problem.op not in config.kernel.ops:
+        raise CannotRun(f"{config.template} is not for {asked.problem.op}")
+    # Triton's function for tensor descriptors, by the name that Inductor prefers
+    descriptors = next((name for name in (_EXPERIMENTAL, "make_tensor_descriptor") if hasattr(tl, name)), "")
+    _require_kernel(asked, descriptors)
+    gpu = asked.a.get_device()
+    device = architecture(detect_hardware(gpu).arch)
     if not config.kernel.runs_on(device):
         raise CannotRun(f"there is no {config.template} for {device.name}")
-    for complaint in config.kernel.faults_on(asked.problem, config.params, device, shared_memory_of(asked.device)):
+    for complaint in config.kernel.faults_on(asked.problem, config.params, device, shared_memory_of(gpu)):
         raise CannotRun(complaint.reason)
-
-
-def _triton(config: Config, asked: Grouped) -> ChoiceCaller:
     nodes = [asked.a, asked.b, asked.offsets]
     for node in nodes:
         fix_layout(node)
     _, letter_b = letters(asked.problem.layout)
-    tunables = {KWARGS[config.template][name]: value for name, value in config.tunables.items()}
     made: list[ChoiceCaller] = []
     mm_grouped.triton_grouped_mm_template.maybe_append_choice(
         made,
@@ -182,50 +140,56 @@ def _triton(config: Config, asked: Grouped) -> ChoiceCaller:
         USE_FAST_ACCUM=False,
         NUM_SMS=get_num_sms(),
         USE_TMA_LOAD=True,
-        USE_EXPERIMENTAL_MAKE_TENSOR_DESCRIPTOR=_descriptors() == _EXPERIMENTAL,
-        **tunables,
+        USE_EXPERIMENTAL_MAKE_TENSOR_DESCRIPTOR=descriptors == _EXPERIMENTAL,
+        **{KWARGS[config.template][name]: value for name, value in config.tunables.items()},
     )
     if not made:
         raise CannotRun("Inductor makes no kernel of it")
     return with_memory_in_any_thread(made[0])
 
 
-_EXPERIMENTAL = "_experimental_make_tensor_descriptor"
+def _require_kernel(asked: Grouped, descriptors: str) -> None:
+    """CannotRun unless Inductor allows the kernel, and tensor descriptors can describe the operands."""
+    require_templates(asked.layout)
+    if V.graph.aot_mode or V.graph.cpp_wrapper:
+        # torch 2.11's wrapper has memory for the descriptors of one program, and all programs write theirs.
+        raise CannotRun("C++ wrappers may have too little memory for its tensor descriptors")
+    if not descriptors:
+        raise CannotRun("this release of Triton has no tensor descriptors")
+    if asked.problem.align != 16:
+        raise CannotRun("tensor descriptors need rows that start on 16-byte boundaries")
+    if not _apart(asked.a) or not _apart(asked.b):
+        raise CannotRun("rows share memory")
+    result = ir.Buffer(name="result", layout=asked.layout)
+    operands = [asked.a, asked.b, result]
+    if not SIMDScheduling.can_use_32bit_indexing(sympy_product(result.get_size()), operands):
+        raise CannotRun("a matrix has more elements than this template can index")
 
 
-def _descriptors() -> str:
-    """What makes tensor descriptors in this release of Triton, by the name that Inductor prefers; empty if nothing."""
-    names = (_EXPERIMENTAL, "make_tensor_descriptor")
-    return next((name for name in names if hasattr(tl, name)), "")
+def _apart(node: Any) -> bool:
+    """Return whether no rows (columns, where column-major) of a group share memory, and lines have unit stride."""
+    numbers = sorted(zip(node.get_stride(), node.get_size(), strict=True))
+    needed = 1
+    for stride, size in numbers:
+        if size != 1 and stride < needed:
+            return False
+        needed = max(needed, stride * size)
+    return bool(numbers[0][0] == 1)
 
 
-def filter_choices(choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
-    """Those that the hook marked, where there are any; what the table says, where it is asked here; else all."""
-    marked = [choice for choice in choices if MARK in choice.annotations]
-    if marked:
-        return marked
-    try:
-        return (answer_grouped(choices) or _from_table(choices) if in_force() else None) or choices
-    except MissError:
-        raise  # as the setting strict has it
-    except Exception as error:
-        leave("a matmul", error)
-        return choices
-
-
-def _from_table(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
-    """What the table says about a matmul on the CPU, where the hook has not been asked or did not see all choices."""
+def answer_on_cpu(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
+    """Return the choices for a matmul on the CPU; None on other devices, or if Inductor chooses."""
     aten = aten_of(choices)
     if aten is None or aten.input_nodes[0].get_device_or_error().type != "cpu":
         return None
     problem, axes = problem_of_aten(aten)
     if problem is None:
         return None
-    why = why_left(problem, aten.input_nodes)
+    now, why = snapshot(), why_left(problem, aten.input_nodes)
     if all(config_of(choice) == ATEN for choice in choices) and not _has_cpp_template(aten, problem):
         why = FREEZABLE if not axes and _is_freezable(aten, problem) else ONLY_THE_LIBRARY
     if why:
-        snapshot().record_no_choice(problem, "cpu", why)
+        now.record_no_choice(problem, "cpu", why)
         return None
 
     def build(config: Config) -> ChoiceCaller:
@@ -236,34 +200,22 @@ def _from_table(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
             raise CannotRun("Inductor does not offer it here")
         return offered
 
-    found = answer(snapshot().decide(problem, "cpu", padding=False, axes=axes), build)
+    found = answer(now, now.decide(problem, "cpu", padding=False, axes=axes), build)
     return found if found is None or _can_be_timed(choices) else found[:1]
 
 
 def _can_be_timed(choices: list[ChoiceCaller]) -> bool:
-    """Whether Inductor could benchmark these choices: it needs to know the layout of their result.
+    """Return whether Inductor could benchmark these choices: it needs the layout of their result.
 
     Its lowerings of packed linears work that out under max-autotune only.
     """
     return all(choice.layout is not None for choice in choices)
 
 
-def _has_cpp_template(aten: ChoiceCaller, problem: Problem) -> bool:
-    """Whether Inductor would offer the C++ template for what ``aten`` computes, if it autotuned.
-
-    Its own functions for that decide on open layouts, which they must not do where the library is taken.
-    """
-    a, *others = aten.input_nodes
-    with inductor_config.patch(max_autotune_gemm=True):
-        if problem.op == "bmm":
-            return bool(use_cpp_bmm_template(aten.layout, _with_a_layout(a), _with_a_layout(others[0])))
-        return aten.name == MKL_LINEAR and _offers_packed(_with_a_layout(realize_inputs(a)), others[-1])  # type: ignore[no-untyped-call]
-
-
 def _is_freezable(aten: ChoiceCaller, problem: Problem) -> bool:
-    """Whether Inductor would pack the weight, and so have a choice, with freezing on in the thread that compiles.
+    """Return whether Inductor would pack the weight, and so have a choice, with freezing on in the compiling thread.
 
-    It would for parameters in float32, where there are no gradients.
+    It packs parameters in float32, if there are no gradients.
     """
     context, names = TracingContext.try_get(), V.graph.graph_input_names
     if (
@@ -280,41 +232,45 @@ def _is_freezable(aten: ChoiceCaller, problem: Problem) -> bool:
     return aten.input_nodes[-1].get_name() in parameters
 
 
-def _with_a_layout(node: Any) -> Any:
-    """The input; where its layout is open, a buffer of that name with the layout that is likely."""
-    layout = node.get_layout()
-    if not isinstance(layout, FlexibleLayout):
-        return node
-    return TensorBox.create(InputBuffer(name=node.get_name(), layout=copy.copy(layout).as_fixed()))
+def _has_cpp_template(aten: ChoiceCaller, problem: Problem) -> bool:
+    """Return whether Inductor would offer the C++ template for the computation of ``aten``, if it autotuned.
 
+    Its own functions decide on open layouts, which they must not do if the library is taken. So they get buffers of the
+    same names with the likely layouts.
+    """
 
-def _offers_packed(x: Any, weight: Any) -> bool:
-    *_, layout, x, transposed = mm_args(x, permute(weight, [1, 0]))  # type: ignore[no-untyped-call]
-    return bool(use_cpp_gemm_template(layout, x, transposed))
+    def with_a_layout(node: Any) -> Any:
+        layout = node.get_layout()
+        if not isinstance(layout, FlexibleLayout):
+            return node
+        return TensorBox.create(InputBuffer(name=node.get_name(), layout=copy.copy(layout).as_fixed()))
+
+    a, *others = aten.input_nodes
+    with inductor_config.patch(max_autotune_gemm=True):
+        if problem.op == "bmm":
+            return bool(use_cpp_bmm_template(aten.layout, with_a_layout(a), with_a_layout(others[0])))
+        if aten.name != MKL_LINEAR:
+            return False
+        x = with_a_layout(realize_inputs(a))  # type: ignore[no-untyped-call]
+        *_, layout, x, transposed = mm_args(x, permute(others[-1], [1, 0]))  # type: ignore[no-untyped-call]
+        return bool(use_cpp_gemm_template(layout, x, transposed))
 
 
 def _build_cpp_choice(aten: ChoiceCaller, problem: Problem) -> ChoiceCaller | None:
-    """The choice of the C++ template for what ``aten`` computes; None where Inductor would not offer one.
+    """Make the choice of the C++ template for the computation of ``aten``; None if Inductor would not offer it.
 
-    Inductor itself offers this template only under max-autotune.
+    Inductor offers this template only under max-autotune.
     """
     choices: list[ChoiceCaller] = []
     with inductor_config.patch(max_autotune_gemm=True):
         if problem.op == "bmm":
-            _add_bmm(choices, aten)
+            a, b = aten.input_nodes
+            if use_cpp_bmm_template(aten.layout, a, b):
+                CppBmmTemplate.add_choices(choices, aten.layout, [a, b])
         elif aten.name == MKL_LINEAR:
-            _add_packed(choices, aten)
+            x, packed, weight = aten.input_nodes
+            *_, layout, x, transposed = mm_args(x, permute(weight, [1, 0]))  # type: ignore[no-untyped-call]
+            if use_cpp_gemm_template(layout, x, transposed):
+                nodes = [x, packed, weight]
+                CppGemmTemplate.add_choices(choices, layout, nodes, trans_w=True, input_indices=[0, 2])
     return next(iter(choices), None)
-
-
-def _add_bmm(choices: list[ChoiceCaller], aten: ChoiceCaller) -> None:
-    a, b = aten.input_nodes
-    if use_cpp_bmm_template(aten.layout, a, b):
-        CppBmmTemplate.add_choices(choices, aten.layout, [a, b])
-
-
-def _add_packed(choices: list[ChoiceCaller], aten: ChoiceCaller) -> None:
-    x, packed, weight = aten.input_nodes
-    *_, layout, x, transposed = mm_args(x, permute(weight, [1, 0]))  # type: ignore[no-untyped-call]
-    if use_cpp_gemm_template(layout, x, transposed):
-        CppGemmTemplate.add_choices(choices, layout, [x, packed, weight], trans_w=True, input_indices=[0, 2])

@@ -1,4 +1,4 @@
 """The model: a small network that ranks the candidate configs for problems that no table covers.
 
-This package imports none of its modules, because a selector without models must not need NumPy.
+This package imports none of its modules, because a decision without models must not need NumPy.
 """

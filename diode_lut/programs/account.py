@@ -15,8 +15,8 @@ from pathlib import Path
 from shutil import move, rmtree
 from typing import NamedTuple
 
-from diode_lut.decide.catalog import open_file, source_of
-from diode_lut.decide.sources import THRESHOLD, Source, shown
+from diode_lut.decide.catalog import open_file
+from diode_lut.decide.sources import THRESHOLD, Source, shown, source_of
 from diode_lut.errors import DiodeLutError, ReceiptError
 from diode_lut.files import write_atomically
 from diode_lut.hardware import Hardware

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from diode_lut.decide.selector import ABSTAIN, NOT_AS_TIMED, Decision, Selector
+from diode_lut.decide.decide import NOT_AS_TIMED, Sources
+from diode_lut.decide.sources import ABSTAIN, Decision
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
 from diode_lut.process import __version__, in_forked_children
@@ -192,11 +193,11 @@ def devices_seen(hardware: Iterable[Hardware]) -> None:
         _present.update(hardware)
 
 
-def sources_seen(selector: Selector) -> None:
-    """These tables and models can answer for the selector's hardware, which need not be this machine's."""
+def sources_seen(sources: Sources) -> None:
+    """These tables and models can answer for the hardware, which need not be this machine's."""
     with _lock:
-        device = _devices.setdefault(selector.hardware, Device())
-        for tier in selector.tiers:
+        device = _devices.setdefault(sources.hardware, Device())
+        for tier in sources.tiers:
             for source in tier.sources:
                 name = _text(str(source.path or source.name()))
                 device.sources[SourceRecord(tier.name, name, source.digest, source.rows)] = None

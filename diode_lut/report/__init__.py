@@ -17,15 +17,14 @@ from typing import Any, NamedTuple
 import orjson
 import vl_convert
 
-from diode_lut.decide.catalog import source_of
-from diode_lut.decide.selector import Selector, Tier
-from diode_lut.decide.sources import Threshold
+from diode_lut.decide.decide import Sources, decide
+from diode_lut.decide.sources import Threshold, source_of
 from diode_lut.errors import printable
 from diode_lut.evaluate import MISS, REGRET_CLASSES, REGRET_LIMITS, Case, Evaluation
 from diode_lut.hardware import Hardware
 from diode_lut.model.ranking import Model
 from diode_lut.problem import ATTENTION, BATCHED, DOMAINS, DTYPES, GEMMS, GROUPED, LAYOUTS, OP_SIZES, OPS, Problem
-from diode_lut.settings import MODEL, config
+from diode_lut.settings import config
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.table.format import canonical_order, key_text
 from diode_lut.table.row import KEY_FIELDS
@@ -243,8 +242,9 @@ def _asked(asked: Asked, sides: Sequence[Side], kinds: Sequence[ShownKind]) -> P
 
 def _answer(chooser: Table | Model, problem: Problem) -> str | None:
     """The first config of the answer; None if there is none."""
-    answer = source_of(chooser).ask(problem, Threshold.of(config), padding=config.pad)
-    return str(answer.configs[0]) if answer is not None and answer.configs else None
+    sources = Sources.only(source_of(chooser))
+    decision = decide(sources, problem, Threshold.of(config), padding=config.pad).decision
+    return str(decision.configs[0]) if decision.configs else None
 
 
 def _row(entry: Entry, line: int | None, kinds: Sequence[ShownKind], cases: Sequence[Case]) -> Plain:
@@ -374,9 +374,9 @@ def _problems(op: str, dtype: str, layout: str) -> Iterator[Problem]:
 
 def _answers(model: Model, problems: Iterable[Problem]) -> Iterator[tuple[Config | None, int | None]]:
     """The first config, None for none, and the gain in permille."""
-    selector, threshold = Selector(model.hardware, [Tier(MODEL, (source_of(model),))]), Threshold.of(config)
+    sources, threshold = Sources.only(source_of(model)), Threshold.of(config)
     for problem in problems:
-        decision = selector.select(problem, threshold, padding=config.pad)
+        decision = decide(sources, problem, threshold, padding=config.pad).decision
         if decision.answer is None or decision.answer.ranking is None:
             yield None, None
             continue

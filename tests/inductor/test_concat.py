@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from diode_lut.hook import epilogues as fusion
-from diode_lut.hook import epilogues as unfused
+from diode_lut.hook import epilogues
 from tests.fake_cuda import Input, Lowered, lower
 from tests.inductor.test_fusion import reasons
 from tests.inductor.test_hook import ATEN, MM, blocks, triton
@@ -135,7 +134,7 @@ def test_receipts_say_that_nothing_follows(rows: Rows) -> None:
 
     for config in (MM, ATEN):
         rows({"configs": [config]})
-        assert reasons(function, Input((256, 64)), Input((64, 64))) == {("none", unfused.NOTHING): 1}
+        assert reasons(function, Input((256, 64)), Input((64, 64))) == {("none", epilogues.NOTHING): 1}
 
 
 def test_without_rows_the_code_is_that_without_the_hook(rows: Rows) -> None:
@@ -163,7 +162,7 @@ def test_a_failure_leaves_it_to_the_library(
     def fail(*_: Any) -> bool:
         raise RuntimeError("a test")
 
-    monkeypatch.setattr(fusion, "is_written_in_rows", fail)
+    monkeypatch.setattr(epilogues, "is_written_in_rows", fail)
     with caplog.at_level(logging.WARNING, "diode_lut"):
         assert joined(64, 64).extern == ["mm", "mm"]
     assert "a test" in caplog.text

@@ -13,9 +13,8 @@ from torch._inductor.exc import LoweringException
 from torch._inductor.virtualized import V
 
 import diode_lut
-from diode_lut.hook import epilogues as fusion
-from diode_lut.hook import handler as hook
-from diode_lut.hook.answer import can_branch
+from diode_lut.hook import handler
+from diode_lut.hook.branches import can_branch
 from diode_lut.hook.problems import NO_RANGE
 from diode_lut.receipts import recorder
 from diode_lut.receipts.receipt import Device
@@ -376,8 +375,7 @@ def test_one_kernel_where_wrapper_code_cannot_branch(
             patch.setattr(V.graph, name, True)
             return can_branch()
 
-    for module in (hook, fusion):
-        monkeypatch.setattr(module, "can_branch", there)
+    monkeypatch.setattr(handler, "can_branch", there)
     rows(*SMALL_AND_LARGE)
     function = (lambda a, b: (a @ b).relu()) if epilogue else torch.mm
     lowered = lower(function, Input((16, 1024), dynamic=[0], most=8192), B)

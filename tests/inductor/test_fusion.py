@@ -12,7 +12,7 @@ from torch._inductor import config as inductor_config
 from torch.nn import functional
 
 import diode_lut
-from diode_lut.hook import epilogues as unfused
+from diode_lut.hook import epilogues
 from diode_lut.receipts import recorder
 from tests.fake_cuda import Input, Lowered, compile_triton, lower
 from tests.inductor.test_hook import ATEN, Rows, blocks, triton
@@ -144,7 +144,7 @@ def test_other_tensors_with_odd_rows_are_read_by_a_second_kernel(rows: Rows, of_
     """A tensor whose rows are no multiples of 16 bytes is not read in a matmul's kernel, where elements come singly."""
     rows(*by_class(any=LARGE, **of_class))
     odd = [Input((512, 1024)), Input((2047, 1024)), Input((2047,)), Input((512, 2047))]
-    assert reasons(EPILOGUES["residual"][1], *odd) == {("medium", unfused.ROWS): 1}
+    assert reasons(EPILOGUES["residual"][1], *odd) == {("medium", epilogues.ROWS): 1}
     apart = lower(EPILOGUES["residual"][1], *odd)
     assert (tiles(apart), len(apart.triton_kernels)) == ([[64, 128, 32, 8]], 2)
 
@@ -208,15 +208,18 @@ def reasons(function: Function, *inputs: Input) -> dict[tuple[str, str], int]:
 
 
 WHY: dict[str, tuple[Function, dict[str, int]]] = {
-    "nothing": (UNFUSED["nothing"], {unfused.NOTHING: 1}),
-    "a reduction": (lambda x, w, b, r: linear(x, w, b).sum(0), {unfused.NOTHING: 1}),
-    "a softmax": (UNFUSED["a reduction"], {unfused.REDUCES: 1}),
-    "relu and a reduction": (UNFUSED["relu and a reduction"], {unfused.REDUCES: 1}),
-    "a norm": (UNFUSED["a norm of the sum with a residual"], {unfused.REDUCES: 1}),
-    "a library's op": (lambda x, w, b, r: torch.igamma(linear(x, w, b), r), {unfused.OTHER_KERNEL: 1}),
-    "a part": (lambda x, w, b, r: linear(x, w, b).narrow(1, 0, 512).relu(), {unfused.ORDER: 1}),
-    "a write": (lambda x, w, b, r: torch.ops.aten.copy_.default(r, linear(x, w, b).relu()), {unfused.MUTATES: 1}),
-    "two factors": (lambda x, w, b, r: functional.silu(linear(x, w, b)) * linear(x, w, b + 1), {unfused.ELSEWHERE: 1}),
+    "nothing": (UNFUSED["nothing"], {epilogues.NOTHING: 1}),
+    "a reduction": (lambda x, w, b, r: linear(x, w, b).sum(0), {epilogues.NOTHING: 1}),
+    "a softmax": (UNFUSED["a reduction"], {epilogues.REDUCES: 1}),
+    "relu and a reduction": (UNFUSED["relu and a reduction"], {epilogues.REDUCES: 1}),
+    "a norm": (UNFUSED["a norm of the sum with a residual"], {epilogues.REDUCES: 1}),
+    "a library's op": (lambda x, w, b, r: torch.igamma(linear(x, w, b), r), {epilogues.OTHER_KERNEL: 1}),
+    "a part": (lambda x, w, b, r: linear(x, w, b).narrow(1, 0, 512).relu(), {epilogues.ORDER: 1}),
+    "a write": (lambda x, w, b, r: torch.ops.aten.copy_.default(r, linear(x, w, b).relu()), {epilogues.MUTATES: 1}),
+    "two factors": (
+        lambda x, w, b, r: functional.silu(linear(x, w, b)) * linear(x, w, b + 1),
+        {epilogues.ELSEWHERE: 1},
+    ),
 }
 """What follows a matmul, and the reasons why it is not fused where a row would have it fused."""
 
@@ -229,11 +232,11 @@ def test_what_is_not_fused_has_a_reason(rows: Rows, function: Function, expected
 
 
 ROWS_SAY: list[tuple[dict[str, dict[str, Any]], tuple[str, str]]] = [
-    ({"any": ATEN}, ("none", unfused.SLOWER)),
-    ({"any": ATEN, "heavy": SMALL}, ("light", unfused.SLOWER)),
-    ({"any": LARGE, "light": ATEN}, ("light", unfused.SLOWER)),
-    ({"none": ATEN}, ("none", unfused.UNKNOWN)),
-    ({"none": ATEN, "heavy": SMALL}, ("light", unfused.UNKNOWN)),
+    ({"any": ATEN}, ("none", epilogues.SLOWER)),
+    ({"any": ATEN, "heavy": SMALL}, ("light", epilogues.SLOWER)),
+    ({"any": LARGE, "light": ATEN}, ("light", epilogues.SLOWER)),
+    ({"none": ATEN}, ("none", epilogues.UNKNOWN)),
+    ({"none": ATEN, "heavy": SMALL}, ("light", epilogues.UNKNOWN)),
 ]
 
 
@@ -273,7 +276,7 @@ def test_layouts_that_come_out_otherwise(rows: Rows) -> None:
         packed = torch.ops.aten.clone.default(x.t() * 3, memory_format=torch.contiguous_format)
         return linear(packed, w, b).relu(), in_order(packed)
 
-    assert reasons(both, *TRANSPOSED) == {("light", unfused.LAYOUT): 1}
+    assert reasons(both, *TRANSPOSED) == {("light", epilogues.LAYOUT): 1}
 
 
 def test_only_the_kernel_of_the_epilogue_at_hand_is_made(rows: Rows) -> None:

@@ -14,7 +14,7 @@ from torch._inductor import config as inductor_config
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from diode_lut.decide.selector import NOT_AS_TIMED
+from diode_lut.decide.decide import NOT_AS_TIMED
 from diode_lut.hook.snapshot import snapshot
 from diode_lut.receipts import recorder
 from diode_lut.templates.config import Config

@@ -14,7 +14,7 @@ from safetensors.numpy import load, save
 import diode_lut
 from diode_lut.decide import catalog as tiers
 from diode_lut.decide.catalog import find_path, find_tables, tiers_for, warn_of_useless
-from diode_lut.decide.selector import Selector, Tier
+from diode_lut.decide.decide import Sources, Tier, decide
 from diode_lut.decide.sources import ModelSource, Threshold
 from diode_lut.errors import ModelError
 from diode_lut.hardware import Hardware
@@ -28,8 +28,8 @@ A100 = Hardware("NVIDIA A100-SXM4-80GB", "sm_80", 108)
 FLOAT32 = MM._replace(dtype="float32")
 
 
-def selector(confidence: float = 0.99, hardware: Hardware = H200) -> Selector:
-    return Selector(hardware, [Tier("model", (ModelSource(model(confidence=confidence), hardware),))])
+def selector(confidence: float = 0.99, hardware: Hardware = H200) -> Sources:
+    return Sources(hardware, [Tier("model", (ModelSource(model(confidence=confidence), hardware),))])
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def shipped_model(shipped: Path) -> Path:
 
 def test_a_sure_model_answers() -> None:
     """With enough confidence the model's ranking is the answer."""
-    decision = selector(0.96).select(MM)
+    decision = decide(selector(0.96), MM).decision
     assert (decision.tier, decision.configs) == ("model", (SMALL, LARGE, ATEN))
     assert (decision.entry, decision.confidence) == (None, 0.96)
     assert decision.steps == ("model: model for NVIDIA H200 answers, with confidence 0.960",)
@@ -50,41 +50,41 @@ def test_a_sure_model_answers() -> None:
 
 def test_an_unsure_model_abstains() -> None:
     """Below both thresholds the model abstains, and the step says its confidence and the expected gain."""
-    decision = selector(0.94).select(MM, Threshold(gain=0.7))
+    decision = decide(selector(0.94), MM, Threshold(gain=0.7)).decision
     assert (decision.tier, decision.configs, decision.confidence) == ("abstain", (), None)
     expected = "expected to be 1.649 times as fast as aten, not 1.7"
     assert decision.steps[0] == f"model: model for NVIDIA H200: confidence 0.940 is below 0.95, and it is {expected}"
-    assert selector(0.94).select(MM, Threshold(0.9, math.inf)).tier == "model"
+    assert decide(selector(0.94), MM, Threshold(0.9, math.inf)).decision.tier == "model"
 
 
 def test_a_gain_makes_up_for_doubt() -> None:
     """With little confidence the model answers if it expects enough gain over aten; aten itself has no gain."""
-    assert selector(0.1).select(MM, Threshold(gain=0.6)).tier == "model"
-    aten_first = Selector(H200, [Tier("model", (ModelSource(model(-0.5, confidence=0.1), H200),))])
-    assert aten_first.select(MM, Threshold(gain=0.0)).configs[0] == ATEN
-    assert aten_first.select(MM, Threshold(gain=0.01)).tier == "abstain"
+    assert decide(selector(0.1), MM, Threshold(gain=0.6)).decision.tier == "model"
+    aten_first = Sources(H200, [Tier("model", (ModelSource(model(-0.5, confidence=0.1), H200),))])
+    assert decide(aten_first, MM, Threshold(gain=0.0)).decision.configs[0] == ATEN
+    assert decide(aten_first, MM, Threshold(gain=0.01)).decision.tier == "abstain"
 
 
 def test_a_gain_that_may_be_none_is_left_to_aten() -> None:
     """Aten is the answer if less than 5 % is expected, however sure the model is, unless the user wants less."""
-    asked = Selector(H200, [Tier("model", (ModelSource(model(0.04, confidence=0.99), H200),))])
-    decision = asked.select(MM)
+    asked = Sources(H200, [Tier("model", (ModelSource(model(0.04, confidence=0.99), H200),))])
+    decision = decide(asked, MM).decision
     assert (decision.tier, decision.configs, decision.expected_time) == ("model", (ATEN,), 1.0)
     assert decision.steps[0].endswith("confidence 0.990; the expected gain is less than 5%, so aten is taken")
     assert decision.details()[0].endswith(f"{SMALL} (1.041 times as fast as aten, expected)")
-    assert asked.select(MM, Threshold(gain=0.03)).configs[0] == SMALL
+    assert decide(asked, MM, Threshold(gain=0.03)).decision.configs[0] == SMALL
 
 
 def test_an_unknown_problem_is_a_step() -> None:
     """For a problem that the model was not trained for, the step says so."""
-    decision = selector().select(FLOAT32)
+    decision = decide(selector(), FLOAT32).decision
     assert decision.steps[0] == "model: model for NVIDIA H200: not trained for op=mm dtype=float32"
 
 
 def test_explain_shows_the_ranking_in_any_case() -> None:
     """Explain shows the expected gains and the confidence, whether the model answers or abstains."""
     for confidence in (0.94, 0.96):
-        lines = selector(confidence).select(MM).explain().splitlines()
+        lines = decide(selector(confidence), MM).decision.explain().splitlines()
         assert "    triton_mm 64x32x64 g8 s4 w4 (1.649 times as fast as aten, expected)" in lines
         assert lines[-1] == f"    the first is within 5 % of the best with confidence {confidence:.3f}"
 
@@ -93,8 +93,8 @@ def test_another_devices_model_says_so() -> None:
     """On other hardware, explain names the hardware that the model was trained for, with and without an answer."""
     name = "model: model for NVIDIA H200, trained for NVIDIA H200 (sm_90, 132 SMs)"
     asked = selector(hardware=A100)
-    assert asked.select(MM).steps[-1].startswith(f"{name}, answers")
-    assert asked.select(FLOAT32).steps[0].startswith(f"{name}: not trained")
+    assert decide(asked, MM).decision.steps[-1].startswith(f"{name}, answers")
+    assert decide(asked, FLOAT32).decision.steps[0].startswith(f"{name}: not trained")
 
 
 def test_digest_depends_on_the_model(tmp_path: Path) -> None:
@@ -103,26 +103,26 @@ def test_digest_depends_on_the_model(tmp_path: Path) -> None:
     for advantage in (0.5, 0.6):
         path = tmp_path / "x.mlp.safetensors"
         write_model(model(advantage), path)
-        digests.add(Selector(H200, tiers_for(H200, (str(path),))).digest)
-    assert len({*digests, Selector(H200, ()).digest}) == 3
+        digests.add(Sources(H200, tiers_for(H200, (str(path),))).digest)
+    assert len({*digests, Sources(H200, ()).digest}) == 3
 
 
 def test_digest_depends_on_the_sm_count() -> None:
     """A model's ranking depends on the SM count, on a CPU on the threads; a table's answer does not."""
     devices = [H200, H200._replace(sm_count=66)]
     assert len({selector(hardware=device).digest for device in devices}) == 2
-    assert len({Selector(device, ()).digest for device in devices}) == 1
+    assert len({Sources(device, ()).digest for device in devices}) == 1
     assert len({selector(hardware=device._replace(arch="cpu-avx512")).digest for device in devices}) == 2
 
 
 def test_names_without_a_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a working directory that has been removed, explain shows absolute paths."""
     write_model(model(confidence=0.1), path := tmp_path / "x.mlp.safetensors")
-    asked = Selector(H200, [Tier("model", (ModelSource(read_model(path), H200),))])
+    asked = Sources(H200, [Tier("model", (ModelSource(read_model(path), H200),))])
     (gone := tmp_path / "gone").mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert f"model: {path}: confidence 0.100 is below" in asked.select(MM, Threshold(gain=0.7)).explain()
+    assert f"model: {path}: confidence 0.100 is below" in decide(asked, MM, Threshold(gain=0.7)).decision.explain()
 
 
 def test_shipped_models_are_for_their_device_and_its_architecture(shipped_model: Path) -> None:

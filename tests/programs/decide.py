@@ -16,10 +16,10 @@ from torch._inductor import config as inductor_config
 import diode_lut
 from diode_lut.decide.catalog import find_hardware
 from diode_lut.decide.choosers import registered
-from diode_lut.decide.dynamic import Axis, pieces_over
-from diode_lut.decide.sources import THRESHOLD
+from diode_lut.decide.decide import decide
+from diode_lut.decide.dynamic import Axis
 from diode_lut.measure.problems import random_problems
-from diode_lut.snapshot import Snapshot, selector_for
+from diode_lut.snapshot import Snapshot, sources_for
 
 H200 = "nvidia-h200"
 KINDS = {"ops": ("mm", "addmm", "bmm"), "dtypes": ("float16", "bfloat16"), "layouts": ("nn", "nt")}
@@ -31,8 +31,8 @@ def main(count: str, tables: str) -> None:
     problems = random_problems(int(count), seed=0, log_normal=True, **KINDS)
     hardware = find_hardware(H200, diode_lut.config.tables)
     decisions = [diode_lut.select(problem, hardware=hardware) for problem in problems]
-    selector, axis = selector_for(hardware, diode_lut.config.copy(), registered()), Axis(("m",), 1, None)
-    pieces = [pieces_over(selector, problem, axis, THRESHOLD, 3, library=True) for problem in problems[::100]]
+    sources, axis = sources_for(hardware, diode_lut.config.copy(), registered()), Axis(("m",), 1, None)
+    pieces = [decide(sources, problem, axes=(axis,)).pieces(3, library=True) for problem in problems[::100]]
     portable = inductor_config.save_config_portable(ignore_private_configs=False)
     report = {
         "decisions": [

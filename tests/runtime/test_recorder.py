@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from diode_lut.decide.selector import Selector, Tier
+from diode_lut.decide.decide import Sources, Tier, decide
 from diode_lut.decide.sources import ModelSource, TableSource
 from diode_lut.problem import Problem
 from diode_lut.receipts import recorder
@@ -31,8 +31,8 @@ def fresh() -> Iterator[None]:
     recorder._present.clear()
 
 
-def selector(confidence: float = 0.0) -> Selector:
-    return Selector(
+def selector(confidence: float = 0.0) -> Sources:
+    return Sources(
         H200,
         [
             Tier("user", (TableSource(TABLE),), ("left out: bad",)),
@@ -48,7 +48,7 @@ def device() -> Device:
 
 def test_hits_have_the_row() -> None:
     """An answer that Inductor got is a hit, with tier, digest of the table, the row's key and the configs."""
-    decision = selector().select(MM._replace(dtype="float16"))
+    decision = decide(selector(), MM._replace(dtype="float16")).decision
     for _ in range(3):
         recorder.served(decision, (SMALL,))
     hit = Hit(decision.problem, "user", TABLE.digest, "mm float16 m 1-1048576", (str(SMALL),))
@@ -57,7 +57,7 @@ def test_hits_have_the_row() -> None:
 
 def test_a_model_has_no_row() -> None:
     """What a model answered names its file's digest alone."""
-    decision = selector(0.99).select(MM._replace(dtype="bfloat16"))
+    decision = decide(selector(0.99), MM._replace(dtype="bfloat16")).decision
     recorder.served(decision, decision.configs[:2])
     (hit,) = device().hits
     assert (hit.tier, hit.digest, hit.row, len(hit.configs)) == ("model", "", "", 2)
@@ -65,10 +65,10 @@ def test_a_model_has_no_row() -> None:
 
 def test_misses_have_what_the_model_expects() -> None:
     """Abstentions, and answers of which nothing could run, are misses; some with what a model expects of them."""
-    unsure = selector().select(MM._replace(dtype="bfloat16"))
+    unsure = decide(selector(), MM._replace(dtype="bfloat16")).decision
     assert unsure.expected_time is not None
-    unknown = selector().select(MISSED)
-    answered = selector().select(MM._replace(dtype="float16"))
+    unknown = decide(selector(), MISSED).decision
+    answered = decide(selector(), MM._replace(dtype="float16")).decision
     for decision in (unsure, unknown, answered):
         recorder.served(decision, ())
     assert device().misses == dict.fromkeys(map(Miss, (unsure.problem, MISSED, answered.problem)), 1)
@@ -78,7 +78,7 @@ def test_misses_have_what_the_model_expects() -> None:
 
 def test_skipped_configs_have_their_reason() -> None:
     """A config that could not run is noted for the problem, with its row."""
-    decision = selector().select(MM._replace(dtype="float16"))
+    decision = decide(selector(), MM._replace(dtype="float16")).decision
     recorder.skipped(decision, Config("decompose_k", (4,)), "no K")
     skip = Skip(decision.problem, "user", TABLE.digest, "mm float16 m 1-1048576", "decompose_k 4", "no K")
     assert device().skipped == {skip: 1}
@@ -100,14 +100,14 @@ def test_sources_are_those_of_this_machine() -> None:
 def test_file_names_need_not_be_text() -> None:
     """A path that JSON cannot say is written as far as it can be."""
     recorder.devices_seen([H200])
-    recorder.sources_seen(Selector(H200, [Tier("user", (), ("left out: \udcff.json",))]))
+    recorder.sources_seen(Sources(H200, [Tier("user", (), ("left out: \udcff.json",))]))
     assert list(device().left_out) == ["user: left out: ?.json"]
 
 
 def test_threads_lose_nothing() -> None:
     """Calls from many threads add up, while others take the receipt."""
     problems = [MISSED._replace(m=m) for m in range(1, 9)]
-    decisions = [selector().select(problem) for problem in problems]
+    decisions = [decide(selector(), problem).decision for problem in problems]
     with ThreadPoolExecutor(8) as pool:
         for number in range(4000):
             pool.submit(recorder.served, decisions[number % 8], ())
@@ -118,7 +118,7 @@ def test_threads_lose_nothing() -> None:
 
 def test_a_receipt_does_not_change_any_more() -> None:
     """What was handed out stays as it was."""
-    decision = selector().select(MISSED)
+    decision = decide(selector(), MISSED).decision
     recorder.served(decision, ())
     before = device()
     recorder.served(decision, ())
