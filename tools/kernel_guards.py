@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from source_changes import FALSE, NONE, RAISES, TRUE, Instead, Without
+from source_changes import FALSE, NONE, TRUE, Instead, Without
 
 HOOK, KERNELS = "tests/inductor/test_hook.py::", "tests/inductor/test_guards.py::"
 TIMED = "tests/inductor/test_timed_options.py::"
