@@ -155,7 +155,7 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(capsys: pytest.Captu
 def test_the_command_that_installs_works_where_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a clone it names the clone, elsewhere the packages that the installation needs: no registry has diode_lut."""
     assert install_command("torch") == f"pip install '{ROOT}[torch]'"
-    monkeypatch.setattr(errors, "__file__", str(tmp_path / "diode_lut" / "domain" / "errors.py"))
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "diode_lut" / "errors.py"))
     try:
         requires("diode-lut")
     except PackageNotFoundError:
