@@ -6,7 +6,6 @@ The two differ: a program makes settings of its own, and its environment may be 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -30,7 +29,7 @@ from diode_lut.decide.choosers import registered
 from diode_lut.decide.sources import shown
 from diode_lut.errors import BROKEN_IMPORT, ModelError, TableError, as_command, install_command
 from diode_lut.hardware import Hardware, detect_hardware, local_devices
-from diode_lut.hook.versions import NEWEST, OLDEST
+from diode_lut.hook.versions import NEWEST, OLDEST, release
 from diode_lut.problem import Problem
 from diode_lut.settings import Settings, autoregister, config, faults_in_environment
 
@@ -67,8 +66,7 @@ def software() -> Iterator[Finding]:
         remedy = f"{install_command('torch')}; tables can be read, checked, edited and built without it"
         yield wrong("torch", f"cannot be imported ({error}), so there is nothing to hook into", remedy)
         return
-    version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
-    if OLDEST <= version <= NEWEST:
+    if OLDEST <= release() <= NEWEST:
         yield fine("torch", torch.__version__)
     else:
         known = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
@@ -96,9 +94,9 @@ def hook() -> Iterator[Finding]:
         return
 
     try:
-        from diode_lut.hook import health
+        from diode_lut.hook import patches
 
-        missing = health.what_is_missing()
+        missing = patches.what_is_missing()
     except BROKEN_IMPORT as error:
         yield wrong("hook", f"Inductor cannot be imported ({error})", "install torch and triton again")
         return
@@ -107,9 +105,9 @@ def hook() -> Iterator[Finding]:
             "hook", "; ".join(missing), "see the warnings above: the hook could not be installed in this Inductor"
         )
         return
-    below = health.below()
+    below = patches.below()
     yield fine("hook", "is installed, and first in line" + (f", before {below}" if below else ""))
-    fault = health.cache_fault()
+    fault = patches.cache_fault()
     if fault:
         remedy = "set TORCHINDUCTOR_FORCE_DISABLE_CACHES=1, and report this with the version of torch"
         yield wrong("caches", fault, remedy)

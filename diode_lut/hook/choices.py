@@ -420,3 +420,9 @@ def without_tables() -> AbstractContextManager[Any]:
         getattr(V.choices, "_below", None) or InductorChoices()
     )
     return handler
+
+
+def lower_without_tables(lower: Callable[..., Any], *arguments: Any) -> Any:
+    """Lower a choice that is a graph as ``without_tables`` has it."""
+    with without_tables():
+        return lower(*arguments)

@@ -92,21 +92,17 @@ def _keep_uncached() -> None:
         let_pass(error)  # without a snapshot there is no key either
 
 
-def saving(save: Callable[..., None]) -> Callable[..., None]:
-    """A cache's function that saves a graph, or what AOTAutograd adds to it, under a key.
+def save(save_graph: Callable[..., None], key: str, graph: Any, *arguments: Any, **named: Any) -> None:
+    """Save a graph, or what AOTAutograd adds to it, under a key.
 
     After a compile that did not get its answers the key is one that no compile asks for, so that only an artifact of
     ``torch._inductor.standalone_compile`` has the graph: whoever asked for that must be able to save it.
     """
-
-    def save_in_its_place(key: str, graph: Any, *arguments: Any, **named: Any) -> None:
-        if not is_answered():
-            key += uuid4().hex
-            if hasattr(graph, _KEY):
-                setattr(graph, _KEY, key)  # where AOTAutograd finds it
-        save(key, graph, *arguments, **named)
-
-    return save_in_its_place
+    if not is_answered():
+        key += uuid4().hex
+        if hasattr(graph, _KEY):
+            setattr(graph, _KEY, key)  # where AOTAutograd finds it
+    save_graph(key, graph, *arguments, **named)
 
 
 def is_answered() -> bool:

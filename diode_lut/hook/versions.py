@@ -8,8 +8,6 @@ Importing this module imports nothing of PyTorch. What the releases differ in, a
 - Since torch 2.13, configuration is kept per thread: ``set_choices_factory``.
 - Since torch 2.13, Inductor asks its handler up to three times about one ``addmm``, before that once. ``hook`` answers
   when the library is offered, which is right for both.
-- Before torch 2.13, the scheduler sees no data that a template shares with what reads it behind a view. Where the
-  scheduler finds none, ``fusion`` looks itself.
 - Since torch 2.15, handlers are also told the length when they are asked for configs of flex attention. ``hook`` passes
   on whatever they are asked with, and ``attention`` reads the problem off the graph.
 - Since torch 2.15, template heuristics are in another package. The earlier name, which is used here, still works.
@@ -28,6 +26,14 @@ from diode_lut.templates.config import TEMPLATES
 
 OLDEST, NEWEST = (2, 11), (2, 15)
 """The releases of PyTorch that the hook was made for."""
+
+
+def release() -> tuple[int, int]:
+    """Return the release of PyTorch: its first two numbers."""
+    import torch
+
+    major, minor, *_ = re.findall(r"\d+", torch.__version__)
+    return int(major), int(minor)
 
 
 def set_choices_factory(config: Any, factory: Callable[[], Any]) -> None:
@@ -73,25 +79,19 @@ def splits_large_batches() -> bool:
 @cache
 def indexes_in_64_bits() -> bool:
     """Whether templates compute indices along K in 64 bits where a matrix needs that; since torch 2.13."""
-    import torch
-
-    return bool(torch.__version__ >= (2, 13))  # type: ignore[operator]  # TorchVersion compares with tuples
+    return release() >= (2, 13)
 
 
 @cache
 def cpp_wrappers_have_scratch() -> bool:
     """Whether C++ wrappers give every program of a kernel memory for tensor descriptors; before 2.13, one program."""
-    import torch
-
-    return bool(torch.__version__ >= (2, 13))  # type: ignore[operator]  # TorchVersion compares with tuples
+    return release() >= (2, 13)
 
 
 @cache
 def subgraphs_keep_sizes_dynamic() -> bool:
     """Whether a choice that is a graph leaves sizes dynamic; before torch 2.13, it makes constants of their hints."""
-    import torch
-
-    return bool(torch.__version__ >= (2, 13))  # type: ignore[operator]  # TorchVersion compares with tuples
+    return release() >= (2, 13)
 
 
 def is_batch_invariant() -> bool:
