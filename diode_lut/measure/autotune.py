@@ -147,6 +147,7 @@ class _Observer:
     def benchmark_choices(
         self,
         benchmark: Callable[..., dict[ChoiceCaller, float]],
+        cls: type,
         choices: Sequence[ChoiceCaller],
         *args: Any,
         **named: Any,
@@ -156,10 +157,10 @@ class _Observer:
         Each time is the median of a tenth of a second, after a warm-up. Other processes disturb a CPU for longer than
         that, and so only some times of each choice.
         """
-        timings = benchmark(choices, *args, **named)
+        timings = benchmark(cls, choices, *args, **named)
         if choices[0].input_nodes[0].get_device_or_error().type == "cpu":
             for _ in range(_REPETITIONS):
-                for choice, milliseconds in benchmark(choices, *args, **named).items():
+                for choice, milliseconds in benchmark(cls, choices, *args, **named).items():
                     self._repeated[choice].append(milliseconds)
         return timings
 

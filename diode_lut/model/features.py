@@ -43,10 +43,10 @@ _LIBRARY_TILES = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
 """M x N tiles of the library's kernels. How well a problem divides into them tells how fast the library is."""
 
 _TILE_MULTIPLE = 64
-"""Size in elements that most tile sizes are multiples of."""
+"""Size in elements of which most tile sizes are multiples."""
 
 _LOAD_BYTES = 16
-"""Bytes of a thread's widest load. Rows that are aligned to less need narrower loads, and other library kernels."""
+"""Bytes of a thread's widest load. Rows with less alignment need narrower loads, and other library kernels."""
 
 _CLASSES = tuple(name for name in EPILOGUES if name != NO_EPILOGUE)
 
@@ -77,7 +77,7 @@ JOINT_FEATURES = (
 )
 
 _LOGARITHM_COUNT = 12
-"""Number of joint features that are logarithms. They are the first ones."""
+"""Number of joint features that are logarithms. They are first."""
 
 _SERIES = tuple(2.8853900817779268 / power for power in range(1, 11, 2))
 """Coefficients of x, x^3, x^5, ... in the series of log2((1 + x) / (1 - x)); the first is 2 / log(2)."""
@@ -87,7 +87,7 @@ _OTHER_REGISTERS = 40
 
 
 def log2(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Return logarithms to base 2 with an error below 2e-9, and of powers of two without one.
+    """Return logarithms to base 2 with an error below 2e-9, and of powers of two without an error.
 
     Only operations that IEEE 754 defines to the last bit are used. NumPy's and Python's logarithms depend on the
     processor and on the C library.
@@ -117,7 +117,7 @@ def exp(scores: npt.ArrayLike) -> npt.NDArray[np.float32]:
 
 
 def problem_features(problem: Problem, sm_count: int) -> Floats:
-    """PROBLEM_FEATURES of the problem, as a column."""
+    """Return PROBLEM_FEATURES of the problem, as a column."""
     b, m, n, k = problem.sizes
     scaling = Scaling.of(problem.variant) if problem.op in SCALED else None
     flops, data = problem.operations, problem.nbytes
@@ -141,7 +141,7 @@ def problem_features(problem: Problem, sm_count: int) -> Floats:
 
 
 def vectors(problem: Problem) -> tuple[int, int, int]:
-    """Alignment in bytes, up to 16, of the rows of A, B and C, as their lengths imply it."""
+    """Return the alignment in bytes, up to 16, of the rows of A, B and C, as their lengths imply it."""
     itemsize = ITEMSIZES[problem.dtype]
     letter_a, letter_b = letters(problem.layout)
     row_a, row_b = problem.m if letter_a == "t" else problem.k, problem.k if letter_b == "t" else problem.n
@@ -150,7 +150,7 @@ def vectors(problem: Problem) -> tuple[int, int, int]:
 
 
 def config_features(configs: Sequence[Config]) -> Floats:
-    """CONFIG_FEATURES, a column per config."""
+    """Return CONFIG_FEATURES, a column per config."""
     return np.array([_of_config(config) for config in configs], np.float32).T
 
 
@@ -166,7 +166,7 @@ def _of_config(config: Config) -> list[float]:
 
 
 class Tiling:
-    """The tiled candidates, and those parts of their joint features that do not depend on the problem's sizes.
+    """The tiled candidates, and the parts of their joint features that do not depend on the problem's sizes.
 
     Tiled candidates come first in a list of candidates.
     """
@@ -184,7 +184,7 @@ class Tiling:
         self.occupancies = {itemsize: self._occupancy(itemsize, architecture) for itemsize in set(ITEMSIZES.values())}
 
     def _occupancy(self, itemsize: int, architecture: Architecture) -> Floats:
-        """Estimated tiles that a multiprocessor works on at once, per candidate; 1 if the limits are unknown."""
+        """Estimate how many tiles a multiprocessor works on at once, per candidate; 1 if the limits are unknown."""
         limits: list[Floats] = [np.ones(self.count)]
         if (
             architecture.shared_memory is not None
@@ -203,7 +203,7 @@ class Tiling:
         return occupancy
 
     def features(self, problem: Problem, sm_count: int) -> Floats:
-        """JOINT_FEATURES, a column per candidate; zeros for candidates that are not tiled."""
+        """Return JOINT_FEATURES, a column per candidate, with zeros for candidates that are not tiled."""
         features = np.zeros((len(JOINT_FEATURES), self.candidates), np.float32)
         out = features[:, : self.count]
         b, m, n, k = problem.sizes
@@ -284,7 +284,7 @@ class Candidates:
         )
 
     def applicable(self, problem: Problem) -> Flags:
-        """Per candidate: whether it can run on the problem, and its tile is not far larger than the problem."""
+        """Return for each candidate whether it can run on the problem, with a tile not far larger than that."""
         problems = _AnySizes(problem.op, problem.dtype)
         if problems not in self._launchable:
             self._launchable[problems] = self._can_launch(problems)
@@ -304,12 +304,12 @@ class Candidates:
 
 
 def families(configs: Sequence[Config], architecture: Architecture) -> tuple[Candidates, Candidates]:
-    """The candidates for problems without a batch, and those for problems with one."""
+    """Return the candidates for problems without a batch, and those for problems with a batch."""
     return _family(configs, architecture, batched=False), _family(configs, architecture, batched=True)
 
 
 def family_of(problem: Problem) -> int:
-    """The index in ``families`` for the problem: 0 without a batch, 1 with one."""
+    """Return the index in ``families`` for the problem: 0 without a batch, 1 with a batch."""
     return int(problem.op in BATCHED)
 
 

@@ -1,4 +1,4 @@
-"""The header of a weights file, read without NumPy: its metadata, and all of it as text.
+"""Weights files: safetensors, with one JSON document in the metadata for everything but the tensors.
 
 A safetensors file begins with the length of the header, 8 bytes, little-endian. The header follows, which is JSON.
 Source: the format's description in the README of the safetensors library.
@@ -43,17 +43,17 @@ KEY = "diode_lut"
 """Key of the safetensors metadata under which one JSON document holds everything."""
 
 MAX_WEIGHTS_BYTES = 1_000_000
-"""Maximum size of a weights file in bytes: several times what a sensible network needs."""
+"""Maximum size of a weights file in bytes. A sensible network needs a fraction of it."""
 
 MAX_HEADER_BYTES = 4 << 20
-"""Maximum size of a header in bytes: far more than a file with a thousand tensors needs."""
+"""Maximum size of a header in bytes, far more than for a thousand tensors."""
 
 _LENGTH = 8
 """Bytes before the header, which hold the header's length."""
 
 
 def read_model_hardware(path: Path) -> Hardware:
-    """The hardware that the model in a file was trained for; ModelError if the file is not a weights file.
+    """Return the hardware for which the model in a file was trained. ModelError if the file is not a weights file.
 
     A damaged file that another program is writing is read again.
     """
@@ -68,7 +68,7 @@ def _hardware(path: Path) -> Hardware:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file's bytes; ModelError if it cannot be read or is too large."""
+    """Return the file's bytes. ModelError if it cannot be read or is too large."""
     try:
         with open_regular(path) as file:
             data = file.read(MAX_WEIGHTS_BYTES + 1)
@@ -80,7 +80,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def metadata_of(data: bytes, path: Path) -> dict[str, Any]:
-    """The JSON document in the metadata of a weights file; ModelError if ``data`` is not a weights file's content."""
+    """Return the JSON document in the metadata of a weights file. ModelError if ``data`` is no such file's content."""
     import orjson
 
     end = _LENGTH + int.from_bytes(data[:_LENGTH], "little")
@@ -102,7 +102,7 @@ def metadata_of(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def header_text(file: BinaryIO, path: Path) -> str:
-    """The metadata, sorted by name, then name, type and shape of each tensor; DiodeLutError for another file."""
+    """Return the metadata, sorted by name, then name, type and shape of each tensor. DiodeLutError for another file."""
     import orjson
 
     length = int.from_bytes(file.read(_LENGTH), "little")
@@ -129,13 +129,13 @@ _FEATURES = {
 
 
 def _features(arch: Any) -> dict[str, Any]:
-    """The features that the weights are for, and the architecture's constants that the features depend on."""
+    """Return the features that the weights are for, and the architecture's constants on which these depend."""
     shared_memory = architecture(arch).shared_memory if isinstance(arch, str) else None
     return {**_FEATURES, "constants": {"shared_memory": shared_memory}}
 
 
 def write_model(model: Model, path: Path) -> None:
-    """Write the weights file; the same model gives the same bytes. ModelError if the file would not be readable."""
+    """Write the weights file. The same model gives the same bytes. ModelError if the file would not be readable."""
     metadata = {
         "features": _features(model.hardware.arch),
         "hardware": model.hardware._asdict(),
@@ -156,7 +156,7 @@ def write_model(model: Model, path: Path) -> None:
 
 
 def read_model(path: Path) -> Model:
-    """The model in a file; ModelError if the file is unreadable or for other features.
+    """Return the model in a file. ModelError if the file is unreadable or for other features.
 
     A damaged file that another program is writing is read again.
     """
@@ -164,7 +164,7 @@ def read_model(path: Path) -> Model:
 
 
 def _decoded(data: bytes, path: Path) -> Model:
-    """The model in a weights file's bytes; ModelError names ``path``."""
+    """Return the model in a weights file's bytes. ModelError names ``path``."""
     metadata = metadata_of(data, path)
     _check_features(metadata, path)
     try:
@@ -257,7 +257,7 @@ def _padding(fields: Mapping[str, Any]) -> PaddingModel:
 
 
 def _weights(tensors: Mapping[str, Any], candidates: int, path: Path) -> Weights:
-    """The tensors; ModelError if one is missing, or has a wrong type, shape or value."""
+    """Return the tensors. ModelError if one is missing, or has a wrong type, shape or value."""
     if set(tensors) != set(Weights._fields):
         raise ModelError(f"{path}: tensors {sorted(tensors)}, expected {sorted(Weights._fields)}")
     weights = Weights(**{name: tensors[name] for name in Weights._fields})
