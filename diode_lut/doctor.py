@@ -116,7 +116,7 @@ _LIBRARIES = "pip install --force-reinstall numpy safetensors"
 
 
 def own_settings() -> Iterator[Finding]:
-    """Check for settings that this process has made itself."""
+    """Check for settings this process has made itself."""
     from_environment = vars(Settings())
     for name, value in vars(config).items():
         if value != from_environment[name]:
@@ -124,38 +124,29 @@ def own_settings() -> Iterator[Finding]:
 
 
 def environment() -> Iterator[Finding]:
-    """Check what a program gets from the environment: settings, variables that have no effect, and threads."""
-    yield _import()
+    """Check what a program gets from the environment: settings, variables with no effect, and threads."""
+    value = os.environ.get("DIODE_LUT", "")  # the line in diode_lut.pth reads it
+    if value.lower() in ("", "0", "false", "no", "off"):
+        text = "a program is served as soon as it imports diode_lut, under `run`, or with DIODE_LUT=1"
+        yield fine("import", f"{text}; other variables alone change nothing")
+    elif any(Path(directory, "diode_lut.pth").is_file() for directory in sys.path):
+        yield fine("import", f"DIODE_LUT={value}: programs of this Python are served without an import")
+    else:
+        remedy = "install diode_lut with pip, or start the program with: python -m diode_lut run -- PROGRAM"
+        yield wrong("import", f"DIODE_LUT={value} has no effect, because this Python has no diode_lut.pth", remedy)
     for fault in faults_in_environment():
         yield wrong("settings", fault, "correct the variable, or unset it")
     defaults = vars(Settings({}))
     for name, value in vars(Settings()).items():
         if value != defaults[name]:
             yield note("settings", f"{name}={value!r}, set by DIODE_LUT_{name.upper()} (default: {defaults[name]!r})")
-    if sys.modules.get("torch") is not None:
-        yield from _threads()
-
-
-def _import() -> Finding:
-    """Check whether a program must import diode_lut: not with the variable that the line in diode_lut.pth reads."""
-    value = os.environ.get("DIODE_LUT", "")
-    if value.lower() in ("", "0", "false", "no", "off"):
-        text = "a program is served as soon as it imports diode_lut, under `run`, or with DIODE_LUT=1"
-        return fine("import", f"{text}; other variables alone change nothing")
-    if any(Path(directory, "diode_lut.pth").is_file() for directory in sys.path):
-        return fine("import", f"DIODE_LUT={value}: programs of this Python are served without an import")
-    remedy = "install diode_lut with pip, or start the program with: python -m diode_lut run -- PROGRAM"
-    return wrong("import", f"DIODE_LUT={value} has no effect, because this Python has no diode_lut.pth", remedy)
-
-
-def _threads() -> Iterator[Finding]:
-    """Check the number of threads, which on a CPU decides which tables are asked."""
-    threads = detect_hardware("cpu").sm_count
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        if name in os.environ:
-            yield note("threads", f"{name}={os.environ[name]}; on a CPU, tables for that many threads are asked")
-            return
-    if threads > 1 and any(file.hardware.is_cpu for file in find_tables(config.tables) if not is_model(file.path)):
+    if sys.modules.get("torch") is None:
+        return
+    threads = detect_hardware("cpu").sm_count  # on a CPU it decides which tables are asked
+    variable = next((name for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if name in os.environ), None)
+    if variable is not None:
+        yield note("threads", f"{variable}={os.environ[variable]}; on a CPU, tables for that many threads are asked")
+    elif threads > 1 and any(each.hardware.is_cpu for each in find_tables(config.tables) if not is_model(each.path)):
         rank = "torchrun gives each rank one thread unless OMP_NUM_THREADS is set"
         yield note("threads", f"{threads}; {rank}, and then other tables are asked on a CPU")
 
@@ -248,6 +239,6 @@ _CHECKS: dict[str, tuple[Callable[[], Iterator[Finding]], ...]] = {
 
 
 def examine() -> Iterator[tuple[str, Iterator[Finding]]]:
-    """Yield all findings on this process, and then on a program that is started with its environment."""
+    """Yield all findings on this process, and then on a program started with its environment."""
     for subject, checks in _CHECKS.items():
         yield subject, chain.from_iterable(check() for check in checks)

@@ -33,7 +33,7 @@ def as_lines(lines: Iterable[str]) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Return the text with the lines that it has."""
+    """Return the text with the lines it has."""
     return as_lines(text.split("\n"))
 
 
@@ -88,7 +88,7 @@ BROKEN_IMPORT = (AttributeError, ImportError, OSError, RuntimeError)
 def install_command(extras: str = "") -> str:
     """Return the command that installs diode_lut's needs with these extras, such as ``torch,report``, for a shell.
 
-    In a clone it installs the clone, elsewhere the packages that the installation names: no registry has diode_lut.
+    In a clone it installs the clone, elsewhere the packages the installation names: no registry has diode_lut.
     """
     import sys
     from importlib.metadata import PackageNotFoundError, requires
@@ -165,7 +165,7 @@ class HardwareError(DiodeLutError):
 
 
 class SettingError(DiodeLutError, ValueError):
-    """A setting has a value that it cannot have."""
+    """A setting has a value it cannot have."""
 
 
 class MissError(DiodeLutError):
@@ -209,7 +209,7 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def let_shortage_pass(error: BaseException) -> None:
-    """Raise again an error that a signal handler has raised, or that says that the system lacked open files or memory.
+    """Raise again an error a signal handler has raised, or that says that the system lacked open files or memory.
 
     A shortage passes, and says nothing about the file that was to be read.
     """
@@ -265,7 +265,7 @@ OPS_OF_LAYERS = {
     "matmul": "mm, or bmm with a batch",
     "nn.linear": "addmm, or mm without a bias",
 }
-"""Other words for a GEMM, and the ops that Inductor makes of it."""
+"""Other words for a GEMM, and the ops Inductor makes of it."""
 
 _QUALIFIED = re.compile(r"(torch\.(ops\.)?)?(aten(\.|::))?_?")
 

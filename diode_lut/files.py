@@ -158,7 +158,7 @@ _PAUSE_S = 0.005
 _ALONE_S, _PATIENCE_S, _GLANCE_S = 2.0, 10.0, 0.1
 """How long a process waits to be alone in a directory, and for one that changes a file or looks at it."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
-"""NFS answers EBADF for a file that is not open for writing."""
+"""NFS answers EBADF for a file not open for writing."""
 
 
 def try_lock(descriptor: int) -> bool | None:
@@ -296,7 +296,7 @@ def is_at(file: FileIO, path: Path) -> bool:
 
 
 def write_figure(figure: Figure, path: Path) -> None:
-    """Draw the figure in the format that the file's name ends with, and replace the file."""
+    """Draw the figure in the format the file's name ends with, and replace the file."""
     drawn = BytesIO()
     figure.savefig(drawn, dpi=120, format=path.suffix.removeprefix("."))
     write_atomically(path, drawn.getvalue())

@@ -1,4 +1,4 @@
-"""Hardware: the device that a table is for, the devices of this machine as PyTorch sees them, and well-known GPUs."""
+"""Hardware: the device a table is for, the devices of this machine as PyTorch sees them, and well-known GPUs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _THREADS, _VECTORS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), ("ATEN_CPU_CAPABILI
 
 
 class Hardware(NamedTuple):
-    """The device that a table was measured on.
+    """The device a table was measured on.
 
     ``name`` is the marketing name as the driver gives it. ``arch`` names the instruction set (``sm_90``, ``gfx942``,
-    ``cpu-avx512``). ``sm_count`` counts multiprocessors, and on a CPU the threads that torch uses.
+    ``cpu-avx512``). ``sm_count`` counts multiprocessors, and on a CPU the threads torch uses.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Hardware(NamedTuple):
 
     @classmethod
     def described(cls, name: str, arch: str, sm_count: int, aliases: Iterable[str] = ()) -> Hardware:
-        """Return the hardware that a person describes. ProblemError if ``arch`` is not a name of an architecture."""
+        """Return the hardware a person describes. ProblemError if ``arch`` is not a name of an architecture."""
         if not _ARCHITECTURE.fullmatch(arch):
             raise ProblemError(f"{arch!r} is no architecture, such as sm_90, gfx942 or cpu-avx2")
         return cls.from_json({"name": name, "arch": arch, "sm_count": sm_count, "aliases": list(aliases)})
@@ -86,9 +86,13 @@ class Hardware(NamedTuple):
             parts.append(f"the vector instructions are {vectors}{_set_by(_VECTORS, environment)}")
         elif found.arch != self.arch:
             parts.append(f"the architecture is {found.arch}, not {self.arch}")
-        if found.sm_count != self.sm_count:
-            counted = _counted(found, self, environment) if self.is_cpu else ""
-            parts.append(counted or f"it has {found.sm_count} SMs, not {self.sm_count}")
+        if found.sm_count != self.sm_count and self.is_cpu:
+            torchrun = ", which torchrun sets unless you do" if "TORCHELASTIC_RUN_ID" in environment else ""
+            count = f"PyTorch has {found.sm_count} thread{'' if found.sm_count == 1 else 's'}, not {self.sm_count}"
+            remedy = f"the table is for OMP_NUM_THREADS={self.sm_count}"
+            parts.append(f"{count}{_set_by(_THREADS, environment, torchrun)}; {remedy}")
+        elif found.sm_count != self.sm_count:
+            parts.append(f"it has {found.sm_count} SMs, not {self.sm_count}")
         return ", and ".join(parts)
 
     def why_none_of(self, devices: Iterable[Hardware]) -> str:
@@ -106,14 +110,6 @@ class Hardware(NamedTuple):
     def __str__(self) -> str:
         unit = f"thread{'' if self.sm_count == 1 else 's'}" if self.is_cpu else "SMs"
         return printable(f"{self.name} ({self.arch}, {self.sm_count} {unit})")
-
-
-def _counted(found: Hardware, wanted: Hardware, environment: Mapping[str, str]) -> str:
-    """Say that PyTorch has another number of threads, which variable sets it, and the remedy."""
-    torchrun = ", which torchrun sets unless you do" if "TORCHELASTIC_RUN_ID" in environment else ""
-    count = f"PyTorch has {found.sm_count} thread{'' if found.sm_count == 1 else 's'}, not {wanted.sm_count}"
-    remedy = f"the table is for OMP_NUM_THREADS={wanted.sm_count}"
-    return f"{count}{_set_by(_THREADS, environment, torchrun)}; {remedy}"
 
 
 def _set_by(names: Iterable[str], environment: Mapping[str, str], more: str = "") -> str:
@@ -142,11 +138,15 @@ def detect_hardware(device: str | torch.device | None = None) -> Hardware:
     try:
         found = torch.device(device) if isinstance(device, str) else device
         if found.type == "cuda":
-            return _gpu(found)
+            properties = torch.cuda.get_device_properties(found)
+            gcn_arch = properties.gcnArchName.partition(":")[0] if torch.version.hip else ""
+            arch = gcn_arch or f"sm_{properties.major}{properties.minor}"
+            return Hardware(properties.name, arch, properties.multi_processor_count)
     except (AssertionError, RuntimeError) as error:
         raise HardwareError(f"{device}: torch has no such device: {str(error).splitlines()[0]}") from error
     if found.type == "cpu":
-        return _cpu()
+        capability = slug(torch.backends.cpu.get_cpu_capability())
+        return Hardware(_cpu_name(), f"{_CPU}{capability}", torch.get_num_threads())
     raise HardwareError(f"{device}: tables know no {found.type} devices (allowed: cuda, cpu)")
 
 
@@ -157,25 +157,9 @@ def local_devices() -> list[str]:
     return ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
 
 
-def _gpu(device: torch.device) -> Hardware:
-    import torch
-
-    properties = torch.cuda.get_device_properties(device)
-    gcn_arch = properties.gcnArchName.partition(":")[0] if torch.version.hip else ""
-    arch = gcn_arch or f"sm_{properties.major}{properties.minor}"
-    return Hardware(properties.name, arch, properties.multi_processor_count)
-
-
-def _cpu() -> Hardware:
-    import torch
-
-    capability = slug(torch.backends.cpu.get_cpu_capability())
-    return Hardware(_cpu_name(), f"{_CPU}{capability}", torch.get_num_threads())
-
-
 @lru_cache(maxsize=1)
 def _cpu_name() -> str:
-    """Return the model name that Linux gives, or else that of the platform module."""
+    """Return the model name Linux gives, or else that of the platform module."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -234,7 +218,7 @@ KNOWN = (
     _gpu_called("AMD Radeon AI PRO R9700", "gfx1201", 32, "R9700", "AMD Radeon R9700"),
     _gpu_called("Radeon 8060S Graphics", "gfx1151", 20, "Radeon 8060S", "AMD Radeon 8060S"),
 )
-"""Well-known GPUs, with the names that people and files give them."""
+"""Well-known GPUs, with the names people and files give them."""
 
 
 def known_gpu(name: str) -> Hardware | None:

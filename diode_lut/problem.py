@@ -1,4 +1,4 @@
-"""Problems: one GEMM, grouped matmul or attention with everything that a choice may depend on."""
+"""Problems: one GEMM, grouped matmul or attention with everything a choice may depend on."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ OP_SIZES = {
     "flex_decoding": ATTENTION_SIZES,
     "grouped_mm": ("b", "m", "n", "k"),
 }
-"""The sizes that each op has, in canonical order."""
+"""The sizes each op has, in canonical order."""
 
 OPS = tuple(OP_SIZES)
 
 SIZE_FIELDS = tuple(dict.fromkeys(name for sizes in sorted(OP_SIZES.values()) for name in sizes))
-"""The sizes that any op has, in canonical order."""
+"""The sizes any op has, in canonical order."""
 
 ATTENTION = ("flex_attention", "flex_attention_backward", "flex_decoding")
 """Inductor's kernels for ``torch.nn.attention.flex_attention``: forward, backward, and forward for few queries."""
@@ -96,10 +96,10 @@ MATMULS = tuple(op for op in OPS if op not in (*ATTENTION, *GROUPED))
 """The ops that multiply two matrices, or two batches. A row that names no op is for these."""
 
 MATMUL_SIZES = ("b", "m", "n", "k")
-"""The sizes that some of MATMULS has. A size that an op does not have is 1."""
+"""The sizes some of MATMULS has. A size an op does not have is 1."""
 
 ATTENTION_ONLY = tuple(name for name in SIZE_FIELDS if name not in MATMUL_SIZES)
-"""The sizes that only ATTENTION has."""
+"""The sizes only ATTENTION has."""
 
 BATCHED = tuple(op for op, sizes in OP_SIZES.items() if "b" in sizes)
 """The ops with a batch, or with groups; b is 1 for the others."""
@@ -147,14 +147,14 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(ATTENTION, tuple(str(Modifications(mask, score)) for mask in MASKS for score in SCORES)),
 }
-"""The variants of the ops that have some. Other ops have the variant NO_VARIANT, which is not written."""
+"""The variants of the ops with some. Other ops have the variant NO_VARIANT, which is not written."""
 
 NAMED_VARIANTS = tuple(dict.fromkeys(variant for variants in VARIANTS.values() for variant in variants))
 """The variants of all ops, in canonical order."""
 
 
 class Domain(NamedTuple):
-    """The values that an op's problems can have, in canonical order."""
+    """The values an op's problems can have, in canonical order."""
 
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
@@ -193,15 +193,15 @@ ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4, **dict.fromke
 
 
 WITHOUT_TENSOR_CORES = "float32"
-"""The dtype that is multiplied without them. If its loop over K is a single step, an epilogue that reads a bias can
-make a kernel 34 times slower (measured on sm_90 with Triton 3.6): such blocks should be neither tried nor chosen."""
+"""The dtype multiplied without them. If its loop over K is a single step, an epilogue that reads a bias can make a
+kernel 34 times slower (measured on sm_90 with Triton 3.6): such blocks should be neither tried nor chosen."""
 
 ROW_BYTES = 16
 """Rows start at multiples of this number of bytes in an aligned problem."""
 
 
 def least_itemsize(op: str | None, dtype: str | None) -> int:
-    """Return the fewest bytes that an element of A and B has in problems of an op and a dtype. None stands for any."""
+    """Return the fewest bytes an element of A and B has in problems of an op and a dtype. None stands for any."""
     ops = DOMAINS if op is None else (op,)
     return min(ITEMSIZES[each] for op in ops for each in ((dtype,) if dtype else DOMAINS[op].dtypes))
 
@@ -227,14 +227,14 @@ _VALUES: tuple[tuple[str, tuple[object, ...]], ...] = (
 
 
 class Problem(NamedTuple):
-    """One GEMM, or one attention: everything that a choice may depend on, as plain values.
+    """One GEMM, or one attention: everything a choice may depend on, as plain values.
 
     ``C[b, m, n] = A[b, m, k] @ B[b, k, n]``, plus a bias for addmm and baddbmm. ``dtype`` is torch's name of the
     inputs' type, or ``tf32`` for float32 with TF32 allowed. It is ``float8_e5m2`` if one of A and B has that type and
     the other float8_e4m3fn. For int_mm it is ``int8``, and C is int32. ``layout`` has a BLAS letter for A and one for
     B: ``n`` is row-major, ``t`` column-major. ``align`` is 16 if every row of A and B starts on a 16-byte boundary,
-    else 2. ``b`` is 1 for mm, addmm, scaled_mm and int_mm. ``epilogue`` is the class of the pointwise work that is
-    fused after the GEMM. ``variant`` is one of the op's in VARIANTS: for scaled_mm, a Scaling as text.
+    else 2. ``b`` is 1 for mm, addmm, scaled_mm and int_mm. ``epilogue`` is the class of the pointwise work fused after
+    the GEMM. ``variant`` is one of the op's in VARIANTS: for scaled_mm, a Scaling as text.
 
     grouped_mm has ``b`` groups, which have ``m`` rows together: ``C[m, n] = A[m, k] @ B[b, k, n]``, where ``b`` is the
     group of row ``m``. The number of rows of each group is not known before it runs.
@@ -259,40 +259,35 @@ class Problem(NamedTuple):
     v: int = 1
 
     @classmethod
-    def checked(
-        cls,
-        op: str,
-        dtype: str,
-        layout: str,
-        align: int,
-        b: int,
-        m: int,
-        n: int,
-        k: int,
-        epilogue: str = NO_EPILOGUE,
-        variant: str = NO_VARIANT,
-        h: int = 1,
-        g: int = 1,
-        v: int = 1,
-    ) -> Problem:
-        """Return the problem, or raise ProblemError with the first value that is not allowed."""
-        for (name, allowed), value in zip(_VALUES, (op, dtype, layout, align, epilogue), strict=True):
+    def checked(cls, *values: Any, **named: Any) -> Problem:
+        """Return the problem of these fields, or raise ProblemError with the first value that is not allowed."""
+        problem = cls(*values, **named)
+        op = problem.op
+        for name, allowed in _VALUES:
+            value = getattr(problem, name)
             if value not in allowed:
                 layer = f" ({value} is {OPS_OF_LAYERS[value]})" if name == "op" and value in [*OPS_OF_LAYERS] else ""
                 raise ProblemError(f"{name}: {value!r} is not one of {_one_of(allowed)}{layer}")
-        for name, size in zip(SIZE_FIELDS, (b, m, n, k, h, g, v), strict=True):
+        for name in SIZE_FIELDS:
+            size = getattr(problem, name)
             if type(size) is not int or not 1 <= size <= MAX_SIZE:
                 raise ProblemError(f"{name}: {size!r} is not an integer from 1 to {MAX_SIZE}")
             if size != 1 and name not in OP_SIZES[op]:
                 lacking = "batch" if name == "b" else f"size {name}"
                 raise ProblemError(f"{name}: {op} has no {lacking}, so {name} is 1, not {size}")
-        if h % g:
-            raise ProblemError(f"g: {g} does not divide h, which is {h}")
-        values = dtype, layout, epilogue, variant
-        for name, value, allowed in zip(Domain._fields, values, DOMAINS[op], strict=True):
-            if value not in allowed:
-                raise ProblemError(f"{name.removesuffix('s')}: {_not_for(op, value, allowed)}")
-        return cls(op, dtype, layout, align, b, m, n, k, epilogue, variant, h, g, v)
+        if problem.h % problem.g:
+            raise ProblemError(f"g: {problem.g} does not divide h, which is {problem.h}")
+        for names, allowed in zip(Domain._fields, DOMAINS[op], strict=True):
+            name = names.removesuffix("s")
+            value = getattr(problem, name)
+            if value in allowed:
+                continue
+            if allowed == (NO_VARIANT,):
+                raise ProblemError(f"{name}: {value!r} is not for {op}, which has no variants")
+            if value == NO_VARIANT:
+                raise ProblemError(f"{name}: {op} needs one (allowed: {_one_of(allowed)})")
+            raise ProblemError(f"{name}: {value!r} is not for {op} (allowed: {_one_of(allowed)})")
+        return problem
 
     @classmethod
     def of(
@@ -394,7 +389,7 @@ class Problem(NamedTuple):
         return fields if variant == NO_VARIANT else {**fields, "variant": variant}
 
     def stored(self) -> dict[str, Any]:
-        """Return the fields by name, for files, without those at the end that have their defaults."""
+        """Return the fields by name, for files, without those at the end with their defaults."""
         fields = self._asdict()
         for name in reversed(self._field_defaults):
             if fields[name] != self._field_defaults[name]:
@@ -436,14 +431,6 @@ def attention_align(dtype: str, k: int, v: int) -> int:
     return 2 if k % unit or v % unit else 16
 
 
-def _not_for(op: str, value: str, allowed: tuple[str, ...]) -> str:
-    if allowed == (NO_VARIANT,):
-        return f"{value!r} is not for {op}, which has no variants"
-    if value == NO_VARIANT:
-        return f"{op} needs one (allowed: {_one_of(allowed)})"
-    return f"{value!r} is not for {op} (allowed: {_one_of(allowed)})"
-
-
 def _one_of(values: tuple[object, ...]) -> str:
     return ", ".join(str(value) for value in values)
 
@@ -463,7 +450,7 @@ class Operand(NamedTuple):
     def is_aligned(self, itemsize: int) -> bool:
         """Return whether every row (column, if column-major) of every matrix starts on a 16-byte boundary.
 
-        ``itemsize`` is the bytes of an element. The memory that the offset counts from starts on such a boundary.
+        ``itemsize`` is the bytes of an element. The memory the offset counts from starts on such a boundary.
         """
         matrix = len(self.sizes) - 2
         for axis, (size, step) in enumerate(zip(self.sizes, self.strides, strict=True)):

@@ -74,7 +74,7 @@ _imported: frozenset[tuple[str, int, int, int]] | None = None
 def code_digest() -> str:
     """Return a digest of this package's code, wherever it lies. OSError if it cannot be read.
 
-    It takes 10 ms, once. Compiled copies that Python keeps count only if there is nothing else.
+    It takes 10 ms, once. Compiled copies Python keeps count only if there is nothing else.
     """
     import hashlib  # not when this package is imported: OpenSSL takes its time
 
@@ -145,7 +145,7 @@ _forked = False
 
 
 def in_forked_children(action: Callable[[], None]) -> Callable[[], None]:
-    """Have each process that this one forks call ``action`` first, in the order of these calls. A decorator.
+    """Have each process this one forks call ``action`` first, in the order of these calls. A decorator.
 
     ``action`` must not wait for a lock. On Windows, which has no fork, it is never called.
     """
@@ -199,7 +199,7 @@ def interrupt_on_signals() -> None:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Have SIGINT and SIGTERM take effect at the end of the block, so that a file that is written in it is whole.
+    """Have SIGINT and SIGTERM take effect at the end of the block, so that a file written in it is whole.
 
     Only the main thread gets signals. In other threads nothing is held.
     """
@@ -244,10 +244,10 @@ def _call(hook: str, module: ModuleType) -> None:
 
 
 class _Finder:
-    """Find the modules that have hooks by asking all other finders, and make their loaders call the hooks.
+    """Find the modules with hooks by asking all other finders, and make their loaders call the hooks.
 
-    It stays in ``sys.meta_path``, also if no hooks are left: threads that import something iterate over that list,
-    and would skip a finder if one before it was removed.
+    It stays in ``sys.meta_path``, also if no hooks are left: threads that import something iterate over that list, and
+    would skip a finder if one before it was removed.
     """
 
     def __init__(self) -> None:

@@ -167,9 +167,9 @@ _lock = threading.RLock()
 class Settings:
     """The user's settings, for the whole process.
 
-    Setting anything to a value that is not allowed raises SettingError and changes nothing. If ``patch`` blocks
-    overlap, in one thread or in several, the block that was entered last counts until it ends. A value that is assigned
-    to a setting within a block that changes it lasts as long as that block.
+    Setting anything to a value not allowed raises SettingError and changes nothing. If ``patch`` blocks overlap, in one
+    thread or in several, the block entered last counts until it ends. A value assigned to a setting within a block that
+    changes it lasts as long as that block.
     """
 
     __slots__ = ("__dict__", "_layers")

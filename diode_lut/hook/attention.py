@@ -154,7 +154,7 @@ def _require_room(config: Config, asked: Attention) -> None:
 
 
 def attention_of(node: Any, op: str) -> Attention | None:
-    """Return the attention that a node of a graph computes; None if tables have no such problems.
+    """Return the attention a node of a graph computes; None if tables have no such problems.
 
     That is so if types differ, keys are shared by batches, or rows have gaps between elements.
     """

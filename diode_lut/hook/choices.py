@@ -231,7 +231,7 @@ def _require_room(config: Config, device: Architecture, inputs: MMKernelInputs, 
 
 
 def shared_memory_of(device: torch.device) -> int:
-    """Return the bytes of shared memory that one block may have."""
+    """Return the bytes of shared memory one block may have."""
     properties = torch.cuda.get_device_properties(device)
     return int(getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block)
 
@@ -418,7 +418,7 @@ def without_tables() -> AbstractContextManager[Any]:
     """Have Inductor choose alone, or the handler below ours.
 
     The matmuls in the graph of a choice are parts of a kernel. The program has none of them, and the choice was
-    measured with the kernels that they get so.
+    measured with the kernels they get so.
     """
     handler: AbstractContextManager[Any] = V.set_choices_handler(
         getattr(V.choices, "_below", None) or InductorChoices()

@@ -29,7 +29,7 @@ _KEPT = "_diode_lut"
 _MARK = "_diode_lut"
 """The attribute of a package's graph with the identity of the snapshot; None if it was not answered."""
 _UNANSWERED = "_diode_lut_unanswered"
-"""The attribute of a graph whose kernels are not those that its key stands for."""
+"""The attribute of a graph whose kernels are not those its key stands for."""
 
 
 def codegen_and_compile(compile_graph: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

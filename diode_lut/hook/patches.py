@@ -25,7 +25,7 @@ from diode_lut.settings import config as settings
 Undo = Callable[[], object]
 
 ALWAYS, TRACING, MEASURING, SERVING = "always", "tracing", "measuring", "serving"
-"""When patches are in place: in programs with the hook, in those that ``compare`` traces, while this package measures
+"""When patches are in place: in programs with the hook, in those ``compare`` traces, while this package measures
 Inductor's own choices, and in vLLM."""
 
 
@@ -199,7 +199,7 @@ PATCHES = (
         SERVING,
     ),
 )
-"""Everything of PyTorch that this package replaces or registers, and one function of vLLM."""
+"""Everything of PyTorch this package replaces or registers, and one function of vLLM."""
 
 
 def install(_config: ModuleType) -> None:
@@ -211,7 +211,7 @@ def install(_config: ModuleType) -> None:
 
 
 def install_probe(_config: ModuleType) -> None:
-    """Have this process tell ``compare`` about itself; called like ``install``, in programs that ``compare`` starts."""
+    """Have this process tell ``compare`` about itself; called like ``install``, in programs ``compare`` starts."""
     from diode_lut.hook import probe
 
     if probe.begin():
@@ -341,7 +341,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 class Factory:
-    """Make the choices handler of a thread: ours, on top of the handler that the user's own factory makes."""
+    """Make the choices handler of a thread: ours, on top of the handler the user's own factory makes."""
 
     __name__ = "FACTORY"  # Inductor's repro scripts set configuration by the names of its callables
 
@@ -376,7 +376,7 @@ FACTORY = Factory()
 
 
 def _inductors_own() -> Any:
-    """Return Inductor's own handler, with the identity that a factory's handlers must have."""
+    """Return Inductor's own handler, with the identity a factory's handlers must have."""
     from torch._inductor.choices import InductorChoices
 
     class Plain(InductorChoices):
@@ -461,7 +461,7 @@ def get_inductor_factors(factors: Callable[..., list[Any]], *arguments: Any, **n
 
 
 def what_is_missing() -> list[str]:
-    """Return the parts of the hook that Inductor would not ask, or not first; none if all are in place."""
+    """Return the parts of the hook Inductor would not ask, or not first; none if all are in place."""
     try:
         for module in dict.fromkeys(patch.module for patch in PATCHES if patch.during == ALWAYS):
             import_module(module)

@@ -1,4 +1,4 @@
-"""The traces that ``diode-lut compare`` takes of a program, with names for the GEMMs of Inductor's templates.
+"""The traces ``diode-lut compare`` takes of a program, with names for the GEMMs of Inductor's templates.
 
 Inductor's own names for them tell no sizes. Functions here stand in the place of Inductor's, as ``patches`` lists them.
 """
@@ -9,7 +9,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -33,7 +33,7 @@ def begin() -> bool:
 
 
 def _compile_s() -> float | None:
-    """Return the seconds that this process has spent on compiling, in all threads; None if Dynamo does not tell."""
+    """Return the seconds this process has spent on compiling, in all threads; None if Dynamo does not tell."""
     try:
         from torch._dynamo.utils import calculate_time_spent
 
@@ -99,29 +99,26 @@ _TRACE = _Trace()
 
 
 def load_pybinding_async(load: Callable[..., Any], cls: Any, *arguments: Any, **named: Any) -> Callable[[], Any]:
-    """Load a C++ kernel, whose calls are recorded by name if it is a GEMM."""
+    """Load a C++ kernel, whose calls are recorded by name if it is a GEMM. The second argument is its source."""
     loaded: Callable[[], Any] = load(cls, *arguments, **named)
-    name = _cpp_name(arguments) if cls.__name__ == "CppPythonBindingsCodeCache" else None
-    return loaded if name is None else lambda: _recorded(loaded(), name)
-
-
-def _cpp_name(arguments: Sequence[Any]) -> str | None:
-    """Return the name of a C++ GEMM, given the types of its arguments and its source; None for any other kernel."""
     source = arguments[1] if len(arguments) > 1 else ""
-    if "micro_gemm" not in source:
-        return None
+    if cls.__name__ != "CppPythonBindingsCodeCache" or "micro_gemm" not in source:
+        return loaded
     found = (re.search(rf"\b{size} = (?:static_cast<int64_t>\()?(\d+)", source) for size in "MNK")
-    return " ".join([CPP_GEMM, *(size[1] if size else "?" for size in found)])
+    name = " ".join([CPP_GEMM, *(size[1] if size else "?" for size in found)])
 
+    def load_recorded() -> Callable[..., Any]:
+        kernel = loaded()
 
-def _recorded(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:
-        if not torch.autograd.profiler._is_profiler_enabled:
-            return kernel(*arguments)
-        with torch._C._profiler._RecordFunctionFast(name, arguments, {}):
-            return kernel(*arguments)
+        def call(*operands: Any) -> Any:
+            if not torch.autograd.profiler._is_profiler_enabled:
+                return kernel(*operands)
+            with torch._C._profiler._RecordFunctionFast(name, operands, {}):
+                return kernel(*operands)
 
-    return call
+        return call
+
+    return load_recorded
 
 
 def run_kernel(run: Callable[..., Any], kernel: Any, *arguments: Any, **named: Any) -> Any:

@@ -37,7 +37,7 @@ def is_off() -> bool:
 
 
 def turn_off(reason: Exception) -> None:
-    """Have Inductor decide alone from now on. An error that a signal handler has raised is raised again instead."""
+    """Have Inductor decide alone from now on. An error a signal handler has raised is raised again instead."""
     let_pass(reason)
     if not _reasons:
         torch: Any = sys.modules["torch"]
@@ -69,8 +69,8 @@ def cache_identity() -> tuple[Hashable, ...]:
 def leave(matmul: str, error: Exception) -> None:
     """Leave a matmul to Inductor because of an error, and all others if this package used Inductor wrongly.
 
-    An error that was raised further down, in Inductor or in Triton, may concern this matmul alone. An error that a
-    signal handler has raised is raised again.
+    An error raised further down, in Inductor or in Triton, may concern this matmul alone. An error a signal handler has
+    raised is raised again.
     """
     let_pass(error)
     *_, innermost = traceback.extract_tb(error.__traceback__)
@@ -83,7 +83,7 @@ def leave(matmul: str, error: Exception) -> None:
 
 
 def _keep_uncached() -> None:
-    """Serve the graph that is being compiled to no other compile: its key stands for answers that it did not get."""
+    """Serve the graph that is being compiled to no other compile: its key stands for answers it did not get."""
     try:
         from diode_lut.hook.snapshot import snapshot
 
@@ -118,7 +118,7 @@ def is_answered() -> bool:
 
 
 def lacks_answers_for_another() -> bool:
-    """Return whether this process compiles a graph that another saves, and has not answered according to its key."""
+    """Return whether this process compiles a graph another saves, and has not answered according to its key."""
     try:
         from diode_lut.hook.snapshot import compiles_for_another
 

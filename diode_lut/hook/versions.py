@@ -25,7 +25,7 @@ from diode_lut.errors import let_pass
 from diode_lut.templates.config import TEMPLATES
 
 OLDEST, NEWEST = (2, 11), (2, 15)
-"""The releases of PyTorch that the hook was made for."""
+"""The releases of PyTorch the hook was made for."""
 
 
 def release() -> tuple[int, int]:
@@ -51,7 +51,7 @@ def uuid_of(handler: Any) -> Any:
 
 
 def require_same_parameters(ours: Callable[..., Any], inductors: Callable[..., Any]) -> None:
-    """Raise ImportError unless the overridden method has the parameters that it has in every supported release."""
+    """Raise ImportError unless the overridden method has the parameters it has in every supported release."""
     known, found = (list(signature(method).parameters) for method in (ours, inductors))
     if known != found:
         raise ImportError(f"{inductors.__qualname__}: expected the parameters {known}, found {found}")
@@ -150,7 +150,7 @@ KWARGS: dict[str, dict[str, str]] = {
     "default": {},
     **{template: {name: name for name in TEMPLATES[template].names} for template in FLEX},
 }
-"""The keyword arguments that Inductor gives a template, by our names of the tunables."""
+"""The keyword arguments Inductor gives a template, by our names of the tunables."""
 
 UIDS: dict[str, dict[str, tuple[str, ...]]] = {
     "aten": {
@@ -172,7 +172,7 @@ UIDS: dict[str, dict[str, tuple[str, ...]]] = {
     "cpp_gemm": {},
     **{template: {} for template in ("default", *FLEX, "triton_grouped_mm")},
 }
-"""The uids of a template for each op that it can compute. The first is the usual one.
+"""The uids of a template for each op it can compute. The first is the usual one.
 
 ``cpp_gemm`` has none: Inductor adds its C++ choices outside the choices handler, so they are in TEMPLATE_OF_CLASS.
 Attention has none, because the handler is asked for configs, nor a grouped matmul, about which it is not asked.
@@ -184,7 +184,7 @@ TEMPLATE_OF_UID: dict[str, str] = {
 """Our name of a template, by uid."""
 
 TEMPLATE_OF_CLASS = {"CppGemmTemplate": "cpp_gemm", "CppBmmTemplate": "cpp_gemm"}
-"""Our name of the template of a choice that has no uid, by Inductor's class."""
+"""Our name of the template of a choice with no uid, by Inductor's class."""
 
 TEMPLATES_OF_CHOICES = {
     "decompose_k": re.compile(r"decompose_k_mm_(?P<k_split>\d+)_split\b"),
@@ -208,8 +208,8 @@ errors."""
 def failure_reason(error: Exception, stage: str) -> str:
     """Return the reason, of ``dataset.REASONS``, for which ``error`` stands.
 
-    ``stage`` is ``compile`` or ``launch``, and the answer if the error says nothing better. An error that a signal
-    handler has raised is no failure of the choice, and is raised again.
+    ``stage`` is ``compile`` or ``launch``, and the answer if the error says nothing better. An error a signal handler
+    has raised is no failure of the choice, and is raised again.
     """
     let_pass(error)
     if isinstance(error, TimeoutError):

@@ -151,18 +151,18 @@ def vectors(problem: Problem) -> tuple[int, int, int]:
 
 def config_features(configs: Sequence[Config]) -> Floats:
     """Return CONFIG_FEATURES, a column per config."""
-    return np.array([_of_config(config) for config in configs], np.float32).T
-
-
-def _of_config(config: Config) -> list[float]:
-    kernel = config.kernel
-    flags = [config == ATEN, kernel.tiled, kernel.tma, config.k_split > 1]
-    if not kernel.tiled:
-        return [*flags, *[0.0] * (len(CONFIG_FEATURES) - len(flags) - 1), *log2([config.k_split])]
-    block_m, block_n, block_k, group_m, num_stages, num_warps = config.tiles
-    tile = block_m * block_n
-    blocks = log2((block_m, block_n, block_k, group_m))
-    return [*flags, *blocks, num_stages, *log2((num_warps, tile, tile / num_warps, config.k_split))]
+    rows = []
+    for config in configs:
+        kernel = config.kernel
+        flags = [config == ATEN, kernel.tiled, kernel.tma, config.k_split > 1]
+        if not kernel.tiled:
+            rows.append([*flags, *[0.0] * (len(CONFIG_FEATURES) - len(flags) - 1), *log2([config.k_split])])
+            continue
+        block_m, block_n, block_k, group_m, num_stages, num_warps = config.tiles
+        tile = block_m * block_n
+        logarithms = log2((block_m, block_n, block_k, group_m, num_warps, tile, tile / num_warps, config.k_split))
+        rows.append([*flags, *logarithms[:4], num_stages, *logarithms[4:]])
+    return np.array(rows, np.float32).T
 
 
 class Tiling:
@@ -271,25 +271,20 @@ class Candidates:
         self._block_k = np.array([config.tiles.block_k if config.kernel.tiled else 0 for config in configs], np.int64)
         self._launchable: dict[_AnySizes, Flags] = {}
 
-    def _can_launch(self, problems: _AnySizes) -> Flags:
-        """Per candidate: whether the architecture can launch it, whatever the sizes."""
-        architecture = self._architecture
-        return np.array(
-            [
-                problems.op in config.kernel.ops
-                and config.kernel.runs_on(architecture)
-                and not any(config.kernel.complaints(config.params, problems, architecture))
-                for config in self.configs
-            ]
-        )
-
     def applicable(self, problem: Problem) -> Flags:
         """Return for each candidate whether it can run on the problem, with a tile not far larger than that."""
-        problems = _AnySizes(problem.op, problem.dtype)
+        problems, architecture = _AnySizes(problem.op, problem.dtype), self._architecture
         if problems not in self._launchable:
-            self._launchable[problems] = self._can_launch(problems)
+            self._launchable[problems] = np.array(
+                [
+                    problems.op in config.kernel.ops
+                    and config.kernel.runs_on(architecture)
+                    and not any(config.kernel.complaints(config.params, problems, architecture))
+                    for config in self.configs
+                ]
+            )
         fits: Flags = self._launchable[problems] & (problem.k % self._k_splits == 0)
-        rows = max(problem.m, self._architecture.matrix_rows) if problem.dtype in FLOAT8 else problem.m
+        rows = max(problem.m, architecture.matrix_rows) if problem.dtype in FLOAT8 else problem.m
         for least, size in zip(self._least_sizes, (rows, problem.n, problem.k), strict=True):
             fits &= least <= size
         if problem.dtype == WITHOUT_TENSOR_CORES:
@@ -305,15 +300,14 @@ class Candidates:
 
 def families(configs: Sequence[Config], architecture: Architecture) -> tuple[Candidates, Candidates]:
     """Return the candidates for problems without a batch, and those for problems with a batch."""
-    return _family(configs, architecture, batched=False), _family(configs, architecture, batched=True)
+
+    def family(*, batched: bool) -> Candidates:
+        numbers = [n for n, config in enumerate(configs) if any((op in BATCHED) == batched for op in config.kernel.ops)]
+        return Candidates([configs[number] for number in numbers], numbers, architecture)
+
+    return family(batched=False), family(batched=True)
 
 
 def family_of(problem: Problem) -> int:
     """Return the index in ``families`` for the problem: 0 without a batch, 1 with a batch."""
     return int(problem.op in BATCHED)
-
-
-def _family(configs: Sequence[Config], architecture: Architecture, *, batched: bool) -> Candidates:
-    """The configs whose template computes an op with a batch, or an op without one."""
-    numbers = [n for n, config in enumerate(configs) if any((op in BATCHED) == batched for op in config.kernel.ops)]
-    return Candidates([configs[number] for number in numbers], numbers, architecture)

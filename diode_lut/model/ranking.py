@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import combinations_with_replacement
 from math import log, log1p
 from operator import itemgetter
@@ -164,7 +164,7 @@ _PADDING_DIGITS = 4
 class PaddingModel(NamedTuple):
     """The regression for padding. ``mean`` and ``deviation`` scale the features, ``weights`` has a number per term.
 
-    ``kinds`` are the pairs of op and dtype that it knows. ``error`` is the standard deviation of the logarithm of the
+    ``kinds`` are the pairs of op and dtype it knows. ``error`` is the standard deviation of the logarithm of the
     measured over the expected time, on problems to which it was not fitted.
     """
 
@@ -181,12 +181,15 @@ class PaddingModel(NamedTuple):
     def times(self, problem: Problem, times: Iterable[float], best: float) -> tuple[float, ...]:
         """Return expected times with copies, over that of ``aten`` on the operands as they are, as is ``best``.
 
-        ``best`` is the least time on the operands as they are. ``times`` are those on operands that are padded already,
-        over that of ``aten`` on these.
+        ``best`` is the least time on the operands as they are. ``times`` are those on operands padded already, over
+        that of ``aten`` on these.
         """
         terms = terms_of(scaled(padding_features(problem), self.mean, self.deviation))
         log_time = math.fsum(weight * term for weight, term in zip(self.weights, terms, strict=True))
-        factor, copies = best * float(exp(log_time)), _share_of_copies(problem)
+        multiple = pad_multiple(problem.dtype)
+        copied = copied_bytes(problem, multiple)
+        copies = copied / (copied + padded(problem, multiple).nbytes)  # their share of all bytes that are moved
+        factor = best * float(exp(log_time))
         return tuple(factor * (copies + (1 - copies) * time) for time in times)
 
     def chance(self, lead: float) -> float:
@@ -211,12 +214,6 @@ def padding_features(problem: Problem) -> list[float]:
     letter_a, letter_b = letters(problem.layout)
     flags = (problem.op in BATCHED, letter_a == "t", letter_b == "t", problem.dtype == "bfloat16")
     return [*log2(sizes).tolist(), *map(float, flags)]
-
-
-def _share_of_copies(problem: Problem) -> float:
-    multiple = pad_multiple(problem.dtype)
-    copied = copied_bytes(problem, multiple)
-    return copied / (copied + padded(problem, multiple).nbytes)
 
 
 def scaled(features: Sequence[float], mean: Sequence[float], deviation: Sequence[float]) -> list[float]:
@@ -327,6 +324,7 @@ class Model:
         self.split, self.padding = split, padding
         self.provenance = provenance or {}
         self.path, self.digest = path, digest
+        self._kinds = {kind.key: kind for kind in self.kinds}
         self._families: dict[str, list[tuple[Candidates, Scorer]]] = {}
         self._ranked = lru_cache(REMEMBERED)(self._rank)
 
@@ -337,8 +335,8 @@ class Model:
     def rank(self, problem: Problem, hardware: Hardware | None = None, *, padding: bool = True) -> Ranking | None:
         """Return the ranking for a problem on ``hardware``, by default the model's own; None for an unknown problem.
 
-        Configs that the hardware's architecture cannot launch are left out. ``padding`` says whether the operands may
-        be padded: then there are configs with a ``pad`` if that could pay.
+        Configs the hardware's architecture cannot launch are left out. ``padding`` says whether the operands may be
+        padded: then there are configs with a ``pad`` if that could pay.
         """
         return self._ranking(problem, hardware or self.hardware, MAX_RANKED, padding=padding)
 
@@ -367,14 +365,23 @@ class Model:
         alone, other = alone.first(most // 2), other.first(most // 2)
         configs = tuple(config.padded(multiple) for config in other.configs)
         times = self.padding.times(problem, other.times, min(alone.times))
-        return _merged(alone, Ranking(configs, times, other.confidence), self.padding)
+        other = Ranking(configs, times, other.confidence)
+        first, second = (alone, other) if alone.times[0] <= other.times[0] else (other, alone)
+        # The confidence is that in the first config, and in its ranking being the better of the two.
+        lead = log(second.times[0] / first.times[0]) + log1p(GOOD)
+        pairs = sorted(zip(first.configs + second.configs, first.times + second.times, strict=True), key=itemgetter(1))
+        configs, times = zip(*pairs, strict=True)
+        return Ranking(configs, times, first.confidence * self.padding.chance(lead))
 
     def _rank(self, problem: Problem, arch: str, sm_count: int) -> Ranking | None:
         """Rank all configs that apply to the problem as it is, and aten."""
         kind = self._kinds.get(problem.kind)
         if kind is None or kind.outside(problem):
             return None
-        candidates, scorer = self._families_for(arch)[family_of(problem)]
+        if arch not in self._families:
+            both = families(self.candidates, architecture(arch))
+            self._families[arch] = [(each, Scorer(self.weights, each)) for each in both]
+        candidates, scorer = self._families[arch][family_of(problem)]
         calibration = self.calibration if problem.epilogue == NO_EPILOGUE else self.fused_calibration
         applicable = np.flatnonzero(candidates.applicable(problem))
         scores, doubts = scorer.scores(problem, sm_count)
@@ -385,27 +392,5 @@ class Model:
         times = exp(scores[order]).tolist()
         return Ranking(configs, tuple(times), calibration.confidence(doubt))
 
-    @cached_property
-    def _kinds(self) -> dict[tuple[str, str, str, int, str, str], Kind]:
-        return {kind.key: kind for kind in self.kinds}
-
-    def _families_for(self, arch: str) -> list[tuple[Candidates, Scorer]]:
-        """Return the candidates and scorers on an architecture: for problems without a batch, then for those with a
-        batch.
-        """
-        if arch not in self._families:
-            both = families(self.candidates, architecture(arch))
-            self._families[arch] = [(candidates, Scorer(self.weights, candidates)) for candidates in both]
-        return self._families[arch]
-
     def __repr__(self) -> str:
         return f"<Model for {self.hardware}: {len(self.candidates)} candidates, {self.path or 'in memory'}>"
-
-
-def _merged(one: Ranking, other: Ranking, padding: PaddingModel) -> Ranking:
-    """Merge two rankings. The confidence is that in the first config, and in its ranking being the better."""
-    first, second = (one, other) if one.times[0] <= other.times[0] else (other, one)
-    lead = log(second.times[0] / first.times[0]) + log1p(GOOD)
-    pairs = sorted(zip(first.configs + second.configs, first.times + second.times, strict=True), key=itemgetter(1))
-    configs, times = zip(*pairs, strict=True)
-    return Ranking(configs, times, first.confidence * padding.chance(lead))

@@ -28,7 +28,7 @@ from diode_lut.problem import (
 from diode_lut.table import Range, of_kind
 
 TRAIN, TEST = "train", "test"
-"""Names of the two groups that every split has."""
+"""Names of the two groups every split has."""
 
 Family = tuple[tuple[str, Any], ...]
 """Conditions on a problem: names of fields, each with its value, or with its least and largest size."""
@@ -57,7 +57,7 @@ class Split(NamedTuple):
         return int.from_bytes(digest[:6], "big") / 2**48
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields that ``from_json`` takes."""
+        """Return the fields ``from_json`` takes."""
         return {"seed": self.seed, "test": self.test, "families": list(map(family_name, self.families))}
 
     @classmethod
@@ -106,7 +106,7 @@ def _condition(text: str) -> tuple[str, Any]:
 
 
 def family_name(family: Family) -> str:
-    """Return the text that ``parse_family`` takes."""
+    """Return the text ``parse_family`` takes."""
     return ",".join(
         f"{name}={value[0]}:{value[1]}" if isinstance(value, tuple) else f"{name}={value}" for name, value in family
     )
@@ -119,7 +119,7 @@ MIN_PROBLEMS = 4
 
 
 class Kind(NamedTuple):
-    """Problems of one op, dtype, layout, alignment, epilogue and variant, with the sizes that the model knows.
+    """Problems of one op, dtype, layout, alignment, epilogue and variant, with the sizes the model knows.
 
     All known kinds of one dtype, class and variant share their ranges, those with a batch and those without apart,
     because the network learns about sizes from other ops, layouts and alignments as well.
@@ -143,13 +143,19 @@ class Kind(NamedTuple):
 
         Anything else raises ProblemError, KeyError, TypeError or ValueError.
         """
-        kind = cls(**{**fields, **{name: _range(name, *fields[name]) for name in _SIZES}})
+        ranges = {}
+        for name in _SIZES:
+            low, high = fields[name]
+            if not (type(low) is type(high) is int and 1 <= low <= high):
+                raise ProblemError(f"{name}: {low!r} to {high!r} is not a range of sizes")
+            ranges[name] = low, high
+        kind = cls(**{**fields, **ranges})
         b, m, n, k = (least for least, _ in kind.sizes)
         Problem.checked(kind.op, kind.dtype, kind.layout, kind.align, b, m, n, k, kind.epilogue, kind.variant)
         return kind
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields that ``from_json`` takes."""
+        """Return the fields ``from_json`` takes."""
         fields = self._asdict()
         nothing = {"epilogue": NO_EPILOGUE, "variant": NO_VARIANT}
         return {name: value for name, value in fields.items() if value != nothing.get(name)}
@@ -165,21 +171,15 @@ class Kind(NamedTuple):
         return self.b, self.m, self.n, self.k
 
     def outside(self, problem: Problem) -> str:
-        """Describe the first size of the problem that is out of range; empty if there is none."""
+        """Describe the first size of the problem out of range; empty if there is none."""
         for name, size, (low, high) in zip(_SIZES, problem.sizes, self.sizes, strict=True):
             if not low <= size <= high:
                 return f"{name}={size} is outside {low} to {high}"
         return ""
 
 
-def _range(name: str, low: Any, high: Any) -> Range:
-    if not (type(low) is type(high) is int and 1 <= low <= high):
-        raise ProblemError(f"{name}: {low!r} to {high!r} is not a range of sizes")
-    return low, high
-
-
 def kinds_of(problems: Iterable[Problem]) -> list[Kind]:
-    """Return the kinds that have enough problems, sorted, and only of RANKED: models do not know other ops."""
+    """Return the kinds with enough problems, sorted, and only of RANKED: models do not know other ops."""
     found: defaultdict[tuple[str, str, str, int, str, str], list[tuple[int, ...]]] = defaultdict(list)
     for problem in problems:
         if problem.op in RANKED:

@@ -55,7 +55,7 @@ _LENGTH = 8
 def read_model_hardware(path: Path) -> Hardware:
     """Return the hardware for which the model in a file was trained. ModelError if the file is not a weights file.
 
-    A damaged file that another program is writing is read again.
+    A damaged file another program is writing is read again.
     """
     return read_finished(path, _hardware)
 
@@ -81,8 +81,6 @@ def read_bytes(path: Path) -> bytes:
 
 def metadata_of(data: bytes, path: Path) -> dict[str, Any]:
     """Return the JSON document in the metadata of a weights file. ModelError if ``data`` is no such file's content."""
-    import orjson
-
     end = _LENGTH + int.from_bytes(data[:_LENGTH], "little")
     if data.startswith(b"{"):
         raise ModelError(f"{path}: JSON, such as a table, not a model (names of models end with {SUFFIX})")
@@ -103,8 +101,6 @@ def metadata_of(data: bytes, path: Path) -> dict[str, Any]:
 
 def header_text(file: BinaryIO, path: Path) -> str:
     """Return the metadata, sorted by name, then name, type and shape of each tensor. DiodeLutError for another file."""
-    import orjson
-
     length = int.from_bytes(file.read(_LENGTH), "little")
     data = file.read(min(length, MAX_HEADER_BYTES))
     try:
@@ -129,7 +125,7 @@ _FEATURES = {
 
 
 def _features(arch: Any) -> dict[str, Any]:
-    """Return the features that the weights are for, and the architecture's constants on which these depend."""
+    """Return the features the weights are for, and the architecture's constants on which these depend."""
     shared_memory = architecture(arch).shared_memory if isinstance(arch, str) else None
     return {**_FEATURES, "constants": {"shared_memory": shared_memory}}
 
@@ -158,7 +154,7 @@ def write_model(model: Model, path: Path) -> None:
 def read_model(path: Path) -> Model:
     """Return the model in a file. ModelError if the file is unreadable or for other features.
 
-    A damaged file that another program is writing is read again.
+    A damaged file another program is writing is read again.
     """
     return read_finished(path, lambda path: _decoded(read_bytes(path), path))
 
@@ -166,47 +162,41 @@ def read_model(path: Path) -> Model:
 def _decoded(data: bytes, path: Path) -> Model:
     """Return the model in a weights file's bytes. ModelError names ``path``."""
     metadata = metadata_of(data, path)
-    _check_features(metadata, path)
+    features, hardware = metadata.get("features"), metadata.get("hardware")
+    if not isinstance(features, dict):
+        raise ModelError(f"{path}: the metadata do not say which features it is for")
+    for name, expected in _features(hardware.get("arch") if isinstance(hardware, dict) else None).items():
+        if features.get(name) != expected:
+            versions = f"expected {expected}, found {features.get(name)!r}"
+            difference = versions if name == "version" else "other names or values"
+            raise ModelError(f"{path}: features.{name}: {difference}; distill the model again with this diode_lut")
     try:
         tensors = load(data)
     except (SafetensorError, KeyError) as error:  # KeyError: a dtype that NumPy does not have
         raise ModelError(f"{path}: damaged: {error}") from error
     try:
-        return _model(metadata, tensors, path, hashlib.sha256(data).hexdigest())
+        candidates = _candidates(metadata["candidates"])
+        device, weights = Hardware.from_json(metadata["hardware"]), _weights(tensors, len(candidates), path)
+        kinds = [Kind.from_json(fields) for fields in metadata["kinds"]]
+        if len({kind.key for kind in kinds}) < len(kinds):
+            raise ProblemError("kinds: a kind is repeated")
+        return Model(
+            device,
+            weights,
+            candidates,
+            kinds,
+            _calibration(metadata["calibration"]),
+            Split.from_json(metadata["split"]),
+            metadata["provenance"],
+            path=path,
+            digest=hashlib.sha256(data).hexdigest(),
+            fused_calibration=_calibration(metadata["fused_calibration"]),
+            padding=_padding(metadata["padding"]) if metadata["padding"] else None,
+        )
     except ProblemError as error:
         raise ModelError(f"{path}: metadata: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"{path}: metadata is incomplete or damaged: {type(error).__name__}: {error}") from error
-
-
-def _check_features(metadata: Mapping[str, Any], path: Path) -> None:
-    found, hardware = metadata.get("features"), metadata.get("hardware")
-    if not isinstance(found, dict):
-        raise ModelError(f"{path}: the metadata do not say which features it is for")
-    arch = hardware.get("arch") if isinstance(hardware, dict) else None
-    for name, expected in _features(arch).items():
-        if found.get(name) != expected:
-            difference = (
-                f"expected {expected}, found {found.get(name)!r}" if name == "version" else "other names or values"
-            )
-            raise ModelError(f"{path}: features.{name}: {difference}; distill the model again with this diode_lut")
-
-
-def _model(metadata: Mapping[str, Any], tensors: dict[str, Any], path: Path, digest: str) -> Model:
-    candidates = _candidates(metadata["candidates"])
-    return Model(
-        Hardware.from_json(metadata["hardware"]),
-        _weights(tensors, len(candidates), path),
-        candidates,
-        _kinds(metadata["kinds"]),
-        _calibration(metadata["calibration"]),
-        Split.from_json(metadata["split"]),
-        metadata["provenance"],
-        path=path,
-        digest=digest,
-        fused_calibration=_calibration(metadata["fused_calibration"]),
-        padding=_padding(metadata["padding"]) if metadata.get("padding") else None,
-    )
 
 
 def _candidates(rows: Sequence[Mapping[str, Any]]) -> list[Config]:
@@ -221,13 +211,6 @@ def _candidates(rows: Sequence[Mapping[str, Any]]) -> list[Config]:
     if tiled != sorted(tiled, reverse=True):
         raise ProblemError("candidates: tiled configs do not come first")
     return candidates
-
-
-def _kinds(rows: Sequence[Mapping[str, Any]]) -> list[Kind]:
-    kinds = [Kind.from_json(fields) for fields in rows]
-    if len({kind.key for kind in kinds}) < len(kinds):
-        raise ProblemError("kinds: a kind is repeated")
-    return kinds
 
 
 def _calibration(fields: Mapping[str, Any]) -> Calibration:

@@ -12,7 +12,7 @@ from diode_lut.problem import ITEMSIZES, Problem
 
 
 class Peaks(NamedTuple):
-    """The most that a multiprocessor, or a thread of a CPU, does in a nanosecond.
+    """The most a multiprocessor, or a thread of a CPU, does in a nanosecond.
 
     ``half``, ``tf32`` and ``single`` count floating-point operations of dense matmuls with such operands. With operands
     of a byte, there are twice those of ``half``. ``memory_bytes`` is the multiprocessor's share of the memory's
@@ -28,9 +28,9 @@ class Peaks(NamedTuple):
 class Architecture(NamedTuple):
     """The limits of one kernel launch on an architecture. They are None if they are not known.
 
-    ``shared_memory`` counts the bytes that a block may have. ``registers_per_thread`` and ``registers_per_block`` are
-    of 4 bytes. ``warp_size`` counts threads, ``warps_per_multiprocessor`` resident warps. ``tma`` says whether there
-    are tensor descriptors. ``triton`` is the backend that compiles for it, empty for CPUs. ``peaks`` are those of its
+    ``shared_memory`` counts the bytes a block may have. ``registers_per_thread`` and ``registers_per_block`` are of 4
+    bytes. ``warp_size`` counts threads, ``warps_per_multiprocessor`` resident warps. ``tma`` says whether there are
+    tensor descriptors. ``triton`` is the backend that compiles for it, empty for CPUs. ``peaks`` are those of its
     largest device. ``free_stages`` counts the stages of a pipeline that take no shared memory, because their operands
     are in registers. ``padding_permille`` is added by Triton there against bank conflicts.
     """
@@ -55,7 +55,7 @@ class Architecture(NamedTuple):
 
     @property
     def matrix_rows(self) -> int:
-        """Rows that a matrix instruction multiplies: 64 if tensor cores read operands from shared memory."""
+        """Rows a matrix instruction multiplies: 64 if tensor cores read operands from shared memory."""
         return 64 if self.tma and not self.free_stages else 16
 
     @property
@@ -86,10 +86,6 @@ def _cdna(name: str, shared_memory: int, *, free: int, padding: int = 0) -> Arch
     )
 
 
-def _rdna(name: str) -> Architecture:
-    return Architecture(name, 65536, False, 256, 98304, 32, 32, "hip", free_stages=1)
-
-
 _NVIDIA = {
     each.name: each
     for each in (
@@ -118,7 +114,10 @@ _AMD = {
     for each in (
         *(_cdna(name, 65536, free=1) for name in ("gfx908", "gfx90a", "gfx942")),
         _cdna("gfx950", 163840, free=0, padding=32),
-        *map(_rdna, ("gfx1100", "gfx1101", "gfx1102", "gfx1200", "gfx1201")),
+        *(
+            Architecture(name, 65536, False, 256, 98304, 32, 32, "hip", free_stages=1)
+            for name in ("gfx1100", "gfx1101", "gfx1102", "gfx1200", "gfx1201")
+        ),
     )
 }
 """AMD's instruction set guides, for one work-group: local data share, and vector registers of a thread and of all.
@@ -135,7 +134,7 @@ _FIRST_TMA = 90
 
 
 def architecture(name: str) -> Architecture:
-    """Return an architecture by the name that a Hardware has: ``sm_90``, ``gfx942``, ``cpu-avx512``."""
+    """Return an architecture by the name a Hardware has: ``sm_90``, ``gfx942``, ``cpu-avx512``."""
     if name in _KNOWN:
         return _KNOWN[name]
     if name.startswith("cpu"):

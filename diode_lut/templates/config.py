@@ -18,7 +18,7 @@ from diode_lut.templates.flex_attention import (
     TRITON_FLEX_DECODING,
 )
 from diode_lut.templates.library import CPP_GEMM, DECOMPOSE_K, LIBRARY
-from diode_lut.templates.template import PAD, Parameter, Template, Tiles
+from diode_lut.templates.template import PAD, Template, Tiles
 from diode_lut.templates.triton_gemm import TRITON_BMM, TRITON_GROUPED_MM, TRITON_MM, TRITON_MM_PERSISTENT_TMA
 
 TEMPLATES: dict[str, Template] = {
@@ -30,7 +30,7 @@ TEMPLATES: dict[str, Template] = {
         TRITON_GROUPED_MM,
     )
 }
-"""All templates by the name that tables use, in the fixed order in which equally good configs are chosen."""
+"""All templates by the name tables use, in the fixed order in which equally good configs are chosen."""
 
 
 POINTER_TUNABLES = TRITON_MM.names
@@ -97,14 +97,13 @@ class Config(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Config:
-        """Return the config that ``str(config)`` writes as ``text``, with any blanks. ProblemError says what is
-        expected.
-        """
+        """Return the config ``str(config)`` writes as ``text``, with any blanks. ProblemError says what is expected."""
         template, *values = text.split() or [""]
         if template not in TEMPLATES:
             raise ProblemError(f"template: {template!r} is not one of {', '.join(TEMPLATES)}")
         parameters = TEMPLATES[template].parameters
-        pattern = "".join(_pattern(parameter) for parameter in parameters)
+        patterns = ((rf"{each.letter}(?P<{each.name}>\d+)", each.default) for each in parameters)
+        pattern = "".join(each if default is None else f"(?:{each})?" for each, default in patterns)
         required = TEMPLATES[template].required
         found = re.fullmatch(pattern, f"{'' if required or not values else ' '}{' '.join(values)}")
         if found is None:
@@ -134,7 +133,7 @@ class Config(NamedTuple):
 
     @property
     def tunables(self) -> dict[str, int]:
-        """The values of the tunables by name, in the template's order, without those that have their default."""
+        """The values of the tunables by name, in the template's order, without those with their default."""
         values = zip(self.kernel.parameters, self.params, strict=False)
         return {parameter.name: value for parameter, value in values if value != parameter.default}
 
@@ -153,7 +152,7 @@ class Config(NamedTuple):
         return self if pad == self.pad else Config.make(self.template, {**self.tunables, PAD.name: pad})
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields that ``from_json`` takes, in canonical order."""
+        """Return the fields ``from_json`` takes, in canonical order."""
         return {"template": self.template, **self.tunables}
 
     def __str__(self) -> str:
@@ -162,14 +161,8 @@ class Config(NamedTuple):
         return f"{self.template} {values.lstrip()}".rstrip()
 
 
-def _pattern(parameter: Parameter) -> str:
-    """Return a pattern of a tunable as ``str(config)`` writes it."""
-    pattern = rf"{parameter.letter}(?P<{parameter.name}>\d+)"
-    return pattern if parameter.default is None else f"(?:{pattern})?"
-
-
 ATEN = Config("aten")
-"""The kernel that PyTorch calls without Inductor's help: cuBLAS, rocBLAS, oneDNN, ..."""
+"""The kernel PyTorch calls without Inductor's help: cuBLAS, rocBLAS, oneDNN, ..."""
 
 DEFAULT = Config("default")
 """Inductor's own config for attention."""
@@ -184,7 +177,7 @@ def baseline(op: str) -> Config:
 
 
 PADDED_OPS = ("mm", "addmm", "bmm")
-"""The ops that Inductor pads."""
+"""The ops Inductor pads."""
 
 
 def pad_multiple(dtype: str) -> int:
@@ -214,8 +207,8 @@ def needed_pad(problem: Problem, pad: int) -> int:
 def padded(problem: Problem, multiple: int) -> Problem:
     """Return the problem after M, N and K are padded to multiples of ``multiple``.
 
-    Copies are packed and row-major, whatever the operand was. An operand that is not copied counts as packed. Sizes of
-    1 stay, as Inductor leaves them.
+    Copies are packed and row-major, whatever the operand was. An operand not copied counts as packed. Sizes of 1 stay,
+    as Inductor leaves them.
     """
     copied = is_copied(problem, multiple)
     layout = "".join("n" if copy else letter for copy, letter in zip(copied, problem.layout, strict=True))

@@ -39,7 +39,7 @@ class Flex(Template):
     """A kernel for flex attention."""
 
     def shared_memory(self, params: Params, heads: Heads, itemsize: int, architecture: Architecture) -> int:
-        """Return the bytes of shared memory that the kernel takes at most. ``itemsize`` is in bytes.
+        """Return the bytes of shared memory the kernel takes at most. ``itemsize`` is in bytes.
 
         Triton's compiler for sm_90 takes just that, without the barriers, for the loop of blocks of 64 queries or more
         of 2-byte elements, and less for smaller blocks. It takes up to all of a result to store it: more, the more
@@ -48,7 +48,7 @@ class Flex(Template):
         raise NotImplementedError
 
     def accumulators(self, params: Params, heads: Heads) -> int:
-        """Return the elements in float32 that a program keeps in registers through its loop."""
+        """Return the elements in float32 a program keeps in registers through its loop."""
         raise NotImplementedError
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
@@ -90,8 +90,7 @@ class Flex(Template):
         return self.faults(params, heads, ITEMSIZES[problem.dtype], architecture, shared_memory)
 
     def registers(self, params: Params, heads: Heads, architecture: Architecture) -> tuple[int, int | None]:
-        """Return the registers of 4 bytes that a thread needs for accumulators, and the hopeless number, None if not
-        known.
+        """Return the registers of 4 bytes a thread needs for accumulators, and the hopeless number, None if not known.
 
         Some of Inductor's own configs need a few more than a thread has, and spill.
         """
@@ -120,8 +119,7 @@ class Forward(Flex):
         return block_m * heads.v
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Yield the two largest blocks of queries that the length fills, and the three of keys."""
-        del hardware
+        """Yield the two largest blocks of queries the length fills, and the three of keys."""
         for block_m, block_n in product(_fitting(problem.m)[-2:], _fitting(problem.n)[-3:]):
             for stages, warps in product((1, 2, 3, 4), _warps(block_m * max(block_n, problem.v))):
                 yield block_m, block_n, stages, warps
@@ -159,7 +157,6 @@ class Backward(Flex):
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Yield blocks of the second kind that mirror those of the first, as in Inductor's own search."""
-        del hardware
         for step, rows in product((16, 32, 64), (16, 32, 64, 128)):
             if rows % step == 0 and rows < 2 * max(problem.n, 16) and step < 2 * max(problem.m, 16):
                 for stages, warps in product((1, 2, 3, 4), (4, 8)):
@@ -185,12 +182,10 @@ class Decoding(Flex):
 
     def accumulators(self, params: Params, heads: Heads) -> int:
         """Count the results of all queries."""
-        del params
         return heads.rows * heads.v
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Yield all blocks, stages and warps that are in proportion to each other."""
-        del hardware
         for block_n, stages, warps in product(_fitting(problem.n), (1, 2, 3, 4, 5), (1, 2, 4, 8)):
             if warps <= max(2, block_n // 8):
                 yield block_n, stages, warps
@@ -259,7 +254,6 @@ class Default(Template):
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Yield the only params."""
-        del problem, hardware
         yield ()
 
 

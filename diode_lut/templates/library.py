@@ -13,18 +13,14 @@ from diode_lut.templates.template import PAD, Complaint, Covered, Parameter, Par
 
 @dataclass(frozen=True)
 class Library(Template):
-    """``aten``, the kernel that PyTorch calls without Inductor's help. It runs everywhere, and others are compared with
-    it.
-    """
+    """``aten``, which PyTorch calls without Inductor's help. It runs everywhere, and others are compared with it."""
 
     def runs_on(self, architecture: Architecture) -> bool:
         """Return True."""
-        del architecture
         return True
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Yield the only params."""
-        del problem, hardware
         yield ()
 
 
@@ -52,7 +48,7 @@ _LEAST_PART = 128
 """Minimum elements along K of a part."""
 
 _SPLITS = (2, 4, 8, 16, 32, 64, 128)
-"""The numbers of parts that a sweep tries."""
+"""The numbers of parts a sweep tries."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +73,6 @@ class DecomposeK(Template):
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Yield splits into equal parts that are not short, if K is long."""
-        del hardware
         if self.can_pay(problem):
             yield from ((s,) for s in _SPLITS if problem.k % s == 0 and problem.k // s >= _LEAST_PART)
 

@@ -16,13 +16,13 @@ Params = tuple[int, ...]
 
 
 class Parameter(NamedTuple):
-    """One tunable of a template: its name, the text that ``str(config)`` writes before it, and its allowed values.
+    """One tunable of a template: its name, the text ``str(config)`` writes before it, and its allowed values.
 
     ``values`` is a range, all integers of which are allowed, or a tuple. ``title`` and ``meaning`` are for the schema.
     A tunable with a ``default`` is optional: a config with this value does not mention it. A default outside ``values``
     cannot be written: it stands for the kernel's own value. ``architectures`` is the beginning of the names of the
-    architectures that have the tunable. ``option`` says whether Triton's compiler takes it as an option; 0 leaves it to
-    the compiler.
+    architectures with the tunable. ``option`` says whether Triton's compiler takes it as an option; 0 leaves it to the
+    compiler.
     """
 
     name: str
@@ -59,7 +59,7 @@ PAD = Parameter(
 
 
 class Covered(Protocol):
-    """The problems that a row covers. None stands for any value."""
+    """The problems a row covers. None stands for any value."""
 
     @property
     def op(self) -> str | None:
@@ -116,7 +116,7 @@ class Heads(NamedTuple):
 
     @classmethod
     def least(cls, covered: Covered) -> Heads:
-        """Return the blocks for the smallest heads that a row covers."""
+        """Return the blocks for the smallest heads a row covers."""
         k, v, m, g = (1 if sizes is None else min(sizes) for sizes in (covered.k, covered.v, covered.m, covered.g))
         return cls.of(k, v, m * g)
 
@@ -137,7 +137,7 @@ class Complaint(NamedTuple):
 
 @dataclass(frozen=True)
 class Template:
-    """A kernel template: its name in tables, the ops that it computes, and its tunables.
+    """A kernel template: its name in tables, the ops it computes, and its tunables.
 
     ``parameters`` are in the order in which ``Config.params`` holds their values, the optional ones last. ``about``
     describes the kernel in a sentence, for the schema.
@@ -155,7 +155,7 @@ class Template:
     many_sms = False
     """Whether Inductor has it only on GPUs with many SMs."""
     stand_in = ""
-    """The kernel in ``stand_ins.py`` that has its blocks and its pipeline; empty if there is none."""
+    """The kernel in ``stand_ins.py`` with its blocks and its pipeline; empty if there is none."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -164,7 +164,7 @@ class Template:
 
     @cached_property
     def required(self) -> tuple[Parameter, ...]:
-        """The tunables that every config has."""
+        """The tunables every config has."""
         return tuple(parameter for parameter in self.parameters if parameter.default is None)
 
     def params(self, values: Mapping[str, int]) -> Params:
@@ -185,12 +185,10 @@ class Template:
 
     def constants(self, layout: str) -> str:
         """Return the sizes, some of ``mnk``, that must be constants for Inductor to make the kernel that was timed."""
-        del layout
         return ""
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
         """Yield reasons why a config cannot be launched, whichever of the covered problems is asked for."""
-        del covered
         for parameter, value in zip(self.parameters, params, strict=False):
             if value != parameter.default and not parameter.is_known_to(architecture):
                 reason = f"{architecture.name} has no such tunable (what has it: {parameter.architectures}...)"
@@ -203,48 +201,39 @@ class Template:
 
         ``shared_memory`` is the device's in bytes, if it is known.
         """
-        del problem, params, architecture, shared_memory
         return iter(())
 
     def suits(self, params: Params, problem: Problem, architecture: Architecture) -> bool:
         """Return whether a sweep may try a config on a problem."""
-        del params, problem, architecture
         return True
 
     def can_pay(self, problem: Problem) -> bool:
         """Return whether the kernel can be the fastest on a problem, whatever the tunables."""
-        del problem
         return True
 
     def variations(self, params: Params, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Yield params that the final stage tries besides a config that was the fastest in a sweep."""
-        del params, problem, hardware
+        """Yield params the final stage tries besides a config that was the fastest in a sweep."""
         return iter(())
 
     def heads(self, covered: Covered) -> Heads | None:
         """Return the heads for which ``stand_in`` is compiled; None for templates that are not of attention."""
-        del covered
         return None
 
     def blocks(self, params: Params, heads: Heads | None) -> dict[str, int]:
         """Return the constants of ``stand_in`` that are blocks or groups of blocks."""
-        del heads
         tunables = zip(self.names, params, strict=False)
         return {name.upper(): value for name, value in tunables if name.startswith(("block_", "group_"))}
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Yield the params that a sweep tries on a problem of one of its ops."""
-        del problem, hardware
+        """Yield the params a sweep tries on a problem of one of its ops."""
         return iter(())
 
     def least_sizes(self, params: Params) -> tuple[int, int, int]:
         """Return the least M, N and K to which the config is not out of proportion."""
-        del params
         return 1, 1, 1
 
     def k_split(self, params: Params) -> int:
         """Return the number of parts into which K is cut."""
-        del params
         return 1
 
 
@@ -267,7 +256,7 @@ TILES = (
         option=True,
     ),
 )
-"""The tunables that every Triton GEMM has, in the order of the fields of Tiles."""
+"""The tunables every Triton GEMM has, in the order of the fields of Tiles."""
 
 GROUP_M = 8
 """The group in a sweep and in other tools' configs. The final stage of ``collect`` tries others for the best."""
@@ -296,12 +285,12 @@ class Tiles(NamedTuple):
 
 
 def accumulator_registers(tiles: Tiles, warp_size: int = 32) -> int:
-    """Return the registers of 4 bytes that one thread needs for the accumulator."""
+    """Return the registers of 4 bytes one thread needs for the accumulator."""
     return -(-tiles.block_m * tiles.block_n // (warp_size * tiles.num_warps))
 
 
 def registers(tiles: Tiles, architecture: Architecture) -> int | None:
-    """Return the registers that a thread may have, of which the accumulator must leave some; None if not known."""
+    """Return the registers a thread may have, of which the accumulator must leave some; None if not known."""
     if architecture.registers_per_thread is None or architecture.registers_per_block is None:
         return None
     threads = architecture.warp_size * tiles.num_warps

@@ -81,14 +81,14 @@ _OF_BYTES = ("scaled_mm", "int_mm")
 """The ops whose elements are bytes."""
 
 _BARRIERS = 128
-"""Bytes that Inductor adds to those of a kernel's blocks. Triton takes up to 64 of them, on NVIDIA GPUs."""
+"""Bytes Inductor adds to those of a kernel's blocks. Triton takes up to 64 of them, on NVIDIA GPUs."""
 
 _OTHER_GROUPS = (1, 4, 16)
-"""The groups that the final stage tries besides GROUP_M."""
+"""The groups the final stage tries besides GROUP_M."""
 
 _OTHER_COMPILER_OPTIONS = (("waves_per_eu", 2), ("matrix_instr_nonkdim", 32), ("kpack", 1))
-"""The options that the final stage tries on AMD GPUs, one at a time. Inductor's own are 0 waves, 16 rows and most often
-2 steps."""
+"""The options the final stage tries on AMD GPUs, one at a time. Inductor's own are 0 waves, 16 rows and most often 2
+steps."""
 
 _TMA_ROWS = 64
 """Minimum number of rows from which tensor descriptors save more than their set-up costs."""
@@ -136,7 +136,6 @@ class TritonGemm(Template):
 
         ``itemsize`` is in bytes, of the inputs' dtype. The result reuses that memory, and never takes more than 64 KB.
         """
-        del op
         stage = itemsize * tiles.block_k * (tiles.block_m + tiles.block_n)
         blocks = stage * architecture.stages_in_memory(tiles.num_stages)
         barriers = _BARRIERS if architecture.triton == "cuda" else 0
@@ -165,7 +164,7 @@ class TritonGemm(Template):
             )
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Yield blocks in proportion to the problem, with stages and warps that they can use.
+        """Yield blocks in proportion to the problem, with stages and warps they can use.
 
         In float8, blocks of a matrix instruction's rows are tried on fewer rows, too: with 4 to 32 rows on an H200 they
         were 7 % faster than smaller ones in geometric mean of 96 scaled_mm with scales of rows (at most 49 %). In other
@@ -223,7 +222,6 @@ class PersistentTma(TritonGemm):
 
     def constants(self, layout: str) -> str:
         """Return none: tensor descriptors are made when the kernel starts, from constants or not."""
-        del layout
         return ""
 
     def runs_on(self, architecture: Architecture) -> bool:
@@ -237,7 +235,7 @@ class PersistentTma(TritonGemm):
         return super().shared_memory(tiles, op, itemsize, architecture) + block
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
-        """Complain as above, and about operands that tensor descriptors cannot describe."""
+        """Complain as above, and about operands tensor descriptors cannot describe."""
         yield from super().complaints(params, covered, architecture)
         if Tiles.of(params).num_warps == 2:
             yield Complaint("Inductor makes no kernels with TMA and 2 warps", "num_warps")
@@ -332,7 +330,7 @@ class GroupedMm(Template):
         return Tiles(block_m, block_n, block_k, 1, stages, warps)
 
     def shared_memory(self, params: Params, itemsize: int) -> int:
-        """Return the bytes of shared memory that the kernel takes at most. ``itemsize`` is in bytes.
+        """Return the bytes of shared memory the kernel takes at most. ``itemsize`` is in bytes.
 
         If tensor cores take operands from registers, a stage is there.
         """
@@ -341,7 +339,7 @@ class GroupedMm(Template):
         return itemsize * tiles.block_k * (tiles.block_m + tiles.block_n) * stages + _GROUPED_BARRIERS
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
-        """Complain about registers, shared memory, and rows that tensor descriptors cannot describe."""
+        """Complain about registers, shared memory, and rows tensor descriptors cannot describe."""
         yield from super().complaints(params, covered, architecture)
         if covered.align == 2:
             yield Complaint(f"{self.name} needs an align of 16", "template")
