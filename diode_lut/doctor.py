@@ -44,17 +44,17 @@ class Finding(NamedTuple):
 
 
 def fine(topic: str, text: str) -> Finding:
-    """A finding that is as it should be."""
+    """Return a good finding."""
     return Finding(topic, "ok", text)
 
 
 def note(topic: str, text: str) -> Finding:
-    """A finding that may be intended."""
+    """Return a finding that may be intended."""
     return Finding(topic, "note", text)
 
 
 def wrong(topic: str, text: str, remedy: str) -> Finding:
-    """A finding that keeps tables from being used, or may do so."""
+    """Return a finding that keeps tables from being used, or may do so."""
     return Finding(topic, "wrong", text, remedy)
 
 
@@ -186,7 +186,7 @@ def _answering(hardware: Hardware, main: Hardware) -> Iterator[Finding]:
 
 
 def unusable(found: list[Hardware]) -> Iterator[Finding]:
-    """Find files that are for no device of this machine, or that cannot be used in full."""
+    """Find files for no device of this machine, and files with faults."""
     for name in config.tables:
         yield from _faults(name, check(Path(name)), "correct DIODE_LUT_TABLES")
     for path in own_paths():
@@ -208,7 +208,7 @@ def unusable(found: list[Hardware]) -> Iterator[Finding]:
 
 
 def check(path: Path) -> str:
-    """Return the command that finds the faults of a file."""
+    """Return the command to find the faults of a file."""
     return as_command("python", "-m", "diode_lut", "check", path)
 
 
@@ -235,7 +235,7 @@ _CHECKS: dict[str, tuple[Callable[[], Iterator[Finding]], ...]] = {
     THIS_PROCESS: (software, hook, own_settings, devices),
     A_PROGRAM: (environment,),
 }
-"""The subjects of the checks, and the checks in the order in which they are run."""
+"""The subjects of the checks, and the checks in order."""
 
 
 def examine() -> Iterator[tuple[str, Iterator[Finding]]]:

@@ -1,9 +1,9 @@
-r"""Errors of this package, text that is fit to be shown, and other spellings of a problem's values.
+r"""Errors of this package, text fit to be shown, and other spellings of a problem's values.
 
-Text that others wrote cannot move the cursor, end a line, or be read in another order. A letter that is not printable,
-according to ``str.isprintable``, is shown as the escape that Python writes for it: ``\x1b``, ``\n``, ``\u202e``. These
-are control characters, line ends of all kinds, letters that change the direction of writing or have no width, lone
-surrogates, and spaces other than the usual one. Text that is escaped twice is the same.
+Text of others cannot move the cursor, end a line, or be read in another order. A letter is shown as Python's escape for
+it, such as ``\x1b``, ``\n`` or ``\u202e``, unless ``str.isprintable`` says it is printable. Escaped are control
+characters, line ends of all kinds, letters for the direction of writing or without a width, lone surrogates, and spaces
+other than the usual. Escaping a text twice changes nothing.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def printable(text: str) -> str:
 
 
 def as_lines(lines: Iterable[str]) -> str:
-    """Return one text of the lines, none of which becomes two, whatever is in it."""
+    """Return one text of the lines. None of them becomes two, whatever is in it."""
     return "\n".join(map(printable, lines))
 
 
 def printable_lines(text: str) -> str:
-    """Return the text with the lines it has."""
+    """Return the text with its lines."""
     return as_lines(text.split("\n"))
 
 
@@ -82,13 +82,13 @@ def as_json(value: Any, *, indent: bool = True) -> str:
 
 
 BROKEN_IMPORT = (AttributeError, ImportError, OSError, RuntimeError)
-"""The errors of an import of torch or Triton that is missing, or does not fit together with other libraries."""
+"""The errors of importing torch or Triton if it is missing, or does not fit together with other libraries."""
 
 
 def install_command(extras: str = "") -> str:
-    """Return the command that installs diode_lut's needs with these extras, such as ``torch,report``, for a shell.
+    """Return the command, for a shell, to install the needs of diode_lut with these extras, such as ``torch,report``.
 
-    In a clone it installs the clone, elsewhere the packages the installation names: no registry has diode_lut.
+    In a clone it installs the clone, elsewhere the packages named by the installation: no registry has diode_lut.
     """
     import sys
     from importlib.metadata import PackageNotFoundError, requires
@@ -112,7 +112,7 @@ def install_command(extras: str = "") -> str:
 
 
 class DiodeLutError(Exception):
-    """Base of all errors that diode_lut raises on purpose."""
+    """Base of all errors diode_lut raises on purpose."""
 
     def __str__(self) -> str:
         """Return the message, on one line whatever it quotes."""
@@ -120,10 +120,10 @@ class DiodeLutError(Exception):
 
 
 class TableError(DiodeLutError):
-    """A table file, or one row of it, is not valid.
+    """A table file, or a row of it, is not valid.
 
-    ``path`` is the file, ``line`` and ``column`` the place in it (counted from 1, in characters; None if the file as a
-    whole is meant), ``where`` the JSON path inside it (``entries[17].configs[0].block_m``; empty for the whole
+    ``path`` is the file, ``line`` and ``column`` the place in it (counted from 1, in characters. None if the file as a
+    whole is meant), ``where`` the JSON path inside it (``entries[17].configs[0].block_m``. Empty for the whole
     document) and ``reason`` the fault, with the allowed values. A ``note`` is a remark of ``check`` on a table that may
     be valid. It is never raised.
     """
@@ -145,7 +145,7 @@ class TableError(DiodeLutError):
 
 
 class DatasetError(DiodeLutError):
-    """A dataset file, or one record of it, cannot be used."""
+    """A dataset file, or a record of it, cannot be used."""
 
 
 class ModelError(DiodeLutError):
@@ -157,7 +157,7 @@ class ExchangeError(DiodeLutError):
 
 
 class ProblemError(DiodeLutError, ValueError):
-    """A problem, config or hardware description that cannot exist."""
+    """A problem, config or hardware description is impossible."""
 
 
 class HardwareError(DiodeLutError):
@@ -165,11 +165,11 @@ class HardwareError(DiodeLutError):
 
 
 class SettingError(DiodeLutError, ValueError):
-    """A setting has a value it cannot have."""
+    """A setting has an impossible value."""
 
 
 class MissError(DiodeLutError):
-    """A GEMM is left to Inductor, and the setting ``strict`` forbids that."""
+    """A GEMM is left to Inductor, against the setting ``strict``."""
 
 
 class ReceiptError(DiodeLutError):
@@ -193,9 +193,9 @@ class DeviceLostError(DiodeLutError):
 
 
 def let_pass(error: BaseException) -> None:
-    """Raise again an error that a signal handler, or a debugger, has raised, if ``error`` is that or was caused by it.
+    """Raise again an error of a signal handler, or of a debugger, if it is ``error`` or caused ``error``.
 
-    Call it wherever Exception or OSError is caught that others may have raised.
+    Call it in every ``except`` for Exception or OSError around the code of others.
     """
     for each in _causes(error):
         traceback = each.__traceback__
@@ -209,9 +209,9 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def let_shortage_pass(error: BaseException) -> None:
-    """Raise again an error a signal handler has raised, or that says that the system lacked open files or memory.
+    """Raise again an error of a signal handler, or a shortage of open files or memory.
 
-    A shortage passes, and says nothing about the file that was to be read.
+    A shortage passes, and says nothing about the file to be read.
     """
     let_pass(error)
     for each in _causes(error):
@@ -265,7 +265,7 @@ OPS_OF_LAYERS = {
     "matmul": "mm, or bmm with a batch",
     "nn.linear": "addmm, or mm without a bias",
 }
-"""Other words for a GEMM, and the ops Inductor makes of it."""
+"""Other words for a GEMM, and the ops Inductor makes of them."""
 
 _QUALIFIED = re.compile(r"(torch\.(ops\.)?)?(aten(\.|::))?_?")
 
@@ -273,7 +273,7 @@ _QUALIFIED = re.compile(r"(torch\.(ops\.)?)?(aten(\.|::))?_?")
 def op_of(text: str) -> str:
     """Return the op: ``MM``, ``aten.mm`` and ``torch.mm`` are ``mm``, and ``torch._int_mm`` is ``int_mm``.
 
-    A value in a file that is no text stays as it is.
+    Other values than text, in a file, stay as they are.
     """
     if not isinstance(text, str):
         return text
@@ -287,19 +287,17 @@ def dtype_of(text: str | torch.dtype) -> str:
 
 
 def variant_of(text: str) -> str:
-    """Return the variant: ``row-bf16-fast`` is ``row-bfloat16-fast``. A value that is no text stays as it is."""
+    """Return the variant: ``row-bf16-fast`` is ``row-bfloat16-fast``. Other values than text stay as they are."""
     return "-".join(map(dtype_of, text.split("-"))) if isinstance(text, str) else text
 
 
 def layout_of(text: str) -> str:
-    """Return the layout: ``NT`` is ``nt``. A value in a file that is no text stays as it is."""
+    """Return the layout: ``NT`` is ``nt``. Other values than text stay as they are."""
     return text.casefold() if isinstance(text, str) else text
 
 
 def size_of(text: str) -> int:
-    """Return the size in ``1024``, ``1_024`` or ``1k``. k counts 1,024, m 1,024 times that. ProblemError for anything
-    else.
-    """
+    """Return the size in ``1024``, ``1_024`` or ``1k``. k is 1,024, m is 1,024 k. ProblemError for anything else."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise ProblemError(f"{text!r} is not a size (such as 1024, or 1k, which is the same)")
@@ -307,7 +305,7 @@ def size_of(text: str) -> int:
 
 
 def number_of(name: str, size: int | str) -> int:
-    """Return a size that may be text. ProblemError, with the name of the size, for text that is none."""
+    """Return a size, given as text or not. ProblemError names the size."""
     if not isinstance(size, str):
         return size
     try:

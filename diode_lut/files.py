@@ -34,7 +34,7 @@ _Read = TypeVar("_Read")
 _NEVER_WAITING = getattr(os, "O_NONBLOCK", 0)
 
 _UNFINISHED_PAUSE_S, _TRIES = 0.02, 12
-"""An empty file is waited for a quarter of a second: jq takes that long to read a large table before it writes."""
+"""An empty file is waited for a quarter of a second: jq takes as long to read a large table before it writes."""
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -66,7 +66,7 @@ def read_at_most(path: Path, limit: int) -> bytes:
 
 
 def read_rest(file: BufferedReader, path: Path, limit: int) -> bytes:
-    """Read the rest of an open file. OSError, with ``path`` in it, if that is more than ``limit`` bytes."""
+    """Read the rest of an open file. OSError, with ``path`` in it, for more than ``limit`` bytes."""
     data = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
     while (more := file.read(1 << 20)) and len(data) <= limit:  # a file that grows
         data += more
@@ -77,7 +77,7 @@ def read_rest(file: BufferedReader, path: Path, limit: int) -> bytes:
 
 
 def has_more_values(text: bytes, most: int) -> bool:
-    """Return whether a JSON text may hold more than ``most`` values, each of which takes up to 250 bytes when parsed.
+    """Return whether a JSON text may hold more than ``most`` values, of up to 250 bytes each when parsed.
 
     Commas and brackets are counted, including those in strings.
     """
@@ -87,9 +87,9 @@ def has_more_values(text: bytes, most: int) -> bool:
 def read_finished(
     path: Path, read: Callable[[Path], _Read], damaged: Callable[[_Read], bool] = lambda _: False
 ) -> _Read:
-    """Return the result of ``read``. If that fails or is ``damaged``, read again while the file is being written.
+    """Return the result of ``read``. If it fails or is ``damaged``, read again while the file is being written.
 
-    A file that does not change within 20 ms is finished, unless it is empty.
+    If a file does not change within 20 ms it is finished, unless it is empty.
     """
     for _ in range(_TRIES):
         before = _state(path)
@@ -105,7 +105,7 @@ def read_finished(
 
 
 def _state(path: Path) -> tuple[int, int] | None:
-    """Return when the file was written, in nanoseconds, and its size in bytes; None if there is none."""
+    """Return when the file was written, in nanoseconds, and its size in bytes. None if there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -123,11 +123,11 @@ def _changes(path: Path, before: tuple[int, int] | None) -> bool:
 
 
 def distrust(path: Path) -> str:
-    """Return why a file must not be used that was found, not named; empty if it may be used.
+    """Return why a file must not be used though it was found, not named. Empty if it may be used.
 
     The file and its directory must belong to a trusted user, and no other user may write them. A directory may be
     sticky. A group counts as its owner if it has no other members. A symbolic link counts as its target. On Windows,
-    which has other permissions, everything is trusted. OSError if there is no such file.
+    with its other permissions, everything is trusted. OSError if there is no such file.
     """
     if sys.platform == "win32":
         return ""
@@ -144,7 +144,7 @@ def distrust(path: Path) -> str:
 
 
 def _is_alone_in_group(status: os.stat_result) -> bool:
-    """Return whether the file's group is root's, or that of the owner alone, as many systems have for each user."""
+    """Return whether the file's group is root's, or the owner's alone, as many systems have for each user."""
     if sys.platform == "win32" or status.st_gid == 0:
         return True
     try:
@@ -156,7 +156,7 @@ def _is_alone_in_group(status: os.stat_result) -> bool:
 
 _PAUSE_S = 0.005
 _ALONE_S, _PATIENCE_S, _GLANCE_S = 2.0, 10.0, 0.1
-"""How long a process waits to be alone in a directory, and for one that changes a file or looks at it."""
+"""The patience of a process to be alone in a directory, and with a process that changes a file or looks at it."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
 """NFS answers EBADF for a file not open for writing."""
 
@@ -222,10 +222,10 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Callable[[bytes], None]]:
-    """Keep other writers off the file, so that it is still the file that was read here when it is replaced.
+    """Keep other writers off the file: it is replaced as it was read here.
 
-    Yields the function that replaces or creates the file, as ``write_atomically`` does. A file that is missing is not
-    kept from others.
+    Yields the function to replace or create the file, as ``write_atomically`` does. A missing file is not kept from
+    others.
     """
     held = None
     with _naming(path):
@@ -256,7 +256,7 @@ def open_to_append(path: Path, beginning: bytes = b"") -> FileIO:
     """Open the file, locked until it is closed. Writes go to its end.
 
     If it is missing it is created, with ``beginning`` if the file system has hard links, and empty otherwise.
-    BlockingIOError names the process that has it locked. Links and devices are handled as by ``write_atomically``.
+    BlockingIOError names the process with the lock. Links and devices are handled as by ``write_atomically``.
     """
 
     def link(new: Path, target: Path) -> None:
@@ -296,7 +296,7 @@ def is_at(file: FileIO, path: Path) -> bool:
 
 
 def write_figure(figure: Figure, path: Path) -> None:
-    """Draw the figure in the format the file's name ends with, and replace the file."""
+    """Draw the figure in the format of the file's suffix, and replace the file."""
     drawn = BytesIO()
     figure.savefig(drawn, dpi=120, format=path.suffix.removeprefix("."))
     write_atomically(path, drawn.getvalue())
@@ -355,10 +355,10 @@ def _holder(descriptor: int) -> str:
 
 
 _PRIVATE, _DEFAULT_MODE = 0o600, 0o666
-"""The mode with which a replacement is created, and that of a new file, from which the umask takes bits."""
+"""The mode of the beginning of a replacement, and of a new file, less the bits of the umask."""
 _TOKEN_BYTES = 8
 _NAME_LENGTH = 50
-"""Characters of a file's name that the name of its temporary file repeats, so that no name becomes too long."""
+"""Characters of a file's name in the name of its temporary file, for no name to become too long."""
 
 
 def _write(path: Path, target: Path, put: Callable[[Path, Path], None], durable: bool, data: bytes) -> None:
@@ -383,7 +383,7 @@ def _write(path: Path, target: Path, put: Callable[[Path, Path], None], durable:
 
 
 def _remove_stale(target: Path) -> None:
-    """Remove the temporary files of killed writers: those that are not locked, if there are locks."""
+    """Remove the temporary files of killed writers: those without a lock, if there are locks."""
     ours = re.compile(rf"\.{re.escape(target.name[:_NAME_LENGTH])}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}")
     with suppress(OSError):
         for name in filter(ours.fullmatch, os.listdir(target.parent)):  # noqa: PTH208 (names are what matters)
@@ -394,7 +394,7 @@ def _remove_stale(target: Path) -> None:
 
 
 def _create_beside(target: Path, mode: int) -> tuple[Path, BinaryIO]:
-    """Create a file in the same directory, locked while it is open, so that no other process removes it as stale."""
+    """Create a file in the same directory, locked while it is open: no other process removes it as stale."""
     while True:
         temporary = target.with_name(f".{target.name[:_NAME_LENGTH]}.{os.urandom(_TOKEN_BYTES).hex()}")
         file = open(temporary, "x+b", opener=partial(os.open, mode=mode))  # noqa: SIM115 (with a mode)
@@ -409,9 +409,9 @@ def _create_beside(target: Path, mode: int) -> tuple[Path, BinaryIO]:
 
 
 def _keep_permissions(existing: Path, descriptor: int) -> None:
-    """Give the new file, which nobody else can read yet, the permissions of the existing one, if there is one.
+    """Give the new file, still private, the permissions of the existing file, if there is one.
 
-    The owner stays if that is allowed. OSError if the group, an ACL or an attribute of the user's cannot be kept.
+    The owner stays if it is allowed. OSError if the group, an ACL or an attribute of the user's cannot be kept.
     """
     try:
         status = existing.stat()
@@ -447,7 +447,7 @@ def _attributes(file: Path | int) -> list[str]:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make the names in the directory survive a power cut, or warn that they may not."""
+    """Make the names in the directory survive a power cut, or warn."""
     if os.name != "posix":
         return
     try:

@@ -1,4 +1,4 @@
-"""Hardware: the device a table is for, the devices of this machine as PyTorch sees them, and well-known GPUs."""
+"""Hardware: the device of a table, the devices of this machine as PyTorch sees them, and well-known GPUs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ARCHITECTURE = re.compile(r"sm_\d+\w*|gfx\w+|cpu-\w+")
 _CPU = "cpu-"
 """The beginning of the names of CPUs' architectures."""
 _THREADS, _VECTORS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), ("ATEN_CPU_CAPABILITY",)
-"""The variables by which PyTorch sets the number of its threads, and its vector instructions."""
+"""The variables for the number of PyTorch's threads, and for its vector instructions."""
 
 
 class Hardware(NamedTuple):
@@ -74,9 +74,9 @@ class Hardware(NamedTuple):
         return self.arch.startswith(_CPU)
 
     def difference_from(self, found: Hardware, environment: Mapping[str, str] = os.environ) -> str:
-        """Say how a device differs from this hardware, for which a table is. Empty if they cannot be compared.
+        """Say how a device differs from this hardware, the hardware of a table. Empty if they cannot be compared.
 
-        For a CPU's threads and vector instructions it also names the variable of the environment that sets them.
+        For a CPU's threads and vector instructions it also names the variable of the environment behind them.
         """
         if self.is_cpu != found.is_cpu:
             return ""
@@ -96,7 +96,7 @@ class Hardware(NamedTuple):
         return ", and ".join(parts)
 
     def why_none_of(self, devices: Iterable[Hardware]) -> str:
-        """Say how all of these devices of a machine differ from this hardware, for which a table is."""
+        """Say how all of these devices of a machine differ from this hardware, the hardware of a table."""
         reasons = [reason for device in dict.fromkeys(devices) if (reason := self.difference_from(device))]
         return "; ".join(reasons) or "PyTorch sees no GPU"
 
@@ -113,7 +113,7 @@ class Hardware(NamedTuple):
 
 
 def _set_by(names: Iterable[str], environment: Mapping[str, str], more: str = "") -> str:
-    """Name the first of the variables that is set. Empty if none is."""
+    """Name the first variable with a value. Empty if none has one."""
     found = next((name for name in names if environment.get(name)), None)
     return "" if found is None else printable(f" (set by {found}={environment[found]}{more})")
 
@@ -151,7 +151,7 @@ def detect_hardware(device: str | torch.device | None = None) -> Hardware:
 
 
 def local_devices() -> list[str]:
-    """Return the devices of this machine that tables can be for, by torch's names."""
+    """Return the devices of this machine, by torch's names."""
     import torch
 
     return ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
@@ -159,7 +159,7 @@ def local_devices() -> list[str]:
 
 @lru_cache(maxsize=1)
 def _cpu_name() -> str:
-    """Return the model name Linux gives, or else that of the platform module."""
+    """Return the model name by Linux, or else by the platform module."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -222,7 +222,7 @@ KNOWN = (
 
 
 def known_gpu(name: str) -> Hardware | None:
-    """Return the GPU of that name or alias, with or without its blanks: ``RTX4090``. None if it is not known."""
+    """Return the GPU with the name or alias, with or without its blanks: ``RTX4090``. None if it is not known."""
     wanted = _closed(name)
     return next((gpu for gpu in KNOWN if wanted in map(_closed, (gpu.name, *gpu.aliases))), None)
 

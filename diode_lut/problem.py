@@ -1,4 +1,4 @@
-"""Problems: one GEMM, grouped matmul or attention with everything a choice may depend on."""
+"""Problems: a GEMM, grouped matmul or attention with everything a choice may depend on."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ RESULT_DTYPES = ("bfloat16", "float16", "float32")
 
 
 class Scaling(NamedTuple):
-    """The parts of a variant of scaled_mm: one of SCALINGS, one of RESULT_DTYPES, a bias, and fast accumulation.
+    """The parts of a variant of scaled_mm: a scaling, a result dtype, a bias, and fast accumulation.
 
-    A bias has the result's dtype, which is not float32 then.
+    A bias has the result's dtype, but not float32.
     """
 
     per: str
@@ -31,7 +31,7 @@ class Scaling(NamedTuple):
 
     @classmethod
     def of(cls, variant: str) -> Scaling:
-        """Return the parts of one of VARIANTS["scaled_mm"]."""
+        """Return the parts of a variant in VARIANTS["scaled_mm"]."""
         per, result, *flags = variant.split("-")
         return cls(per, result, "bias" in flags, "fast" in flags)
 
@@ -50,14 +50,14 @@ such as a bias for each head."""
 
 
 class Modifications(NamedTuple):
-    """The parts of a variant of ATTENTION: one of MASKS, and one of SCORES, which is left out if it is ``plain``."""
+    """The parts of a variant of ATTENTION: a mask, and a modification of scores, left out if it is ``plain``."""
 
     mask: str
     score: str = SCORES[0]
 
     @classmethod
     def of(cls, variant: str) -> Modifications:
-        """Return the parts of one of VARIANTS["flex_attention"]."""
+        """Return the parts of a variant in VARIANTS["flex_attention"]."""
         mask, *score = variant.split("-score-")
         return cls(mask, *score)
 
@@ -79,12 +79,12 @@ OP_SIZES = {
     "flex_decoding": ATTENTION_SIZES,
     "grouped_mm": ("b", "m", "n", "k"),
 }
-"""The sizes each op has, in canonical order."""
+"""The sizes of each op, in canonical order."""
 
 OPS = tuple(OP_SIZES)
 
 SIZE_FIELDS = tuple(dict.fromkeys(name for sizes in sorted(OP_SIZES.values()) for name in sizes))
-"""The sizes any op has, in canonical order."""
+"""All sizes, in canonical order."""
 
 ATTENTION = ("flex_attention", "flex_attention_backward", "flex_decoding")
 """Inductor's kernels for ``torch.nn.attention.flex_attention``: forward, backward, and forward for few queries."""
@@ -93,13 +93,13 @@ GROUPED = ("grouped_mm",)
 """``torch.nn.functional.grouped_mm`` of experts: consecutive rows of A are a group, each with a matrix B of its own."""
 
 MATMULS = tuple(op for op in OPS if op not in (*ATTENTION, *GROUPED))
-"""The ops that multiply two matrices, or two batches. A row that names no op is for these."""
+"""The ops on two matrices, or two batches. A row without an op is for these."""
 
 MATMUL_SIZES = ("b", "m", "n", "k")
-"""The sizes some of MATMULS has. A size an op does not have is 1."""
+"""The sizes of MATMULS. A size an op does not have is 1."""
 
 ATTENTION_ONLY = tuple(name for name in SIZE_FIELDS if name not in MATMUL_SIZES)
-"""The sizes only ATTENTION has."""
+"""The sizes of ATTENTION alone."""
 
 BATCHED = tuple(op for op, sizes in OP_SIZES.items() if "b" in sizes)
 """The ops with a batch, or with groups; b is 1 for the others."""
@@ -112,7 +112,7 @@ EPILOGUES = {
     "medium": "one exponential function, such as in silu or gelu with erf, or another M x N tensor, such as a residual",
     "heavy": "more than that, such as gelu with tanh, the derivative of gelu, or dropout",
 }
-"""The classes of pointwise work that may be fused after a GEMM, and their meanings."""
+"""The classes of pointwise work to fuse after a GEMM, and their meanings."""
 
 DTYPES = ("float16", "bfloat16", "float32", "tf32", "float8_e4m3fn", "float8_e5m2", "int8")
 
@@ -130,7 +130,7 @@ INT8 = "int8"
 """The dtype of int_mm."""
 
 INTEGER = ("int_mm",)
-"""The ops that multiply integers, with a C of RESULT_OF_INTEGERS. They have no rounding errors."""
+"""The ops on integers, with a C of RESULT_OF_INTEGERS. They have no rounding errors."""
 
 RESULT_OF_INTEGERS = "int32"
 
@@ -147,7 +147,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(ATTENTION, tuple(str(Modifications(mask, score)) for mask in MASKS for score in SCORES)),
 }
-"""The variants of the ops with some. Other ops have the variant NO_VARIANT, which is not written."""
+"""The variants of the ops with some. Other ops have NO_VARIANT, and it is not written."""
 
 NAMED_VARIANTS = tuple(dict.fromkeys(variant for variants in VARIANTS.values() for variant in variants))
 """The variants of all ops, in canonical order."""
@@ -177,24 +177,24 @@ multiplies Q by K transposed: in its layout, rows of Q, K and V are without gaps
 only."""
 
 GEMMS = tuple(op for op in OPS if DOMAINS[op] is _GEMM)
-"""The ops that multiply numbers of more than 8 bits. They have no variants."""
+"""The ops on numbers of more than 8 bits. They have no variants."""
 
 OF_BYTES = (*SCALED, *INTEGER)
-"""The ops that multiply numbers of 8 bits. In programs they are the linear layers of language models."""
+"""The ops on numbers of 8 bits. In programs they are the linear layers of language models."""
 
 RANKED = (*GEMMS, *OF_BYTES)
-"""The ops for which models can rank kernels."""
+"""The ops of models."""
 
 MAX_SIZE = 2**31 - 1
 """Largest b, m, n or k in a table: Inductor's kernels index with 32 bits."""
 
 ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4, **dict.fromkeys((*FLOAT8, INT8), 1)}
-"""Bytes of one element, for each of DTYPES."""
+"""Bytes of an element, for each of DTYPES."""
 
 
 WITHOUT_TENSOR_CORES = "float32"
-"""The dtype multiplied without them. If its loop over K is a single step, an epilogue that reads a bias can make a
-kernel 34 times slower (measured on sm_90 with Triton 3.6): such blocks should be neither tried nor chosen."""
+"""A dtype multiplied without them. If its loop over K is a single step, an epilogue with a bias can make a kernel 34
+times slower (measured on sm_90 with Triton 3.6): such blocks should be neither tried nor chosen."""
 
 ROW_BYTES = 16
 """Rows start at multiples of this number of bytes in an aligned problem."""
@@ -207,14 +207,14 @@ def least_itemsize(op: str | None, dtype: str | None) -> int:
 
 
 def letters(layout: str) -> tuple[str, str]:
-    """Return the letter of A and that of B in one of LAYOUTS."""
+    """Return the letters of A and B in a layout."""
     return layout[0], layout[1]
 
 
 _RESULT_SIZES = {**ITEMSIZES, RESULT_OF_INTEGERS: 4}
 
 _NOT_PLAIN = frozenset((*ATTENTION, *GROUPED, *SCALED, *INTEGER))
-"""The ops that are not plain GEMMs of floating-point numbers."""
+"""The ops other than plain GEMMs of floating-point numbers."""
 
 _VALUES: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("op", OPS),
@@ -227,7 +227,7 @@ _VALUES: tuple[tuple[str, tuple[object, ...]], ...] = (
 
 
 class Problem(NamedTuple):
-    """One GEMM, or one attention: everything a choice may depend on, as plain values.
+    """A GEMM or an attention: everything a choice may depend on, as plain values.
 
     ``C[b, m, n] = A[b, m, k] @ B[b, k, n]``, plus a bias for addmm and baddbmm. ``dtype`` is torch's name of the
     inputs' type, or ``tf32`` for float32 with TF32 allowed. It is ``float8_e5m2`` if one of A and B has that type and
@@ -307,8 +307,8 @@ class Problem(NamedTuple):
         g: int | str = 1,
         v: int | str | None = None,
     ) -> Problem:
-        """Return the problem, or raise ProblemError. ``align`` defaults to that of packed matrices, ``v`` to
-        attention's ``k``.
+        """Return the problem, or raise ProblemError. ``align`` is by default for packed matrices, ``v`` attention's
+        ``k``.
 
         Ops, types, layouts and sizes may be spelled as on the command line: ``bf16``, ``NT``, ``1k``.
         """
@@ -324,7 +324,7 @@ class Problem(NamedTuple):
 
     @property
     def kind(self) -> tuple[str, str, str, int, str, str]:
-        """op, dtype, layout, align, epilogue and variant: the fields that are not sizes."""
+        """op, dtype, layout, align, epilogue and variant: all fields but the sizes."""
         return self.op, self.dtype, self.layout, self.align, self.epilogue, self.variant
 
     @property
@@ -341,7 +341,7 @@ class Problem(NamedTuple):
 
     @property
     def operations(self) -> int:
-        """The number of multiplications and additions. For attention, it is that without a mask."""
+        """The number of multiplications and additions, for attention without its mask."""
         if self.op in ATTENTION:
             products = 2 * (self.k + self.v) if self.op != "flex_attention_backward" else 2 * (3 * self.k + 2 * self.v)
             return self.b * self.h * self.m * self.n * products
@@ -362,15 +362,13 @@ class Problem(NamedTuple):
     def has_aligned_result(self) -> bool:
         """Whether all rows of a packed C are multiples of 16 bytes. If not, a GEMM may take several times as long.
 
-        True for ops that are no plain GEMMs of floating-point numbers.
+        True for ops other than plain GEMMs of floating-point numbers.
         """
         return self.n % aligned_columns(self.op, self.dtype) == 0
 
     @property
     def nbytes(self) -> int:
-        """The size of A, B and the result, in bytes. For attention it is that of Q, K, V, and the result or all
-        gradients.
-        """
+        """The size in bytes of A, B and the result; for attention of Q, K, V, and the result or all gradients."""
         if self.op in ATTENTION:
             rows = self.h * self.m * (self.k + self.v) + self.h // self.g * self.n * (self.k + self.v)
             return ITEMSIZES[self.dtype] * self.b * rows * (2 if self.op == "flex_attention_backward" else 1)
@@ -380,7 +378,7 @@ class Problem(NamedTuple):
         return self.b * (operands + _RESULT_SIZES[self.result_dtype] * self.m * self.n)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields of a problem file, which ``collect`` takes."""
+        """Return the fields of a problem file, for ``collect``."""
         op, dtype, layout, align, _, _, _, _, epilogue, variant, *_ = self
         fields: dict[str, Any] = {"op": op, "dtype": dtype, "layout": layout, "align": align}
         fields |= dict(zip(map(str.upper, SIZE_FIELDS), self.sizes, strict=False))
@@ -409,7 +407,7 @@ class Problem(NamedTuple):
 
 
 def aligned_columns(op: str, dtype: str) -> int:
-    """N must be a multiple of this for the rows of a packed C to be 16-byte aligned; 1 if that does not matter."""
+    """N must be a multiple of this for the rows of a packed C to be 16-byte aligned. 1 for any N."""
     return 1 if op in _NOT_PLAIN else ROW_BYTES // ITEMSIZES[dtype]
 
 
@@ -444,7 +442,7 @@ class Operand(NamedTuple):
 
     @property
     def letter(self) -> str | None:
-        """``n`` for a row-major matrix, ``t`` for a column-major one, None if no dimension has stride 1."""
+        """``n`` for a row-major matrix, ``t`` for a column-major matrix, None if no dimension has stride 1."""
         return "n" if self.strides[-1] == 1 else "t" if self.strides[-2] == 1 else None
 
     def is_aligned(self, itemsize: int) -> bool:

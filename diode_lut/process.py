@@ -51,7 +51,7 @@ def _directory(name: str) -> Path:
 
 
 def own_directory() -> Path | None:
-    """Return the directory of the user's own configuration, ``$XDG_CONFIG_HOME/diode_lut``; None without a home."""
+    """Return the directory of the user's own configuration, ``$XDG_CONFIG_HOME/diode_lut``. None without a home."""
     config = os.environ.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(config):  # noqa: PTH117 (these raise nothing)
         config = os.path.expanduser("~/.config")  # noqa: PTH111
@@ -59,7 +59,7 @@ def own_directory() -> Path | None:
 
 
 def own_tables_directory() -> Path | None:
-    """Return the directory of the user's own tables that need not be named, ``$XDG_CONFIG_HOME/diode_lut/tables``."""
+    """Return the directory of the user's own tables, which need no name: ``$XDG_CONFIG_HOME/diode_lut/tables``."""
     directory = own_directory()
     return None if directory is None else directory / "tables"
 
@@ -145,16 +145,16 @@ _forked = False
 
 
 def in_forked_children(action: Callable[[], None]) -> Callable[[], None]:
-    """Have each process this one forks call ``action`` first, in the order of these calls. A decorator.
+    """Have each forked child of this process call ``action`` first, in the order of these calls. A decorator.
 
-    ``action`` must not wait for a lock. On Windows, which has no fork, it is never called.
+    ``action`` must not wait for a lock. On Windows, without forks, it is never called.
     """
     _actions.append(action)
     return action
 
 
 def is_forked() -> bool:
-    """Return whether this process was forked from a process that had imported this package."""
+    """Return whether this process was forked after the import of this package."""
     return _forked
 
 
@@ -199,7 +199,7 @@ def interrupt_on_signals() -> None:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Have SIGINT and SIGTERM take effect at the end of the block, so that a file written in it is whole.
+    """Have SIGINT and SIGTERM take effect at the end of the block: a file written in it is whole.
 
     Only the main thread gets signals. In other threads nothing is held.
     """
@@ -220,14 +220,14 @@ def signals_held() -> Iterator[None]:
 
 
 _hooks: dict[str, list[str]] = {}
-"""The hooks to call after the import of each module that has not been imported yet."""
+"""The hooks to call after the imports of modules."""
 
 
 def when_imported(name: str, hook: str) -> None:
-    """Call ``hook``, written ``package.module:function``, with the module ``name`` as soon as that is imported.
+    """Call ``hook``, written ``package.module:function``, with the module ``name`` as soon as it is imported.
 
-    If it already is, that is at once. ``hook``'s own module is not imported before then. The import raises what
-    ``hook`` raises.
+    If it already is, ``hook`` is called at once. Its own module is not imported before then. The import raises the
+    errors of ``hook``.
     """
     module = sys.modules.get(name)
     if module is not None:
@@ -246,8 +246,8 @@ def _call(hook: str, module: ModuleType) -> None:
 class _Finder:
     """Find the modules with hooks by asking all other finders, and make their loaders call the hooks.
 
-    It stays in ``sys.meta_path``, also if no hooks are left: threads that import something iterate over that list, and
-    would skip a finder if one before it was removed.
+    It stays in ``sys.meta_path``, also without hooks: importing threads iterate over the list, and would skip a finder
+    if one before it was removed.
     """
 
     def __init__(self) -> None:
@@ -256,7 +256,7 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the module's spec, with our loader; None without hooks, or while this thread asks other finders."""
+        """Return the module's spec, with our loader. None without hooks, or while this thread asks other finders."""
         asking = vars(self._asking)
         if name not in _hooks or name in asking:
             return None

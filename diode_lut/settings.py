@@ -16,15 +16,15 @@ from diode_lut.errors import SettingError
 from diode_lut.process import in_forked_children
 
 TIERS = USER, DEVICE, SAME_ARCH, CHOOSER, MODEL = ("user", "device", "same_arch", "chooser", "model")
-"""Who can answer: the user's own tables, those shipped for this device, those for the same architecture, the user's
-own functions (which may also be registered to be asked first), a model."""
+"""Who can answer: the user's own tables, those shipped for this device, those for the same architecture, the user's own
+functions (unless they are registered to be asked first), a model."""
 
 CONFIDENCE, GAIN = 0.95, 0.15
 """The defaults of ``confidence_threshold`` and ``gain_threshold``."""
 
 
 class Values(NamedTuple):
-    """The values that are allowed: as text, as a check that returns the value to keep, and as an environment variable.
+    """The allowed values: as text, as a check that returns the value to keep, and as an environment variable.
 
     ``check`` raises TypeError or ValueError for other values, ``parse`` KeyError or ValueError.
     """
@@ -46,7 +46,7 @@ def one_of(*values: str) -> Values:
 
 
 def some_of(*values: str) -> Values:
-    """Allow lists of at least one of these texts, which are kept in the order given here."""
+    """Allow lists of at least one of these texts. They are kept in the order given here."""
 
     def check(value: Any) -> tuple[str, ...]:
         names = set(_check_names(value))
@@ -145,16 +145,16 @@ _SETTINGS: dict[str, tuple[Values, Any]] = {
     "strict": (FLAG, False),
     "receipt": (PATH, None),
 }
-"""For each setting the values that are allowed, and its default."""
+"""The allowed values of each setting, and its default."""
 
 _PREFIX = "DIODE_LUT_"
 _VARIABLES = {f"{_PREFIX}{name.upper()}": values for name, (values, _) in _SETTINGS.items()}
 _VARIABLES[f"{_PREFIX}AUTOREGISTER"] = FLAG
-"""All environment variables, and the values that are allowed."""
+"""All environment variables, and their allowed values."""
 
 
 class _Layer(NamedTuple):
-    """Values of some settings: those of a ``patch``, and the thread that entered it. The lowest has all settings."""
+    """Values of some settings: those of a ``patch``, and its thread. The lowest has all settings."""
 
     values: dict[str, Any]
     thread: int
@@ -167,9 +167,9 @@ _lock = threading.RLock()
 class Settings:
     """The user's settings, for the whole process.
 
-    Setting anything to a value not allowed raises SettingError and changes nothing. If ``patch`` blocks overlap, in one
-    thread or in several, the block entered last counts until it ends. A value assigned to a setting within a block that
-    changes it lasts as long as that block.
+    A value that is not allowed raises SettingError and changes nothing. If ``patch`` blocks overlap, in one thread or
+    in several, the block entered last counts until it ends. If a block changes a setting, a value assigned within it
+    lasts as long as the block.
     """
 
     __slots__ = ("__dict__", "_layers")
@@ -197,7 +197,7 @@ class Settings:
     tables: tuple[str, ...]
     """Your own tables and models, as names or paths.
 
-    All tables are asked before the models, of each your own before the shipped ones. The first that answers wins.
+    All tables are asked before the models, of each your own before the shipped ones. The first answer wins.
     """
     tiers: tuple[str, ...]
     """Who may answer, of TIERS and in their order."""
@@ -265,7 +265,7 @@ class Settings:
         self._apply()
 
     def _apply(self) -> None:
-        """Make the upper layers' values the settings, in one step, so that other threads see all changes or none."""
+        """Make the upper layers' values the settings, in one step: other threads see all changes or none."""
         values: dict[str, Any] = {}
         for layer in self._layers:
             values.update(layer.values)
@@ -281,7 +281,7 @@ def autoregister(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def faults_in_environment(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """Yield the faults of the variables that begin with ``DIODE_LUT_``."""
+    """Yield the faults of the variables named ``DIODE_LUT_...``."""
     yield from map(_no_such_variable, _unknown(environment))
     for variable in sorted(_VARIABLES.keys() & environment):
         fault = _fault(variable, environment[variable])
@@ -317,7 +317,7 @@ def _from_environment(environment: Mapping[str, str], name: str, default: Any) -
 
 
 def _fault(variable: str, text: str) -> str:
-    """Return the fault of a variable's value; empty if there is none."""
+    """Return the fault of a variable's value. Empty if there is none."""
     allowed = _VARIABLES[variable]
     try:
         allowed.check(allowed.parse(text))
@@ -327,12 +327,12 @@ def _fault(variable: str, text: str) -> str:
 
 
 def _unknown(environment: Mapping[str, str]) -> list[str]:
-    """Return the variables that begin as those of settings do, and are none."""
+    """Return the variables named as those of settings, but unknown."""
     return sorted(name for name in environment if name.startswith(_PREFIX) and name not in _VARIABLES)
 
 
 def _no_such_variable(variable: str) -> str:
-    """Say that a variable is unknown, and which may be meant."""
+    """Say that a variable is unknown, and suggest another."""
     from difflib import get_close_matches
 
     names = [name.removeprefix(_PREFIX) for name in _VARIABLES]
@@ -355,7 +355,7 @@ config = Settings()
 
 @in_forked_children
 def _after_fork() -> None:
-    """Make the lock free, and forget other threads: the thread that forked is the only one."""
+    """Make the lock free, and forget all threads but the present."""
     global _lock
     _lock = threading.RLock()
     config.forget_other_threads()

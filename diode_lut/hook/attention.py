@@ -1,7 +1,7 @@
 """Flex attention: Inductor asks its handler for configs by head dimension and dtype, and is answered from the tables.
 
-The rest of a table's problem is read off the node of the graph that is being lowered: its tensors, and the graphs of
-its score and mask modifications. Nothing is guarded: if a size may change, Inductor decides alone, which is recorded.
+The rest of a table's problem is read off the node in the graph: its tensors, and the graphs of its score and mask
+modifications. Nothing is guarded: if a size may change, Inductor decides alone, and this is recorded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NODES = {
 """By op: PyTorch's name of the higher-order operator."""
 
 _IGNORED = {"flex_attention": "bwd_", "flex_decoding": "bwd_", "flex_attention_backward": "fwd_"}
-"""By op: the beginning of the names of kernel options that are for the other direction."""
+"""By op: the beginning of the names of kernel options for the other direction."""
 
 _HARMLESS = frozenset(
     {
@@ -45,7 +45,7 @@ _HARMLESS = frozenset(
         *("WRITE_DQ", "OUTPUT_LOGSUMEXP", "OUTPUT_MAX"),
     }
 )
-"""Kernel options that go with any config. Whoever sets others decides."""
+"""Kernel options for any config. Whoever sets other options decides."""
 
 _USER_CHOOSES = "kernel_options choose blocks, stages or warps"
 
@@ -56,7 +56,8 @@ InductorConfigs = list[Any]
 class Attention(NamedTuple):
     """One attention in a graph: its problem, the blocks of its sparse mask, and where it runs.
 
-    ``why_left`` says why no table is asked about it. It is empty if one is. If sizes may change, the problem has hints.
+    ``why_left`` says why no table is asked about it. It is empty if a table is asked. If sizes may change, the problem
+    has hints.
     """
 
     problem: Problem
@@ -67,7 +68,7 @@ class Attention(NamedTuple):
 
 
 def answer_attention(op: str, ask_base: Callable[[], InductorConfigs]) -> InductorConfigs | None:
-    """Return Inductor's configs for the attention that is being lowered; None if Inductor should choose among its own.
+    """Return Inductor's configs for the attention being lowered, or None if Inductor should choose among its own.
 
     ``ask_base`` returns Inductor's own.
     """
@@ -92,7 +93,7 @@ def answer_attention(op: str, ask_base: Callable[[], InductorConfigs]) -> Induct
 
 
 def forced(op: str, config: Config, ask_base: Callable[[], InductorConfigs]) -> Any:
-    """Return ``config`` as Inductor's for the attention that is being lowered. CannotRun if it cannot run."""
+    """Return ``config`` as Inductor's for the attention being lowered. CannotRun if it cannot run."""
     asked = attention_of(V.graph.current_node, op)
     if asked is None or asked.why_left:
         raise CannotRun("tables have no such problems")
@@ -107,7 +108,7 @@ def _without_autotuning(ask_base: Callable[[], InductorConfigs]) -> InductorConf
 
 
 def _runnable(decision: Decision, asked: Attention, own: Any) -> Iterator[tuple[Config, Any]]:
-    """Yield the configs of a decision that can run, best first, as Inductor's. Those that cannot are recorded."""
+    """Yield the configs of a decision that can run, best first, as Inductor's. Others are recorded."""
     for config in decision.configs:
         try:
             yield config, _inductors(config, asked, own)
@@ -154,9 +155,9 @@ def _require_room(config: Config, asked: Attention) -> None:
 
 
 def attention_of(node: Any, op: str) -> Attention | None:
-    """Return the attention a node of a graph computes; None if tables have no such problems.
+    """Return the attention a node of a graph computes, or None if tables have no such problems.
 
-    That is so if types differ, keys are shared by batches, or rows have gaps between elements.
+    They have none if types differ, keys are shared by batches, or rows have gaps between elements.
     """
     operator_ = getattr(torch.ops.higher_order, _NODES[op])
     if getattr(node, "target", None) is not operator_:

@@ -1,7 +1,6 @@
 """A config as Inductor's choice for a matmul on a GPU: a Triton kernel, or a product whose K is cut into parts.
 
-A config that cannot run, or must not, raises CannotRun: it would compile nothing, compute something else, or not be the
-kernel that was timed.
+CannotRun says why a config cannot run, or must not: it would not compile, or not be the timed kernel.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def build_choice(
 ) -> ir.ChoiceCaller:
     """Return the Triton or decompose_k choice of ``config`` for this matmul. CannotRun if it cannot run or must not.
 
-    A Triton kernel writes its result in ``layout``, by default without gaps. ``variant`` is that of the problem.
+    A Triton kernel writes its result in ``layout``, by default without gaps. ``variant`` is the problem's.
     """
     if op not in UIDS[config.template] or not (config.kernel.tiled or config.k_split > 1):
         raise CannotRun(f"{config.template} is not for {op} on this device")
@@ -119,9 +118,9 @@ def require_templates(layout: ir.Layout) -> None:
 
 
 def _offers_triton(layout: ir.Layout) -> bool:
-    """Return Inductor's ``use_triton_template`` of a result, but for the number of SMs, which is no limit here.
+    """Return Inductor's ``use_triton_template`` for a result, but with any number of SMs.
 
-    If that is too low for Inductor, ``runnable`` lets only those kernels pass that were measured.
+    If there are too few SMs for Inductor, ``runnable`` lets only measured kernels pass.
     """
     return (
         is_gpu(layout.device.type)
@@ -163,7 +162,7 @@ def _triton(
     layout: ir.FixedLayout | None,
     options: dict[str, Any],
 ) -> ir.ChoiceCaller:
-    """Return the choice of a Triton template, which gets ``options`` besides those of its heuristic."""
+    """Return the choice of a Triton template, with ``options`` besides those of its heuristic."""
     tiles, device = config.tiles, architecture(detect_hardware(inputs.device()).arch)
     if not config.kernel.runs_on(device):
         raise CannotRun(f"there is no {config.template} for {device.name}")
@@ -237,7 +236,7 @@ def shared_memory_of(device: torch.device) -> int:
 
 
 def _fits_32_bits(inputs: MMKernelInputs) -> bool:
-    """Return whether 32 bits index every element of operands and result. Sizes that may change are guarded."""
+    """Return whether 32 bits index every element of operands and result. Dynamic sizes are guarded."""
     result = ir.Buffer(name="result", layout=inputs.output_layout(flexible=False))
     return bool(SIMDScheduling.can_use_32bit_indexing(sympy_product(result.get_size()), [*inputs.nodes(), result]))
 
@@ -308,7 +307,7 @@ def _rows_are_apart(node: Any) -> bool:
 def _stays_aligned(node: Any) -> bool:
     """Return whether all rows (columns, if column-major) start on 16-byte boundaries, whatever value a size takes.
 
-    Inductor looks at the hints of sizes, and at the beginning of an input, but not at that of a view of an input.
+    Inductor looks at the hints of sizes, and at the beginning of an input, but not of a view of an input.
     """
     itemsize = node.get_dtype().itemsize
     steps = [step for step in node.get_stride() if step != 1]
@@ -322,15 +321,15 @@ _SET_ALLOCATOR = (
     "allocator_before = triton_allocator.set("
     "lambda size, align, stream: torch.empty(size, dtype=torch.int8, device={!r}))"
 )
-"""A line of generated code that sets the allocator as Inductor does before a launch, and can be undone."""
+"""A line of generated code to set the allocator as Inductor does before a launch. It can be undone."""
 
 
 def with_memory_in_any_thread(choice: ChoiceCaller) -> ChoiceCaller:
-    """Return the choice with generated code that gives Triton memory for descriptors in any thread that runs it.
+    """Return the choice with generated code that gives Triton memory for descriptors in any thread.
 
-    Triton keeps its allocator per thread, and has none in a new one. Since torch 2.13, Inductor sets it before the
-    first launch of a kernel only, so that a second thread would get an error. After the call the allocator is the
-    program's again, which Inductor's launch would replace as well.
+    Triton keeps its allocator per thread, and has none in a new thread. Since torch 2.13, Inductor sets it before the
+    first launch of a kernel only, and a second thread would get an error. After the call the allocator is the program's
+    again. Inductor's launch would replace it as well.
     """
     if not isinstance(choice, TritonTemplateCaller):
         return choice
@@ -365,13 +364,11 @@ def with_memory_in_any_thread(choice: ChoiceCaller) -> ChoiceCaller:
 
 
 _SUBGRAPH_SETTINGS = {"max_autotune": False, "max_autotune_gemm": False, "max_autotune_gemm_backends": "ATEN"}
-"""The settings with which Inductor lowers a choice that is a graph of its own."""
+"""The settings with which Inductor lowers a graph that is a choice."""
 
 
 def _decompose_k(config: Config, inputs: MMKernelInputs) -> ir.ChoiceCaller:
-    """Return the choice that cuts K into ``k_split`` equal parts: a bmm and a sum. Neither AOTInductor nor C++ wrappers
-    take it.
-    """
+    """Cut K into ``k_split`` equal parts: a bmm and a sum. Neither AOTInductor nor C++ wrappers take it."""
     k = inputs.mnk_symbolic()[2]
     if not V.graph.sizevars.statically_known_multiple_of(k, config.k_split):
         raise CannotRun(f"K cannot be cut into {config.k_split} equal parts")
@@ -397,8 +394,8 @@ def _returns_its_layout(choice: Any) -> bool:
     """Return whether the graph of ``choice``, a SubgraphChoiceCaller, returns one tensor, in the layout of the choice.
 
     Inductor decides on the strides of such a graph's result when it lowers the graph, after it has made the choice.
-    Kernels that read the result go by the layout of the choice, so if the two differ, digits are wrong. Device, dtype,
-    sizes, strides and offset are compared. The graph is lowered once for that, without asking tables.
+    Readers of the result go by the layout of the choice, so if the two differ, digits are wrong. Device, dtype, sizes,
+    strides and offset are compared. The graph is lowered once for this, without asking tables.
     """
     graph = V.graph.make_subgraph(choice.gm, choice.example_inputs, f"{choice.name}_layout")
     for symbol in get_symbolic_inputs(choice.input_nodes):
@@ -427,6 +424,6 @@ def without_tables() -> AbstractContextManager[Any]:
 
 
 def lower_without_tables(lower: Callable[..., Any], *arguments: Any) -> Any:
-    """Lower a choice that is a graph as ``without_tables`` has it."""
+    """Lower a choice that is a graph in ``without_tables``."""
     with without_tables():
         return lower(*arguments)

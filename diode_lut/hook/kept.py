@@ -1,11 +1,11 @@
-"""What was decided for a graph stays with it: in Inductor's caches, and in Dynamo's cache of packages.
+"""Decisions stay with their graphs: in Inductor's caches, and in Dynamo's cache of packages.
 
 Functions here stand in the place of Inductor's and Dynamo's, as ``patches`` lists them. Each gets the original first.
 
-A graph in Inductor's caches has its counts and its receipt as attributes, so that a process that loads it can tell of
-them. The keys of Dynamo's packages (``torch._dynamo.config.caching_precompile``) are a function's name and line, and
-nothing that answers depend on. So each graph that goes into a package is marked with the identity of the snapshot by
-which its kernels were chosen. A package is served only if all marks are the present identity.
+A graph in Inductor's caches has its counts and its receipt as attributes, for the process that loads it. The keys of
+Dynamo's packages (``torch._dynamo.config.caching_precompile``) are a function's name and line. Tables and settings are
+not in them. So each graph of a package is marked with the identity of its snapshot, and a package is served only if all
+marks are the present identity.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def cache_hit_post_compile(load: Callable[..., Any], *arguments: Any, **named: A
 
 
 def postprocess(postprocess_output: Callable[..., None], scheme: Any, output: Any) -> None:
-    """Receive a graph from the process that has compiled it, and record the decisions about it."""
+    """Receive a graph from another process, which has compiled it, and record the decisions about it."""
     postprocess_output(scheme, output)
     try:
         _tell(output.graph, cached=False)
@@ -88,7 +88,7 @@ def _tell(graph: Any, *, cached: bool) -> None:
 
 
 def _warn(error: Exception) -> None:
-    """Warn that receipts and statistics lack something. The compile goes on."""
+    """Warn about gaps in receipts and statistics. The compile goes on."""
     let_pass(error)
     warn_once(f"what was decided for a graph is not recorded: {error!r}")
 

@@ -1,8 +1,7 @@
-"""The hook's way into PyTorch: everything that is replaced in it or registered with it.
+"""The hook's way into PyTorch: all functions of PyTorch it replaces, and all it registers there.
 
-PATCHES is the list. All that is put in place goes through it, ``doctor`` checks it, and docs/hook.md shows it.
-Importing this module imports nothing of PyTorch, because it is loaded while ``torch._inductor.config`` is being
-imported.
+PATCHES is the list. Everything is put in place through it, ``doctor`` checks it, and docs/hook.md shows it. Importing
+this module imports nothing of PyTorch, because it is loaded while ``torch._inductor.config`` is being imported.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ Inductor's own choices, and in vLLM."""
 
 
 class Patch(NamedTuple):
-    """One attribute of PyTorch that is replaced, or one function that is registered with PyTorch.
+    """An attribute of PyTorch to replace, or a function to register with PyTorch.
 
     ``name`` is the attribute in ``module``, and ``why`` says why nothing public serves. ``by`` is ``module:function``,
-    which is imported when it is needed. A function in place of an attribute gets the original first. A function that
-    registers gets the module, and returns a function that undoes it. If ``by`` is empty, ``measuring`` gets the
-    function. ``until`` is the last release of PyTorch that needs the patch, and None if all supported releases do.
+    imported when it is needed. A function in place of an attribute gets the original first. A function that registers
+    gets the module, and returns a function to undo it. If ``by`` is empty, ``measuring`` gets the function. ``until``
+    is the last release of PyTorch in need of the patch, and None if all supported releases need it.
     """
 
     module: str
@@ -199,19 +198,19 @@ PATCHES = (
         SERVING,
     ),
 )
-"""Everything of PyTorch this package replaces or registers, and one function of vLLM."""
+"""Everything of PyTorch this package replaces or registers, and a function of vLLM."""
 
 
 def install(_config: ModuleType) -> None:
-    """Put the hook into Inductor; called right after ``torch._inductor.config`` is imported.
+    """Put the hook into Inductor. Called right after ``torch._inductor.config`` is imported.
 
-    Each patch is put in place when its module is imported. If one cannot be, the hook goes off, with a warning.
+    Each patch is put in place when its module is imported. If that fails, the hook goes off, with a warning.
     """
     _put_when_imported(ALWAYS)
 
 
 def install_probe(_config: ModuleType) -> None:
-    """Have this process tell ``compare`` about itself; called like ``install``, in programs ``compare`` starts."""
+    """Have this process tell ``compare`` about itself. Called like ``install``, in programs ``compare`` starts."""
     from diode_lut.hook import probe
 
     if probe.begin():
@@ -221,16 +220,16 @@ def install_probe(_config: ModuleType) -> None:
 def install_in_vllm(_compiler_interface: ModuleType) -> None:
     """Complete the keys of vLLM's own cache, given ``vllm.compilation.compiler_interface``.
 
-    vLLM loads graphs from that cache without asking Inductor.
+    vLLM loads graphs from its cache without asking Inductor.
     """
     _put_when_imported(SERVING)
 
 
 _wanted: set[str] = set()
 _undo: dict[Patch, Undo] = {}
-"""How to undo the patches that are in place."""
+"""The functions to undo the patches in place."""
 _MARK = "_diode_lut_patch"
-"""The attribute of a function that is ours, and of one that another package has wrapped around it."""
+"""An attribute of our functions, and of functions that another package has wrapped around them."""
 
 
 def _put_when_imported(during: str) -> None:
@@ -240,7 +239,7 @@ def _put_when_imported(during: str) -> None:
 
 
 def put_those_of(module: ModuleType) -> None:
-    """Put the patches of a module in place that are wanted and not there yet."""
+    """Put the wanted patches of a module in place, unless they are there."""
     for patch in PATCHES:
         if patch.module == module.__name__ and patch.during in _wanted and is_needed(patch):
             try:
@@ -259,14 +258,14 @@ def is_needed(patch: Patch) -> bool:
 
 
 def is_in_place(patch: Patch) -> bool:
-    """Whether the function is registered, or the attribute, which must be there, is ours or wraps ours."""
+    """Return whether the function is registered, or the attribute, which must exist, is ours or wraps ours."""
     if patch.registers:
         return patch in _undo
     return hasattr(reduce(getattr, patch.name.split("."), modules[patch.module]), _MARK)
 
 
 def remove() -> None:
-    """Undo all patches. Threads that have asked for a choices handler keep theirs."""
+    """Undo all patches. Threads keep a choices handler they have asked for."""
     _wanted.clear()
     while _undo:
         _, undo = _undo.popitem()
@@ -300,7 +299,7 @@ def _register(select_algorithm: Any, name: str, function: Callable[..., Any]) ->
 
 
 def _replace(patch: Patch, module: ModuleType, function: Callable[..., Any] | None = None) -> Undo:
-    """Replace the attribute, which stays a static method or a class method if it is one."""
+    """Replace the attribute. A static method or a class method stays one."""
     *path, name = patch.name.split(".")
     owner = reduce(getattr, path, module)
     static = getattr_static(owner, name)
@@ -346,10 +345,10 @@ class Factory:
     __name__ = "FACTORY"  # Inductor's repro scripts set configuration by the names of its callables
 
     previous: Any = None
-    """The user's own factory; None without one."""
+    """The user's own factory. None without one."""
 
     def __call__(self) -> Any:
-        """Return a new handler, without ours if that cannot be loaded."""
+        """Return a new handler, or Inductor's own if ours cannot be loaded."""
         try:
             from diode_lut.hook.handler import DiodeChoices, on_top_of
 
@@ -359,7 +358,7 @@ class Factory:
             return _inductors_own() if self.previous is None else self.previous()
 
     def __repr__(self) -> str:
-        """Return the same text in every process that decides alike: vLLM hashes Inductor's configuration as text."""
+        """Return the same text in all processes with the same answers: vLLM hashes Inductor's configuration as text."""
         return f"Factory({self.previous!r}, {cache_identity()!r})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Factory:
@@ -367,7 +366,7 @@ class Factory:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Put what answers depend on into the pickle, by which torch 2.11 keys its caches."""
+        """Put the identity of answers into the pickle: torch 2.11 keys its caches by it."""
         return _restore, (self.previous, cache_identity())
 
 
@@ -414,7 +413,7 @@ def add_filter(select_algorithm: Any) -> Undo:
 
 
 def filter_choices(choices: list[Any]) -> list[Any]:
-    """Return the choices that Inductor may compare, of those that it would."""
+    """Return the choices Inductor may compare, of its own."""
     try:
         filtered = _function("diode_lut.hook.lists:filter_choices")
     except Exception as error:
@@ -461,7 +460,7 @@ def get_inductor_factors(factors: Callable[..., list[Any]], *arguments: Any, **n
 
 
 def what_is_missing() -> list[str]:
-    """Return the parts of the hook Inductor would not ask, or not first; none if all are in place."""
+    """Return the parts of the hook Inductor would not ask, or not first. The list is empty if all are in place."""
     try:
         for module in dict.fromkeys(patch.module for patch in PATCHES if patch.during == ALWAYS):
             import_module(module)
@@ -490,7 +489,7 @@ def _missing() -> Iterator[str]:
 
 
 def below() -> str:
-    """Return the class of another library's choices handler below ours; empty if there is none."""
+    """Return the class of another library's choices handler below ours, or an empty text."""
     from torch._inductor.virtualized import V
 
     handler = getattr(V.choices, "_below", None)
@@ -498,7 +497,7 @@ def below() -> str:
 
 
 def cache_fault() -> str:
-    """Return why the key of Inductor's cache for graphs does not follow the answers; empty if it does.
+    """Return why the key of Inductor's cache for graphs does not follow the answers, or an empty text.
 
     The key of an empty graph is computed with one setting and with another.
     """

@@ -33,7 +33,7 @@ def begin() -> bool:
 
 
 def _compile_s() -> float | None:
-    """Return the seconds this process has spent on compiling, in all threads; None if Dynamo does not tell."""
+    """Return the seconds this process has spent on compiling, in all threads. None if Dynamo does not tell."""
     try:
         from torch._dynamo.utils import calculate_time_spent
 
@@ -50,7 +50,7 @@ def call_graph(call: Callable[..., Any], graph: Any, inputs: Any) -> Any:
 
 
 class _Trace:
-    """A profiler that traces for a while."""
+    """A profiler for the first calls."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
@@ -133,7 +133,7 @@ def run_kernel(run: Callable[..., Any], kernel: Any, *arguments: Any, **named: A
 
 @cache
 def _triton_name(source: str) -> str | None:
-    """Return the name of a Triton template's GEMM, given its source; None for any other kernel."""
+    """Return the name of a Triton template's GEMM, given its source. None for any other kernel."""
     found = [re.search(rf"^ +{size} = (.+)$", source, flags=re.MULTILINE) for size in "MNK"]
     sizes = [size[1] if size[1].isdigit() else "?" for size in found if size]
     return " ".join([TRITON_GEMM, *sizes]) if len(sizes) == len(found) else None

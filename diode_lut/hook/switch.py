@@ -16,7 +16,7 @@ from diode_lut.errors import let_pass
 from diode_lut.process import warn_once
 
 _MISFITS = (AttributeError, ImportError, TypeError)
-"""Python's errors for a name that does not exist, and for a call with the wrong arguments."""
+"""Python's errors for a missing name, and for a call with the wrong arguments."""
 
 _PASSING = (MemoryError, OSError, RecursionError)
 """Errors that may not happen again in the same place."""
@@ -47,7 +47,7 @@ def turn_off(reason: Exception) -> None:
 
 
 def cache_identity() -> tuple[Hashable, ...]:
-    """Return everything on which answers depend; a new value each time if that cannot be read, so that no cache hits.
+    """Return everything on which answers depend, or a new value each time if it cannot be read: then no cache hits.
 
     Then the hook goes off, unless the error may not happen again.
     """
@@ -83,7 +83,7 @@ def leave(matmul: str, error: Exception) -> None:
 
 
 def _keep_uncached() -> None:
-    """Serve the graph that is being compiled to no other compile: its key stands for answers it did not get."""
+    """Serve the present graph to no other compile: its key stands for answers it did not get."""
     try:
         from diode_lut.hook.snapshot import snapshot
 
@@ -95,8 +95,8 @@ def _keep_uncached() -> None:
 def save(save_graph: Callable[..., None], key: str, graph: Any, *arguments: Any, **named: Any) -> None:
     """Save a graph, or AOTAutograd's part of it, under a key.
 
-    After a compile that did not get its answers no compile asks for the key, so that only an artifact of
-    ``torch._inductor.standalone_compile`` has the graph: its user must be able to save it.
+    After a compile without all its answers no compile asks for the key. Only an artifact of
+    ``torch._inductor.standalone_compile`` has the graph then, and its user must be able to save it.
     """
     if not is_answered():
         key += uuid4().hex
@@ -106,7 +106,7 @@ def save(save_graph: Callable[..., None], key: str, graph: Any, *arguments: Any,
 
 
 def is_answered() -> bool:
-    """Return whether the graph that is being compiled has the answers for which its key stands."""
+    """Return whether the present graph has the answers for which its key stands."""
     try:
         from diode_lut.hook.snapshot import snapshot
 
@@ -129,7 +129,7 @@ def lacks_answers_for_another() -> bool:
 
 
 class Unanswered:
-    """Goes with a graph that has not got its answers from the process that compiled it to the process that saves it."""
+    """Tells the process that saves a graph that another process compiled it without all its answers."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _arrived_unanswered, ()
@@ -143,8 +143,8 @@ def _arrived_unanswered() -> bool:
 def follow(identity: tuple[Hashable, ...]) -> None:
     """Answer as another process, which hands over its snapshot for a graph, and has ``identity`` in the graph's key.
 
-    If this process would answer otherwise, for example because it was later to read a table that has been replaced, no
-    other compile gets the graph from a cache.
+    If this process would answer otherwise, for example because a table has been replaced, no other compile gets the
+    graph from a cache.
     """
     if identity == OFF:
         if not is_off():

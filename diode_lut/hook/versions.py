@@ -1,16 +1,16 @@
-"""All differences between the releases of PyTorch that the hook supports. Other modules read as for one release.
+"""All differences between the supported releases of PyTorch. Other modules read as for one release.
 
 Importing this module imports nothing of PyTorch. These are the differences, with their remedies:
 
 - torch 2.11 keys Inductor's caches by the pickle of the factory of choices handlers, and its repro scripts call that by
   its ``__name__``. Later releases copy the factory for each thread and key the caches by the ``uuid()`` of its
-  handlers, which these must have. The factory in ``patches`` serves both.
+  handlers, a method they must have. The factory in ``patches`` serves both.
 - Since torch 2.13, configuration is kept per thread: ``set_choices_factory``.
-- Since torch 2.13, Inductor asks its handler up to three times about one ``addmm``, before that once. ``handler``
-  answers when the library is offered, which is right for both.
+- Since torch 2.13, Inductor asks its handler up to three times about one ``addmm``, before then once. ``handler``
+  answers when the library is offered, in all releases.
 - Since torch 2.15, handlers are also told the length when they are asked for configs of flex attention. ``handler``
   passes on all arguments, and ``attention`` reads the problem off the graph.
-- Since torch 2.15, template heuristics are in another package. The earlier name, which is used here, still works.
+- Since torch 2.15, template heuristics are in another package. Their earlier name still works, and is used here.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def release() -> tuple[int, int]:
 
 
 def set_choices_factory(config: Any, factory: Callable[[], Any]) -> None:
-    """Make ``factory`` that of all threads, given ``torch._inductor.config``. A new thread starts from the default."""
+    """Make ``factory`` the factory of all threads, given ``torch._inductor.config``. New threads read the default."""
     config._config["inductor_choices_class"].default = factory
     config.inductor_choices_class = factory
 
 
 def uuid_of(handler: Any) -> Any:
-    """Return the key of another choices handler in caches; None without ``uuid``: Inductor's own, and any in torch
+    """Return the key of another choices handler in caches. None without ``uuid``: Inductor's own, and any in torch
     2.11.
     """
     uuid = getattr(handler, "uuid", None)
@@ -58,9 +58,9 @@ def require_same_parameters(ours: Callable[..., Any], inductors: Callable[..., A
 
 
 def hint_of(size: Any) -> int | None:
-    """Return the value of a size, or the first value of a dynamic size; None if it was given none.
+    """Return the value of a size, or the first value of a dynamic size. None if it was given none.
 
-    ``pad_mm`` has a function for that, by another name in torch 2.11.
+    ``pad_mm`` has such a function, by another name in torch 2.11.
     """
     from torch import SymInt
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -80,7 +80,7 @@ def splits_large_batches() -> bool:
 
 @cache
 def indexes_in_64_bits() -> bool:
-    """Return whether templates compute indices along K in 64 bits if a matrix needs that, since torch 2.13."""
+    """Return whether templates compute indices along K in 64 bits for large matrices, since torch 2.13."""
     return release() >= (2, 13)
 
 
@@ -92,12 +92,12 @@ def cpp_wrappers_have_scratch() -> bool:
 
 @cache
 def subgraphs_keep_sizes_dynamic() -> bool:
-    """Return whether a choice that is a graph leaves sizes dynamic. Before torch 2.13, their hints are constants."""
+    """Return whether graphs as choices leave sizes dynamic. Before torch 2.13, their hints are constants."""
     return release() >= (2, 13)
 
 
 def is_batch_invariant() -> bool:
-    """Return whether Inductor's setting ``batch_invariant`` is on, which allows the library only. Since torch 2.13."""
+    """Return whether Inductor's setting ``batch_invariant``, new in torch 2.13, allows the library only."""
     from torch._inductor import config
 
     return bool(getattr(config, "batch_invariant", False))
@@ -172,10 +172,10 @@ UIDS: dict[str, dict[str, tuple[str, ...]]] = {
     "cpp_gemm": {},
     **{template: {} for template in ("default", *FLEX, "triton_grouped_mm")},
 }
-"""The uids of a template for each op it can compute. The first is the usual one.
+"""The uids of a template for each op that it can compute. The first is the usual uid.
 
 ``cpp_gemm`` has none: Inductor adds its C++ choices outside the choices handler, so they are in TEMPLATE_OF_CLASS.
-Attention has none, because the handler is asked for configs, nor a grouped matmul, about which it is not asked.
+Attention has none, because the handler is asked for configs. About a grouped matmul it is not asked.
 """
 
 TEMPLATE_OF_UID: dict[str, str] = {
@@ -206,7 +206,7 @@ errors."""
 
 
 def failure_reason(error: Exception, stage: str) -> str:
-    """Return the reason, of ``dataset.REASONS``, for which ``error`` stands.
+    """Return the reason, of ``dataset.REASONS``, for an error.
 
     ``stage`` is ``compile`` or ``launch``, and the answer if the error says nothing better. An error a signal handler
     has raised is no failure of the choice, and is raised again.

@@ -43,7 +43,7 @@ _LIBRARY_TILES = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
 """M x N tiles of the library's kernels. How well a problem divides into them tells how fast the library is."""
 
 _TILE_MULTIPLE = 64
-"""Size in elements of which most tile sizes are multiples."""
+"""Most tile sizes are multiples of this number of elements."""
 
 _LOAD_BYTES = 16
 """Bytes of a thread's widest load. Rows with less alignment need narrower loads, and other library kernels."""
@@ -77,7 +77,7 @@ JOINT_FEATURES = (
 )
 
 _LOGARITHM_COUNT = 12
-"""Number of joint features that are logarithms. They are first."""
+"""Number of joint features in logarithms. They are first."""
 
 _SERIES = tuple(2.8853900817779268 / power for power in range(1, 11, 2))
 """Coefficients of x, x^3, x^5, ... in the series of log2((1 + x) / (1 - x)); the first is 2 / log(2)."""
@@ -89,7 +89,7 @@ _OTHER_REGISTERS = 40
 def log2(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Return logarithms to base 2 with an error below 2e-9, and of powers of two without an error.
 
-    Only operations that IEEE 754 defines to the last bit are used. NumPy's and Python's logarithms depend on the
+    Only operations defined to the last bit by IEEE 754 are used. NumPy's and Python's logarithms depend on the
     processor and on the C library.
     """
     mantissas, exponents = np.frexp(np.asarray(values, np.float64))
@@ -166,7 +166,7 @@ def config_features(configs: Sequence[Config]) -> Floats:
 
 
 class Tiling:
-    """The tiled candidates, and the parts of their joint features that do not depend on the problem's sizes.
+    """The tiled candidates, and the parts of their joint features without the problem's sizes.
 
     Tiled candidates come first in a list of candidates.
     """
@@ -184,7 +184,7 @@ class Tiling:
         self.occupancies = {itemsize: self._occupancy(itemsize, architecture) for itemsize in set(ITEMSIZES.values())}
 
     def _occupancy(self, itemsize: int, architecture: Architecture) -> Floats:
-        """Estimate how many tiles a multiprocessor works on at once, per candidate; 1 if the limits are unknown."""
+        """Estimate how many tiles a multiprocessor works on at once, per candidate. 1 if the limits are unknown."""
         limits: list[Floats] = [np.ones(self.count)]
         if (
             architecture.shared_memory is not None
@@ -203,7 +203,7 @@ class Tiling:
         return occupancy
 
     def features(self, problem: Problem, sm_count: int) -> Floats:
-        """Return JOINT_FEATURES, a column per candidate, with zeros for candidates that are not tiled."""
+        """Return JOINT_FEATURES, a column per candidate, with zeros for other candidates than tiled ones."""
         features = np.zeros((len(JOINT_FEATURES), self.candidates), np.float32)
         out = features[:, : self.count]
         b, m, n, k = problem.sizes
@@ -272,7 +272,7 @@ class Candidates:
         self._launchable: dict[_AnySizes, Flags] = {}
 
     def applicable(self, problem: Problem) -> Flags:
-        """Return for each candidate whether it can run on the problem, with a tile not far larger than that."""
+        """Return for each candidate whether it can run on the problem, and is in proportion to it."""
         problems, architecture = _AnySizes(problem.op, problem.dtype), self._architecture
         if problems not in self._launchable:
             self._launchable[problems] = np.array(

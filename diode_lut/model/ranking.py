@@ -1,13 +1,12 @@
 """Rankings of the candidates: the network in NumPy, the regression for padding, and the model of both.
 
-The network has two hidden ReLU layers over the features, and the same scores on every machine. The order in which BLAS
-adds products depends on the processor and the number of threads. So the factors of a product are rounded, the matrix to
-26 bits and its inputs to 26, such that no sum of products needs more than the 53 bits of a float64. Nothing is rounded
-while they are added, and every order gives the same sum. Everything else is arithmetic on single elements, which IEEE
-754 defines to the last bit.
+The network has two hidden ReLU layers over the features, and the same scores on every machine. BLAS adds products in an
+order of its own, by processor and number of threads. So the factors of a product are rounded, the matrix to 26 bits and
+its inputs to 26, and no sum of products needs more than the 53 bits of a float64. Nothing is rounded while they are
+added, and every order gives the same sum. Everything else is arithmetic on single elements, defined to the last bit by
+IEEE 754.
 
-The part of the first layer that depends only on the candidates is computed once. The part that depends only on the
-problem is computed once per problem.
+The part of the first layer for the candidates is computed once, and the part for the problem once per problem.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ class Scorer:
         """Return scores and doubts of all candidates.
 
         The difference of two scores is the difference of the logarithms of the two expected times. A doubt is the
-        logarithm of the odds that the candidate is not a good choice if it is ranked first.
+        logarithm of the odds against the candidate being a good choice if it is ranked first.
         """
         first = _product(self._joint, self._tiling.features(problem, sm_count))
         first += _product(self._problem, problem_features(problem, sm_count))
@@ -126,7 +125,7 @@ class Scorer:
 
 
 def _rounded(matrix: Floats) -> Floats:
-    """Round each row of the matrix to a unit of which the sum of the row's magnitudes has _BITS bits."""
+    """Round each row of the matrix, to a unit that gives the sum of the row's magnitudes _BITS bits."""
     sums = np.array([[math.fsum(row)] for row in np.abs(matrix).tolist()])
     units = np.ldexp(1.0, np.frexp(sums)[1] - _BITS)
     return np.asarray(np.rint(matrix / units) * units)
@@ -152,20 +151,20 @@ PADDING_FEATURES = (
 )
 
 OVER = "the best without padding"
-"""The measure of the regression's times, which weights files name."""
+"""The measure of the regression's times, named in weights files."""
 
 _MAX_DEVIATIONS = 3.0
 """Cap on the distance of a feature from its mean, in standard deviations."""
 
 _PADDING_DIGITS = 4
-"""Digits after the point to which a probability is rounded, so that it is the same on every machine."""
+"""Probabilities are rounded to this number of digits after the point, to be the same on every machine."""
 
 
 class PaddingModel(NamedTuple):
     """The regression for padding. ``mean`` and ``deviation`` scale the features, ``weights`` has a number per term.
 
     ``kinds`` are the pairs of op and dtype it knows. ``error`` is the standard deviation of the logarithm of the
-    measured over the expected time, on problems to which it was not fitted.
+    measured over the expected time, on held-out problems.
     """
 
     mean: tuple[float, ...]
@@ -179,10 +178,10 @@ class PaddingModel(NamedTuple):
         return can_be_padded(problem) and (problem.op, problem.dtype) in self.kinds
 
     def times(self, problem: Problem, times: Iterable[float], best: float) -> tuple[float, ...]:
-        """Return expected times with copies, over that of ``aten`` on the operands as they are, as is ``best``.
+        """Return expected times with copies, relative to ``aten`` on the operands as they are, as is ``best``.
 
-        ``best`` is the least time on the operands as they are. ``times`` are those on operands padded already, over
-        that of ``aten`` on these.
+        ``best`` is the least time on the operands as they are. ``times`` are for padded operands, relative to ``aten``
+        on these.
         """
         terms = terms_of(scaled(padding_features(problem), self.mean, self.deviation))
         log_time = math.fsum(weight * term for weight, term in zip(self.weights, terms, strict=True))
@@ -193,7 +192,7 @@ class PaddingModel(NamedTuple):
         return tuple(factor * (copies + (1 - copies) * time) for time in times)
 
     def chance(self, lead: float) -> float:
-        """Return the probability that the faster in expectation is faster. ``lead`` is the difference of log(time)."""
+        """Return the probability of being faster with an expected ``lead``, a difference of log(time)."""
         return round(0.5 * (1 + math.erf(lead / (self.error * math.sqrt(2)))), _PADDING_DIGITS)
 
     def to_json(self) -> dict[str, Any]:
@@ -228,26 +227,26 @@ def terms_of(features: Sequence[float]) -> list[float]:
 
 
 MAX_RANKED = 32
-"""Maximum number of configs in a ranking, from which Inductor may choose."""
+"""Maximum number of configs in a ranking, for Inductor to choose from."""
 
 GOOD = 0.05
-"""A first config is good if it is slower than the best by at most this fraction. Confidence is about that."""
+"""A first config is good if it is slower than the best by at most this fraction. Confidence is the chance of it."""
 
 MAX_LEAD = 0.5
 """Cap on the lead of a first choice: the distance of its score from the second."""
 
 _DIGITS = 4
-"""Digits after the point to which scores are rounded. Of configs with equal scores, the first candidate counts as
-faster."""
+"""Scores are rounded to this number of digits after the point. Of equal scores, the first candidate counts as faster.
+"""
 
 REMEMBERED = 512
-"""Number of rankings that are remembered. Deciding for a range of sizes asks for up to 256 of them several times."""
+"""Number of remembered rankings. Deciding for a range of sizes asks for up to 256 of them several times."""
 
 
 class Ranking(NamedTuple):
-    """Configs, the fastest first, with their expected times over that of ``aten``. ``aten`` is always among them.
+    """Configs, the fastest first, with their expected times relative to ``aten``. ``aten`` is always among them.
 
-    ``confidence``, from 0 to 1, is the confidence that the first config is good.
+    ``confidence``, from 0 to 1, is the chance of the first config being good.
     """
 
     configs: tuple[Config, ...]
@@ -255,7 +254,7 @@ class Ranking(NamedTuple):
     confidence: float
 
     def first(self, count: int) -> Ranking:
-        """Return the ranking with the first ``count`` configs, of which ``aten`` is the last if it is further down."""
+        """Return the first ``count`` configs. If ``aten`` is further down, it replaces the last of them."""
         if len(self.configs) <= count:
             return self
         places = [*range(count)]
@@ -269,7 +268,7 @@ class Calibration(NamedTuple):
     """The confidence for each doubt: the share of good answers among those with at most this doubt.
 
     ``doubts`` are logarithms of odds in ascending order. ``confidences`` has a value per doubt, in descending order.
-    The doubt decreases by ``per_lead`` per unit by which the first score is ahead of the second.
+    The doubt decreases by ``per_lead`` per unit of the first score's lead over the second.
     """
 
     per_lead: float
@@ -282,23 +281,22 @@ class Calibration(NamedTuple):
         return doubt - self.per_lead * lead
 
     def confidence(self, doubt: float) -> float:
-        """Return the confidence from 0 to 1 for a doubt; 0 if the doubt is larger than all in ``doubts``."""
+        """Return the confidence from 0 to 1 for a doubt. 0 if the doubt is larger than all in ``doubts``."""
         place = bisect_left(self.doubts, doubt)
         return self.confidences[place] if place < len(self.confidences) else 0.0
 
 
 NEVER = Calibration(0.0, (), ())
-"""The calibration that is never confident."""
+"""The calibration without confidence."""
 
 
 class Model:
     """Ranks the candidates for a problem. It is read-only.
 
-    ``candidates`` are the configs from which it chooses. ``kinds`` are the problems for which it was trained.
-    ``calibration`` maps doubts to confidence, ``fused_calibration`` doubts about problems with an epilogue. ``split``
-    tells on which problems it was not trained. ``padding`` estimates the cost and gain of padding. Without it, nothing
-    is padded. ``path`` is the weights file and ``digest`` the SHA-256 of its bytes in hexadecimal. A model in memory
-    has neither.
+    ``candidates`` are its choices. ``kinds`` are the problems of its training. ``calibration`` maps doubts to
+    confidence, ``fused_calibration`` doubts about problems with an epilogue. ``split`` tells training and test problems
+    apart. ``padding`` estimates the cost and gain of padding. Without it, nothing is padded. ``path`` is the weights
+    file and ``digest`` the SHA-256 of its bytes in hexadecimal. A model in memory has neither.
     """
 
     def __init__(
@@ -329,21 +327,21 @@ class Model:
         self._ranked = lru_cache(REMEMBERED)(self._rank)
 
     def unknown(self, problem: Problem) -> str:
-        """Return why the model does not rank for the problem; empty if it does."""
+        """Return why the model does not rank for the problem. Empty if it does."""
         return unknown(self.kinds, problem)
 
     def rank(self, problem: Problem, hardware: Hardware | None = None, *, padding: bool = True) -> Ranking | None:
-        """Return the ranking for a problem on ``hardware``, by default the model's own; None for an unknown problem.
+        """Return the ranking for a problem on ``hardware``, by default the model's own. None for an unknown problem.
 
         Configs the hardware's architecture cannot launch are left out. ``padding`` says whether the operands may be
-        padded: then there are configs with a ``pad`` if that could pay.
+        padded. Then there are configs with a ``pad`` if padding can pay.
         """
         return self._ranking(problem, hardware or self.hardware, MAX_RANKED, padding=padding)
 
     def times(
         self, problem: Problem, hardware: Hardware | None = None, *, padding: bool = True
     ) -> Mapping[Config, float]:
-        """Return the expected times over that of ``aten`` of all configs that can run; none for an unknown problem.
+        """Return the expected times, relative to ``aten``, of all runnable configs. None for an unknown problem.
 
         The arguments are those of ``rank``.
         """
@@ -352,7 +350,7 @@ class Model:
         return {} if ranking is None else dict(zip(ranking.configs, ranking.times, strict=True))
 
     def _ranking(self, problem: Problem, hardware: Hardware, most: int, *, padding: bool) -> Ranking | None:
-        """Rank at most ``most`` configs, half of them with padding if that could pay."""
+        """Rank at most ``most`` configs, half of them with padding if it can pay."""
         alone = self._ranked(problem, hardware.arch, hardware.sm_count)
         if alone is None:
             return None
@@ -374,7 +372,7 @@ class Model:
         return Ranking(configs, times, first.confidence * self.padding.chance(lead))
 
     def _rank(self, problem: Problem, arch: str, sm_count: int) -> Ranking | None:
-        """Rank all configs that apply to the problem as it is, and aten."""
+        """Rank all applicable configs for the problem as it is, and aten."""
         kind = self._kinds.get(problem.kind)
         if kind is None or kind.outside(problem):
             return None

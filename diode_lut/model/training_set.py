@@ -1,4 +1,4 @@
-"""The problems on which a model was trained: how they are split from test problems, and their kinds and sizes.
+"""The problems of a model's training: how they are split from test problems, and their kinds and sizes.
 
 The split depends on each GEMM alone, so it is the same in every dataset, and for every class of epilogue. In float8 and
 int8 it depends on the layer alone: a program asks about another layer, with any number of rows.
@@ -52,7 +52,7 @@ class Split(NamedTuple):
         return TEST if self.draw(problem) < self.test else TRAIN
 
     def draw(self, problem: Problem) -> float:
-        """Return a number from 0 to 1 that depends only on the seed and ``drawn_as``."""
+        """Return a number from 0 to 1 by the seed and ``drawn_as`` alone."""
         digest = hashlib.sha256(f"{self.seed} {drawn_as(problem)}".encode()).digest()
         return int.from_bytes(digest[:6], "big") / 2**48
 
@@ -67,7 +67,9 @@ class Split(NamedTuple):
 
 
 def drawn_as(problem: Problem) -> Problem:
-    """Return the problem that is trained on or not with all its epilogues, and in float8 and int8 with any M."""
+    """Return the problem for all its epilogues, and in float8 and int8 for any M, which are trained on together or not
+    at all.
+    """
     return problem.alone._replace(m=1) if problem.op in OF_BYTES else problem.alone
 
 
@@ -115,7 +117,7 @@ def family_name(family: Family) -> str:
 _SIZES = ("b", "m", "n", "k")
 
 MIN_PROBLEMS = 4
-"""Minimum number of training problems that make a kind known."""
+"""Minimum number of training problems of a known kind."""
 
 
 class Kind(NamedTuple):
@@ -171,7 +173,7 @@ class Kind(NamedTuple):
         return self.b, self.m, self.n, self.k
 
     def outside(self, problem: Problem) -> str:
-        """Describe the first size of the problem out of range; empty if there is none."""
+        """Describe the first size of the problem out of range. Empty if there is none."""
         for name, size, (low, high) in zip(_SIZES, problem.sizes, self.sizes, strict=True):
             if not low <= size <= high:
                 return f"{name}={size} is outside {low} to {high}"
@@ -197,7 +199,7 @@ def kinds_of(problems: Iterable[Problem]) -> list[Kind]:
 
 
 def unknown(kinds: Iterable[Kind], problem: Problem) -> str:
-    """Return why the model was not trained for the problem; empty if it was."""
+    """Return why the model was not trained for the problem. Empty if it was."""
     found, kind = of_kind(kinds, problem)
     if not found:
         return f"not trained for {kind}"

@@ -1,7 +1,7 @@
 """Weights files: safetensors, with one JSON document in the metadata for everything but the tensors.
 
-A safetensors file begins with the length of the header, 8 bytes, little-endian. The header follows, which is JSON.
-Source: the format's description in the README of the safetensors library.
+A safetensors file begins with the length of the header, 8 bytes, little-endian. The header follows, in JSON. Source:
+the format's description in the README of the safetensors library.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SUFFIX = ".safetensors"
 """Suffix of a weights file's name."""
 
 KEY = "diode_lut"
-"""Key of the safetensors metadata under which one JSON document holds everything."""
+"""Key of the safetensors metadata with the JSON document."""
 
 MAX_WEIGHTS_BYTES = 1_000_000
 """Maximum size of a weights file in bytes. A sensible network needs a fraction of it."""
@@ -49,11 +49,11 @@ MAX_HEADER_BYTES = 4 << 20
 """Maximum size of a header in bytes, far more than for a thousand tensors."""
 
 _LENGTH = 8
-"""Bytes before the header, which hold the header's length."""
+"""Bytes before the header, with its length."""
 
 
 def read_model_hardware(path: Path) -> Hardware:
-    """Return the hardware for which the model in a file was trained. ModelError if the file is not a weights file.
+    """Return the hardware of the model in a file. ModelError if the file is not a weights file.
 
     A damaged file another program is writing is read again.
     """
@@ -125,7 +125,7 @@ _FEATURES = {
 
 
 def _features(arch: Any) -> dict[str, Any]:
-    """Return the features the weights are for, and the architecture's constants on which these depend."""
+    """Return the features of the weights, and the architecture's constants behind them."""
     shared_memory = architecture(arch).shared_memory if isinstance(arch, str) else None
     return {**_FEATURES, "constants": {"shared_memory": shared_memory}}
 

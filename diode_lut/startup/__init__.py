@@ -1,4 +1,4 @@
-"""Arming the hook in a program that does not mention diode_lut.
+"""Arming the hook in a program without ``import diode_lut``.
 
 ``diode_lut.pth`` is installed beside the package. Python runs its line in every process, and without the variable
 ``DIODE_LUT`` nothing happens. ``sitecustomize.py`` does the same if this directory is in ``PYTHONPATH``, where the

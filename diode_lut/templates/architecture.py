@@ -26,7 +26,7 @@ class Peaks(NamedTuple):
 
 
 class Architecture(NamedTuple):
-    """The limits of one kernel launch on an architecture. They are None if they are not known.
+    """The limits of a kernel launch on an architecture. They are None if they are not known.
 
     ``shared_memory`` counts the bytes a block may have. ``registers_per_thread`` and ``registers_per_block`` are of 4
     bytes. ``warp_size`` counts threads, ``warps_per_multiprocessor`` resident warps. ``tma`` says whether there are
@@ -148,7 +148,7 @@ def architecture(name: str) -> Architecture:
 
 
 def roofline_ns(problem: Problem, hardware: Hardware) -> float | None:
-    """Return the least time of one execution, in nanoseconds. None if the device's peaks are not known."""
+    """Return the least time of an execution, in nanoseconds. None if the device's peaks are not known."""
     peaks = architecture(hardware.arch).peaks
     if peaks is None:
         return None

@@ -128,7 +128,7 @@ class Config(NamedTuple):
 
     @property
     def k_split(self) -> int:
-        """The number of parts into which K is cut; 1 for most templates."""
+        """The number of parts into which K is cut. 1 for most templates."""
         return self.kernel.k_split(self.params)
 
     @property
@@ -144,7 +144,7 @@ class Config(NamedTuple):
 
     @property
     def pad(self) -> int:
-        """Operands are padded to multiples of this number of elements; 1 for no padding."""
+        """Operands are padded to multiples of this number of elements. 1 for no padding."""
         return self.tunables.get(PAD.name, 1) if self.has_optional_tunables else 1
 
     def padded(self, pad: int) -> Config:

@@ -1,4 +1,4 @@
-"""The base of kernel templates. Each module beside this describes one family of them."""
+"""The base of kernel templates. Each module beside this describes a family of them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Params = tuple[int, ...]
 
 
 class Parameter(NamedTuple):
-    """One tunable of a template: its name, the text ``str(config)`` writes before it, and its allowed values.
+    """A tunable of a template: its name, the text ``str(config)`` writes before it, and its allowed values.
 
     ``values`` is a range, all integers of which are allowed, or a tuple. ``title`` and ``meaning`` are for the schema.
     A tunable with a ``default`` is optional: a config with this value does not mention it. A default outside ``values``
     cannot be written: it stands for the kernel's own value. ``architectures`` is the beginning of the names of the
-    architectures with the tunable. ``option`` says whether Triton's compiler takes it as an option; 0 leaves it to the
+    architectures with the tunable. ``option`` says whether Triton's compiler takes it as an option. 0 leaves it to the
     compiler.
     """
 
@@ -63,15 +63,15 @@ class Covered(Protocol):
 
     @property
     def op(self) -> str | None:
-        """One of OPS."""
+        """An op in OPS."""
 
     @property
     def dtype(self) -> str | None:
-        """One of DTYPES."""
+        """A dtype in DTYPES."""
 
     @property
     def align(self) -> int | None:
-        """One of ALIGNS."""
+        """An alignment in ALIGNS."""
 
     @property
     def k(self) -> tuple[int, int] | None:
@@ -97,7 +97,7 @@ _LEAST_BLOCK = 16
 class Heads(NamedTuple):
     """Head dimensions of queries and keys, and of values, as blocks have them: powers of two.
 
-    ``rows`` counts the queries of all heads that share keys, which decoding has in one block.
+    ``rows`` counts the queries of all heads that share keys, which decoding has in a block.
     """
 
     k: int
@@ -149,13 +149,13 @@ class Template:
     about: str = ""
 
     tiled = False
-    """Whether it is one Triton kernel whose tunables are blocks, stages and warps."""
+    """Whether it is a single Triton kernel whose tunables are blocks, stages and warps."""
     tma = False
     """Whether it loads its operands through tensor descriptors."""
     many_sms = False
     """Whether Inductor has it only on GPUs with many SMs."""
     stand_in = ""
-    """The kernel in ``stand_ins.py`` with its blocks and its pipeline; empty if there is none."""
+    """The kernel in ``stand_ins.py`` with its blocks and its pipeline. Empty if there is none."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -197,7 +197,7 @@ class Template:
     def faults_on(
         self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:
-        """Yield reasons why a config cannot be launched for one problem, besides those of ``complaints``.
+        """Yield reasons why a config cannot be launched for a problem, besides those of ``complaints``.
 
         ``shared_memory`` is the device's in bytes, if it is known.
         """
@@ -216,7 +216,7 @@ class Template:
         return iter(())
 
     def heads(self, covered: Covered) -> Heads | None:
-        """Return the heads for which ``stand_in`` is compiled; None for templates that are not of attention."""
+        """Return the heads for which ``stand_in`` is compiled. None for templates that are not of attention."""
         return None
 
     def blocks(self, params: Params, heads: Heads | None) -> dict[str, int]:
@@ -225,7 +225,7 @@ class Template:
         return {name.upper(): value for name, value in tunables if name.startswith(("block_", "group_"))}
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Yield the params a sweep tries on a problem of one of its ops."""
+        """Yield the params a sweep tries on a problem of its ops."""
         return iter(())
 
     def least_sizes(self, params: Params) -> tuple[int, int, int]:
@@ -285,12 +285,12 @@ class Tiles(NamedTuple):
 
 
 def accumulator_registers(tiles: Tiles, warp_size: int = 32) -> int:
-    """Return the registers of 4 bytes one thread needs for the accumulator."""
+    """Return the registers of 4 bytes a thread needs for the accumulator."""
     return -(-tiles.block_m * tiles.block_n // (warp_size * tiles.num_warps))
 
 
 def registers(tiles: Tiles, architecture: Architecture) -> int | None:
-    """Return the registers a thread may have, of which the accumulator must leave some; None if not known."""
+    """Return the registers a thread may have, of which the accumulator must leave some. None if not known."""
     if architecture.registers_per_thread is None or architecture.registers_per_block is None:
         return None
     threads = architecture.warp_size * tiles.num_warps

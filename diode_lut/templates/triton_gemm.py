@@ -1,4 +1,4 @@
-"""Inductor's Triton GEMMs: one kernel each, whose tunables are blocks, pipeline stages and warps."""
+"""Inductor's Triton GEMMs: a kernel each, whose tunables are blocks, pipeline stages and warps."""
 
 from __future__ import annotations
 
