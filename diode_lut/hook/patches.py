@@ -34,7 +34,8 @@ class Patch(NamedTuple):
     ``name`` is the attribute in ``module``, and ``why`` says why nothing public serves. ``by`` is ``module:function``,
     imported when it is needed. A function in place of an attribute gets the original first. A function that registers
     gets the module, and returns a function to undo it. If ``by`` is empty, ``measuring`` gets the function. ``until``
-    is the last release of PyTorch in need of the patch, and None if all supported releases need it.
+    is the last release of PyTorch in need of the patch, and None if all supported releases need it. ``same_parameters``
+    says that the original must have the parameters of our function.
     """
 
     module: str
@@ -44,6 +45,7 @@ class Patch(NamedTuple):
     during: str = ALWAYS
     registers: bool = False
     until: tuple[int, int] | None = None
+    same_parameters: bool = False
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"
@@ -98,6 +100,7 @@ PATCHES = (
     Patch(
         *("torch._inductor.fx_passes.pad_mm", "_should_pad", f"{_HERE}:should_pad"),
         "a benchmark decides whether operands are padded, before the choices handler is asked",
+        same_parameters=True,
     ),
     Patch(
         *(
@@ -253,7 +256,7 @@ def put_those_of(module: ModuleType) -> None:
 
 
 def is_needed(patch: Patch) -> bool:
-    """Whether this release of PyTorch needs the patch."""
+    """Return whether this release of PyTorch needs the patch."""
     return patch.until is None or release() <= patch.until
 
 
@@ -316,8 +319,8 @@ def replacement(
     patch: Patch, original: Callable[..., Any], function: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
     """Return what stands in the place of ``original``. If ``patch.by`` cannot be imported, the hook goes off."""
-    if patch.by == f"{_HERE}:should_pad":
-        require_same_parameters(partial(should_pad, original), original)
+    if patch.same_parameters:
+        require_same_parameters(partial(_function(patch.by), original), original)
 
     @wraps(original)
     def call(*arguments: Any, **named: Any) -> Any:
