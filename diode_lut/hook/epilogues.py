@@ -12,7 +12,6 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from operator import getitem
 from typing import Any, NamedTuple
 
@@ -22,7 +21,6 @@ from torch._inductor.dependencies import MemoryDep
 from torch._inductor.ir import (
     Buffer,
     ChoiceCaller,
-    ConcatKernel,
     FixedLayout,
     FlexibleLayout,
     Layout,
@@ -461,24 +459,3 @@ def can_realize_into_without_copy(original: Callable[..., bool], cls: type, src:
     if isinstance(buffer, _Buffer):
         return isinstance(buffer.layout, FlexibleLayout)
     return original(cls, src, dst)
-
-
-@cache
-def take_part() -> None:
-    """Put these functions in place, from the first of our buffers on."""
-    for owner, function in (
-        (Scheduler, speedup_by_fusion),
-        (Scheduler, score_fusion_memory),
-        (Scheduler, finalize_multi_template_buffers),
-        (SIMDScheduling, codegen_template),
-    ):
-        setattr(owner, function.__name__, _on_top(function, getattr(owner, function.__name__)))
-    original = vars(ConcatKernel)["can_realize_into_without_copy"].__func__
-    ConcatKernel.can_realize_into_without_copy = classmethod(_on_top(can_realize_into_without_copy, original))  # type: ignore[method-assign, assignment]
-
-
-def _on_top(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*arguments: Any, **named: Any) -> Any:
-        return function(original, *arguments, **named)
-
-    return call

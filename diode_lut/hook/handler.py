@@ -55,7 +55,6 @@ from diode_lut.hook.epilogues import (
     has_aligned_rows,
     is_concatenated,
     may_be_followed,
-    take_part,
 )
 from diode_lut.hook.problems import (
     OP_OF_TARGET,
@@ -451,7 +450,6 @@ class _Question:
             with as_in_lowering():
                 return build_choice(own, with_layouts, self.op, part)
 
-        take_part()
         made = Alternatives(problem, answering, alternative, assumed, own_branches, remake if remakes else None)
         return Deferred(plain, aten, made)
 

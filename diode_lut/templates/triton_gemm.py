@@ -1,4 +1,4 @@
-"""Inductor's Triton GEMMs: one kernel each, whose tunables are blocks, pipeline stages and warps."""
+"""Inductor's Triton GEMMs: a kernel each, whose tunables are blocks, pipeline stages and warps."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ ROCM = (
         option=True,
     ),
 )
-"""The tunables of Triton's compiler for AMD GPUs; the defaults are Inductor's."""
+"""The tunables of Triton's compiler for AMD GPUs, with Inductor's defaults."""
 
 PARAMETERS = (*TILES, PAD, *ROCM)
 
@@ -81,13 +81,14 @@ _OF_BYTES = ("scaled_mm", "int_mm")
 """The ops whose elements are bytes."""
 
 _BARRIERS = 128
-"""Bytes that Inductor adds to what a kernel's blocks need; Triton takes up to 64 of them, on NVIDIA GPUs."""
+"""Bytes Inductor adds to those of a kernel's blocks. Triton takes up to 64 of them, on NVIDIA GPUs."""
 
 _OTHER_GROUPS = (1, 4, 16)
-"""What the final stage tries besides GROUP_M."""
+"""The groups the final stage tries besides GROUP_M."""
 
 _OTHER_COMPILER_OPTIONS = (("waves_per_eu", 2), ("matrix_instr_nonkdim", 32), ("kpack", 1))
-"""What the final stage tries on AMD GPUs, one at a time; Inductor's own are 0 waves, 16 rows and most often 2 steps."""
+"""The options the final stage tries on AMD GPUs, one at a time. Inductor's own are 0 waves, 16 rows and most often 2
+steps."""
 
 _TMA_ROWS = 64
 """Minimum number of rows from which tensor descriptors save more than their set-up costs."""
@@ -98,8 +99,8 @@ _STAGES_OF_BYTES = {block_k: _STAGES_OF_BLOCK_K[block_k // 2] for block_k in BLO
 _FEW_ROWS, _LONG_ROW, _MORE_STAGES = 128, 128, (6, 8)
 """With up to 128 rows a GEMM waits for its loads of B. More stages hide that, of blocks with 128 bytes or more of K.
 
-On an H200 the best kernel with one of these stages was faster than the best with fewer: with 16 to 128 rows by 6 % in
-geometric mean of 132 scaled_mm with scales of rows (at most 23 %), and by 1.5 % of 44 mm in bfloat16 (at most 16 %).
+On an H200 the best kernel with more stages was faster than the best with fewer: with 16 to 128 rows by 6 % in geometric
+mean of 132 scaled_mm with scales of rows (at most 23 %), and by 1.5 % of 44 mm in bfloat16 (at most 16 %).
 """
 
 _WIDE_ROWS = 128
@@ -121,7 +122,7 @@ class TritonGemm(Template):
     stand_in = "gemm"
 
     def constants(self, layout: str) -> str:
-        """N and K, and M where A is column-major.
+        """Return N and K, and M if A is column-major.
 
         From constants Inductor and Triton derive that blocks divide K, how many steps there are along K, and which
         elements of A, B and C are next to each other. With one of these sizes as an argument, kernels took up to 1.47
@@ -131,18 +132,17 @@ class TritonGemm(Template):
         return "nk" if of_a == "n" else "mnk"
 
     def shared_memory(self, tiles: Tiles, op: str, itemsize: int, architecture: Architecture) -> int:
-        """Bytes of shared memory for the blocks of A and B in each stage that takes some, and for barriers.
+        """Return the bytes of shared memory for blocks of A and B in each stage that takes some, and for barriers.
 
         ``itemsize`` is in bytes, of the inputs' dtype. The result reuses that memory, and never takes more than 64 KB.
         """
-        del op
         stage = itemsize * tiles.block_k * (tiles.block_m + tiles.block_n)
         blocks = stage * architecture.stages_in_memory(tiles.num_stages)
         barriers = _BARRIERS if architecture.triton == "cuda" else 0
         return blocks + blocks * architecture.padding_permille // 1000 + barriers
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
-        """Too many registers, too much shared memory, or a matrix instruction larger than a block."""
+        """Complain about registers, shared memory, and a matrix instruction larger than a block."""
         yield from super().complaints(params, covered, architecture)
         tiles, instruction = Tiles.of(params), self.values(params)["matrix_instr_nonkdim"]
         if instruction and (tiles.block_m % instruction or tiles.block_n % instruction):
@@ -164,7 +164,7 @@ class TritonGemm(Template):
             )
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Blocks in proportion to the problem, with stages and warps that they can use.
+        """Yield blocks in proportion to the problem, with stages and warps they can use.
 
         In float8, blocks of a matrix instruction's rows are tried on fewer rows, too: with 4 to 32 rows on an H200 they
         were 7 % faster than smaller ones in geometric mean of 96 scaled_mm with scales of rows (at most 49 %). In other
@@ -191,9 +191,9 @@ class TritonGemm(Template):
                     yield Tiles(block_m, block_n, block_k, GROUP_M, stages, warps)
 
     def variations(self, params: Params, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Other orders of tiles, and on AMD GPUs other options of the compiler, one at a time.
+        """Yield other orders of tiles, and on AMD GPUs other options of the compiler, one at a time.
 
-        The order cannot matter where all tiles are computed at once.
+        The order cannot matter if all tiles are computed at once.
         """
         tiles = Tiles.of(params)
         rows, columns = -(-problem.m // tiles.block_m), -(-problem.n // tiles.block_n)
@@ -205,7 +205,7 @@ class TritonGemm(Template):
             yield from (self.params({**values, name: value}) for name, value in _OTHER_COMPILER_OPTIONS)
 
     def least_sizes(self, params: Params) -> tuple[int, int, int]:
-        """Blocks are less than twice as large as the problem."""
+        """Return sizes for which blocks are less than twice as large as the problem."""
         tiles = Tiles.of(params)
         m, n, k = (
             1 if block <= SMALLEST_BLOCK else block // 2 + 1 for block in (tiles.block_m, tiles.block_n, tiles.block_k)
@@ -221,22 +221,21 @@ class PersistentTma(TritonGemm):
     stand_in = "persistent_tma_gemm"
 
     def constants(self, layout: str) -> str:
-        """None: tensor descriptors are made when the kernel starts, from constants or not."""
-        del layout
+        """Return none: tensor descriptors are made when the kernel starts, from constants or not."""
         return ""
 
     def runs_on(self, architecture: Architecture) -> bool:
-        """Where there are tensor descriptors."""
+        """Return whether there are tensor descriptors."""
         return architecture.gpu and architecture.tma
 
     def shared_memory(self, tiles: Tiles, op: str, itemsize: int, architecture: Architecture) -> int:
-        """As above, and the result's block with padding: in float32 where a bias or a scale follows, else as inputs."""
+        """Add the result's block with padding: in float32 if a bias or a scale follows, else as inputs."""
         item = 4 if op in ("addmm", "scaled_mm") else itemsize
         block = item * tiles.block_m * (tiles.block_n + 16 // item)
         return super().shared_memory(tiles, op, itemsize, architecture) + block
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
-        """As above, and what tensor descriptors cannot describe."""
+        """Complain as above, and about operands tensor descriptors cannot describe."""
         yield from super().complaints(params, covered, architecture)
         if Tiles.of(params).num_warps == 2:
             yield Complaint("Inductor makes no kernels with TMA and 2 warps", "num_warps")
@@ -245,11 +244,11 @@ class PersistentTma(TritonGemm):
             yield Complaint(f"{self.name} needs an align of 16", "template")
 
     def can_pay(self, problem: Problem) -> bool:
-        """On aligned problems with enough rows."""
+        """Return whether the problem is aligned and has enough rows."""
         return problem.align == 16 and problem.m >= _TMA_ROWS
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Of the above, large blocks on aligned problems with enough rows; scaled_mm has no such kernel with a bias."""
+        """Yield large blocks on aligned problems with enough rows. scaled_mm has no such kernel with a bias."""
         if problem.variant and Scaling.of(problem.variant).bias:
             return
         if self.can_pay(problem):
@@ -260,14 +259,14 @@ class PersistentTma(TritonGemm):
 
 
 def _blocks(size: int) -> list[int]:
-    """Blocks up to the first that covers the whole size."""
+    """Return blocks up to the first that covers the whole size."""
     return [block for block in BLOCKS if block < 2 * max(size, SMALLEST_BLOCK)]
 
 
 def _depths(problem: Problem) -> Iterator[tuple[int, int]]:
-    """Block sizes along K, with as many stages as there are steps, at least the fewest.
+    """Yield block sizes along K, with as many stages as there are steps, at least the fewest.
 
-    Blocks of bytes have the stages of those of half as many elements of two bytes.
+    Blocks of bytes have the stages of blocks of half as many elements of two bytes.
     """
     itemsize = ITEMSIZES[problem.dtype]
     shortest = BLOCKS_K_OF_BYTES[0] if itemsize == 1 else BLOCKS[0]
@@ -302,13 +301,13 @@ TRITON_MM_PERSISTENT_TMA = PersistentTma(
 
 
 _GROUPED_BARRIERS = 128
-"""Bytes of shared memory besides the tiles, at most."""
+"""Maximum bytes of shared memory besides the tiles."""
 
 _FROM_MEMORY = 64
-"""Rows of a block from which the tensor cores of sm_90 read operands from shared memory."""
+"""From this number of rows of a block, the tensor cores of sm_90 read operands from shared memory."""
 
 _FEW, _MANY = 32, 128
-"""Rows of a group: up to _FEW, reading B is all that takes time; from _MANY, small tiles only lose."""
+"""Rows of a group. Up to _FEW, all time goes into reading B. From _MANY, small tiles only lose."""
 
 _GROUPED_LARGE_AREA = 128 * 256
 
@@ -322,25 +321,25 @@ class GroupedMm(Template):
     stand_in = "persistent_tma_gemm"
 
     def runs_on(self, architecture: Architecture) -> bool:
-        """On NVIDIA's with tensor descriptors."""
+        """Return whether it is an NVIDIA GPU with tensor descriptors."""
         return architecture.triton == "cuda" and architecture.tma
 
     def tiles(self, params: Params) -> Tiles:
-        """The tunables as those of a GEMM; tiles are not in groups for the cache."""
+        """Return the tunables as those of a GEMM. Tiles are not in groups for the cache."""
         block_m, block_n, block_k, stages, warps = params
         return Tiles(block_m, block_n, block_k, 1, stages, warps)
 
     def shared_memory(self, params: Params, itemsize: int) -> int:
-        """Bytes of shared memory that the kernel takes at most; ``itemsize`` is in bytes.
+        """Return the bytes of shared memory the kernel takes at most. ``itemsize`` is in bytes.
 
-        Where tensor cores take operands from registers, one stage is there.
+        If tensor cores take operands from registers, a stage is there.
         """
         tiles = self.tiles(params)
         stages = max(1, tiles.num_stages - (tiles.block_m < _FROM_MEMORY))
         return itemsize * tiles.block_k * (tiles.block_m + tiles.block_n) * stages + _GROUPED_BARRIERS
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
-        """Too many registers, too much shared memory, or rows that tensor descriptors cannot describe."""
+        """Complain about registers, shared memory, and rows tensor descriptors cannot describe."""
         yield from super().complaints(params, covered, architecture)
         if covered.align == 2:
             yield Complaint(f"{self.name} needs an align of 16", "template")
@@ -349,7 +348,7 @@ class GroupedMm(Template):
     def faults(
         self, params: Params, itemsize: int, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:
-        """What keeps a config from being launched; ``shared_memory`` is the device's in bytes, if it is known."""
+        """Yield faults of a config. ``shared_memory`` is the device's in bytes, if it is known."""
         tiles = self.tiles(params)
         needed, limit = accumulator_registers(tiles, architecture.warp_size), registers(tiles, architecture)
         if limit is not None and needed >= limit:
@@ -362,15 +361,15 @@ class GroupedMm(Template):
     def faults_on(
         self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:
-        """Those for the problem's dtype."""
+        """Yield the faults for the problem's dtype."""
         return self.faults(params, ITEMSIZES[problem.dtype], architecture, shared_memory)
 
     def blocks(self, params: Params, heads: Heads | None) -> dict[str, int]:
-        """Tiles are not in groups."""
+        """Add that tiles are not in groups."""
         return {**super().blocks(params, heads), "GROUP_M": 1}
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Blocks in proportion to the rows of a group, with few stages and with as many as fit."""
+        """Yield blocks in proportion to the rows of a group, with few stages and with as many as fit."""
         memory = architecture(hardware.arch).shared_memory
         rows = -(-problem.m // problem.b)
         for block_m in _blocks_of(rows):
@@ -381,7 +380,9 @@ class GroupedMm(Template):
                     )
 
     def _depths(self, blocks: tuple[int, int, int], problem: Problem, memory: int | None) -> list[int]:
-        """Two numbers of stages that fit in ``memory`` bytes; deep pipelines where reading B is all that takes time."""
+        """Return two numbers of stages that fit in ``memory`` bytes, and deep pipelines if all time goes into reading
+        B.
+        """
         wanted = (3, 4, 6) if problem.m <= _FEW * problem.b else (3, 4)
         itemsize = ITEMSIZES[problem.dtype]
         needed = {each: self.shared_memory((*blocks, each, 4), itemsize) for each in wanted}
@@ -389,7 +390,7 @@ class GroupedMm(Template):
 
 
 def _blocks_of(rows: int) -> tuple[int, ...]:
-    """Blocks of rows for groups of this many rows on average; some groups have more."""
+    """Return blocks of rows for groups of this many rows on average. Some groups have more."""
     if rows <= 16:
         return (16, 32)
     if rows <= 32:
@@ -398,7 +399,7 @@ def _blocks_of(rows: int) -> tuple[int, ...]:
 
 
 def _tiles(block_m: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Blocks along N and K."""
+    """Yield blocks along N and K."""
     steps = (64, 128, 256) if block_m <= _FEW else (64, 128)
     for block_n in (64, 128, 256):
         if rows >= _MANY and block_m * block_n < 64 * 128:
