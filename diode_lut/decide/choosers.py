@@ -22,7 +22,7 @@ from diode_lut.process import log
 from diode_lut.settings import CHOOSER
 from diode_lut.templates.config import Config
 
-Function = Callable[[Problem, Hardware], "Config | Sequence[Config] | None"]
+ChooserFunction = Callable[[Problem, Hardware], "Config | Sequence[Config] | None"]
 """A function returns configs for a GEMM on a device, best first. None, or an empty list, is a miss.
 
 It must return the same for the same arguments, in every thread and process.
@@ -41,7 +41,7 @@ class Chooser:
     After a call of more than ``limit_s`` seconds it is not asked again. ``faulty`` is true after anything went wrong.
     """
 
-    function: Function
+    function: ChooserFunction
     name: str
     digest: str | None = None
     before_tables: bool = False
@@ -99,7 +99,7 @@ class Chooser:
 class _Call(Thread):
     """A call in a thread of its own, which can be left behind; then ``configs``, or the ``fault`` as text."""
 
-    def __init__(self, function: Function, problem: Problem, hardware: Hardware) -> None:
+    def __init__(self, function: ChooserFunction, problem: Problem, hardware: Hardware) -> None:
         super().__init__(name="diode_lut chooser", daemon=True)
         self._asked = function, problem, hardware
         self.configs: tuple[Config, ...] = ()
@@ -186,7 +186,7 @@ class ChooserSource(Source):
         return "a chooser without a digest" if digest is None else printable(f"a chooser, digest {digest}")
 
 
-def load_function(place: str) -> Function:
+def load_function(place: str) -> ChooserFunction:
     """Import the function that ``MODULE:FUNCTION`` names, also from the working directory; SettingError."""
     module, colon, name = place.partition(":")
     if not (module and colon and name):

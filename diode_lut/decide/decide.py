@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from diode_lut.decide.dynamic import Axis, Piece, Sample, best_over, only, pieces_of, samples_over
+from diode_lut.decide.dynamic import Axis, Piece, SampledSizes, best_over, only, pieces_of, samples_over
 from diode_lut.decide.sources import ABSTAIN, THRESHOLD, Decision, Source, Step, Threshold
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
@@ -180,7 +180,7 @@ class Answers:
             self._pieces[key] = pieces_of(samples, axis, most, library=library)
         return self._pieces[key]
 
-    def samples(self, problem: Problem, *, padding: bool) -> list[Sample]:
+    def samples(self, problem: Problem, *, padding: bool) -> list[SampledSizes]:
         """Return the times of configs at samples of the sizes that may change; none if no source answers."""
 
         def at(sizes: dict[str, Any]) -> tuple[Decision, Mapping[Config, float]]:

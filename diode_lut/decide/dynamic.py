@@ -62,7 +62,7 @@ class Axis(NamedTuple):
         return f"{names} from {self.low}" if self.high is None else f"{names} from {self.low} to {self.high}"
 
 
-class Sample(NamedTuple):
+class SampledSizes(NamedTuple):
     """The decision at a combination of sizes, the times of configs over aten's, and the part of the range, in log2."""
 
     sizes: tuple[int, ...]
@@ -70,7 +70,7 @@ class Sample(NamedTuple):
     times: Mapping[Config, float]
     weight: float
 
-    def distance(self, other: Sample) -> float:
+    def distance(self, other: SampledSizes) -> float:
         """Return the distance in log2, summed over the axes, and rounded to be the same on every machine."""
         return round(sum(abs(log2(one / two)) for one, two in zip(self.sizes, other.sizes, strict=True)), 9)
 
@@ -91,7 +91,7 @@ def samples_over(
     axes: Sequence[Axis],
     borders: Callable[[Sequence[str]], Iterable[int]],
     at: Callable[[dict[str, Any]], tuple[Decision, Mapping[Config, float]]],
-) -> list[Sample]:
+) -> list[SampledSizes]:
     """Return the samples that count in the axes' ranges, in order of sizes; none if no source answers at any of them.
 
     ``borders`` returns the sizes at which rows begin or end, given fields. ``at`` returns the decision and the times at
@@ -116,11 +116,13 @@ def samples_over(
     for points in product(*along):
         named = {name: size for axis, (size, _) in zip(axes, points, strict=True) for name in axis.fields}
         decision, times = at(named)
-        samples.append(Sample(tuple(size for size, _ in points), decision, times, min(weight for _, weight in points)))
+        samples.append(
+            SampledSizes(tuple(size for size, _ in points), decision, times, min(weight for _, weight in points))
+        )
     return _completed(_that_count(samples, axes))
 
 
-def _that_count(samples: list[Sample], axes: Sequence[Axis]) -> list[Sample]:
+def _that_count(samples: list[SampledSizes], axes: Sequence[Axis]) -> list[SampledSizes]:
     """Leave out samples without an answer that lie between others, or beyond them if there is no bound."""
     answered = [sample for sample in samples if sample.decision.configs or len(sample.times) > 1]
     if len(axes) > 1:
@@ -133,7 +135,7 @@ def _that_count(samples: list[Sample], axes: Sequence[Axis]) -> list[Sample]:
     return counting
 
 
-def _completed(samples: Sequence[Sample]) -> list[Sample]:
+def _completed(samples: Sequence[SampledSizes]) -> list[SampledSizes]:
     """Give each sample a time of every config that is among the fastest at some sample, estimated if unknown.
 
     Only configs count that a decision names: if tables answer, no config of a model. A config has no time at sizes that
@@ -159,7 +161,7 @@ def _completed(samples: Sequence[Sample]) -> list[Sample]:
     return completed
 
 
-def only(samples: Sequence[Sample], keeps: Callable[[Config], bool]) -> list[Sample]:
+def only(samples: Sequence[SampledSizes], keeps: Callable[[Config], bool]) -> list[SampledSizes]:
     """Return the samples with the times of the configs that ``keeps`` accepts."""
     kept = set(filter(keeps, _configs(samples)))
     return [
@@ -168,11 +170,11 @@ def only(samples: Sequence[Sample], keeps: Callable[[Config], bool]) -> list[Sam
     ]
 
 
-def _configs(samples: Iterable[Sample]) -> dict[Config, None]:
+def _configs(samples: Iterable[SampledSizes]) -> dict[Config, None]:
     return dict.fromkeys(config for sample in samples for config in sample.times)
 
 
-def best_over(samples: Sequence[Sample], over: str) -> Decision:
+def best_over(samples: Sequence[SampledSizes], over: str) -> Decision:
     """Choose the safe configs with the least loss over the samples; aten is always safe.
 
     The decision names the source of the widest sample at which the first of these configs answers.
@@ -189,7 +191,7 @@ def best_over(samples: Sequence[Sample], over: str) -> Decision:
     return next(agreeing, answering[0])._replace(configs=tuple(configs), over=over)
 
 
-def pieces_of(samples: Sequence[Sample], axis: Axis, most: int, *, library: bool) -> tuple[Piece, ...]:
+def pieces_of(samples: Sequence[SampledSizes], axis: Axis, most: int, *, library: bool) -> tuple[Piece, ...]:
     """Cut the range into at most ``most`` pieces with the least loss; none if one config is as good.
 
     Without ``library``, there are none if some piece would have no config.
@@ -214,7 +216,7 @@ def pieces_of(samples: Sequence[Sample], axis: Axis, most: int, *, library: bool
     return tuple(pieces) if len({piece.config for piece in pieces}) > 1 else ()
 
 
-def _partition(samples: Sequence[Sample], most: int) -> tuple[int, ...]:
+def _partition(samples: Sequence[SampledSizes], most: int) -> tuple[int, ...]:
     """Return the ends of the at most ``most`` pieces with the least loss; none if no config is safe somewhere.
 
     Each piece but the first must be worth a kernel.
@@ -234,7 +236,7 @@ def _partition(samples: Sequence[Sample], most: int) -> tuple[int, ...]:
     return best.get(count, (inf, ()))[1]
 
 
-def _least_losses(samples: Sequence[Sample]) -> dict[tuple[int, int], float]:
+def _least_losses(samples: Sequence[SampledSizes]) -> dict[tuple[int, int], float]:
     """Return the least loss of a safe config from one sample to before another, for all pairs; inf if none is safe."""
     places, losses = range(len(samples) + 1), defaultdict[tuple[int, int], float](lambda: inf)
     for config in _configs(samples):

@@ -109,7 +109,7 @@ def is_big_enough(device: torch.device, decision: Decision, config: Config) -> b
     return snapshot().settings.policy == "verify" or is_big_gpu(device)
 
 
-class _Covered(NamedTuple):
+class _OneProblem(NamedTuple):
     """One problem, in the form of the problems that a row covers."""
 
     op: str
@@ -132,7 +132,7 @@ def first_pad(decision: Decision, device: torch.device) -> int:
         if pad not in (1, pad_multiple(problem.dtype)) or not is_big_enough(device, decision, config):
             continue
         inside = padded(problem, pad)
-        covered = _Covered(inside.op, inside.dtype, inside.align, (inside.k, inside.k))
+        covered = _OneProblem(inside.op, inside.dtype, inside.align, (inside.k, inside.k))
         can_run = inside.op in kernel.ops and kernel.runs_on(arch)
         if can_run and not any(kernel.complaints(config.params, covered, arch)):
             return pad
