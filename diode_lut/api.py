@@ -32,7 +32,7 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 def get_detected_hardware() -> Hardware:
-    """Return the device that torch would use on this machine; HardwareError if torch is missing.
+    """Return torch's device on this machine. HardwareError if torch is missing.
 
     In a forked process a CPU has the threads that it had when the parent asked.
     """
@@ -45,10 +45,10 @@ def list_available_tables() -> list[TableFile]:
 
 
 def register_table(name_or_path: str) -> None:
-    """Append a table or a model to ``config.tables``; TableError or ModelError if it is invalid.
+    """Append a table or a model to ``config.tables``. TableError or ModelError if it is invalid.
 
     ``name_or_path`` is a file, or the name, hardware or alias of a shipped table. A model is used on any hardware,
-    whatever it was trained for. A table that is there already keeps its place. A relative path means the same file
+    whatever it was trained for. A table keeps its place if it is there already. A relative path means the same file
     wherever the process goes.
     """
     path = find_path(name_or_path).absolute()
@@ -57,7 +57,7 @@ def register_table(name_or_path: str) -> None:
 
 
 def select(problem: Problem, *, hardware: Hardware | str | None = None) -> Decision:
-    """Decide about a problem on ``hardware``, by default the device that torch would use.
+    """Decide about a problem on ``hardware``, by default torch's device.
 
     A name stands for the hardware of the table with this name, or with hardware of this name. HardwareError if there is
     none, or if torch finds no device. ProblemError if ``problem`` is no Problem.
@@ -68,14 +68,14 @@ def select(problem: Problem, *, hardware: Hardware | str | None = None) -> Decis
 
 
 def explain(problem: Problem, *, hardware: Hardware | str | None = None) -> str:
-    """Return the decision of ``select`` as text, with its reasons, the rows that come next, and the models' answers."""
+    """Return the decision of ``select`` as text, with its reasons, the next rows, and the models' answers."""
     return str(explanation(problem, hardware=hardware))
 
 
 def explanation(
     problem: Problem, *, hardware: Hardware | str | None = None, first: Table | Model | None = None
 ) -> Explanation:
-    """Return the parts of ``explain``; ``first`` is asked before the user's own tables or models."""
+    """Return the parts of ``explain``. ``first`` is asked before the user's own tables or models."""
     settings = config.copy()
     sources = _sources(hardware, first, settings)
     return explanation_of(sources, _checked(problem), Threshold.of(settings), padding=settings.pad)

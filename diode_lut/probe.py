@@ -1,6 +1,6 @@
-"""Report to ``diode-lut compare`` from a process that it has started: the times of steps, and more that parts add.
+"""Report to ``diode-lut compare`` from its processes: the times of steps, and facts from other parts.
 
-The report is written at exit, as JSON, to the directory that ``compare`` names in the environment. Other processes
+The report is written at exit, as JSON, to a directory named in the environment. Other processes
 write none.
 """
 
@@ -20,11 +20,11 @@ from typing import Any
 from diode_lut.files import write_atomically
 
 VARIABLE = "_DIODE_LUT_PROBE"
-"""The environment variable with the directory, after TRACED for runs that are traced."""
+"""The environment variable with the directory, after TRACED for traced runs."""
 TRACED = "trace:"
 
 FIRST_CALL, CALL = "diode_lut: first call of graph", "diode_lut: call of graph"
-"""How names begin, in a trace, of a graph's first call, in which kernels may be tuned, and of later calls.
+"""How names begin, in a trace, of a graph's first call, with its tuning of kernels, and of later calls.
 
 The graph's number follows.
 """
@@ -33,14 +33,14 @@ CPP_GEMM, TRITON_GEMM = "C++ GEMM", "Triton GEMM"
 """How names of GEMMs by Inductor's templates begin in a trace. M, N and K follow, or ``?`` for a dynamic size."""
 
 _MAX_STEPS = 1_000_000
-"""Number of steps of a process that are timed."""
+"""Maximum number of timed steps."""
 
 _marks: list[int] = []
 _parts: dict[str, Callable[[], Any]] = {}
 
 
 def directory() -> Path | None:
-    """Return the directory that ``compare`` reads; None in processes that it has not started."""
+    """Return the directory of ``compare``, or None in other processes."""
     value = os.environ.get(VARIABLE, "").removeprefix(TRACED)
     return Path(value) if value else None
 
@@ -51,7 +51,7 @@ def is_traced() -> bool:
 
 
 def mark_step() -> None:
-    """Note the time when the GPU is ready; do nothing in processes that ``compare`` has not started."""
+    """Note the time when the GPU is ready. Without ``compare``, do nothing."""
     if directory() is None or len(_marks) >= _MAX_STEPS:
         return
     write_at_exit()
@@ -62,7 +62,7 @@ def mark_step() -> None:
 
 
 def add(name: str, value: Callable[[], Any]) -> None:
-    """Add ``value()`` to the report as ``name``; it is called at exit."""
+    """Add ``value()`` to the report as ``name``. It is called at exit."""
     _parts[name] = value
     write_at_exit()
 

@@ -1,4 +1,4 @@
-"""The settings, devices and tables of one moment, by which one compile decides."""
+"""Decide for a compile by the settings, devices and tables of one moment."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 _DECIDING = (
     *("policy", "default_mode", "pad", "top_k", "dynamic_kernels", "fallback_to_autotune", "strict", "epilogues"),
 )
-"""The settings on which kernels depend, besides the threshold, the tables and the tiers."""
+"""The settings that kernels depend on, besides the threshold, the tables and the tiers."""
 
 _lock = threading.RLock()
-"""Held while tables are read, so that threads that ask at the same time read them once."""
+"""Held while tables are read, so that several threads read them once."""
 
 
 class Snapshot:
-    """The settings, devices and tables that one compile sees, from the key of its cache entry to its last kernel.
+    """The settings, devices and tables of a compile, from the key of its cache entry to its last kernel.
 
     The settings are those at its creation. A device and its tables stay as they were when they were first asked about.
     Later changes do not reach it.
@@ -61,7 +61,7 @@ class Snapshot:
 
     @cached_property
     def identity(self) -> tuple[Hashable, ...]:
-        """Everything on which its decisions depend: equal in another process if that process decides the same."""
+        """Everything that its decisions depend on, equal in every process with the same decisions."""
         devices = self._local()
         cpu, *gpus = (self._sources_for(hardware).digest for hardware in devices)
         recorder.devices_seen(devices)
@@ -78,7 +78,7 @@ class Snapshot:
 
     @property
     def is_identified(self) -> bool:
-        """Whether everything that answers has an identity. A chooser may have none, and replaced code has none.
+        """Whether all sources have an identity. A chooser may have none, and replaced code has none.
 
         The code is looked at again only if a device was asked about in between, as for each decision.
         """
@@ -89,7 +89,7 @@ class Snapshot:
     def answers(
         self, problem: Problem, device: str | torch.device, *, padding: bool, axes: tuple[Axis, ...] = ()
     ) -> Answers:
-        """Return the answers for a problem on one of torch's devices, without recording anything.
+        """Return the answers for a problem on a device of torch's, without recording anything.
 
         ``padding`` says whether the operands may be padded, or are. ``axes`` are the sizes that may change.
         """
@@ -104,7 +104,7 @@ class Snapshot:
     def decide(
         self, problem: Problem, device: str | torch.device, *, padding: bool, axes: tuple[Axis, ...] = ()
     ) -> Decision:
-        """Decide about a problem, and record the decision; the arguments are those of ``answers``.
+        """Decide about a problem as ``answers`` does, and record the decision.
 
         If sizes may change, it is recorded when Inductor gets it: decisions for parts of their range may replace it.
         """
@@ -118,7 +118,7 @@ class Snapshot:
         return decision
 
     def record(self, decision: Decision, served: tuple[Config, ...]) -> None:
-        """Record the configs that Inductor gets; without any, MissError under the setting ``strict``."""
+        """Record the configs for Inductor. MissError if there are none, under the setting ``strict``."""
         if decision.over:
             _decided(decision)
         recorder.served(decision, served)
@@ -134,18 +134,18 @@ class Snapshot:
         )
 
     def record_fusion(self, decision: Decision, served: Config) -> None:
-        """Record the decision for an epilogue, or for a part of a range, that is used in the end."""
+        """Record the decision used in the end for an epilogue, or for a part of a range."""
         if not decision.over:
             _decided(decision)
         Snapshot.record(self, decision, (served,) if decision.configs else ())
 
     def record_unfused(self, problem: Problem, device: str | torch.device, reason: str) -> None:
-        """Record that nothing is fused after a matmul. The problem's epilogue is the class that might have been."""
+        """Record why nothing is fused after a matmul. The problem's epilogue is the class that might have been."""
         recorder.unfused(problem, self._hardware(device), reason)
         log.debug("%s on %s: nothing is fused: %s", problem, device, reason)
 
     def record_no_choice(self, problem: Problem, device: str | torch.device, reason: str) -> None:
-        """Record a problem that is left to Inductor without a question, because no answer could change anything."""
+        """Record a problem without a choice: it is left to Inductor, because no answer could change anything."""
         recorder.no_choice(problem, self._hardware(device), reason)
         log.debug("%s on %s: there is no choice: %s", problem, device, reason)
 
@@ -173,7 +173,7 @@ def _decided(decision: Decision, seconds: float = 0.0) -> None:
 
 
 def skip(decision: Decision, config: Config, reason: str) -> None:
-    """Record a config of the decision that cannot run, with a warning, once for each config of a row, or of models."""
+    """Record that a config of the decision cannot run, with one warning for each config of a row, or of models."""
     if recorder.skipped(decision, config, reason):
         found = f"{config} cannot run {decision.problem} here: {reason}"
         instead = "Inductor decides" if decision.only_first else "the next config is taken, if there is one"
@@ -183,14 +183,14 @@ def skip(decision: Decision, config: Config, reason: str) -> None:
 _cpu: Hardware | None = None
 """The CPU as it was when it was last asked about."""
 _is_parents = False
-"""Whether the process that forked this process has asked about it."""
+"""Whether the parent process has asked about it."""
 
 
 def hardware_of(device: str | torch.device | None = None) -> Hardware:
-    """Return the hardware of torch's ``device``, by default of the device that torch would use.
+    """Return the hardware of torch's ``device``, by default of torch's present device.
 
-    In a forked process the CPU is the parent's, whatever number of threads the process sets, so that it answers as its
-    parent does. A worker of a DataLoader has one thread, and would need tables for one thread.
+    In a forked process the CPU is the parent's, whatever number of threads the process sets, so it answers like its
+    parent. A worker of a DataLoader has a single thread, and would need tables for that.
     """
     global _cpu
     found = detect_hardware(device)
@@ -202,7 +202,7 @@ def hardware_of(device: str | torch.device | None = None) -> Hardware:
 
 
 def hardware_called(name: str, settings: Settings) -> Hardware:
-    """Return the hardware of that name, as ``find_hardware`` does. Files looked at lately are not read again."""
+    """Return the hardware of a name, as ``find_hardware`` does. Files looked at lately are not read again."""
     with _lock:
         return _find_hardware(name, settings.tables)
 
@@ -258,7 +258,7 @@ def _warn_of_useless(user_tables: tuple[str, ...], devices: tuple[Hardware, ...]
 
 @in_forked_children
 def _begin_again() -> None:
-    """Renew the lock: the thread that was reading tables is not in the forked process."""
+    """Renew the lock: the reading thread is not in the forked process."""
     global _lock, _is_parents
     _lock = threading.RLock()
     _is_parents = _cpu is not None

@@ -1,1 +1,1 @@
-"""Decide which configs a problem gets."""
+"""Decide about the configs of a problem."""

@@ -1,4 +1,4 @@
-"""Find tables and models, and open those that can answer for a device.
+"""Find tables and models, and open them for a device.
 
 Only the heads of files are read until a table is wanted.
 """
@@ -30,13 +30,13 @@ _SHIPPED = _TABLES, _MODELS = ".json", SUFFIX
 """Ends of the names of tables and of models."""
 _MISSING = "no such file"
 _ROWS_NAMED = 10
-"""Number of bad rows of a file that the log names one by one."""
+"""Number of bad rows of a file in the log."""
 
 
 class TableFile(NamedTuple):
-    """A table or model that can be used: its file, its hardware, and whether it is shipped or the user's own.
+    """A usable table or model: its file, its hardware, and whether it is shipped or the user's own.
 
-    ``named`` is true if the user has named it, and false for files that were found in a directory.
+    ``named`` is true if the user has named it, and false for files found in a directory.
     """
 
     path: Path
@@ -55,7 +55,7 @@ class TableFile(NamedTuple):
 
 
 def find_tables(user_tables: Iterable[str]) -> list[TableFile]:
-    """Return the user's own tables, named tables first, then the shipped tables by name; bad files are a warning."""
+    """Return the user's own tables, named tables first, then the shipped tables by name. Bad files are a warning."""
     named = [file._replace(named=True) for file in _readable(user_tables, shipped=False)]
     return [*named, *_own_tables(), *_shipped(*_SHIPPED)]
 
@@ -89,7 +89,7 @@ def find_path(name_or_path: str) -> Path:
 
 
 def _no_file(path: Path) -> str:
-    """Return why the path is no file, as text; empty if it is one. TableError if the system does not say."""
+    """Return why the path is no file, or an empty text. TableError if the system does not say."""
     try:
         if path.is_file():
             return ""
@@ -103,7 +103,7 @@ def _no_file(path: Path) -> str:
 
 
 def find_hardware(name: str, user_tables: Iterable[str]) -> Hardware:
-    """Return the hardware of the table with that name, hardware or alias, or else the well-known GPU of that name.
+    """Return the hardware of the table of this name, hardware or alias, or else the well-known GPU of this name.
 
     HardwareError if there is none.
     """
@@ -118,7 +118,7 @@ def find_hardware(name: str, user_tables: Iterable[str]) -> Hardware:
 
 
 def open_table(path: Path, data: bytes | None = None) -> Table:
-    """Open a table, with a warning for each row that is skipped; TableError if the whole file is bad.
+    """Open a table, with a warning for each skipped row. TableError if the whole file is bad.
 
     ``data`` is the file's content, if it was read before.
     """
@@ -138,7 +138,7 @@ def is_model(path: Path) -> bool:
 
 
 def open_model(path: Path) -> Model:
-    """Open a model; ModelError if it is bad, or if the packages that models need cannot be imported."""
+    """Open a model. ModelError if it is bad, or if NumPy or safetensors cannot be imported."""
     try:
         from diode_lut.model.weights import read_model
     except ImportError as error:
@@ -147,7 +147,7 @@ def open_model(path: Path) -> Model:
 
 
 def open_file(path: Path) -> Table | Model:
-    """Open a table or a model; TableError or ModelError."""
+    """Open a table or a model. TableError or ModelError if it is bad."""
     return open_model(path) if is_model(path) else open_table(path)
 
 
@@ -162,7 +162,7 @@ def try_model(name_or_path: str) -> Model | TableError | ModelError:
 
 
 def warn_of_useless(user_tables: Iterable[str], devices: Sequence[Hardware]) -> None:
-    """Warn once of each of the user's tables that is for none of these devices. Models are of use on any."""
+    """Warn once of each of the user's tables without use on these devices. Models are of use on any."""
     for file in _readable(user_tables, shipped=False):
         if not is_model(file.path) and not any(file.hardware.same_arch(device) for device in devices):
             useless = f"{file.path}: is for {file.hardware}, so it is of no use on {', '.join(map(str, devices))}"
@@ -170,17 +170,17 @@ def warn_of_useless(user_tables: Iterable[str], devices: Sequence[Hardware]) -> 
 
 
 def shipped_tables() -> list[TableFile]:
-    """Return the shipped tables, by name; bad files are left out with a warning."""
+    """Return the shipped tables, by name. Bad files are left out with a warning."""
     return _shipped(_TABLES)
 
 
 def shipped_models() -> list[TableFile]:
-    """Return the shipped models, by name; bad files are left out with a warning."""
+    """Return the shipped models, by name. Bad files are left out with a warning."""
     return _shipped(_MODELS)
 
 
 def shipped_paths(endings: Iterable[str] = _SHIPPED) -> list[str]:
-    """Return the shipped files, good or bad, that can be trusted; by default all tables, then all models.
+    """Return the trusted shipped files, good or bad, by default all tables, then all models.
 
     Trust matters because the user did not name them.
     """
@@ -188,12 +188,12 @@ def shipped_paths(endings: Iterable[str] = _SHIPPED) -> list[str]:
 
 
 def own_paths() -> list[str]:
-    """Return the tables in the user's directory of tables, good or bad, that can be trusted, by name."""
+    """Return the trusted tables in the user's directory of tables, good or bad, by name."""
     return _trusted(_listed(own_tables_directory(), _TABLES))
 
 
 def distrusted() -> list[str]:
-    """Return why files that the user did not name, and that others could have written, are not used."""
+    """Return why files are not used. Others could have written them, and the user did not name them."""
     paths = (*_listed(tables_directory(), *_SHIPPED), *_listed(own_tables_directory(), _TABLES))
     return [reason for path in paths if (reason := _against(path))]
 
@@ -207,7 +207,7 @@ def _shipped(*endings: str) -> list[TableFile]:
 
 
 def _listed(directory: Path | None, *endings: str) -> list[Path]:
-    """List a directory by ending and by name; warn of a directory that cannot be read."""
+    """List a directory by ending and by name, or warn if it cannot be read."""
     if directory is None:
         return []
     try:
@@ -222,7 +222,7 @@ def _listed(directory: Path | None, *endings: str) -> list[Path]:
 
 
 def _trusted(paths: Iterable[Path]) -> list[str]:
-    """Return the paths without those that others could have written. Each of these is a warning."""
+    """Return the paths, with a warning instead of each that others could have written."""
     reasons = {path: _against(path) for path in paths}
     for path, reason in reasons.items():
         if reason:
@@ -239,7 +239,7 @@ def _against(path: Path) -> str:
 
 
 def _readable(names: Iterable[str | Path], *, shipped: bool) -> list[TableFile]:
-    """Return the files with a good head, given names of tables, or paths of files that were listed."""
+    """Return the files with a good head, given names of tables, or paths of listed files."""
     found = []
     for name in names:
         try:
@@ -266,7 +266,7 @@ def tiers_for(
     choosers: Sequence[Chooser] = (),
     first: Table | Model | None = None,
 ) -> tuple[Tier, ...]:
-    """Open the tiers that answer for ``hardware``.
+    """Open the tiers for ``hardware``.
 
     These are the user's tables, the tables shipped for the device, those shipped for another device with the same
     architecture and SM count, and the models. ``choosers`` come before, among and after them. ``first`` is asked before
@@ -274,9 +274,9 @@ def tiers_for(
 
     Of the user's tables, those named come first, whatever their device, if the architecture and the SM count fit. Then
     come those for the device in the user's directory of tables. Of the models, the user's own come first, whatever
-    hardware they were trained for, then the shipped models for the device, then those for its architecture. A file that
-    cannot be used is left out with a warning, a shipped table for other hardware without. Nothing is opened for a tier
-    that is not among the ``allowed``.
+    hardware they were trained for, then the shipped models for the device, then those for its architecture. An unusable
+    file is left out with a warning, a shipped table for other hardware without. Nothing is opened for tiers outside of
+    ``allowed``.
     """
     tables: list[str | Table] = [first] if isinstance(first, Table) else []
     models: list[str | Model] = [] if first is None or isinstance(first, Table) else [first]
@@ -325,7 +325,7 @@ def _paths(files: Iterable[TableFile]) -> list[str]:
 
 
 def _names_model(name: str) -> bool:
-    """Return whether a name is a model's; without such a file, whether it looks like a model's."""
+    """Return whether a name is a model's, or looks like a model's if there is no such file."""
     try:
         return is_model(find_path(name))
     except TableError as error:

@@ -29,7 +29,7 @@ It must return the same for the same arguments, in every thread and process.
 """
 
 LIMIT_S = 2.0
-"""Default of the time that a call may take, in seconds."""
+"""Default limit of a call, in seconds."""
 _MAX_LIMIT_S = 3600
 
 
@@ -72,7 +72,7 @@ class Chooser:
         return self.digest is not None and not self.faulty
 
     def ask(self, problem: Problem, hardware: Hardware) -> Answer:
-        """Return the answer; without configs, with the reason."""
+        """Return the answer, with the reason if it has no configs."""
         key = problem, hardware
         return self._answers.get(key) or self._answers.setdefault(key, self._call(problem, hardware))
 
@@ -97,7 +97,7 @@ class Chooser:
 
 
 class _Call(Thread):
-    """A call in a thread of its own, which can be left behind; then ``configs``, or the ``fault`` as text."""
+    """A call in a thread of its own, so that it can be left behind. Then it has ``configs``, or a ``fault`` as text."""
 
     def __init__(self, function: ChooserFunction, problem: Problem, hardware: Hardware) -> None:
         super().__init__(name="diode_lut chooser", daemon=True)
@@ -121,7 +121,7 @@ class _Call(Thread):
 
 
 class _Nonsense(Exception):  # noqa: N818 (becomes a fault as text)
-    """A chooser returned something that is not configs."""
+    """A chooser returned no configs."""
 
 
 def _checked(config: Any) -> Config:
@@ -137,12 +137,12 @@ def _checked(config: Any) -> Config:
     return checked
 
 
-@dataclass(frozen=True)
 class ChooserSource(Source):
     """A chooser for one hardware."""
 
-    chooser: Chooser
-    hardware: Hardware
+    def __init__(self, chooser: Chooser, hardware: Hardware) -> None:
+        super().__init__(hardware, None)
+        self.chooser = chooser
 
     @property
     def digest(self) -> str:
@@ -151,7 +151,7 @@ class ChooserSource(Source):
 
     @property
     def identity(self) -> str:
-        """The chooser and the hardware, of which it gets every field."""
+        """The chooser and every field of the hardware."""
         return f"{self.digest} {tuple(self.hardware)!r}"
 
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
@@ -161,7 +161,7 @@ class ChooserSource(Source):
         return answer if answer.configs else None
 
     def no_match(self, problem: Problem) -> str:
-        """Return that it has no config, or its fault."""
+        """Return its fault, or the lack of configs."""
         return self.chooser.ask(problem, self.hardware).reason
 
     def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
@@ -171,7 +171,7 @@ class ChooserSource(Source):
         return {config: unmeasured_time(place) for place, config in reversed(list(enumerate(usable)))}
 
     def name(self, answer: Answer | None = None) -> str:
-        """Return the name under which it was registered."""
+        """Return its registered name."""
         del answer
         return printable(self.chooser.name)
 
@@ -187,7 +187,7 @@ class ChooserSource(Source):
 
 
 def load_function(place: str) -> ChooserFunction:
-    """Import the function that ``MODULE:FUNCTION`` names, also from the working directory; SettingError."""
+    """Import the function ``MODULE:FUNCTION``, also from the working directory. SettingError if that fails."""
     module, colon, name = place.partition(":")
     if not (module and colon and name):
         raise SettingError(f"{place!r} is not MODULE:FUNCTION, for example my_rules:choose")
@@ -206,11 +206,11 @@ def load_function(place: str) -> ChooserFunction:
 
 
 _registered: dict[str, Chooser] = {}
-"""Choosers by name, in the order in which they are asked."""
+"""Choosers by name, in the order of asking."""
 
 
 def registered() -> tuple[Chooser, ...]:
-    """Return all choosers that are registered at this moment."""
+    """Return all choosers registered at this moment."""
     return tuple(_registered.values())
 
 

@@ -1,6 +1,6 @@
-"""Decide which configs a problem gets: as it is, with each class of epilogue, and for each part of a size's range.
+"""Decide about a problem: as it is, with each class of epilogue, and for each part of a size's range.
 
-``decide`` is the only way to a decision. The hook, ``select``, ``explain``, ``report`` and ``evaluate`` call it.
+``decide`` is the way to every decision. The hook, ``select``, ``explain``, ``report`` and ``evaluate`` call it.
 Sources are asked tier by tier, and the first answer counts. If sizes may change, the sources are asked at samples of
 their range, and ``dynamic.py`` chooses the config with the least loss.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from diode_lut.decide.dynamic import Axis, Piece, SampledSizes, best_over, only, pieces_of, samples_over
@@ -21,14 +22,14 @@ NOT_AS_TIMED = "a size that may change was a constant when it was timed"
 """Why a config is left out of a decision for sizes that may change."""
 
 UNNAMED_TIME = 1.02
-"""Least time of a config that the answering row does not name, over the longest time of those that it names.
+"""Least time of a config outside the answering row, over the longest time of the row's configs.
 
 ``build`` chooses among configs within this factor of the best.
 """
 
 
 class Tier(NamedTuple):
-    """Sources of one rank, in the order in which they are asked, and why others are left out."""
+    """Sources of equal rank, in the order of asking, and why others are left out."""
 
     name: str
     sources: tuple[Source, ...] = ()
@@ -36,17 +37,11 @@ class Tier(NamedTuple):
 
 
 class Sources:
-    """All sources for one hardware, tier by tier, in the order in which they are asked.
-
-    ``digest`` is a SHA-256, in hexadecimal, over everything that answers depend on besides the problem and the
-    threshold: the identities of the sources, their order and their tiers.
-    """
+    """All sources for a device, tier by tier, in the order of asking."""
 
     def __init__(self, hardware: Hardware, tiers: Iterable[Tier]) -> None:
         self.hardware = hardware
         self.tiers = tuple(tiers)
-        identities = (f"{tier.name} {source.identity}\n" for tier in self.tiers for source in tier.sources)
-        self.digest = hashlib.sha256("".join(identities).encode()).hexdigest()
         steps: list[Step] = []
         for tier in self.tiers:
             steps += (Step(tier.name, None, reason) for reason in tier.left_out)
@@ -55,13 +50,22 @@ class Sources:
         """By number: as many of the first steps."""
         self._asked = [(number, step.tier, step.source) for number, step in enumerate(steps) if step.source is not None]
 
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256, in hexadecimal, over everything that answers depend on besides the problem and the threshold.
+
+        These are the identities of the sources, their order and their tiers.
+        """
+        identities = (f"{tier.name} {source.identity}\n" for tier in self.tiers for source in tier.sources)
+        return hashlib.sha256("".join(identities).encode()).hexdigest()
+
     @classmethod
     def only(cls, source: Source) -> Sources:
         """Return a single source as all there is."""
         return cls(source.hardware, [Tier("", (source,))])
 
     def first_answer(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Decision:
-        """Decide for a problem of fixed sizes by the first source that has configs."""
+        """Decide for a problem of fixed sizes by the first source with configs."""
         abstained: dict[int, Step] = {}
         source, answer = None, None
         for number, tier, asked in self._asked:
@@ -89,7 +93,7 @@ class Sources:
     ) -> tuple[Decision, Mapping[Config, float]]:
         """Decide for a problem of fixed sizes, and return the known times of configs over aten's.
 
-        The source that is asked first counts. A row for ranges of sizes has the mean gain of its problems: if a later
+        The first source counts. A row for ranges of sizes has the mean gain of its problems: if a later
         source expects a smaller gain for this problem, the smaller gain counts. No config outside the decision is
         faster than those in it, or than aten without an answer, because its source is asked later or is not confident.
         If a row answers, other configs are slower by UNNAMED_TIME.
@@ -145,7 +149,7 @@ class Answers:
         return self.with_epilogue(self.problem.epilogue)
 
     def with_epilogue(self, name: str) -> Decision:
-        """Return the decision about the problem with a class of epilogue, for all sizes that it may have."""
+        """Return the decision about the problem with a class of epilogue, for all its sizes."""
         found = self._decisions.get(name)
         if found is None:
             problem = self.problem if name == self.problem.epilogue else self.problem._replace(epilogue=name)
@@ -159,7 +163,7 @@ class Answers:
     def pieces(self, most: int, *, library: bool, epilogue: str | None = None) -> tuple[Piece, ...]:
         """Return at most ``most`` parts of the range of the only axis, each with its config.
 
-        There are none if one config is as good, or if several axes may change. Configs whose kernels cannot be
+        There are none if a single config is as good, or if several axes may change. Configs whose kernels cannot be
         dispatched are left out. So is aten, unless ``library``.
         """
         if len(self.axes) != 1 or most == 1:
@@ -181,7 +185,7 @@ class Answers:
         return self._pieces[key]
 
     def samples(self, problem: Problem, *, padding: bool) -> list[SampledSizes]:
-        """Return the times of configs at samples of the sizes that may change; none if no source answers."""
+        """Return the times of configs at samples of the range, or nothing if no source answers."""
 
         def at(sizes: dict[str, Any]) -> tuple[Decision, Mapping[Config, float]]:
             return self._sources.times(problem._replace(**sizes), self._threshold, padding=padding)
@@ -189,7 +193,7 @@ class Answers:
         return samples_over(self.axes, lambda fields: self._sources.borders(problem, fields), at)
 
     def _over(self, problem: Problem) -> Decision:
-        """Choose one config for the whole range: the cheapest over all samples.
+        """Choose a config for the whole range: the cheapest over all samples.
 
         The problem's own sizes matter only if no source answers at any size. If most of the measurements are without
         padding, expectations of a model with padding do not count.
@@ -216,6 +220,6 @@ class Answers:
         return best_over(samples, over)._replace(left_out=left_out)
 
     def _loses_constants(self, config: Config) -> bool:
-        """Return whether a size that may change was a constant in the kernel that was timed."""
+        """Return whether a size that may change was a constant in the timed kernel."""
         constants = config.kernel.constants(self.problem.layout)
         return any(name in constants for axis in self.axes for name in axis.fields)

@@ -1,4 +1,4 @@
-"""Choose configs for sizes that may change, by their times at samples of the range.
+"""Choose configs for dynamic sizes, by their times at samples of the range.
 
 Samples lie where rows begin and end, and at powers of two between. A time is relative to aten's at the same sizes. The
 loss of a config is the logarithm of its time, summed over the samples, each weighted by its part of the range.
@@ -16,38 +16,38 @@ from diode_lut.decide.sources import Decision
 from diode_lut.templates.config import ATEN, Config
 
 MAX_SIZE_SAMPLED = 1 << 16
-"""The largest size of a sample, unless a bound or a row has a larger one."""
+"""The largest size of a sample, unless a bound or a row is larger."""
 
 MAX_SAMPLES = 256
 """Maximum number of samples if several sizes may change. Estimates of unknown times take the square of it."""
 
 MAX_BORDERS = 64
-"""Maximum number of samples along one axis at which rows begin or end."""
+"""Maximum number of samples along an axis for rows that begin or end there."""
 
 PER_OCTAVE = 1.1
 """Assumed slowdown of a config, relative to the fastest, per factor of two away from sizes with a known time."""
 
 SAFE_TIME = 1.01
-"""Largest time over aten's, at any sample, of a config that is taken."""
+"""Largest time over aten's, at any sample, of a chosen config."""
 
 WORTH_A_KERNEL = 0.005
-"""Least gain, on average over the range, for which another kernel is compiled."""
+"""Least gain, on average over the range, to compile another kernel."""
 
 _NEAR = 2.0
-"""Largest distance in log2 from sizes with an answer at which sizes without an answer do not count."""
+"""Sizes without an answer do not count within this distance, in log2, of sizes with an answer."""
 
 _FASTEST = 8
-"""Number of the fastest configs at each sample that are considered for all samples."""
+"""Number of configs, the fastest at each sample, to consider for all samples."""
 
 _UNIT = 1e-9
-"""Unit of losses. Sums of whole numbers are exact, so configs that are equally good are so on every machine."""
+"""Unit of losses. Sums of whole numbers are exact, and the same on every machine."""
 
 _MAX_CONFIGS = 5
-"""Maximum number of configs in a decision. The first of them that can run is used."""
+"""Maximum number of configs in a decision. The first to run is used."""
 
 
 class Axis(NamedTuple):
-    """Fields of a problem whose sizes are equal and may change, from ``low`` to ``high``; None is no bound."""
+    """Fields of a problem with equal sizes, which may change from ``low`` to ``high``. None is no bound."""
 
     fields: tuple[str, ...]
     low: int
@@ -80,7 +80,7 @@ class SampledSizes(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of the range along one axis: its largest size, or None for no end, its decision and its config."""
+    """A part of the range along an axis: its largest size, or None for no end, its decision and its config."""
 
     high: int | None
     decision: Decision
@@ -92,9 +92,9 @@ def samples_over(
     borders: Callable[[Sequence[str]], Iterable[int]],
     at: Callable[[dict[str, Any]], tuple[Decision, Mapping[Config, float]]],
 ) -> list[SampledSizes]:
-    """Return the samples that count in the axes' ranges, in order of sizes; none if no source answers at any of them.
+    """Return the samples in the axes' ranges, in order of sizes, or nothing if no source answers at any of them.
 
-    ``borders`` returns the sizes at which rows begin or end, given fields. ``at`` returns the decision and the times at
+    ``borders`` returns the ends of rows, given fields. ``at`` returns the decision and the times at
     some sizes. Without an upper bound, the range ends where the sources do.
     """
     along = []
@@ -123,7 +123,7 @@ def samples_over(
 
 
 def _that_count(samples: list[SampledSizes], axes: Sequence[Axis]) -> list[SampledSizes]:
-    """Leave out samples without an answer that lie between others, or beyond them if there is no bound."""
+    """Leave out samples without an answer between others, or beyond them if there is no bound."""
     answered = [sample for sample in samples if sample.decision.configs or len(sample.times) > 1]
     if len(axes) > 1:
         return samples if answered and all(axis.high is not None for axis in axes) else answered
@@ -136,10 +136,10 @@ def _that_count(samples: list[SampledSizes], axes: Sequence[Axis]) -> list[Sampl
 
 
 def _completed(samples: Sequence[SampledSizes]) -> list[SampledSizes]:
-    """Give each sample a time of every config that is among the fastest at some sample, estimated if unknown.
+    """Give each sample a time of every config among the fastest at some sample, estimated if unknown.
 
-    Only configs count that a decision names: if tables answer, no config of a model. A config has no time at sizes that
-    it does not suit, such as tiles far larger than the matrix. There it is assumed to be further behind the fastest
+    Only configs of decisions count: if tables answer, no config of a model. A config has no time at unsuitable sizes,
+    such as tiles far larger than the matrix. There it is assumed to be further behind the fastest
     than at the nearest sizes with a time.
     """
     named = {config for sample in samples for config in sample.decision.configs}
@@ -162,7 +162,7 @@ def _completed(samples: Sequence[SampledSizes]) -> list[SampledSizes]:
 
 
 def only(samples: Sequence[SampledSizes], keeps: Callable[[Config], bool]) -> list[SampledSizes]:
-    """Return the samples with the times of the configs that ``keeps`` accepts."""
+    """Return the samples with the times of the configs accepted by ``keeps``."""
     kept = set(filter(keeps, _configs(samples)))
     return [
         sample._replace(times={config: time for config, time in sample.times.items() if config in kept})
@@ -175,9 +175,9 @@ def _configs(samples: Iterable[SampledSizes]) -> dict[Config, None]:
 
 
 def best_over(samples: Sequence[SampledSizes], over: str) -> Decision:
-    """Choose the safe configs with the least loss over the samples; aten is always safe.
+    """Choose the safe configs with the least loss over the samples. Aten is always safe.
 
-    The decision names the source of the widest sample at which the first of these configs answers.
+    The decision names the source of the widest sample with the first of these configs as its answer.
     """
     safe = (config for config in _configs(samples) if all(sample.times[config] <= SAFE_TIME for sample in samples))
     losses = {config: sum(sample.loss(config) for sample in samples) for config in safe}
@@ -192,7 +192,7 @@ def best_over(samples: Sequence[SampledSizes], over: str) -> Decision:
 
 
 def pieces_of(samples: Sequence[SampledSizes], axis: Axis, most: int, *, library: bool) -> tuple[Piece, ...]:
-    """Cut the range into at most ``most`` pieces with the least loss; none if one config is as good.
+    """Cut the range into at most ``most`` pieces with the least loss, or none if a single config is as good.
 
     Without ``library``, there are none if some piece would have no config.
     """
@@ -217,7 +217,7 @@ def pieces_of(samples: Sequence[SampledSizes], axis: Axis, most: int, *, library
 
 
 def _partition(samples: Sequence[SampledSizes], most: int) -> tuple[int, ...]:
-    """Return the ends of the at most ``most`` pieces with the least loss; none if no config is safe somewhere.
+    """Return the ends of the at most ``most`` pieces with the least loss, or nothing if no config is safe somewhere.
 
     Each piece but the first must be worth a kernel.
     """
@@ -237,7 +237,7 @@ def _partition(samples: Sequence[SampledSizes], most: int) -> tuple[int, ...]:
 
 
 def _least_losses(samples: Sequence[SampledSizes]) -> dict[tuple[int, int], float]:
-    """Return the least loss of a safe config from one sample to before another, for all pairs; inf if none is safe."""
+    """Return the least loss of a safe config from a sample to before another, for all pairs, or inf if none is safe."""
     places, losses = range(len(samples) + 1), defaultdict[tuple[int, int], float](lambda: inf)
     for config in _configs(samples):
         before = list(accumulate((sample.loss(config) for sample in samples), initial=0))

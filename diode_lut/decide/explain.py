@@ -1,4 +1,4 @@
-"""Explain a decision: the rows that would have answered next, the expectations of models, the parts of a range.
+"""Explain a decision: the next rows, the expectations of models, and the parts of a range.
 
 The hook needs none of this, and does not pay for it.
 """
@@ -19,11 +19,11 @@ from diode_lut.table.format import winner_text
 from diode_lut.templates.config import ATEN, Config
 
 _SHOWN = 10
-"""Number of rows shown that would have answered next. To find the line of each, the table is read again."""
+"""Number of next rows shown. To find the line of each, the table is read again."""
 
 
 class Rival(NamedTuple):
-    """A row that covers the problem, but does not answer."""
+    """A row for the problem behind the answering row."""
 
     tier: str
     source: Source
@@ -33,8 +33,8 @@ class Rival(NamedTuple):
 class Explanation(NamedTuple):
     """A decision and its alternatives, if a row or a chooser answers.
 
-    ``rivals`` are the other rows that cover the problem, in the order in which they would answer. ``models`` is the
-    decision that the models would make, or None if they were asked anyway.
+    ``rivals`` are the other rows for the problem, in the order of answering. ``models`` is the models' decision, or
+    None if they were asked anyway.
     """
 
     decision: Decision
@@ -94,7 +94,7 @@ def explain(
 class OverSizes(NamedTuple):
     """The decisions about a problem whose size may change: for parts of the range, and for all of it.
 
-    There are no parts if one config is as good.
+    There are no parts if a single config is as good.
     """
 
     problem: Problem

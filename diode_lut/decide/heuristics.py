@@ -1,4 +1,4 @@
-"""NVIDIA's analytic heuristics as a chooser, a stop-gap for GPUs that nobody has measured.
+"""NVIDIA's analytic heuristics as a chooser, a stop-gap for GPUs without measurements.
 
 The package ``nvidia-matmul-heuristics`` has NVIDIA's own licence, and needs no GPU. It ranks Triton's configs, but does
 not know whether the library is faster, as it most often is. With the setting ``policy="verify"``, Inductor times the
@@ -50,21 +50,21 @@ _GPUS = {
 """NVIDIA's names of GPUs, by a name in ``hardware.py``."""
 
 _ASKED = 32
-"""Number of configs that the library is asked for. Those that a sweep would try, with similar stages, are taken."""
+"""Number of configs asked of the library. Configs of a sweep, with similar stages, are taken."""
 
 _lock = Lock()
-"""Held while the library works: its objects are for one thread at a time."""
+"""Held while the library works: its objects are for a single thread at a time."""
 
 
 @in_forked_children
 def _free_lock() -> None:
-    """Renew the lock: the thread that held it is not in the forked process."""
+    """Renew the lock: its owner is not in the forked process."""
     global _lock
     _lock = Lock()
 
 
 def nvidia(problem: Problem, hardware: Hardware) -> list[Config]:
-    """Return NVIDIA's configs for a GEMM, best first; none for float32, attention, and GPUs without NVIDIA's name.
+    """Return NVIDIA's configs for a GEMM, best first, or none for float32, attention, and GPUs without NVIDIA's name.
 
     SettingError if the package is missing.
     """
@@ -121,7 +121,7 @@ def _interface(gpu: str) -> Any:
 
 @cache
 def _gpu(hardware: Hardware) -> str | None:
-    """Return NVIDIA's name of a GPU; None for GPUs that ``hardware.py`` does not know."""
+    """Return NVIDIA's name of a GPU, or None for GPUs unknown to ``hardware.py``."""
     known = known_gpu(hardware.name)
     if known is None or not known.same_arch(hardware):
         return None

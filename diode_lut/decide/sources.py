@@ -1,7 +1,7 @@
 """Sources answer problems: tables and models here, a user's function in ``choosers.py``.
 
-A source gives an Answer for a problem, or None if it has no match. A Decision is the answer that is used, with all that
-was tried before. A new kind of source is a subclass of Source, and gets a tier in ``catalog.py``.
+A source gives an Answer for a problem, or None if it has no match. A Decision is the used answer, with everything tried
+before. A new kind of source is a subclass of Source, and gets a tier in ``catalog.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from diode_lut.model.ranking import Model, Ranking
 
 EXPECTED_GAIN = 0.05
-"""Least gain over aten that a model must expect of another config: less may be no gain.
+"""Least gain over aten that a model must expect of another config, because less may be no gain.
 
 With 5 % the answers of shipped models gain as much as without, and fewer are slower than aten by over 3 %: 2 instead of
 3 of held-out GEMMs of real models, 1 instead of 2 of random GEMMs, 1 instead of 5 of 1,470 in float8 and int8, and none
@@ -36,10 +35,10 @@ instead of 2 of the H200's model on an H100. On real models, a seventh of the ke
 
 
 class Threshold(NamedTuple):
-    """Limits that an answer must reach to be used.
+    """Limits for the use of an answer.
 
     A model's answer must reach the ``confidence``, from 0 to 1, that its first config is within 5 % of the best, or the
-    ``gain`` over aten that it expects of this config. If the first config of any answer gains less than ``min_gain``
+    ``gain`` over aten. If the first config of any answer gains less than ``min_gain``
     over aten, aten is used instead. Gains are fractions.
     """
 
@@ -49,7 +48,7 @@ class Threshold(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> Threshold:
-        """Return the threshold that the user has set."""
+        """Return the user's threshold."""
         return cls(settings.confidence_threshold, settings.gain_threshold, settings.min_gain)
 
     def reached(self, confidence: float, time: float) -> bool:
@@ -57,7 +56,7 @@ class Threshold(NamedTuple):
         return confidence >= self.confidence or time * (1 + self.gain) <= 1
 
     def is_clear(self, time: float) -> bool:
-        """Return whether an expected ``time`` over aten's is so low that a gain is likely."""
+        """Return whether an expected ``time`` over aten's is low enough for a likely gain."""
         return time * (1 + min(EXPECTED_GAIN, self.gain)) <= 1
 
 
@@ -68,9 +67,9 @@ THRESHOLD = Threshold()
 class Answer(NamedTuple):
     """The answer of a source: its configs, best first.
 
-    A source without configs abstains, and gives the ``reason``. ``entry`` is the row that answers. ``ranking`` is a
-    model's, also if it abstains. ``gain`` is the fraction by which the first config is faster than aten, as measured or
-    expected. It is None if nobody knows.
+    A source without configs abstains, and gives the ``reason``. ``entry`` is the row. ``ranking`` is a model's,
+    also if it abstains. ``gain`` is the gain of the first config over aten, as a fraction, measured or expected, and
+    None if unknown.
     """
 
     configs: tuple[Config, ...]
@@ -81,28 +80,31 @@ class Answer(NamedTuple):
 
     @property
     def expected_time(self) -> float | None:
-        """Time that a model expects of the first config, over aten's; None without a model."""
+        """A model's expected time of the first config, over aten's, or None without a model."""
         if self.ranking is None:
             return None
         return self.ranking.times[self.ranking.configs.index(self.configs[0]) if self.configs else 0]
 
 
 class Source(ABC):
-    """Something that answers problems for one hardware."""
+    """Something with answers for ``hardware``.
 
-    hardware: Hardware
+    ``path`` is its file, or None in memory, and ``rows`` the number of its rows. If ``only_first``, it answers for its
+    first config alone, and no other config may run instead.
+    """
+
+    rows: int = 0
     only_first: ClassVar[bool] = False
-    """Whether it answers for its first config alone. Then no other config may run instead."""
 
-    @property
-    def path(self) -> Path | None:
-        """The file; None in memory."""
-        return None
+    def __init__(self, hardware: Hardware, path: Path | None) -> None:
+        self.hardware, self.path = hardware, path
 
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return 0
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        return (self.identity, self.hardware, self.path) == (other.identity, other.hardware, other.path)
+
+    __hash__ = object.__hash__
 
     @property
     @abstractmethod
@@ -110,13 +112,13 @@ class Source(ABC):
         """SHA-256 of its content, in hexadecimal."""
 
     @property
-    @abstractmethod
     def identity(self) -> str:
         """Everything that its answers depend on besides the problem and the threshold."""
+        return self.digest
 
     @abstractmethod
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
-        """Return the answer; None without a match.
+        """Return the answer, or None without a match.
 
         Without ``padding`` the operands stay as they are, and no config with a ``pad`` can run.
         """
@@ -127,10 +129,10 @@ class Source(ABC):
 
     @abstractmethod
     def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
-        """Return the known times of configs for the problem, over aten's; none without a match."""
+        """Return the known times of configs for the problem, over aten's, and nothing without a match."""
 
     def covering(self, problem: Problem) -> Sequence[Entry]:
-        """Return all rows that cover the problem, in the order in which they would answer."""
+        """Return all rows for the problem, in the order of answering."""
         del problem
         return ()
 
@@ -180,44 +182,25 @@ def unmeasured_time(place: int) -> float:
 
 
 EXACT, RANGE = "exact", "range"
-"""Origins of answers: a row for one problem, and a row for ranges of sizes."""
+"""Origins of answers: a row for a single problem, and a row for ranges of sizes."""
 
 
-@dataclass(frozen=True)
 class TableSource(Source):
-    """The rows of a table."""
+    """The rows of a table. A table of other hardware is never asked."""
 
-    table: Table
-    _answers: dict[int, Answer] = field(default_factory=dict, compare=False, repr=False)
-    """Answers by the id of their row."""
-
-    @property
-    def hardware(self) -> Hardware:  # type: ignore[override]  # it stays as it is
-        """The hardware of the table."""
-        return self.table.hardware
-
-    @property
-    def path(self) -> Path | None:
-        """The table's file."""
-        return self.table.path
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return len(self.table.entries)
+    def __init__(self, table: Table) -> None:
+        super().__init__(table.hardware, table.path)
+        self.table, self.rows = table, len(table.entries)
+        self._answers: dict[int, Answer] = {}
+        """Answers by the id of their row."""
 
     @property
     def digest(self) -> str:
         """SHA-256 of the table's file, in hexadecimal."""
         return self.table.digest
 
-    @property
-    def identity(self) -> str:
-        """The content is enough: a table of other hardware is never asked."""
-        return self.table.digest
-
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
-        """Return the answer of the most specific row that covers the problem."""
+        """Return the answer of the most specific row for the problem."""
         del threshold, padding
         entry = self.table.lookup(problem)
         if entry is None:
@@ -230,7 +213,7 @@ class TableSource(Source):
         return known
 
     def no_match(self, problem: Problem) -> str:
-        """Return the first fields of the problem that no row has, or else its sizes."""
+        """Return the first fields of the problem without a row, or else its sizes."""
         entries, kind = of_kind(self.table.entries, problem)
         if not entries:
             return f"no entry for {kind}"
@@ -239,11 +222,11 @@ class TableSource(Source):
         return f"no entry covers {sizes}, out of {len(entries)} for {kind}"
 
     def covering(self, problem: Problem) -> Sequence[Entry]:
-        """Return the rows that cover the problem, the most specific first."""
+        """Return the rows for the problem, the most specific first."""
         return self.table.covering(problem)
 
     def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
-        """Return the times of the configs in the row that answers."""
+        """Return the times of the configs in the answering row."""
         entry = self.table.lookup(problem)
         times = {}
         for place, (config, permille) in enumerate(entry.candidates if entry is not None else ()):
@@ -278,31 +261,29 @@ class TableSource(Source):
         return lines
 
     def origin(self, answer: Answer) -> str:
-        """Return whether the row is for one problem or for ranges."""
+        """Return whether the row is for a single problem or for ranges."""
         assert answer.entry is not None
         return EXACT if answer.entry.is_exact else RANGE
 
     def description(self) -> str:
-        """Return the number of rows, and the device on which they were measured."""
+        """Return the number of rows and their device."""
         return printable(f"{self.rows} rows for {self.table.hardware.name}")
 
 
 _RANKED = 5
-"""Number of configs of a ranking that ``details`` shows."""
+"""Number of configs of a ranking in ``details``."""
 
 
-@dataclass(frozen=True)
 class ModelSource(Source):
-    """A model that ranks for ``hardware``. It may have been trained for other hardware."""
+    """A model's rankings for ``hardware``. It may have been trained for other hardware."""
 
-    model: Model
-    hardware: Hardware
     only_first: ClassVar = True
 
-    @property
-    def path(self) -> Path | None:
-        """The weights file."""
-        return self.model.path
+    def __init__(self, model: Model, hardware: Hardware) -> None:
+        super().__init__(hardware, model.path)
+        self.model = model
+        trained = model.hardware
+        self._trained_for = "" if trained.same_device(hardware) else f", trained for {trained}"
 
     @property
     def digest(self) -> str:
@@ -313,12 +294,12 @@ class ModelSource(Source):
     def identity(self) -> str:
         """The weights, the architecture, and the SM count or, on a CPU, the number of threads.
 
-        Inductor's keys do not always have the number of threads, for which compiled code may have been made.
+        Compiled code may be for a number of threads, and Inductor's keys do not always have it.
         """
         return f"{self.model.digest} {self.hardware.arch} {self.hardware.sm_count}"
 
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
-        """Return the ranking; no configs below the threshold, and aten alone if hardly more is expected."""
+        """Return the ranking, no configs below the threshold, or aten alone if hardly more is expected."""
         ranking = self.model.rank(problem, self.hardware, padding=padding)
         if ranking is None:
             return None
@@ -332,7 +313,7 @@ class ModelSource(Source):
         return Answer((ATEN,), ranking=ranking, gain=1 / ranking.times[ranking.configs.index(ATEN)] - 1)
 
     def no_match(self, problem: Problem) -> str:
-        """Return the fields or sizes of the problem for which the model was not trained."""
+        """Return the fields or sizes of the problem outside of the model's training."""
         return self.model.unknown(problem)
 
     def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
@@ -340,14 +321,14 @@ class ModelSource(Source):
         return self.model.times(problem, self.hardware, padding=padding)
 
     def name(self, answer: Answer | None = None) -> str:
-        """Return the file; without an answer, also the hardware for which it was trained, if it is another."""
+        """Return the file. Without an answer, add the hardware of the model's training, if it is another."""
         name = shown(self.path) if self.path else printable(f"model for {self.model.hardware.name}")
-        return name if answer is not None else f"{name}{self._trained_for()}"
+        return name if answer is not None else f"{name}{self._trained_for}"
 
     def answers(self, answer: Answer) -> str:
         """Return the file and the confidence."""
         assert answer.ranking is not None
-        comma = "," if self._trained_for() else ""
+        comma = "," if self._trained_for else ""
         changed = answer.configs[0] != answer.ranking.configs[0]
         instead = f"; the expected gain is less than {EXPECTED_GAIN:.0%}, so {ATEN} is taken" if changed else ""
         return f"{self.name()}{comma} answers, with confidence {answer.ranking.confidence:.3f}{instead}"
@@ -365,12 +346,8 @@ class ModelSource(Source):
         return MODEL
 
     def description(self) -> str:
-        """Return the word model, and the hardware for which it was trained, if it is another."""
-        return f"a model{self._trained_for()}"
-
-    def _trained_for(self) -> str:
-        trained = self.model.hardware
-        return "" if trained.same_device(self.hardware) else f", trained for {trained}"
+        """Return the word model, and the hardware of its training, if it is another."""
+        return f"a model{self._trained_for}"
 
 
 def source_of(opened: Table | Model, hardware: Hardware | None = None) -> Source:
@@ -393,16 +370,16 @@ class Step(NamedTuple):
 
 
 ABSTAIN = "abstain"
-"""The tier of a decision that leaves everything to Inductor."""
+"""The tier of decisions without configs."""
 
 
 class Decision(NamedTuple):
-    """The configs that a problem gets, best first; without configs, Inductor decides as without diode_lut.
+    """The configs of a problem, best first. Without configs, Inductor decides as without diode_lut.
 
-    ``tier`` has answered, or is ABSTAIN. ``source`` and ``answer`` are those used; without configs, those of the last
-    source that abstained, or None. ``tried`` are the steps before. If sizes may change, ``over`` names their ranges,
-    and the problem has some sizes in them. ``left_out`` are configs that were best for some of these sizes and cannot
-    be used, because a size that may change was a constant in their timings.
+    ``tier`` has answered, or is ABSTAIN. ``source`` and ``answer`` are those used, or without configs those of the last
+    source to abstain, or None. ``tried`` are the steps before. If sizes may change, ``over`` names their ranges, and
+    the problem has some sizes in them. ``left_out`` are configs that cannot be used, although they were best for some
+    sizes, because such a size was a constant in their timings.
     """
 
     problem: Problem
@@ -417,11 +394,11 @@ class Decision(NamedTuple):
 
     @property
     def entry(self) -> Entry | None:
-        """The row that answered; None if no row did."""
+        """The row that answered, or None."""
         return None if self.answer is None else self.answer.entry
 
     def is_measured(self, config: Config) -> bool:
-        """Return whether the row that answered has a measured gain of this config."""
+        """Return whether the answering row has a measured gain of this config."""
         candidates = () if self.entry is None else self.entry.candidates
         return any(each.config == config and each.gain_permille is not None for each in candidates)
 
@@ -432,12 +409,12 @@ class Decision(NamedTuple):
 
     @property
     def expected_time(self) -> float | None:
-        """Time that a model expects, over aten's, also if it abstains; None if no model was asked."""
+        """A model's expected time, over aten's, also if it abstains, or None without a model."""
         return None if self.answer is None else self.answer.expected_time
 
     @property
     def origin(self) -> str:
-        """The kind of answer, in a word; empty without configs."""
+        """The kind of answer, in a word, or empty without configs."""
         return (
             self.source.origin(self.answer)
             if self.source is not None and self.answer is not None and self.configs
@@ -446,18 +423,18 @@ class Decision(NamedTuple):
 
     @property
     def confidence(self) -> float | None:
-        """Confidence of the model that answered, from 0 to 1; None if no model did."""
+        """Confidence of the answering model, from 0 to 1, or None without a model."""
         ranking = self.answer.ranking if self.answer is not None and self.configs else None
         return None if ranking is None else ranking.confidence
 
     @property
     def where(self) -> str:
-        """The file that answered, with the line of the row; empty if nothing did."""
+        """The answering file, with the line of the row, or empty without an answer."""
         return self.source.name(self.answer) if self.source is not None and self.configs else ""
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The sources asked, in order, as text, down to the tier that answered."""
+        """The sources asked, in order, as text, down to the answering tier."""
         if not self.configs:
             last = f"{ABSTAIN}: Inductor decides as it would without diode_lut"
         else:
@@ -480,5 +457,5 @@ class Decision(NamedTuple):
         return [f"{self.problem} on {self.hardware}{over}", *(f"  {step}" for step in self.steps), *self.details()]
 
     def details(self) -> list[str]:
-        """Return lines about the configs of the answer, or the expectations of a model that abstains."""
+        """Return lines about the configs of the answer, or the expectations of an abstaining model."""
         return self.source.details(self.answer) if self.source is not None and self.answer is not None else []

@@ -1,4 +1,4 @@
-"""Turn a decision into the list of choices that Inductor gets."""
+"""Turn a decision into Inductor's list of choices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import ATEN, PADDED_OPS, Config, needed_pad, pad_multiple, padded
 
 MARK = "diode_lut"
-"""The annotation of choices that Inductor must keep to."""
+"""The annotation of our choices, to which Inductor must keep."""
 
 
 class CannotRun(Exception):  # noqa: N818 (an answer, not an error)
@@ -52,9 +52,9 @@ def in_force() -> bool:
 
 
 def answer(now: InductorSnapshot, decision: Decision, build: Build, pad: int = 1) -> list[ChoiceCaller] | None:
-    """Return the choices of a decision, marked; None if Inductor should choose among its own.
+    """Return the marked choices of a decision, or None if Inductor should choose among its own.
 
-    Up to ``top_k`` configs that can run are taken, best first; a model's only if its first can run. With the policy
+    Up to ``top_k`` configs that can run are taken, best first, and a model's only if its first can run. With the policy
     ``verify``, aten is added. A miss is aten's, without a benchmark, if the setting ``fallback_to_autotune`` is false.
     Without any choice, that is a MissError under the setting ``strict``. ``pad`` is the number of elements to whose
     multiples Inductor has padded the operands.
@@ -72,7 +72,7 @@ def answer(now: InductorSnapshot, decision: Decision, build: Build, pad: int = 1
 
 
 def runnable(decision: Decision, build: Build, pad: int = 1) -> Iterator[tuple[Config, ChoiceCaller]]:
-    """Yield the configs that can run, best first, with their choices; record those that cannot."""
+    """Yield the configs that can run, best first, with their choices, and record the others."""
     for candidate in decision.configs:
         try:
             if needed_pad(decision.problem, candidate.pad) != pad:
@@ -88,7 +88,7 @@ def runnable(decision: Decision, build: Build, pad: int = 1) -> Iterator[tuple[C
 
 
 def _why_not(config: Config, problem: Problem, pad: int) -> str:
-    """Return why operands padded to multiples of ``pad`` are not those that the config needs."""
+    """Return why a config does not fit operands padded to multiples of ``pad``."""
     multiple = pad_multiple(problem.dtype)
     if needed_pad(problem, config.pad) == 1:
         return f"its operands are padded to multiples of {pad} already"
@@ -110,7 +110,7 @@ def is_big_enough(device: torch.device, decision: Decision, config: Config) -> b
 
 
 class _OneProblem(NamedTuple):
-    """One problem, in the form of the problems that a row covers."""
+    """One problem, in the form of the problems of a row."""
 
     op: str
     dtype: str
@@ -122,7 +122,7 @@ class _OneProblem(NamedTuple):
 
 
 def first_pad(decision: Decision, device: torch.device) -> int:
-    """Return the number to whose multiples the first config that can run has its operands padded; 1 if it has not.
+    """Return the number to whose multiples the first config that can run needs its operands padded, or 1.
 
     Whether a config can run is only known in part before there are operands.
     """
@@ -140,15 +140,15 @@ def first_pad(decision: Decision, device: torch.device) -> int:
 
 
 def offered(templates: Sequence[Any], name: str, op: str) -> list[Any]:
-    """Return those of Inductor's ``templates`` that are our template ``name`` for an op."""
+    """Return Inductor's ``templates`` for an op under our template's ``name``."""
     uids = UIDS[name].get(op, ())
     return [template for template in templates if template.uid in uids]
 
 
 def library_choice(templates: Sequence[Any], op: str, ask: Callable[[list[Any]], list[ChoiceCaller]]) -> ChoiceCaller:
-    """Return the library's choice for an op, or CannotRun; ``ask`` makes the choices of Inductor's ``templates``.
+    """Return the library's choice for an op, or raise CannotRun. ``ask`` makes the choices of Inductor's ``templates``.
 
-    Of addmm's two choices, take the choice that keeps the bias a vector, for cuBLASLt's bias epilogue.
+    Of addmm's two choices, take ``bias_addmm``: it keeps the bias a vector, for cuBLASLt's bias epilogue.
     """
     library = offered(templates, ATEN.template, op)
     choices = ask(library) if library else []
@@ -158,9 +158,9 @@ def library_choice(templates: Sequence[Any], op: str, ask: Callable[[list[Any]],
 
 
 def with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
-    """Return the inputs for a Triton template: addmm's bias expanded to (M, N), and no layout that may still change.
+    """Return the inputs for a Triton template: addmm's bias expanded to (M, N), and all layouts fixed.
 
-    The expanded bias is a view, whatever its strides: Inductor would copy a bias for N = 1, which has no unit stride.
+    The expanded bias is a view, whatever its strides: for N = 1 it has no unit stride, and Inductor would copy it.
     ``inputs`` keeps its own list of nodes, because aten's choice is made of that list, with the bias as it is there.
     """
     nodes = list(inputs.nodes())
@@ -191,11 +191,11 @@ def _has_open_base(node: Any) -> bool:
 
 
 def with_a_layout(node: Any, assumed: list[tuple[Any, ir.Layout]]) -> Any:
-    """Return the input, or a buffer of its name with the likely layout if its own is open; note that in ``assumed``.
+    """Return the input, or if its layout is open, a buffer of its name with the likely layout, noted in ``assumed``.
 
-    If nothing else asks for a layout, Inductor decides in the end on the order in which data is read. So the copy of a
-    column-major matrix that padding makes is column-major. CannotRun for a bias that is not in memory yet, which only
-    torch 2.11 passes: to put it there for a kernel that may never run would change the library's input.
+    If nothing else asks for a layout, Inductor decides in the end on the order in which data is read. So padding
+    a column-major matrix makes a column-major copy. CannotRun for a bias that is not in memory yet, as in torch 2.11:
+    to put it there for a kernel that may never run would change the library's input.
     """
     if not ir.is_storage_and_layout(node):
         raise CannotRun("its bias is not in memory yet")

@@ -1,4 +1,4 @@
-"""Matmuls with a kernel for each part of a dynamic size's range, between which the wrapper code branches."""
+"""Branch in the wrapper code between kernels for parts of a dynamic size's range."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from diode_lut.hook.answer import Build, CannotRun, runnable
 
 
 class Branches(NamedTuple):
-    """The size, and the kernels in order of the sizes for which they are, each with the largest size at which it runs.
+    """The size, and the kernels in order of sizes, each with its largest size.
 
     The last kernel has no largest size.
     """
@@ -32,12 +32,12 @@ class Branches(NamedTuple):
 
     @property
     def all_triton(self) -> bool:
-        """Whether all kernels are Triton kernels, so that an epilogue can be fused into each."""
+        """Whether all kernels are Triton's. Only then an epilogue can be fused."""
         return len(self.triton) == len(self.kernels)
 
 
 def can_branch() -> bool:
-    """Return whether the present graph gets wrapper code that can branch: Python's, which is compiled once."""
+    """Return whether the present graph gets Python's wrapper code, which can branch and is compiled once."""
     return not (V.graph.cpp_wrapper or V.graph.aot_mode or V.graph.fx_wrapper)
 
 
@@ -59,9 +59,9 @@ def branches(pieces: Sequence[Piece], axis: Axis, inputs: Any, build: Build) -> 
 
 
 class BlockLine(WrapperLine):
-    """A line that begins a block of code; without text, it ends the last block.
+    """A line at the beginning of a block of code. Without text, it ends the last block.
 
-    ``first`` says that no block ends here. A kernel's call asks for its own stream.
+    The ``first`` line ends no block. A kernel's call asks for its own stream.
     """
 
     def __init__(self, text: str, *, first: bool = False) -> None:
@@ -77,7 +77,7 @@ class BlockLine(WrapperLine):
 
 
 def generate_branches(scheduling: Any, template_node: Any, epilogue_nodes: Any, found: Branches) -> None:
-    """Define all kernels, then write the branches, each of which calls one."""
+    """Define all kernels, then write the branches with their calls."""
     node: Any = template_node.node
     wrapper: Any = V.graph.wrapper_code
     generated: list[tuple[int | None, Any]] = []

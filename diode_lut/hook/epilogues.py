@@ -1,7 +1,7 @@
-"""Choose a matmul's kernel by the pointwise work, its epilogue, that the scheduler fuses into it.
+"""Choose a matmul's kernel by its epilogue, the pointwise work fused into it.
 
-The handler gives Inductor one choice, Deferred, which becomes a Buffer. The scheduler asks the Buffer whether to fuse,
-and the Buffer then takes the kernel that is decided for this class of epilogue. If nothing is fused, the matmul runs
+The handler gives Inductor a single choice, Deferred, which becomes a Buffer. The scheduler asks the Buffer whether to
+fuse, and the Buffer takes the kernel for this class of epilogue. If nothing is fused, the matmul runs
 its stand-alone kernel. A result may also be a part of a concatenation: a kernel writes into the whole, as the library
 does, and nothing is copied.
 """
@@ -52,7 +52,7 @@ from diode_lut.process import warn_once
 from diode_lut.templates.config import ATEN, Config
 
 _LIKE_VIEWS = (torch.ops.aten._unsafe_view.default, torch.ops.aten.reshape.default)
-"""Ops that are views, although their schemas do not say so."""
+"""Ops that are views, although their schemas do not tell."""
 
 
 def may_be_followed(node: Node | None) -> bool:
@@ -72,7 +72,7 @@ def may_be_followed(node: Node | None) -> bool:
 
 
 def is_concatenated(node: Node | None) -> bool:
-    """Return whether the result of this node of Inductor's graph is a part of a concatenation, and only of that.
+    """Return whether the result of this node of Inductor's graph is a part of a concatenation, and of nothing else.
 
     If the graph returned a view of it, the view would share its memory with the concatenation, which may be changed.
     """
@@ -109,9 +109,9 @@ _WORD_BYTES = 4
 
 
 def epilogue_of(buffer: Buffer, nodes: Sequence[BaseSchedulerNode], bias: str = NO_EPILOGUE) -> str:
-    """Return the class of the epilogue that these nodes are together, after the matmul that writes ``buffer``.
+    """Return the class of the epilogue of these nodes together, after the matmul of ``buffer``.
 
-    ``bias`` is the class of the epilogue that its bias alone is. A bias of class ``medium`` is a matrix, and is read.
+    ``bias`` is the class of its bias alone. A bias of class ``medium`` is a matrix, and is read.
     """
     ops: Counter[str] = Counter()
     for node in nodes:
@@ -122,7 +122,7 @@ def epilogue_of(buffer: Buffer, nodes: Sequence[BaseSchedulerNode], bias: str = 
 
 
 def _tensors_read(buffer: Buffer, nodes: Sequence[BaseSchedulerNode]) -> set[str]:
-    """Return the names of other tensors that these nodes read, if they are at least as large as ``buffer``."""
+    """Return the names of other tensors read by these nodes, if they are at least as large as ``buffer``."""
     inside = {buffer.get_name(), *(name for node in nodes for name in node.get_buffer_names())}
     elements = V.graph.sizevars.optimization_hint(buffer.get_numel())
     return {
@@ -137,8 +137,8 @@ def moves_single_elements(buffer: Buffer, nodes: Sequence[BaseSchedulerNode]) ->
     """Return whether a matmul's kernel with these nodes would read other tensors, or write, element by element.
 
     It reads so if rows are no multiples of 16 bytes. It writes so if rows are no multiples of 4 bytes and Inductor has
-    padded them: then consecutive elements are of one thread, and not of one warp. On an H200, kernels with relu took
-    1.3 to 2.1 times as long as kernels that write packed rows of such a length.
+    padded them: then consecutive elements belong to a thread, and not to a warp. On an H200, kernels with relu took
+    1.3 to 2.1 times as long as kernels with packed rows of such a length.
     """
     layout = buffer.get_layout()
     if has_aligned_rows(layout):
@@ -177,7 +177,7 @@ OTHER_KERNEL = "another matmul follows, or another op with a kernel of its own"
 INDUCTOR = "Inductor does not fuse what follows"
 
 _BY_PRIORITY = (ELSEWHERE, REDUCES, MUTATES, ORDER, INDUCTOR, OTHER_KERNEL)
-"""Reasons in the order in which they are given if several nodes read the result."""
+"""Reasons by priority, if several nodes read the result."""
 
 
 def why_unfused(scheduler: Scheduler, matmul: BaseSchedulerNode) -> str:
@@ -202,7 +202,7 @@ def why_unfused(scheduler: Scheduler, matmul: BaseSchedulerNode) -> str:
 
 
 def _shared(node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> set[MemoryDep]:
-    """Return the data that one node writes and the other reads, also through views.
+    """Return the data written by the first node and read by the other, also through views.
 
     Torch 2.11 does not see the data through views: indices with another number of variables are different to it.
     """
@@ -213,10 +213,9 @@ def _shared(node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> set[MemoryDep
 
 
 class Alternative(NamedTuple):
-    """The decision for a class of epilogue, the config that can run, and its kernel; None if nothing is to be fused.
+    """The decision for a class of epilogue, its config, and its kernel, or None if nothing is to be fused.
 
-    ``branches`` are the kernels for parts of a dynamic size's range that run instead, and ``pieces`` the decisions
-    about these parts.
+    ``branches`` are kernels for parts of a dynamic size's range instead, and ``pieces`` the decisions about them.
     """
 
     decision: Decision
@@ -227,7 +226,7 @@ class Alternative(NamedTuple):
 
     @property
     def decided(self) -> list[tuple[Decision, Config]]:
-        """All decisions that are used, with their configs."""
+        """All used decisions with their configs."""
         return [(piece.decision, piece.config) for piece in self.pieces] or [(self.decision, self.config)]
 
 
@@ -235,9 +234,9 @@ class Alternatives:
     """The kernels of a matmul by class of epilogue. A kernel is made when the scheduler asks about its class.
 
     ``problem`` is the matmul alone, and ``branches`` are its own kernels for parts of a dynamic size's range.
-    ``assumed`` has the inputs whose layouts are open, with the layouts for which the kernels are made. The library
-    takes any layout, so a kernel that may never run must not decide on them. ``remake`` makes the matmul's own kernel
-    for a result of another layout, or raises CannotRun. It is None if the result is no part of a concatenation.
+    ``assumed`` has the inputs whose layouts are open, with the layouts of the kernels. The library takes any layout, so
+    a kernel that may never run must not decide on them. ``remake`` makes the matmul's own kernel for a result of
+    another layout, or raises CannotRun. It is None if the result is no part of a concatenation.
     """
 
     def __init__(
@@ -264,7 +263,7 @@ class Alternatives:
 
 @contextmanager
 def as_in_lowering() -> Iterator[None]:
-    """Take the scheduler out of the graph: a template being made would ask it about a buffer that is not there."""
+    """Take the scheduler out of the graph: a new template would ask it about a missing buffer."""
     graph: Any = V.graph
     scheduler, graph.scheduler = graph.scheduler, None
     try:
@@ -274,7 +273,7 @@ def as_in_lowering() -> Iterator[None]:
 
 
 class Deferred(ChoiceCaller):
-    """The only choice that Inductor gets, so that it compares nothing.
+    """The only choice for Inductor, which then compares nothing.
 
     ``plain`` is the matmul's stand-alone kernel, ``aten`` the library's choice, and may be the same.
     """
@@ -292,9 +291,9 @@ class Deferred(ChoiceCaller):
 class _Buffer(MultiTemplateBuffer):
     """The result of a matmul whose kernel is not chosen yet.
 
-    Its layout is that of the stand-alone choice, so that later ops can still decide on it if this choice lets them. It
-    is open to a concatenation if the choice's kernel can be made again. A kernel that writes or reads other layouts
-    than there are in the end is not taken.
+    Its layout is the stand-alone choice's, and later ops can still decide on it if this choice lets them. It
+    is open to a concatenation if the choice's kernel can be made again. A kernel for other layouts than there
+    are in the end is not taken.
     """
 
     def __init__(self, plain: ChoiceCaller, aten: ChoiceCaller, alternatives: Alternatives) -> None:
@@ -317,14 +316,14 @@ class _Buffer(MultiTemplateBuffer):
             self.freeze_layout()
 
     def freeze_layout(self) -> None:
-        """Take the own kernel's layout, which is not padded, if it has one and no concatenation took the result."""
+        """Take the own kernel's layout, without padding, unless a concatenation took the result."""
         if self._alternatives.remake is not None and self._own is not None and isinstance(self.layout, FlexibleLayout):
             self.layout = copy.copy(self._own.layout)
         else:
             super().freeze_layout()
 
     def fuses(self, followers: Sequence[BaseSchedulerNode]) -> bool:
-        """Return whether to fuse all of ``followers``; if so, take the kernel for them."""
+        """Return whether to fuse all ``followers``, after taking the kernel for them."""
         name = epilogue_of(self, followers, self._alternatives.problem.epilogue)
         if moves_single_elements(self, followers):
             self._refused[name] = ROWS
@@ -343,7 +342,7 @@ class _Buffer(MultiTemplateBuffer):
         return True
 
     def adapt(self) -> None:
-        """Take the own kernel, made again, for a part of a concatenation; the library's if there can be none."""
+        """Take the own kernel, made again, for a part of a concatenation, or the library's if there can be none."""
         layout, remake = self.get_layout(), self._alternatives.remake
         if remake is None or self._fused is not None or self._own is None or _same(layout, self._own.layout):
             return
@@ -359,7 +358,7 @@ class _Buffer(MultiTemplateBuffer):
         self._times[kernel] = 0.0
 
     def record(self, scheduler: Scheduler, node: BaseSchedulerNode) -> None:
-        """Record the fused epilogue, or why nothing is fused; ``node`` has the matmul in the end."""
+        """Record the fused epilogue, or why nothing is fused. ``node`` has the matmul in the end."""
         of_class, problem, device = self._alternatives.of_class, self._alternatives.problem, self.get_device_or_error()
         if self._fused is not None:
             fused = of_class(self._fused)
@@ -406,7 +405,7 @@ def score_fusion_memory(
     *arguments: Any,
     **named: Any,
 ) -> Any:
-    """Return the data that two nodes share, also if one reads a result of ours through a view."""
+    """Return the size of the shared data, also if a node reads a result of ours through a view."""
     found = score(scheduler, node1, node2, *arguments, **named)
     if found in (0, (0, False)) and isinstance(node1.get_template_node(), _Buffer):
         seen = sum(scheduler.dep_size_hint(dep) for dep in _shared(node1, node2))
@@ -436,7 +435,7 @@ def codegen_template(
     prologue_nodes: Any,
     **options: Any,
 ) -> Any:
-    """Generate the branches of our buffers that have some."""
+    """Generate the branches of our buffers."""
     buffer = template_node.node
     found = buffer.branches if isinstance(buffer, _Buffer) else None
     alone = found is None or (epilogue_nodes and not found.all_triton)

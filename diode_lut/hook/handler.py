@@ -1,11 +1,11 @@
-"""Answer Inductor's questions: which choices a matmul has, which configs attention has, and whether to pad operands.
+"""Answer Inductor's questions about choices of matmuls, configs of attention, and padding.
 
 One matmul on a GPU is a ``_Question``: its inputs become a problem, the snapshot decides about it, and the decision
-becomes the list of choices. Lists of choices that Inductor makes without asking, of grouped matmuls and on the CPU,
-go through ``filter_choices``.
+becomes the list of choices. For grouped matmuls and on the CPU, Inductor makes a list without asking, which
+``filter_choices`` sees.
 
 Inductor decides on padding in its ``pad_mm`` pass, long before it asks for kernels. It asks later for the kernel of the
-padded matmul, which is recognized by the nodes that pad its operands. Only the graph is looked at, and not the earlier
+padded matmul, which is recognized by the nodes of the padding. Only the graph is looked at, and not the earlier
 decision. So two compiles of the same graph decide alike, and may share an entry of Inductor's cache.
 """
 
@@ -78,12 +78,12 @@ Choices = list[ChoiceCaller]
 
 
 class DiodeChoices(InductorChoices):
-    """An InductorChoices that answers from the tables; everything else is left to its base class."""
+    """Answer from the tables, and leave everything else to the base class."""
 
     _below: InductorChoices | None = None
 
     def uuid(self) -> tuple[Any, ...]:
-        """Return everything on which the answers depend, for the keys of Inductor's caches."""
+        """Return everything that answers depend on, for the keys of Inductor's caches."""
         return ("diode_lut", cache_identity(), uuid_of(super()))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -98,7 +98,7 @@ class DiodeChoices(InductorChoices):
         op_name: str,
         kwarg_overrides: dict[str, dict[str, Any]] | None = None,
     ) -> Choices:
-        """Return the choices for a matmul: those of a table or model that answers, or else of the base class."""
+        """Return the choices of a table or model for a matmul, or else of the base class."""
 
         def ask_base(some: list[Any]) -> Choices:
             return super(DiodeChoices, self).get_template_configs(kernel_inputs, some, op_name, kwarg_overrides)
@@ -114,7 +114,7 @@ class DiodeChoices(InductorChoices):
         return ask_base(templates) if choices is None else choices
 
     def get_flex_attention_fwd_configs(self, head_dim: int, dtype: Any, *more: Any, **named: Any) -> list[Any]:
-        """Return the configs for the flex attention that is being lowered."""
+        """Return the configs for the present flex attention."""
         ask_base = super().get_flex_attention_fwd_configs
         return _flex("flex_attention", lambda: ask_base(head_dim, dtype, *more, **named))
 
@@ -133,7 +133,7 @@ require_same_parameters(DiodeChoices.get_template_configs, InductorChoices.get_t
 
 
 def _flex(op: str, ask_base: Callable[[], list[Any]]) -> list[Any]:
-    """Return the configs of a table or model that answers, or else of the base class."""
+    """Return the configs of a table or model, or else of the base class."""
     try:
         from diode_lut.hook.attention import answer_attention
 
@@ -147,7 +147,7 @@ def _flex(op: str, ask_base: Callable[[], list[Any]]) -> list[Any]:
 
 
 def on_top_of(handler: InductorChoices) -> DiodeChoices:
-    """Return a handler that asks the tables first, then another library's handler, whose overrides stay in force."""
+    """Return a handler above another library's handler, whose overrides stay in force."""
     if isinstance(handler, DiodeChoices):
         return handler
     if type(handler) is InductorChoices:
@@ -167,7 +167,7 @@ def _unpickled(below: InductorChoices | None, taken: Any, identity: tuple[Hashab
 
 
 def filter_choices(choices: Choices) -> Choices:
-    """Return the choices that we have marked, if there are any, or else those that the list's matmul gets.
+    """Return our marked choices, if there are any, or else the choices for the matmul of the list.
 
     Only our handler answers about grouped matmuls: another handler is set if tables are not to be asked.
     """
@@ -191,13 +191,13 @@ def filter_choices(choices: Choices) -> Choices:
 
 
 def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: Any) -> bool | None:
-    """Return whether a table or model has the operands of a matmul padded; None if Inductor should find out.
+    """Return whether a table or model has the operands of a matmul padded, or None if Inductor should find out.
 
     Inductor finds out if no config of the answer has a ``pad``, because its author has not compared with padding. But
-    if sizes may change, Inductor's benchmark would decide for all of them by the first sizes. Then a matmul with a
-    known kernel that is faster than aten keeps its operands.
+    if sizes may change, Inductor's benchmark would decide for all of them by the first sizes. Then a matmul keeps its
+    operands if a kernel is known to be faster than aten.
 
-    A match of several matmuls is a matmul with those of its gradients, which Inductor pads together or not at all. If
+    A match of several matmuls is a matmul with its gradients, and Inductor pads all of them or none. If
     there is an answer for any of them, the result is False, and Inductor asks about each alone. Nothing is recorded,
     because Inductor will also ask for the kernel.
     """
@@ -221,7 +221,7 @@ def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: An
 
 
 def _answers_with_padding(op: str, matmul: Any) -> Answers | None:
-    """Return the answers for a node of the graph, or for its fake tensors; None if tables have no such problems."""
+    """Return the answers for a node of the graph, or for its fake tensors, or None if tables have no such problems."""
     tensors = matmul if isinstance(matmul, tuple) else tensors_of(matmul, op)
     problem = None if tensors is None else problem_of_tensors(op, *tensors)
     if problem is None or tensors is None:
@@ -241,7 +241,7 @@ _native: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
 
 
 def record_native() -> None:
-    """Record the matmul that is being lowered, if tables know its op, and Inductor generates its kernel.
+    """Record the present matmul, if tables know its op, and Inductor generates its kernel.
 
     Inductor asks nobody then. It does so with its setting ``triton.native_matmul``.
     """
@@ -271,10 +271,10 @@ class Decided(NamedTuple):
 
 
 def decide_matmul(now: InductorSnapshot, inputs: Any, op: str, *, fast: bool | None = None) -> Decided | None:
-    """Decide about a matmul with these KernelInputs, and record it; None if tables have no such problems.
+    """Decide about a matmul with these KernelInputs, and record it. The result is None if tables have no such problems.
 
-    If sizes may change, the decision is for all of them. If the graph pads the operands, and that padding is the
-    answer, the decision is about the matmul without padding. Otherwise an addmm whose bias is more than a row is an mm
+    If sizes may change, the decision is for all of them. If the graph pads the operands, as the answer has it,
+    the decision is about the matmul without padding. Otherwise an addmm whose bias is more than a row is an mm
     with an epilogue. ``fast`` says whether a scaled_mm accumulates fast, and is None for other ops.
     """
     device = inputs.device()
@@ -304,7 +304,7 @@ _SCALED_UID, *_ = UIDS[pointer_gemm(SCALED[0])][SCALED[0]]
 """Inductor's plain template for scaled_mm."""
 
 _answered = threading.local()
-"""``inputs``: weak references to A and B of the addmm that this thread answered last."""
+"""``inputs``: weak references to A and B of this thread's last answered addmm."""
 
 
 class _Question:
@@ -361,11 +361,11 @@ class _Question:
         return bool(last) and all(seen() is node for seen, node in zip(last, nodes, strict=True))
 
     def _is_single(self) -> bool:
-        """Return whether Inductor gets one choice."""
+        """Return whether Inductor gets a single choice."""
         return self._now.settings.policy == "pick" and self._now.settings.top_k == 1
 
     def _in_branches(self, decision: Decision) -> Branches | None:
-        """Return a kernel for each part of a dynamic size's range; None if one is as good, or all there can be."""
+        """Return kernels for the parts of a dynamic size's range, or None if a single kernel is as good or possible."""
         if not decision.over or not self._is_single() or not can_branch():
             return None
         now, changing = self._now, axes(self.inputs, self.op)
@@ -379,7 +379,7 @@ class _Question:
         return None
 
     def _followed(self, problem: Problem, choices: Choices | None, own_branches: Branches | None) -> Choices | None:
-        """Return the choice that leaves the kernel to the scheduler, if it may fuse pointwise work.
+        """Leave the kernel to the scheduler, if it may fuse pointwise work.
 
         Inductor benchmarks with the epilogues, so this is only for a single choice.
         """
@@ -401,10 +401,10 @@ class _Question:
     def _deferred(
         self, plain: ChoiceCaller, problem: Problem, own_branches: Branches | None, *, alone: bool, joined: bool
     ) -> ChoiceCaller:
-        """Return the choice that leaves the kernel to the scheduler; ``plain`` if it is as good with any epilogue.
+        """Return a choice without a kernel yet, or ``plain`` if it is as good with any epilogue.
 
-        ``plain`` is the stand-alone choice. ``alone`` says that no epilogue can follow, and ``joined`` that the result
-        is a part of a concatenation. If layouts of inputs are open, rows are asked about the likely layouts.
+        ``plain`` is the stand-alone choice. If ``alone``, no epilogue can follow. If ``joined``, the result is
+        a part of a concatenation. If layouts of inputs are open, rows are asked about the likely layouts.
         """
         inputs, own, now = self.inputs, config_of(plain), self._now
         aten = plain if own == ATEN else self._aten()

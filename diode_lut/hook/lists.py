@@ -1,4 +1,4 @@
-"""Answer about lists of choices that Inductor makes without asking its handler: of grouped matmuls, and on the CPU.
+"""Answer about lists of choices made without asking the handler: of grouped matmuls, and on the CPU.
 
 In default mode the list of a grouped matmul is the library alone. Under max-autotune it has Inductor's own kernels,
 generated but not compiled yet. On the CPU, the C++ template is on the list besides the library. If a table answers, its
@@ -65,9 +65,9 @@ class Grouped(NamedTuple):
 
 
 def answer_grouped(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
-    """Return the choices for the grouped matmul that is being lowered; None for other ops, or if Inductor chooses.
+    """Return the choices for the present grouped matmul, or None for other ops, or if Inductor chooses.
 
-    If a size may change, Inductor chooses, and that is recorded. ``choices`` are Inductor's.
+    If a size may change, Inductor chooses, after a record. ``choices`` are Inductor's.
     """
     asked = grouped_of(choices)
     if asked is None:
@@ -81,7 +81,7 @@ def answer_grouped(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
 
 
 def grouped_of(choices: list[ChoiceCaller]) -> Grouped | None:
-    """Return the grouped matmul that Inductor's ``choices`` compute; None if tables have no such problems.
+    """Return the grouped matmul of Inductor's ``choices``, or None if tables have no such problems.
 
     Tables have none if A has groups or B has none, as in gradients of weights, or if types differ.
     """
@@ -106,7 +106,7 @@ _EXPERIMENTAL = "_experimental_make_tensor_descriptor"
 
 
 def build_grouped(config: Config, asked: Grouped, choices: list[ChoiceCaller]) -> ChoiceCaller:
-    """Make the choice of ``config``, or take it from Inductor's ``choices`` for the library; CannotRun if it cannot."""
+    """Make the choice of ``config``, or take the library's from Inductor's ``choices``. CannotRun if there is none."""
     if config == ATEN:
         library = next((choice for choice in choices if isinstance(choice, ExternKernelCaller)), None)
         if library is None:
@@ -178,7 +178,7 @@ def _apart(node: Any) -> bool:
 
 
 def answer_on_cpu(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
-    """Return the choices for a matmul on the CPU; None on other devices, or if Inductor chooses."""
+    """Return the choices for a matmul on the CPU, or None on other devices, or if Inductor chooses."""
     aten = aten_of(choices)
     if aten is None or aten.input_nodes[0].get_device_or_error().type != "cpu":
         return None
@@ -257,7 +257,7 @@ def _has_cpp_template(aten: ChoiceCaller, problem: Problem) -> bool:
 
 
 def _build_cpp_choice(aten: ChoiceCaller, problem: Problem) -> ChoiceCaller | None:
-    """Make the choice of the C++ template for the computation of ``aten``; None if Inductor would not offer it.
+    """Make the choice of the C++ template for the computation of ``aten``, or None if Inductor would not offer it.
 
     Inductor offers this template only under max-autotune.
     """

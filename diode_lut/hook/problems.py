@@ -66,10 +66,10 @@ NO_RANGE = "a size is known only when the graph runs, and nothing bounds it"
 
 
 def problem_of(inputs: Any, op: str, *, fast: bool | None = None) -> Problem | None:
-    """Return the problem of ``op`` with ``inputs``, its KernelInputs; None if tables have no such problems.
+    """Return the problem of ``op`` with ``inputs``, its KernelInputs, or None if tables have no such problems.
 
-    For sizes that may change it has hints, and for unbacked sizes the numbers that Inductor assumes. ``axes`` says
-    which these are. Tables have no problems of mixed or unusual types, sizes of zero, matrices without a unit stride,
+    It has hints for dynamic sizes, and for unbacked sizes the numbers that Inductor assumes. ``axes`` tells these
+    sizes. Tables have no problems of mixed or unusual types, sizes of zero, matrices without a unit stride,
     or a reduced precision other than TF32. For scaled_mm, ``fast`` says whether accumulation is fast.
     """
     if op not in OPS or not isinstance(inputs, MMKernelInputs):
@@ -94,8 +94,8 @@ def problem_of(inputs: Any, op: str, *, fast: bool | None = None) -> Problem | N
 def asked_about(problem: Problem, inputs: MMKernelInputs) -> Problem:
     """Return the problem for tables on a GPU: an addmm whose bias is more than a row is an mm with an epilogue.
 
-    In tables the bias of an addmm is a row, which the library adds in its kernel. Any other bias it copies to the place
-    of the result, and reads it there. This costs about as much as a second kernel that adds the bias. The epilogue is
+    In tables the bias of an addmm is a row, and the library adds it in its kernel. It copies any other bias to the
+    place of the result, and reads it there. This costs about as much as a second kernel for the bias. The epilogue is
     ``medium`` for a whole matrix, and ``light`` for a column.
     """
     if problem.op != "addmm":
@@ -109,7 +109,7 @@ def asked_about(problem: Problem, inputs: MMKernelInputs) -> Problem:
 
 
 def why_left(problem: Problem, nodes: Sequence[Any]) -> str:
-    """Return why no table is asked about a problem with the operands ``nodes``; empty if one is."""
+    """Return why no table is asked about a problem with the operands ``nodes``, or an empty text."""
     sizes = [size for node in nodes for size in node.get_size()]
     if is_plain(sizes):
         return ""
@@ -119,16 +119,16 @@ def why_left(problem: Problem, nodes: Sequence[Any]) -> str:
 
 
 _PLAIN = frozenset({int, Integer, Zero, One})
-"""Types of sizes and strides that are plain numbers. Sympy's Zero and One are Integers, too."""
+"""Types of plain numbers. Sympy's Zero and One are Integers, too."""
 
 
 def is_plain(numbers: Iterable[Any]) -> bool:
-    """Return whether all these sizes and strides are plain numbers, none of which may change."""
+    """Return whether all these sizes and strides are plain numbers, and constant."""
     return _PLAIN.issuperset(map(type, numbers))
 
 
 def hint(size: Any) -> int:
-    """Return the value of a size or stride; if it may change, its first value or the value that Inductor assumes."""
+    """Return the value of a size or stride, or its first value if it may change, or Inductor's assumption."""
     expression = size.node.expr if isinstance(size, torch.SymInt) else size
     return V.graph.sizevars.optimization_hint(expression)
 
@@ -149,19 +149,19 @@ def stays_aligned(node: Any) -> bool:
 
 
 def operand_dtypes(dtype: str) -> tuple[torch.dtype, torch.dtype]:
-    """Return the types of A and B with which problems of a dtype are measured: in float8_e5m2 only A, as gradients."""
+    """Return the types of A and B in measurements of a dtype: in float8_e5m2 only A, as gradients."""
     second = "float8_e4m3fn" if dtype == "float8_e5m2" else dtype
     return TORCH_DTYPES[dtype], TORCH_DTYPES[second]
 
 
 def dtype_of(kinds: set[torch.dtype], device_type: str | None) -> str | None:
-    """Return the table's name of the single type of all inputs and of the output; None if there is none."""
+    """Return the table's name of the single type of all inputs and of the output, or None."""
     name = _DTYPES.get(next(iter(kinds))) if len(kinds) == 1 else None
     return snapshot().float32(device_type) if name == "float32" else name
 
 
 def _dtype_of(inputs: MMKernelInputs, op: str) -> str | None:
-    """Return the table's dtype of these inputs; None for types, or a result, that tables do not know."""
+    """Return the table's dtype of these inputs, or None for unknown types or results."""
     if op in SCALED:  # the library does not multiply all pairs of types
         types = {_DTYPES.get(node.get_dtype()) for node in inputs.mat1mat2()}
         if types == {"float8_e4m3fn"}:
@@ -174,7 +174,7 @@ def _dtype_of(inputs: MMKernelInputs, op: str) -> str | None:
 
 
 def _variant_of(inputs: MMKernelInputs, fast: bool | None) -> str | None:
-    """Return the variant of a scaled_mm; None for other scales, such as scales of blocks, and other biases."""
+    """Return the variant of a scaled_mm, or None for other scales, such as scales of blocks, and other biases."""
     a, b, scale_a, scale_b, *bias = inputs.nodes()
     (m, _), (_, n) = a.get_size(), b.get_size()
     result, (sizes_a, sizes_b) = _DTYPES.get(inputs.out_dtype()), (scale_a.get_size(), scale_b.get_size())
@@ -202,7 +202,7 @@ def _variant_of(inputs: MMKernelInputs, fast: bool | None) -> str | None:
 
 
 def axes(inputs: MMKernelInputs, op: str) -> tuple[Axis, ...]:
-    """Return the axes along which a problem with these inputs may change; empty if none may."""
+    """Return the axes of a problem with these inputs that may change."""
     a, b = (node.get_size() for node in inputs.mat1mat2())
     if is_plain((*a, *b)):
         return ()
@@ -216,7 +216,7 @@ def axes_of_tensors(op: str, a: torch.Tensor, b: torch.Tensor) -> tuple[Axis, ..
 
 
 def _axes_of(op: str, a: tuple[Any, ...], b: tuple[Any, ...], env: ShapeEnv) -> tuple[Axis, ...]:
-    """Sizes with the same expression are one axis, such as a batch times a length."""
+    """Sizes with the same expression share an axis, such as a batch times a length."""
     sizes: Mapping[str, Any] = {"m": a[-2], "n": b[-1], "k": a[-1], "b": a[0]}
     fields: dict[Any, list[str]] = defaultdict(list)
     for name in OP_SIZES[op]:
@@ -234,11 +234,11 @@ def _axes_of(op: str, a: tuple[Any, ...], b: tuple[Any, ...], env: ShapeEnv) -> 
 
 
 _NO_BOUND = sys.maxsize - 1
-"""PyTorch's upper bound of the number of elements that a mask selects, if it knows none."""
+"""PyTorch's upper bound of the number of elements selected by a mask, if it knows none."""
 
 
 def lacks_a_range(env: ShapeEnv, sizes: Iterable[Any]) -> bool:
-    """Return whether one of these sizes is known only when the graph runs, without an upper bound."""
+    """Return whether a size is known only when the graph runs, without an upper bound."""
     symbols = free_unbacked_symbols([env.simplify(sympy.sympify(size)) for size in sizes])
     uppers = [_range(env, symbol).upper for symbol in symbols]
     return any(not upper.is_Integer or upper >= _NO_BOUND for upper in uppers)
@@ -272,7 +272,7 @@ _PAD = torch.ops.aten.constant_pad_nd.default
 
 
 def problem_of_tensors(op: str, a: Any, b: Any, bias: Any = None) -> Problem | None:
-    """Return the problem of multiplying fake tensors; None if tables have no such problems."""
+    """Return the problem of multiplying fake tensors, or None if tables have no such problems."""
     dtype = dtype_of({tensor.dtype for tensor in (a, b, bias) if tensor is not None}, a.device.type)
     operands = []
     for tensor in (a, b):
@@ -293,7 +293,7 @@ def problem_of_tensors(op: str, a: Any, b: Any, bias: Any = None) -> Problem | N
 
 
 def tensors_of(node: Node, op: str) -> tuple[Any, ...] | None:
-    """Return the fake tensors A, B and, if there is one, the bias of a matmul in the graph; None if one is missing."""
+    """Return the fake tensors A, B and the bias, if any, of a matmul in the graph, or None if a tensor is missing."""
     *bias, a, b = node.args[: 3 if op.startswith(("add", "badd")) else 2]
     return _values((a, b, *bias))
 
@@ -304,7 +304,7 @@ def _values(nodes: Sequence[Any]) -> tuple[Any, ...] | None:
 
 
 def unpadded(node: Node | None, op: str) -> Problem | None:
-    """Return the problem before its operands were padded, as ``pad_mm`` pads; None if they are not padded so."""
+    """Return the problem before its operands were padded, as ``pad_mm`` pads, or None if they are not padded so."""
     if node is None or OP_OF_TARGET.get(node.target) != op:
         return None
     *bias, a, b = node.args[: 3 if op == "addmm" else 2]
@@ -317,7 +317,7 @@ def unpadded(node: Node | None, op: str) -> Problem | None:
 
 
 def _source(operand: Any) -> tuple[Any, int, int]:
-    """Return the operand before padding, and the numbers of rows and columns of zeros that were added at its end."""
+    """Return the operand before padding, and the numbers of rows and columns of zeros at its end."""
     if not isinstance(operand, Node) or operand.target is not _PAD:
         return operand, 0, 0
     source, pads, *value = (*operand.args, *operand.kwargs.values())
@@ -347,9 +347,9 @@ _OP_OF_UID = {uid: op for op, uids in UIDS[ATEN.template].items() for uid in uid
 
 
 def config_of(choice: ChoiceCaller) -> Config | None:
-    """Return the config that ``choice`` runs; None if no config can express it.
+    """Return the config of ``choice``, or None if no config can express it.
 
-    None stands for CUTLASS, Composable Kernel, ``contiguous_mm``, Blackwell's and other templates that are not in
+    None stands for CUTLASS, Composable Kernel, ``contiguous_mm``, Blackwell's and other templates outside of
     ``TEMPLATES``, and for values of tunables that a config cannot have.
     """
     ktc = choice.annotations.get("ktc")
@@ -374,7 +374,7 @@ def config_of(choice: ChoiceCaller) -> Config | None:
 def is_packed_linear(choice: ChoiceCaller) -> bool:
     """Return whether ``choice`` is a matmul with a frozen weight on the CPU: a call of MKL or oneDNN.
 
-    oneDNN's binary form, which adds another matrix, has no scalars among its arguments.
+    oneDNN's binary form adds another matrix, and has no scalars among its arguments.
     """
     return isinstance(choice, ExternKernelCaller) and (
         choice.name == MKL_LINEAR or (choice.name == ONEDNN_LINEAR and "scalars" in choice.kwargs)
@@ -382,12 +382,12 @@ def is_packed_linear(choice: ChoiceCaller) -> bool:
 
 
 def aten_of(choices: list[ChoiceCaller]) -> ChoiceCaller | None:
-    """Return the choice that calls a library, as PyTorch does without Inductor: cuBLAS, MKL, oneDNN."""
+    """Return the choice of the library's call, as PyTorch does without Inductor: cuBLAS, MKL, oneDNN."""
     return next((choice for choice in choices if config_of(choice) == ATEN), None)
 
 
 def problem_of_aten(aten: ChoiceCaller) -> tuple[Problem | None, tuple[Axis, ...]]:
-    """Return the problem that the library's choice computes, and its sizes that may change.
+    """Return the problem of the library's choice, and its sizes that may change.
 
     The problem is None if tables have no such problems. A packed linear is x (M, K) times a frozen weight (N, K). Only
     oneDNN's form has a bias, and no strides of the weight: it counts as column-major, as ``nn.Linear`` has it.

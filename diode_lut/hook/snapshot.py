@@ -28,10 +28,10 @@ _DTYPES = {"none": "float32", "ieee": "float32", "tf32": "tf32"}
 
 
 class MatmulSettings(NamedTuple):
-    """The settings of PyTorch and Triton on which the computation of a matmul depends.
+    """The settings of PyTorch and Triton that the computation of a matmul depends on.
 
     ``cpu`` and ``cuda`` are the tables' names of float32 matmuls there, ``float32`` or ``tf32``. They are None for a
-    precision that tables do not have. ``float16_accumulation`` says whether the library may add up in float16.
+    precision without tables. ``float16_accumulation`` says whether the library may add up in float16.
     ``carveout`` is the number of SMs that kernels leave free, if it is set. ``triton`` is the precision that Triton
     takes for float32 in every kernel, and empty if kernels decide.
     """
@@ -59,7 +59,7 @@ class InductorSnapshot(runtime.Snapshot):
     """A snapshot with the settings for matmuls. Tables tell the precisions of float32 apart."""
 
     answered = True
-    """Whether the compile got all its answers. An error that kept one from it may not happen again."""
+    """Whether the compile got all its answers. An error may have kept an answer from it, and may not happen again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class InductorSnapshot(runtime.Snapshot):
 
     @cached_property
     def identity(self) -> tuple[Hashable, ...]:
-        """Everything on which its decisions depend, with the settings for matmuls."""
+        """Everything that its decisions depend on, with the settings for matmuls."""
         return (*super().identity, *self.matmul)
 
     @property
@@ -76,34 +76,33 @@ class InductorSnapshot(runtime.Snapshot):
         return "identity" in vars(self)
 
     def has_present_settings(self) -> bool:
-        """Return whether the settings for matmuls are unchanged, or those of a process that this one compiles for."""
+        """Return whether the settings for matmuls are unchanged, or handed over by another process."""
         return _handed_over is self or self.matmul == MatmulSettings.now()
 
     def float32(self, device_type: str | None) -> str | None:
-        """Return the tables' name of float32 matmuls: ``float32`` or ``tf32``; None if they have no such precision."""
+        """Return the tables' name of float32 matmuls: ``float32`` or ``tf32``, or None for other precisions."""
         return self.matmul.cpu if device_type == "cpu" else self.matmul.cuda
 
     def record(self, decision: Decision, served: tuple[Config, ...]) -> None:
-        """Record the configs that Inductor gets, and trace the decision."""
+        """Record the configs for Inductor, and trace the decision."""
         _trace_decision(decision, served)
         super().record(decision, served)
 
     def record_fusion(self, decision: Decision, served: Config) -> None:
-        """Record and trace the decision for an epilogue, or for a part of a range, that is used in the end."""
+        """Record and trace the decision used in the end for an epilogue, or for a part of a range."""
         _trace_decision(decision, (served,) if decision.configs else ())
         super().record_fusion(decision, served)
 
     def record_no_choice(self, problem: Problem, device: str | torch.device, reason: str) -> None:
-        """Record and trace a problem that is left to Inductor without a question."""
+        """Record and trace a problem without a choice."""
         hardware, steps = self._hardware(device), [f"there is no choice: {reason}"]
         _trace("diode_lut_decision", lambda: {**_asked(problem, hardware), "tier": None, "steps": steps})
         super().record_no_choice(problem, device, reason)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Hand over to the process in which Inductor compiles a whole graph, under the key of this process.
+        """Hand over to Inductor's process for a whole graph, which uses the key of this process.
 
-        That process has no choosers, which are functions of the user's. With choosers, Inductor compiles in this
-        process, as it does with anything that it cannot hand over.
+        Choosers are functions of the user's, and cannot be handed over. Then Inductor compiles in this process.
         """
         if self.choosers:
             raise BypassFxGraphCache("choosers are functions of this process")
@@ -118,11 +117,11 @@ There is no lock, because a fork could leave it held.
 """
 
 _handed_over: InductorSnapshot | None = None
-"""The snapshot of the graph that this process compiles for another."""
+"""The snapshot of the graph, if this process compiles for another."""
 
 
 def snapshot() -> InductorSnapshot:
-    """Return the snapshot of this thread's compile; outside of a compile, where no cache is asked, a new snapshot.
+    """Return the snapshot of this thread's compile, or outside of a compile, where no cache is asked, a new snapshot.
 
     Dynamo's context comes first. If parts of a graph are compiled on their own, each has its own tracing context, and
     could see other settings than those in the key of the whole graph.
@@ -154,7 +153,7 @@ def _taken_over(
 
 
 def compiles_for_another() -> bool:
-    """Return whether this process has taken over the snapshot of another, which saves the graph."""
+    """Return whether this process compiles a graph that another process saves."""
     return _handed_over is not None
 
 
@@ -165,11 +164,11 @@ def forget_what_was_taken_over() -> None:
 
 
 _CONTEXTS = ("vllm.compilation.passes.inductor_pass", "vllm.compilation.inductor_pass")
-"""The modules with the context of vLLM's passes, in its present releases and in earlier ones."""
+"""The modules with the context of vLLM's passes, in its present and in earlier releases."""
 
 
 def compile_range() -> tuple[int, int] | None:
-    """Return the least and the largest number of tokens for which vLLM has this graph compiled; None if unknown.
+    """Return the least and the largest number of tokens of this graph in vLLM, or None if unknown.
 
     vLLM compiles a graph for several ranges, without bounds on the symbol of the number of tokens. Only the context of
     its passes has the range.
@@ -181,7 +180,7 @@ def compile_range() -> tuple[int, int] | None:
 
 
 def trace_graph(counts: dict[str, Any], receipt: bytes, *, cached: bool) -> None:
-    """Trace the counts and the receipt of a graph; ``cached`` if it came from a cache."""
+    """Trace the counts and the receipt of a graph, which may be ``cached``."""
     _trace("diode_lut_graph", lambda: {"cached": cached, "counts": counts, "receipt": orjson.loads(receipt)})
 
 
@@ -206,5 +205,5 @@ def _asked(problem: Problem, hardware: Hardware) -> dict[str, Any]:
 
 
 def _trace(name: str, payload: Callable[[], dict[str, Any]]) -> None:
-    """Write an artifact, which tlparse shows, if ``TORCH_TRACE`` is set."""
+    """Write an artifact for tlparse, if ``TORCH_TRACE`` is set."""
     trace_structured("artifact", lambda: {"name": name, "encoding": "json"}, payload_fn=lambda: as_json(payload()))

@@ -147,7 +147,7 @@ def test_what_tables_do_not_have(rows: Rows) -> None:
 
 
 def test_a_snapshot_decides_as_when_it_was_made(rows: Rows) -> None:
-    """Tables and settings that change after the first question do not reach it. Each class of epilogue has an answer."""
+    """Tables and settings that change after the first question do not reach it. Each epilogue has an answer."""
     rows({"op": "mm", "configs": [SMALL]}, {"op": "mm", "epilogue": "heavy", "configs": [LARGE]})
     now, given = InductorSnapshot(), inputs((512, 256), (256, 512))
     assert chosen(now, given) == [config(SMALL)]
