@@ -93,7 +93,7 @@ class Snapshot:
 
         ``padding`` says whether the operands may be padded, or are. ``axes`` are the sizes that may change.
         """
-        hardware = self._hardware(device)
+        hardware = self.hardware(device)
         key = hardware, problem, axes, padding
         found = self._answers.get(key)
         if found is None:
@@ -141,15 +141,16 @@ class Snapshot:
 
     def record_unfused(self, problem: Problem, device: str | torch.device, reason: str) -> None:
         """Record why nothing is fused after a matmul. The problem's epilogue is the class that might have been."""
-        recorder.unfused(problem, self._hardware(device), reason)
+        recorder.unfused(problem, self.hardware(device), reason)
         log.debug("%s on %s: nothing is fused: %s", problem, device, reason)
 
     def record_no_choice(self, problem: Problem, device: str | torch.device, reason: str) -> None:
         """Record a problem without a choice: it is left to Inductor, because no answer could change anything."""
-        recorder.no_choice(problem, self._hardware(device), reason)
+        recorder.no_choice(problem, self.hardware(device), reason)
         log.debug("%s on %s: there is no choice: %s", problem, device, reason)
 
-    def _hardware(self, device: str | torch.device) -> Hardware:
+    def hardware(self, device: str | torch.device) -> Hardware:
+        """Return the hardware of a device of torch's, as it was when it was first asked about."""
         self._is_code_known = False
         name = str(device)
         return self._devices.get(name) or self._devices.setdefault(name, hardware_of(device))
@@ -163,7 +164,7 @@ class Snapshot:
 
     def _local(self) -> tuple[Hardware, ...]:
         """All devices of this machine."""
-        return tuple(map(self._hardware, local_devices()))
+        return tuple(map(self.hardware, local_devices()))
 
 
 def _decided(decision: Decision, seconds: float = 0.0) -> None:

@@ -18,6 +18,7 @@ from torch._inductor.utils import is_big_gpu
 from torch._inductor.virtualized import V
 
 from diode_lut.decide.sources import Decision
+from diode_lut.hook.problems import MARK
 from diode_lut.hook.snapshot import InductorSnapshot, snapshot
 from diode_lut.hook.switch import is_off
 from diode_lut.hook.versions import UIDS
@@ -25,9 +26,6 @@ from diode_lut.problem import Problem
 from diode_lut.snapshot import skip
 from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import ATEN, PADDED_OPS, Config, needed_pad, pad_multiple, padded
-
-MARK = "diode_lut"
-"""The annotation of our choices, to which Inductor must keep."""
 
 
 class CannotRun(Exception):  # noqa: N818 (an answer, not an error)
@@ -66,8 +64,8 @@ def answer(now: InductorSnapshot, decision: Decision, build: Build, pad: int = 1
     if (settings.policy == "verify") if built else only_aten:
         with suppress(CannotRun):
             built.setdefault(ATEN.padded(pad), build(ATEN))
-    for choice in built.values():
-        choice.annotations[MARK] = True
+    for config, choice in built.items():
+        choice.annotations[MARK] = config.padded(1)
     return list(built.values()) or None
 
 

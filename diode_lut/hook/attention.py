@@ -20,7 +20,6 @@ from torch._inductor.virtualized import V
 
 from diode_lut.decide.sources import Decision
 from diode_lut.errors import ProblemError
-from diode_lut.hardware import detect_hardware
 from diode_lut.hook.answer import CannotRun, autotuning, in_force
 from diode_lut.hook.problems import SIZES_CHANGE, dtype_of, hint
 from diode_lut.hook.snapshot import snapshot
@@ -145,7 +144,7 @@ def _require_divisors(made: Any, asked: Attention) -> None:
 
 def _require_room(config: Config, asked: Attention) -> None:
     """Raise CannotRun if the kernel takes more than the device has, or its blocks do not go together."""
-    device = architecture(detect_hardware(asked.device).arch)
+    device = architecture(snapshot().hardware(asked.device).arch)
     if not config.kernel.runs_on(device):
         raise CannotRun(f"there is no {config.template} for {device.name}")
     properties = torch.cuda.get_device_properties(asked.device)

@@ -30,7 +30,6 @@ from torch._inductor.utils import _use_autotune_backend, is_gpu, sympy_product, 
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from diode_lut.hardware import detect_hardware
 from diode_lut.hook.answer import CannotRun, with_fixed_layouts
 from diode_lut.hook.branches import BlockLine
 from diode_lut.hook.problems import TORCH_DTYPES
@@ -164,7 +163,7 @@ def _triton(
     options: dict[str, Any],
 ) -> ir.ChoiceCaller:
     """Return the choice of a Triton template, with ``options`` besides those of its heuristic."""
-    tiles, device = config.tiles, architecture(detect_hardware(inputs.device()).arch)
+    tiles, device = config.tiles, architecture(snapshot().hardware(inputs.device()).arch)
     if not config.kernel.runs_on(device):
         raise CannotRun(f"there is no {config.template} for {device.name}")
     for parameter in config.kernel.parameters:

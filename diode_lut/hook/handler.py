@@ -31,7 +31,6 @@ from diode_lut.decide.decide import Answers
 from diode_lut.decide.sources import Decision
 from diode_lut.errors import MissError
 from diode_lut.hook.answer import (
-    MARK,
     CannotRun,
     answer,
     autotuning,
@@ -57,6 +56,7 @@ from diode_lut.hook.epilogues import (
     may_be_followed,
 )
 from diode_lut.hook.problems import (
+    MARK,
     OP_OF_TARGET,
     asked_about,
     axes,

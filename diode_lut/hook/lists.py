@@ -27,7 +27,6 @@ from torch._inductor.utils import get_num_sms, sympy_product, use_cpp_bmm_templa
 from torch._inductor.virtualized import V
 
 from diode_lut.errors import ProblemError
-from diode_lut.hardware import detect_hardware
 from diode_lut.hook.answer import CannotRun, answer, fix_layout
 from diode_lut.hook.choices import require_templates, shared_memory_of, with_memory_in_any_thread
 from diode_lut.hook.problems import (
@@ -118,7 +117,7 @@ def build_grouped(config: Config, asked: Grouped, choices: list[ChoiceCaller]) -
     descriptors = next((name for name in (_EXPERIMENTAL, "make_tensor_descriptor") if hasattr(tl, name)), "")
     _require_kernel(asked, descriptors)
     gpu = asked.a.get_device()
-    device = architecture(detect_hardware(gpu).arch)
+    device = architecture(snapshot().hardware(gpu).arch)
     if not config.kernel.runs_on(device):
         raise CannotRun(f"there is no {config.template} for {device.name}")
     for complaint in config.kernel.faults_on(asked.problem, config.params, device, shared_memory_of(gpu)):

@@ -340,6 +340,9 @@ def _is_inductors(problem: Problem, added: tuple[int, int, int], tensors: Sequen
     )
 
 
+MARK = "diode_lut"
+"""The annotation of our choices, with their config. Inductor must keep to them."""
+
 MKL_LINEAR, ONEDNN_LINEAR = "_mkl_linear", "_linear_pointwise"
 """Inductor's names of the library calls for a matmul with a frozen weight."""
 
@@ -352,6 +355,9 @@ def config_of(choice: ChoiceCaller) -> Config | None:
     None stands for CUTLASS, Composable Kernel, ``contiguous_mm``, Blackwell's and other templates outside of
     ``TEMPLATES``, and for values of tunables that a config cannot have.
     """
+    ours: Config | None = choice.annotations.get(MARK)
+    if ours is not None:
+        return ours
     ktc = choice.annotations.get("ktc")
     if ktc is not None:
         template = TEMPLATE_OF_UID.get(ktc.template.uid)

@@ -95,7 +95,7 @@ class InductorSnapshot(runtime.Snapshot):
 
     def record_no_choice(self, problem: Problem, device: str | torch.device, reason: str) -> None:
         """Record and trace a problem without a choice."""
-        hardware, steps = self._hardware(device), [f"there is no choice: {reason}"]
+        hardware, steps = self.hardware(device), [f"there is no choice: {reason}"]
         _trace("diode_lut_decision", lambda: {**_asked(problem, hardware), "tier": None, "steps": steps})
         super().record_no_choice(problem, device, reason)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from diode_lut.build import build
 from diode_lut.dataset import Dataset, Header, Record, Timing
-from diode_lut.decide.sources import EXACT, RANGE, TableSource
+from diode_lut.decide.sources import EXACT, RANGE, TableSource, Threshold
 from diode_lut.errors import DatasetError
 from diode_lut.evaluate import MISS, Evaluation, evaluate
 from diode_lut.evaluate.evaluation import regret_class
@@ -84,6 +84,15 @@ def test_a_built_table_keeps_its_promise(tmp_path: Path) -> None:
     figures = evaluate(TableSource(table), records).summary
     assert (figures.problems, figures.coverage, figures.within_2, figures.slower) == (39, 1, 1, 0)
     assert figures.not_measured == figures.failed == 0
+
+
+@pytest.mark.parametrize(("min_gain", "choice"), [(0.2, ATEN), (0.1, A)])
+def test_small_gains_are_not_taken(min_gain: float, choice: Config) -> None:
+    """The choice is that of the hook: the library, if the row gains less than ``min_gain``."""
+    row = Entry("mm", None, None, None, None, None, None, None, (Candidate(A, 1150),))
+    source = TableSource(Table(H200, [row]))
+    (case,) = evaluate(source, [record(4, {A: 100.0, ATEN: 115.0})], threshold=Threshold(min_gain=min_gain)).cases
+    assert (case.choice, case.origin) == (choice, RANGE)
 
 
 def test_origins_of_choices() -> None:
