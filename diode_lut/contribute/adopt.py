@@ -19,7 +19,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from diode_lut.build import BuildResult, build
-from diode_lut.contribute.verify import SAMPLE, Drift, Report, Sample, measure_drift, noise_of
+from diode_lut.contribute.verify import SAMPLE, Drift, Gains, Report, measure_drift, noise_of
 from diode_lut.dataset import Dataset, Record, pack, read_dataset
 from diode_lut.decide.catalog import open_table
 from diode_lut.decide.sources import TableSource
@@ -315,7 +315,7 @@ def _pack_finished(timings: Path, path: Path, last_stage: str, measured_by: str)
     pack([read_dataset(timings)], path, kept, measured_by=measured_by)
 
 
-def _gains(table: Table, records: Iterable[Record]) -> Sample:
+def _gains(table: Table, records: Iterable[Record]) -> Gains:
     """Measured problems whose answer is not aten, with the measured gains, spread evenly from the largest gain down."""
     found = {
         case.problem: case.gain

@@ -48,11 +48,11 @@ _SHOWN = 10
 NAMESPACE = "diode-lut"
 """The purpose in a signature."""
 
-Track = Callable[[Dataset], Iterable[Record]]
+TrackRecords = Callable[[Dataset], Iterable[Record]]
 """Passes on the records of a dataset, and may show progress."""
 
 
-def review(path: Path, data: bytes, track: Track = iter) -> list[TableError]:
+def review(path: Path, data: bytes, track: TrackRecords = iter) -> list[TableError]:
     """Yield faults of a contributed table in the order of its lines, and notes with its figures.
 
     The datasets are in ``datasets/`` beside it, in any directory. A model lies beside it, too. The findings of
@@ -119,7 +119,7 @@ def _opened(path: Path) -> Dataset | None:
         return None
 
 
-def _of_rows(table: Table, datasets: Sequence[Dataset], track: Track) -> Iterator[Fault]:
+def _of_rows(table: Table, datasets: Sequence[Dataset], track: TrackRecords) -> Iterator[Fault]:
     """Yield the differences from the table that ``build`` makes of the datasets. Rows with a note are only named."""
     noted = [entry for entry in table.entries if entry.note is not None]
     built = build(datasets, previous=Table(table.hardware, noted), progress=track).table.with_schema(table.schema)

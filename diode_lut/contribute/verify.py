@@ -157,14 +157,14 @@ Report = Callable[[str], None]
 Problems = tuple[Problem, ...]
 """The problems that a row was built from."""
 
-Sample = dict[Problems, float]
+Gains = dict[Problems, float]
 """Rows as their problems, with the recorded gains."""
 
 MAX_PROBLEMS = 4
 """Maximum number of problems of a measured row."""
 
 
-def sample_of(gains: Sample, count: int, seed: int = 0) -> Sample:
+def sample_of(gains: Gains, count: int, seed: int = 0) -> Gains:
     """At most ``count`` of these rows: half of them gain most, the others are drawn from the rest."""
     ranked = sorted(gains, key=lambda problems: (-gains[problems], problems))
     top, rest = ranked[: count // 2], ranked[count // 2 :]
@@ -172,7 +172,7 @@ def sample_of(gains: Sample, count: int, seed: int = 0) -> Sample:
     return {problems: gains[problems] for problems in (*top, *drawn)}
 
 
-def comparable(table: Table, datasets: Iterable[Dataset] = ()) -> Sample:
+def comparable(table: Table, datasets: Iterable[Dataset] = ()) -> Gains:
     """Return all rows with a recorded gain to compare.
 
     ``datasets`` are the available datasets of the table. Rows whose first config is ``aten`` record no gain, and are
@@ -212,7 +212,7 @@ def verify(
     method: str | None = None,
     budget_s: float = 60.0,
     begun: float | None = None,
-    sample: Sample | None = None,
+    sample: Gains | None = None,
     report: Report = lambda _: None,
 ) -> Drift:
     """Measure rows of the table against ``aten``, and compare their gains with the recorded gains.
@@ -228,7 +228,7 @@ def verify(
 
 def measure_drift(
     table: Table,
-    gains: Sample,
+    gains: Gains,
     executor: Executor,
     budget_s: float,
     begun: float,
@@ -281,7 +281,7 @@ def _mean(gains: Sequence[float]) -> float:
     return (geometric_mean(gains) or 0.0) if all(gains) else 0.0
 
 
-def _to_repeat(gains: Sample, first: dict[Problems, float]) -> list[Problems]:
+def _to_repeat(gains: Gains, first: dict[Problems, float]) -> list[Problems]:
     """Return the rows that seem to have drifted, and some others."""
     rows = [RemeasuredRow(problems, gains[problems], (gain,)) for problems, gain in first.items()]
     suspects = Drift(rows, None).drifted

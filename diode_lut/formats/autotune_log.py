@@ -47,19 +47,19 @@ _TF32_ROWS, _TF32_COLUMNS = 16, 512
 """From these M, and N and K, all releases allow TF32 in Triton's kernels where PyTorch's setting does."""
 
 
-class _Choice(NamedTuple):
+class _Printed(NamedTuple):
     name: str
     time: float
     percent: float | None
     arguments: str
 
 
-class _Block(NamedTuple):
+class _Autotuning(NamedTuple):
     op: str
     sizes: str
     strides: list[str]
     dtypes: list[str]
-    choices: list[_Choice]
+    choices: list[_Printed]
 
     @property
     def is_whole(self) -> bool:
@@ -97,7 +97,7 @@ def _records(path: Path, facts: Facts, hardware: Hardware, skipped: Skipped) -> 
         raise ExchangeError(f"{path}: not a log of max-autotune: no line is like AUTOTUNE mm(1024x512, 512x256)")
 
 
-def _blocks(text: Iterable[str]) -> Iterator[_Block]:
+def _blocks(text: Iterable[str]) -> Iterator[_Autotuning]:
     block = None
     for line in text:
         head = _HEAD.search(line)
@@ -110,16 +110,16 @@ def _blocks(text: Iterable[str]) -> Iterator[_Block]:
                 continue
             if (found := _CHOICE.search(line)) and block.dtypes:
                 percent = None if found[3] is None else float(found[3])
-                block.choices.append(_Choice(found[1], float(found[2]), percent, found[4]))
+                block.choices.append(_Printed(found[1], float(found[2]), percent, found[4]))
                 continue
         if block is not None:
             yield block
-        block = _Block(head[1], head[2], [], [], []) if head else None
+        block = _Autotuning(head[1], head[2], [], [], []) if head else None
     if block is not None:
         yield block
 
 
-def _problem(block: _Block, dtype: str | None, hardware: Hardware) -> Problem:
+def _problem(block: _Autotuning, dtype: str | None, hardware: Hardware) -> Problem:
     if block.op in SCALED:
         raise ProblemError(f"{block.op}, of which the log does not say the scales")
     try:

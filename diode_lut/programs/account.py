@@ -112,7 +112,7 @@ _NAMED = 3
 _NO_RECEIPT = "no receipt: no process compiled a graph, or imported PyTorch and ended by itself"
 
 
-class Run(NamedTuple):
+class ProgramRun(NamedTuple):
     """A run of a program: its end, and the merged receipt of all its processes."""
 
     ended: Ended
@@ -125,7 +125,7 @@ def run_with_receipt(
     destination: Path | None,
     streams: Streams = INHERITED,
     limit_s: float | None = None,
-) -> Run:
+) -> ProgramRun:
     """Run the program, armed, and write the merged receipt of its processes, if there is any, to ``destination``.
 
     ``limit_s`` is as in ``run_program``. OSError, before the program is started, without a directory for temporary
@@ -144,7 +144,7 @@ def run_with_receipt(
         rmtree(parent, ignore_errors=True)
     if destination is not None and receipt.processes:
         write_atomically(destination, receipt_bytes(receipt))
-    return Run(ended, receipt)
+    return ProgramRun(ended, receipt)
 
 
 def _readable(directory: Path) -> Iterator[Receipt]:
@@ -153,7 +153,7 @@ def _readable(directory: Path) -> Iterator[Receipt]:
             yield read_receipt(path)
 
 
-def summary(run: Run, destination: Path | None, tune: str) -> list[str]:
+def summary(run: ProgramRun, destination: Path | None, tune: str) -> list[str]:
     """Return lines for people, fewer without questions. ``tune`` is the command that measures misses."""
     receipt = run.receipt
     asked = sum(device.calls for device in receipt.devices.values())

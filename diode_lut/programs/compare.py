@@ -17,7 +17,7 @@ import orjson
 from diode_lut.errors import DiodeLutError, ProgramError, as_command, printable
 from diode_lut.probe import TRACED, VARIABLE
 from diode_lut.problem import SIZE_FIELDS, Problem
-from diode_lut.programs.account import Run, counted, nothing_asked, run_with_receipt
+from diode_lut.programs.account import ProgramRun, counted, nothing_asked, run_with_receipt
 from diode_lut.programs.launch import Streams, cold, without_leaks
 from diode_lut.programs.trace import GemmTime, GraphTimes, read_traces, unpadded
 from diode_lut.receipts.receipt import Receipt
@@ -335,7 +335,7 @@ def _told(sample: RunTimes) -> str:
     return ", ".join(f"{name} {spread_text([time])}" for name, time in known.items())
 
 
-class _Result(NamedTuple):
+class _OneRun(NamedTuple):
     """The times, the receipt and the trace of a run."""
 
     sample: RunTimes
@@ -343,7 +343,7 @@ class _Result(NamedTuple):
     times: GraphTimes | None
 
 
-def _run(plan: ComparisonPlan, kind: str, tell: Callable[[str], None], *, traced: bool = False) -> _Result:
+def _run(plan: ComparisonPlan, kind: str, tell: Callable[[str], None], *, traced: bool = False) -> _OneRun:
     """Run the program once. ComparisonEnded if it was interrupted, or failed without tracing."""
     with (
         tempfile.TemporaryDirectory(prefix="diode-lut-", ignore_cleanup_errors=True) as name,
@@ -357,10 +357,10 @@ def _run(plan: ComparisonPlan, kind: str, tell: Callable[[str], None], *, traced
                 raise ComparisonEnded(run.ended.code or _INTERRUPTED)
             said = _said(Path(name))
             times = read_traces(Path(name, each["trace"]) for each in said if each.get("trace")) if traced else None
-        return _Result(_sample(run, said, output, plan), run.receipt, times)
+        return _OneRun(_sample(run, said, output, plan), run.receipt, times)
 
 
-def _tell_end(run: Run, kind: str, output: IO[bytes], tell: Callable[[str], None]) -> None:
+def _tell_end(run: ProgramRun, kind: str, output: IO[bytes], tell: Callable[[str], None]) -> None:
     if run.ended.interrupted:
         tell("interrupted: nothing is compared")
         return
@@ -383,7 +383,7 @@ def _said(directory: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _sample(run: Run, said: Iterable[Mapping[str, Any]], output: IO[bytes], plan: ComparisonPlan) -> RunTimes:
+def _sample(run: ProgramRun, said: Iterable[Mapping[str, Any]], output: IO[bytes], plan: ComparisonPlan) -> RunTimes:
     compiled = [each["compile_s"] for each in said if each.get("compile_s")]
     steps = [median(each["steps_s"]) for each in said if each["steps_s"]]
     printed = [] if steps else printed_steps(_tail(output, 1 << 24))

@@ -99,7 +99,7 @@ def run_program(
     Our first signal is passed on, and the program takes its time to end. The second kills it. After ``limit_s`` seconds
     it gets SIGINT, as by Ctrl-C, and is killed if it does not end then. In this case the exit code is 0.
     """
-    program = _Program(environment, shares_terminal=os.isatty(0))
+    program = _Running(environment, shares_terminal=os.isatty(0))
     start = time.monotonic()
     with program.forwarding():
         process = program.start(command, streams)
@@ -114,7 +114,7 @@ def run_program(
     return Ended(128 - code if code < 0 else code, seconds, bool(program.received), left)
 
 
-class _Program:
+class _Running:
     """A running program, and our signals meanwhile."""
 
     def __init__(self, environment: Mapping[str, str], *, shares_terminal: bool) -> None:

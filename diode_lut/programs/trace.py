@@ -65,7 +65,7 @@ class GraphTimes(NamedTuple):
     on_gpu: bool
 
 
-class _Op(NamedTuple):
+class _TracedOp(NamedTuple):
     """An op within a call of a graph, the call, and the op of a GEMM around it or itself."""
 
     event: Event
@@ -75,7 +75,7 @@ class _Op(NamedTuple):
 
 def read_traces(paths: Iterable[Path]) -> GraphTimes | None:
     """Return the times in the traces of a program's processes, or None without a traced call of a graph."""
-    traces = [_Trace(orjson.loads(path.read_bytes())["traceEvents"]) for path in paths]
+    traces = [_ProcessTrace(orjson.loads(path.read_bytes())["traceEvents"]) for path in paths]
     kind = CALL if any(trace.has(CALL) for trace in traces) else FIRST_CALL
     on_gpu = any(trace.on_gpu for trace in traces)
     calls: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
@@ -99,7 +99,7 @@ def _typical(times: Iterable[Sequence[float]]) -> float:
     return sum(median(each) * len(each) for each in times)
 
 
-class _Trace:
+class _ProcessTrace:
     """The trace of a process."""
 
     def __init__(self, events: Iterable[Event]) -> None:
@@ -143,14 +143,14 @@ class _Trace:
                 longest = max(kernels[number], key=lambda kernel: float(kernel["dur"]))
                 yield _name(gemm), _ns(kernels[number]), longest["name"]
 
-    def _of(self, kind: str) -> Iterator[_Op]:
+    def _of(self, kind: str) -> Iterator[_TracedOp]:
         return (op for op in self._ops if op.call["name"].startswith(kind))
 
     def _kernels_of(self, op: Event) -> list[Event]:
         return self._kernels.get(op.get("args", {}).get("External id", object()), [])
 
 
-def _ops_in_calls(events: Iterable[Event]) -> Iterator[_Op]:
+def _ops_in_calls(events: Iterable[Event]) -> Iterator[_TracedOp]:
     """Yield the ops within calls of graphs.
 
     Ops of a thread are nested. If two begin together, the longer is outside.
@@ -169,7 +169,7 @@ def _ops_in_calls(events: Iterable[Event]) -> Iterator[_Op]:
             gemm = event
         within.append((event["ts"] + event["dur"], call, gemm))
         if call is not None:
-            yield _Op(event, call, gemm)
+            yield _TracedOp(event, call, gemm)
 
 
 def _is_gemm(name: str) -> bool:

@@ -23,7 +23,7 @@ from diode_lut.files import append, open_to_append
 from diode_lut.hardware import Hardware, slug
 from diode_lut.problem import Problem
 from diode_lut.process import own_directory, own_tables_directory
-from diode_lut.programs.account import Run, counted, named_gemms, nothing_asked, run_with_receipt
+from diode_lut.programs.account import ProgramRun, counted, named_gemms, nothing_asked, run_with_receipt
 from diode_lut.programs.launch import Streams, armed, cold, run_program
 from diode_lut.receipts.read import read_receipt
 from diode_lut.receipts.receipt import Receipt, receipt_bytes
@@ -96,7 +96,9 @@ def _tune(order: Order, kept: Path, file: FileIO, tell: Callable[[str], None]) -
     return code, code >= INTERRUPTED
 
 
-def _measure_all(order: Order, receipt: Receipt, before: Run | None, kept: Path, tell: Callable[[str], None]) -> int:
+def _measure_all(
+    order: Order, receipt: Receipt, before: ProgramRun | None, kept: Path, tell: Callable[[str], None]
+) -> int:
     """Measure, build, and run the program again."""
     if not losses(receipt):
         asked = any(device.calls for device in receipt.devices.values())
@@ -122,7 +124,7 @@ def _measure_all(order: Order, receipt: Receipt, before: Run | None, kept: Path,
     return after.ended.code
 
 
-def _run(order: Order, **variables: str) -> Run:
+def _run(order: Order, **variables: str) -> ProgramRun:
     """Run the program from cold caches: a graph from a cache asks no question."""
     with cold({**order.environment, **variables}) as environment:
         return run_with_receipt(order.command, environment, None, limit_s=order.limit_s)
@@ -189,7 +191,9 @@ def _ours(order: Order, variables: Mapping[str, str], *arguments: str | Path) ->
     return ended.code or (INTERRUPTED if ended.interrupted else 0)
 
 
-def _brought(order: Order, receipt: Receipt, before: Run | None, after: Run, tables: Iterable[Path]) -> Iterator[str]:
+def _brought(
+    order: Order, receipt: Receipt, before: ProgramRun | None, after: ProgramRun, tables: Iterable[Path]
+) -> Iterator[str]:
     """Yield the table's effect: the answers before and now, the measured times, and the time of the runs."""
     missed = {loss.problem for loss in losses(receipt)}
     now = losses(after.receipt)
