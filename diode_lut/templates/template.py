@@ -297,6 +297,14 @@ def registers(tiles: Tiles, architecture: Architecture) -> int | None:
     return min(architecture.registers_per_thread, architecture.registers_per_block // threads)
 
 
+def register_complaints(tiles: Tiles, architecture: Architecture) -> Iterator[Complaint]:
+    """Complain about an accumulator that takes all registers of a thread."""
+    needed, limit = accumulator_registers(tiles, architecture.warp_size), registers(tiles, architecture)
+    if limit is not None and needed >= limit:
+        reason = f"{tiles.num_warps} do not go with a block of {tiles.block_m}x{tiles.block_n}"
+        yield Complaint(f"{reason}: {needed} registers a thread (allowed: {limit - 1})", "num_warps")
+
+
 def is_precise(block_k: int, variant: str) -> bool:
     """Return whether blocks of float8 can have ``block_k`` elements along K, and accumulate as the variant demands."""
     return block_k in BLOCKS_K_OF_BYTES and (Scaling.of(variant).fast or block_k <= PRECISE_BLOCK_K)
