@@ -124,7 +124,7 @@ def own_settings() -> Iterator[Finding]:
 
 
 def environment() -> Iterator[Finding]:
-    """Check what a program gets from the environment: settings, variables with no effect, and threads."""
+    """Check the environment of a program: settings, variables without an effect, and threads."""
     value = os.environ.get("DIODE_LUT", "")  # the line in diode_lut.pth reads it
     if value.lower() in ("", "0", "false", "no", "off"):
         text = "a program is served as soon as it imports diode_lut, under `run`, or with DIODE_LUT=1"

@@ -318,7 +318,7 @@ def _replace(patch: Patch, module: ModuleType, function: Callable[..., Any] | No
 def replacement(
     patch: Patch, original: Callable[..., Any], function: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """Return what stands in the place of ``original``. If ``patch.by`` cannot be imported, the hook goes off."""
+    """Return a function in the place of ``original``. If ``patch.by`` cannot be imported, the hook goes off."""
     if patch.same_parameters:
         require_same_parameters(partial(_function(patch.by), original), original)
 
@@ -458,7 +458,7 @@ def should_pad(benchmark: Callable[..., bool], match: Any, mat1: Any, mat2: Any,
 
 
 def get_inductor_factors(factors: Callable[..., list[Any]], *arguments: Any, **named: Any) -> list[Any]:
-    """Return what vLLM keys its cache by. The arguments differ between vLLM's releases."""
+    """Return the factors in the keys of vLLM's cache. The arguments differ between vLLM's releases."""
     return [*factors(*arguments, **named), repr(cache_identity())]
 
 

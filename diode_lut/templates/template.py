@@ -191,7 +191,7 @@ class Template:
         """Yield reasons why a config cannot be launched, whichever of the covered problems is asked for."""
         for parameter, value in zip(self.parameters, params, strict=False):
             if value != parameter.default and not parameter.is_known_to(architecture):
-                reason = f"{architecture.name} has no such tunable (what has it: {parameter.architectures}...)"
+                reason = f"{architecture.name} has no such tunable (only {parameter.architectures}... has)"
                 yield Complaint(reason, parameter.name)
 
     def faults_on(
