@@ -19,7 +19,6 @@ from diode_lut.errors import let_pass
 from diode_lut.hook.switch import cache_identity, leave, turn_off
 from diode_lut.hook.versions import release, require_same_parameters, set_choices_factory
 from diode_lut.process import in_forked_children, warn_once, when_imported
-from diode_lut.settings import config as settings
 
 Undo = Callable[[], object]
 
@@ -497,29 +496,3 @@ def below() -> str:
 
     handler = getattr(V.choices, "_below", None)
     return type(handler).__name__ if handler is not None else ""
-
-
-def cache_fault() -> str:
-    """Return why the key of Inductor's cache for graphs does not follow the answers, or an empty text.
-
-    The key of an empty graph is computed with one setting and with another.
-    """
-    import torch
-
-    def key() -> str:
-        from torch._inductor.codecache import compiled_fx_graph_hash
-
-        no_arguments: Any = {}
-        found, _ = compiled_fx_graph_hash(torch.fx.symbolic_trace(torch.nn.Identity()), [], no_arguments, [])
-        return found
-
-    try:
-        with settings.patch(policy="pick"):
-            before = key()
-            with settings.patch(policy="verify"):
-                other = key()
-            again = key()
-    except Exception as error:
-        let_pass(error)
-        return f"the keys of Inductor's caches cannot be computed: {error!r}"
-    return "" if before == again != other else "the keys of Inductor's caches do not follow the answers"
