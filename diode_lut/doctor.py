@@ -91,7 +91,7 @@ def hook() -> Iterator[Finding]:
         return
 
     try:
-        from diode_lut.hook import patches
+        from diode_lut.hook import patches, switch
 
         missing = patches.what_is_missing()
     except BROKEN_IMPORT as error:
@@ -104,7 +104,7 @@ def hook() -> Iterator[Finding]:
         return
     below = patches.below()
     yield fine("hook", "is installed, and first in line" + (f", before {below}" if below else ""))
-    fault = patches.cache_fault()
+    fault = switch.cache_fault()
     if fault:
         remedy = "set TORCHINDUCTOR_FORCE_DISABLE_CACHES=1, and report this with the version of torch"
         yield wrong("caches", fault, remedy)
@@ -124,7 +124,7 @@ def own_settings() -> Iterator[Finding]:
 
 
 def environment() -> Iterator[Finding]:
-    """Check what a program gets from the environment: settings, variables with no effect, and threads."""
+    """Check the environment of a program: settings, variables without an effect, and threads."""
     value = os.environ.get("DIODE_LUT", "")  # the line in diode_lut.pth reads it
     if value.lower() in ("", "0", "false", "no", "off"):
         text = "a program is served as soon as it imports diode_lut, under `run`, or with DIODE_LUT=1"

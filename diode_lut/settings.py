@@ -23,7 +23,7 @@ CONFIDENCE, GAIN = 0.95, 0.15
 """The defaults of ``confidence_threshold`` and ``gain_threshold``."""
 
 
-class Values(NamedTuple):
+class Allowed(NamedTuple):
     """The allowed values: as text, as a check that returns the value to keep, and as an environment variable.
 
     ``check`` raises TypeError or ValueError for other values, ``parse`` KeyError or ValueError.
@@ -34,7 +34,7 @@ class Values(NamedTuple):
     parse: Callable[[str], Any]
 
 
-def one_of(*values: str) -> Values:
+def one_of(*values: str) -> Allowed:
     """Allow these texts."""
 
     def check(value: Any) -> str:
@@ -42,10 +42,10 @@ def one_of(*values: str) -> Values:
             raise ValueError
         return str(value)
 
-    return Values(", ".join(values), check, str)
+    return Allowed(", ".join(values), check, str)
 
 
-def some_of(*values: str) -> Values:
+def some_of(*values: str) -> Allowed:
     """Allow lists of at least one of these texts. They are kept in the order given here."""
 
     def check(value: Any) -> tuple[str, ...]:
@@ -55,10 +55,10 @@ def some_of(*values: str) -> Values:
         return tuple(name for name in values if name in names)
 
     text = f"a list of some of {', '.join(values)}; in the environment separated by {os.pathsep!r}"
-    return Values(text, check, _parse_names)
+    return Allowed(text, check, _parse_names)
 
 
-def integer(low: int, high: int) -> Values:
+def integer(low: int, high: int) -> Allowed:
     """Allow integers from ``low`` to ``high``."""
 
     def check(value: Any) -> int:
@@ -66,10 +66,10 @@ def integer(low: int, high: int) -> Values:
             raise ValueError
         return value
 
-    return Values(f"an integer from {low} to {high}", check, int)
+    return Allowed(f"an integer from {low} to {high}", check, int)
 
 
-def number(high: float, text: str) -> Values:
+def number(high: float, text: str) -> Allowed:
     """Allow numbers from 0 to ``high``."""
 
     def check(value: Any) -> float:
@@ -77,7 +77,7 @@ def number(high: float, text: str) -> Values:
             raise ValueError
         return float(value)
 
-    return Values(text, check, float)
+    return Allowed(text, check, float)
 
 
 def _check_flag(value: Any) -> bool:
@@ -123,13 +123,15 @@ def _check_path(value: Any) -> str | None:
 _FLAGS = {"0": False, "false": False, "1": True, "true": True}
 FRACTION = number(1, "a number from 0 to 1")
 NOT_NEGATIVE = number(float("inf"), "a number that is not negative; inf for never")
-FLAG = Values("True or False; in the environment 1, true, 0 or false", _check_flag, lambda text: _FLAGS[text.lower()])
-NAMES = Values(
+FLAG = Allowed("True or False; in the environment 1, true, 0 or false", _check_flag, lambda text: _FLAGS[text.lower()])
+NAMES = Allowed(
     f"a list of table names and paths; in the environment separated by {os.pathsep!r}", _check_tables, _parse_names
 )
-PATH = Values("a path, not a relative one in a directory that is gone, or None", _check_path, lambda text: text or None)
+PATH = Allowed(
+    "a path, not a relative one in a directory that is gone, or None", _check_path, lambda text: text or None
+)
 
-_SETTINGS: dict[str, tuple[Values, Any]] = {
+_SETTINGS: dict[str, tuple[Allowed, Any]] = {
     "policy": (one_of("pick", "verify", "off"), "pick"),
     "default_mode": (FLAG, True),
     "pad": (FLAG, True),

@@ -138,8 +138,8 @@ def _require_divisors(made: Any, asked: Attention) -> None:
         queries = name.startswith("block_m")
         sparse = asked.sparse_q if queries else asked.sparse_kv
         if name.startswith("block_") and sparse % block:
-            what = "queries" if queries else "keys"
-            raise CannotRun(f"a block of {block} {what} does not divide the mask's, of {sparse}")
+            blocked = "queries" if queries else "keys"
+            raise CannotRun(f"a block of {block} {blocked} does not divide the mask's, of {sparse}")
 
 
 def _require_room(config: Config, asked: Attention) -> None:

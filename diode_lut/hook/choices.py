@@ -95,7 +95,7 @@ def _require_settings_of_timings(dtype: torch.dtype) -> None:
         raise CannotRun("timings are without allow_fp16_accumulation, which makes the library faster and no kernel")
     if dtype == torch.float32 and not taken.has_present_settings():
         taken.answered = False
-        raise CannotRun("the precision of float32 matmuls is not what it was when the compile began")
+        raise CannotRun("the precision of float32 matmuls has changed since the compile began")
     if dtype == torch.float32 and taken.matmul.triton not in ("", "tf32" if _allows_tf32(dtype) else "ieee"):
         raise CannotRun(f"with TRITON_F32_DEFAULT={taken.matmul.triton} Triton multiplies float32 otherwise than timed")
 
@@ -201,7 +201,7 @@ def _triton(
             heuristic.adjust_kernel_inputs(inputs, op),
         )
     if isinstance(choice, TritonTemplateCaller):
-        # With one choice, Inductor fuses what comes before the matmul without a benchmark, and no table has timed that.
+        # With a single choice, Inductor fuses the work before a matmul without a benchmark. No table has timed that.
         choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
     return with_memory_in_any_thread(choice) if config.kernel.tma else choice
 
@@ -283,7 +283,7 @@ def tma_legal(inputs: MMKernelInputs) -> bool:
     if stores_with_tma():
         return False  # an epilogue may then read a result that is never stored, and does not compile
     if (V.graph.aot_mode or V.graph.cpp_wrapper) and not cpp_wrappers_have_scratch():
-        return False  # programs would write their descriptors behind the memory that there is
+        return False  # programs would write their descriptors past the end of the memory
     with inductor_config.patch({"triton.enable_persistent_tma_matmul": True}):
         if not use_triton_tma_template(a, b, output_layout=inputs.output_layout(flexible=False)):
             return False

@@ -19,7 +19,6 @@ from diode_lut.errors import let_pass
 from diode_lut.hook.switch import cache_identity, leave, turn_off
 from diode_lut.hook.versions import release, require_same_parameters, set_choices_factory
 from diode_lut.process import in_forked_children, warn_once, when_imported
-from diode_lut.settings import config as settings
 
 Undo = Callable[[], object]
 
@@ -318,7 +317,7 @@ def _replace(patch: Patch, module: ModuleType, function: Callable[..., Any] | No
 def replacement(
     patch: Patch, original: Callable[..., Any], function: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """Return what stands in the place of ``original``. If ``patch.by`` cannot be imported, the hook goes off."""
+    """Return a function in the place of ``original``. If ``patch.by`` cannot be imported, the hook goes off."""
     if patch.same_parameters:
         require_same_parameters(partial(_function(patch.by), original), original)
 
@@ -458,7 +457,7 @@ def should_pad(benchmark: Callable[..., bool], match: Any, mat1: Any, mat2: Any,
 
 
 def get_inductor_factors(factors: Callable[..., list[Any]], *arguments: Any, **named: Any) -> list[Any]:
-    """Return what vLLM keys its cache by. The arguments differ between vLLM's releases."""
+    """Return the factors in the keys of vLLM's cache. The arguments differ between vLLM's releases."""
     return [*factors(*arguments, **named), repr(cache_identity())]
 
 
@@ -497,29 +496,3 @@ def below() -> str:
 
     handler = getattr(V.choices, "_below", None)
     return type(handler).__name__ if handler is not None else ""
-
-
-def cache_fault() -> str:
-    """Return why the key of Inductor's cache for graphs does not follow the answers, or an empty text.
-
-    The key of an empty graph is computed with one setting and with another.
-    """
-    import torch
-
-    def key() -> str:
-        from torch._inductor.codecache import compiled_fx_graph_hash
-
-        no_arguments: Any = {}
-        found, _ = compiled_fx_graph_hash(torch.fx.symbolic_trace(torch.nn.Identity()), [], no_arguments, [])
-        return found
-
-    try:
-        with settings.patch(policy="pick"):
-            before = key()
-            with settings.patch(policy="verify"):
-                other = key()
-            again = key()
-    except Exception as error:
-        let_pass(error)
-        return f"the keys of Inductor's caches cannot be computed: {error!r}"
-    return "" if before == again != other else "the keys of Inductor's caches do not follow the answers"

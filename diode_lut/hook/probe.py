@@ -49,7 +49,7 @@ def call_graph(call: Callable[..., Any], graph: Any, inputs: Any) -> Any:
         return call(graph, inputs)
 
 
-class _Trace:
+class _Tracer:
     """A profiler for the first calls."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class _Trace:
         return self._file
 
 
-_TRACE = _Trace()
+_TRACE = _Tracer()
 """The trace of this process."""
 
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from diode_lut.errors import let_pass
 from diode_lut.process import warn_once
+from diode_lut.settings import config
 
 _MISFITS = (AttributeError, ImportError, TypeError)
 """Python's errors for a missing name, and for a call with the wrong arguments."""
@@ -64,6 +65,32 @@ def cache_identity() -> tuple[Hashable, ...]:
     except Exception as error:
         turn_off(error)
     return ("unknown", uuid4().hex)
+
+
+def cache_fault() -> str:
+    """Return why the key of Inductor's cache for graphs does not follow the answers, or an empty text.
+
+    The key of an empty graph is computed with one setting and with another.
+    """
+    import torch
+
+    def key() -> str:
+        from torch._inductor.codecache import compiled_fx_graph_hash
+
+        no_arguments: Any = {}
+        found, _ = compiled_fx_graph_hash(torch.fx.symbolic_trace(torch.nn.Identity()), [], no_arguments, [])
+        return found
+
+    try:
+        with config.patch(policy="pick"):
+            before = key()
+            with config.patch(policy="verify"):
+                other = key()
+            again = key()
+    except Exception as error:
+        let_pass(error)
+        return f"the keys of Inductor's caches cannot be computed: {error!r}"
+    return "" if before == again != other else "the keys of Inductor's caches do not follow the answers"
 
 
 def leave(matmul: str, error: Exception) -> None:

@@ -30,7 +30,7 @@ from diode_lut.table import Range, of_kind
 TRAIN, TEST = "train", "test"
 """Names of the two groups every split has."""
 
-Family = tuple[tuple[str, Any], ...]
+Conditions = tuple[tuple[str, Any], ...]
 """Conditions on a problem: names of fields, each with its value, or with its least and largest size."""
 
 _SPELLINGS = {"op": op_of, "dtype": dtype_of, "layout": layout_of}
@@ -42,7 +42,7 @@ class Split(NamedTuple):
 
     seed: int
     test: float
-    families: tuple[Family, ...] = ()
+    families: tuple[Conditions, ...] = ()
 
     def group(self, problem: Problem) -> str:
         """Return the problem's group: ``train``, ``test``, or the name of its left-out family."""
@@ -73,7 +73,7 @@ def drawn_as(problem: Problem) -> Problem:
     return problem.alone._replace(m=1) if problem.op in OF_BYTES else problem.alone
 
 
-def belongs(problem: Problem, family: Family) -> bool:
+def belongs(problem: Problem, family: Conditions) -> bool:
     """Return whether the problem meets all conditions of the family."""
     return all(
         value[0] <= getattr(problem, name) <= value[1] if isinstance(value, tuple) else getattr(problem, name) == value
@@ -81,7 +81,7 @@ def belongs(problem: Problem, family: Family) -> bool:
     )
 
 
-def parse_family(text: str) -> Family:
+def parse_family(text: str) -> Conditions:
     """Return the family of ``op=mm,layout=nt,m=1:64``. ProblemError for an unknown or repeated field or value."""
     family = tuple(_condition(part.strip()) for part in text.split(","))
     if len(dict(family)) < len(family):
@@ -107,7 +107,7 @@ def _condition(text: str) -> tuple[str, Any]:
     return name, sizes
 
 
-def family_name(family: Family) -> str:
+def family_name(family: Conditions) -> str:
     """Return the text ``parse_family`` takes."""
     return ",".join(
         f"{name}={value[0]}:{value[1]}" if isinstance(value, tuple) else f"{name}={value}" for name, value in family

@@ -206,7 +206,7 @@ def _candidates(rows: Sequence[Mapping[str, Any]]) -> list[Config]:
     if len(set(candidates)) < len(candidates):
         raise ProblemError("candidates: a config is repeated")
     if any(config.pad > 1 for config in candidates):
-        raise ProblemError("candidates: one has a pad, which what is known about padding adds")
+        raise ProblemError("candidates: one has a pad, but the model adds paddings itself")
     tiled = [config.kernel.tiled for config in candidates]
     if tiled != sorted(tiled, reverse=True):
         raise ProblemError("candidates: tiled configs do not come first")

@@ -79,13 +79,11 @@ class Flex(Template):
         return next(self.faults_on(problem, params, architecture), None) is None
 
     def heads(self, covered: Covered) -> Heads:
-        """Return the smallest heads."""
         return Heads.least(covered)
 
     def faults_on(
         self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:
-        """Yield the faults for the problem's heads."""
         heads = Heads.of_problem(problem)
         return self.faults(params, heads, ITEMSIZES[problem.dtype], architecture, shared_memory)
 
@@ -114,7 +112,6 @@ class Forward(Flex):
         return max(loop, itemsize * block_m * heads.v)
 
     def accumulators(self, params: Params, heads: Heads) -> int:
-        """Count a block of the result."""
         block_m, *_ = params
         return block_m * heads.v
 
@@ -181,7 +178,6 @@ class Decoding(Flex):
         return max(loop, _SINGLE * heads.rows * heads.v)
 
     def accumulators(self, params: Params, heads: Heads) -> int:
-        """Count the results of all queries."""
         return heads.rows * heads.v
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
@@ -253,7 +249,6 @@ class Default(Template):
     """Inductor's own choice, with which attention is compared."""
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Yield the only params."""
         yield ()
 
 

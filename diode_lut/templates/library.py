@@ -16,11 +16,9 @@ class Library(Template):
     """``aten``, which PyTorch calls without Inductor's help. It runs everywhere, and others are compared with it."""
 
     def runs_on(self, architecture: Architecture) -> bool:
-        """Return True."""
         return True
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Yield the only params."""
         yield ()
 
 
@@ -32,7 +30,6 @@ class CppGemm(Template):
     """Inductor's C++ template, which chooses its blocks itself."""
 
     def runs_on(self, architecture: Architecture) -> bool:
-        """Return whether it is a CPU."""
         return not architecture.gpu
 
 
@@ -68,7 +65,6 @@ class DecomposeK(Template):
             yield Complaint(f"{split} divides no k of the row ({text})", "k_split")
 
     def can_pay(self, problem: Problem) -> bool:
-        """Return whether K is long."""
         return problem.k >= _LONG_K * max(problem.m, problem.n)
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
@@ -81,7 +77,6 @@ class DecomposeK(Template):
         return 1, 1, _LEAST_PART * self.k_split(params)
 
     def k_split(self, params: Params) -> int:
-        """Return the only tunable."""
         return params[0]
 
 

@@ -191,7 +191,7 @@ class Template:
         """Yield reasons why a config cannot be launched, whichever of the covered problems is asked for."""
         for parameter, value in zip(self.parameters, params, strict=False):
             if value != parameter.default and not parameter.is_known_to(architecture):
-                reason = f"{architecture.name} has no such tunable (what has it: {parameter.architectures}...)"
+                reason = f"{architecture.name} has no such tunable (only {parameter.architectures}... has)"
                 yield Complaint(reason, parameter.name)
 
     def faults_on(
@@ -295,6 +295,14 @@ def registers(tiles: Tiles, architecture: Architecture) -> int | None:
         return None
     threads = architecture.warp_size * tiles.num_warps
     return min(architecture.registers_per_thread, architecture.registers_per_block // threads)
+
+
+def register_complaints(tiles: Tiles, architecture: Architecture) -> Iterator[Complaint]:
+    """Complain about an accumulator that takes all registers of a thread."""
+    needed, limit = accumulator_registers(tiles, architecture.warp_size), registers(tiles, architecture)
+    if limit is not None and needed >= limit:
+        reason = f"{tiles.num_warps} do not go with a block of {tiles.block_m}x{tiles.block_n}"
+        yield Complaint(f"{reason}: {needed} registers a thread (allowed: {limit - 1})", "num_warps")
 
 
 def is_precise(block_k: int, variant: str) -> bool:

@@ -33,9 +33,8 @@ from diode_lut.templates.template import (
     Params,
     Template,
     Tiles,
-    accumulator_registers,
     is_precise,
-    registers,
+    register_complaints,
     text,
 )
 
@@ -148,10 +147,7 @@ class TritonGemm(Template):
         if instruction and (tiles.block_m % instruction or tiles.block_n % instruction):
             reason = f"{instruction} divides no block of {tiles.block_m}x{tiles.block_n}"
             yield Complaint(reason, "matrix_instr_nonkdim")
-        needed, limit = accumulator_registers(tiles, architecture.warp_size), registers(tiles, architecture)
-        if limit is not None and needed >= limit:
-            reason = f"{tiles.num_warps} do not go with a block of {tiles.block_m}x{tiles.block_n}"
-            yield Complaint(f"{reason}: {needed} registers a thread (allowed: {limit - 1})", "num_warps")
+        yield from register_complaints(tiles, architecture)
         if covered.op in _OF_BYTES and tiles.block_k not in BLOCKS_K_OF_BYTES:
             allowed = ", ".join(map(str, BLOCKS_K_OF_BYTES))
             yield Complaint(f"{tiles.block_k} is too little for {covered.op} (allowed: {allowed})", "block_k")
@@ -225,7 +221,6 @@ class PersistentTma(TritonGemm):
         return ""
 
     def runs_on(self, architecture: Architecture) -> bool:
-        """Return whether there are tensor descriptors."""
         return architecture.gpu and architecture.tma
 
     def shared_memory(self, tiles: Tiles, op: str, itemsize: int, architecture: Architecture) -> int:
@@ -244,7 +239,6 @@ class PersistentTma(TritonGemm):
             yield Complaint(f"{self.name} needs an align of 16", "template")
 
     def can_pay(self, problem: Problem) -> bool:
-        """Return whether the problem is aligned and has enough rows."""
         return problem.align == 16 and problem.m >= _TMA_ROWS
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
@@ -321,7 +315,6 @@ class GroupedMm(Template):
     stand_in = "persistent_tma_gemm"
 
     def runs_on(self, architecture: Architecture) -> bool:
-        """Return whether it is an NVIDIA GPU with tensor descriptors."""
         return architecture.triton == "cuda" and architecture.tma
 
     def tiles(self, params: Params) -> Tiles:
@@ -350,10 +343,7 @@ class GroupedMm(Template):
     ) -> Iterator[Complaint]:
         """Yield faults of a config. ``shared_memory`` is the device's in bytes, if it is known."""
         tiles = self.tiles(params)
-        needed, limit = accumulator_registers(tiles, architecture.warp_size), registers(tiles, architecture)
-        if limit is not None and needed >= limit:
-            reason = f"{tiles.num_warps} do not go with a block of {tiles.block_m}x{tiles.block_n}"
-            yield Complaint(f"{reason}: {needed} registers a thread (allowed: {limit - 1})", "num_warps")
+        yield from register_complaints(tiles, architecture)
         memory, allowed = self.shared_memory(params, itemsize), shared_memory or architecture.shared_memory
         if allowed is not None and memory > allowed:
             yield Complaint(f"its blocks need {memory} bytes of shared memory ({architecture.name} has {allowed})")
@@ -361,7 +351,6 @@ class GroupedMm(Template):
     def faults_on(
         self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:
-        """Yield the faults for the problem's dtype."""
         return self.faults(params, ITEMSIZES[problem.dtype], architecture, shared_memory)
 
     def blocks(self, params: Params, heads: Heads | None) -> dict[str, int]:
