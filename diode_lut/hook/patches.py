@@ -466,28 +466,24 @@ def what_is_missing() -> list[str]:
     try:
         for module in dict.fromkeys(patch.module for patch in PATCHES if patch.during == ALWAYS):
             import_module(module)
-        return list(_missing())
+        from torch._inductor import config
+        from torch._inductor.select_algorithm import get_algorithm_selector_cache
+        from torch._inductor.virtualized import V
+
+        from diode_lut.hook.handler import DiodeChoices
+
+        missing = []
+        if config.inductor_choices_class is not FACTORY:
+            missing.append(f"new threads get choices from {config.inductor_choices_class}")
+        if not isinstance(V.choices, DiodeChoices):
+            missing.append(f"this thread gets choices from {type(V.choices).__name__}")
+        if filter_choices not in get_algorithm_selector_cache().preprocessing_fns:
+            missing.append("Inductor does not show its lists of choices")
+        needed = (patch for patch in PATCHES if patch.during == ALWAYS and is_needed(patch))
+        return missing + [f"another package has replaced {patch}" for patch in needed if not is_in_place(patch)]
     except Exception as error:
         let_pass(error)
         return [f"Inductor is not as it was: {error!r}"]
-
-
-def _missing() -> Iterator[str]:
-    from torch._inductor import config
-    from torch._inductor.select_algorithm import get_algorithm_selector_cache
-    from torch._inductor.virtualized import V
-
-    from diode_lut.hook.handler import DiodeChoices
-
-    if config.inductor_choices_class is not FACTORY:
-        yield f"new threads get choices from {config.inductor_choices_class}"
-    if not isinstance(V.choices, DiodeChoices):
-        yield f"this thread gets choices from {type(V.choices).__name__}"
-    if filter_choices not in get_algorithm_selector_cache().preprocessing_fns:
-        yield "Inductor does not show its lists of choices"
-    for patch in PATCHES:
-        if patch.during == ALWAYS and is_needed(patch) and not is_in_place(patch):
-            yield f"another package has replaced {patch}"
 
 
 def below() -> str:

@@ -83,28 +83,27 @@ def belongs(problem: Problem, family: Conditions) -> bool:
 
 def parse_family(text: str) -> Conditions:
     """Return the family of ``op=mm,layout=nt,m=1:64``. ProblemError for an unknown or repeated field or value."""
-    family = tuple(_condition(part.strip()) for part in text.split(","))
-    if len(dict(family)) < len(family):
-        raise ProblemError(f"{text}: a field is repeated")
-    return family
-
-
-def _condition(text: str) -> tuple[str, Any]:
-    name, _, value = text.partition("=")
-    name = name.casefold()
-    if name in _KINDS:
-        value = _SPELLINGS.get(name, str)(value)
-        if value not in _KINDS[name]:
-            raise ProblemError(f"{text}: {value!r} is not one of {', '.join(_KINDS[name])}")
-        return name, int(value) if name == "align" else value
-    low, colon, high = value.partition(":")
-    try:
-        sizes = size_of(low), size_of(high if colon else low)
-    except ProblemError:
-        sizes = 0, 0
-    if name not in ("b", "m", "n", "k") or not 1 <= sizes[0] <= sizes[1] <= MAX_SIZE:
-        raise ProblemError(f"{text!r}: not a condition such as op=mm, layout=nt or m=1:64")
-    return name, sizes
+    family: dict[str, Any] = {}
+    for condition in map(str.strip, text.split(",")):
+        name, _, value = condition.partition("=")
+        name = name.casefold()
+        if name in family:
+            raise ProblemError(f"{text}: a field is repeated")
+        if name in _KINDS:
+            value = _SPELLINGS.get(name, str)(value)
+            if value not in _KINDS[name]:
+                raise ProblemError(f"{condition}: {value!r} is not one of {', '.join(_KINDS[name])}")
+            family[name] = int(value) if name == "align" else value
+            continue
+        low, colon, high = value.partition(":")
+        try:
+            sizes = size_of(low), size_of(high if colon else low)
+        except ProblemError:
+            sizes = 0, 0
+        if name not in ("b", "m", "n", "k") or not 1 <= sizes[0] <= sizes[1] <= MAX_SIZE:
+            raise ProblemError(f"{condition!r}: not a condition such as op=mm, layout=nt or m=1:64")
+        family[name] = sizes
+    return tuple(family.items())
 
 
 def family_name(family: Conditions) -> str:

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from diode_lut.errors import DiodeLutError, ModelError, ProblemError, as_lines
-from diode_lut.files import open_regular, read_finished, write_atomically
+from diode_lut.files import read_at_most, read_finished, write_atomically
 from diode_lut.hardware import Hardware
 from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
 from diode_lut.model.ranking import (
@@ -70,13 +70,9 @@ def _hardware(path: Path) -> Hardware:
 def read_bytes(path: Path) -> bytes:
     """Return the file's bytes. ModelError if it cannot be read or is too large."""
     try:
-        with open_regular(path) as file:
-            data = file.read(MAX_WEIGHTS_BYTES + 1)
+        return read_at_most(path, MAX_WEIGHTS_BYTES)
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(data) > MAX_WEIGHTS_BYTES:
-        raise ModelError(f"{path}: larger than a weights file may be ({MAX_WEIGHTS_BYTES} bytes)")
-    return data
 
 
 def metadata_of(data: bytes, path: Path) -> dict[str, Any]:

@@ -59,35 +59,25 @@ PAD = Parameter(
 
 
 class Covered(Protocol):
-    """The problems a row covers. None stands for any value."""
+    """The problems of a row. None stands for any value.
+
+    ``k``, ``m``, ``g`` and ``v`` are the smallest and the largest size.
+    """
 
     @property
-    def op(self) -> str | None:
-        """An op in OPS."""
-
+    def op(self) -> str | None: ...
     @property
-    def dtype(self) -> str | None:
-        """A dtype in DTYPES."""
-
+    def dtype(self) -> str | None: ...
     @property
-    def align(self) -> int | None:
-        """An alignment in ALIGNS."""
-
+    def align(self) -> int | None: ...
     @property
-    def k(self) -> tuple[int, int] | None:
-        """The smallest and the largest K."""
-
+    def k(self) -> tuple[int, int] | None: ...
     @property
-    def m(self) -> tuple[int, int] | None:
-        """The smallest and the largest M."""
-
+    def m(self) -> tuple[int, int] | None: ...
     @property
-    def g(self) -> tuple[int, int] | None:
-        """The smallest and the largest number of query heads that share keys."""
-
+    def g(self) -> tuple[int, int] | None: ...
     @property
-    def v(self) -> tuple[int, int] | None:
-        """The smallest and the largest head dimension of values."""
+    def v(self) -> tuple[int, int] | None: ...
 
 
 _LEAST_BLOCK = 16

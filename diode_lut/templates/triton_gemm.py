@@ -176,6 +176,9 @@ class TritonGemm(Template):
             area = block_m * block_n
             if area > _LARGE_AREA or (large and area < _MEDIUM_AREA and min(problem.m, problem.n) >= 64):
                 continue
+            all_warps = (
+                (2, 4) if area <= 32 * 32 else (4,) if area < 64 * 128 else (4, 8) if area <= 128 * 128 else (8,)
+            )
             for block_k, stages in _depths(problem):
                 if area >= _MEDIUM_AREA and block_k * itemsize > 2 * _WIDE_ROWS:
                     continue
@@ -183,7 +186,7 @@ class TritonGemm(Template):
                     continue
                 if problem.op == "scaled_mm" and not is_precise(block_k, problem.variant):
                     continue
-                for warps in _warps(area):
+                for warps in all_warps:
                     yield Tiles(block_m, block_n, block_k, GROUP_M, stages, warps)
 
     def variations(self, params: Params, problem: Problem, hardware: Hardware) -> Iterator[Params]:
@@ -273,14 +276,6 @@ def _depths(problem: Problem) -> Iterator[tuple[int, int]]:
         yield from ((block_k, each) for each in stages if each == stages[0] or each <= steps + 1)
 
 
-def _warps(area: int) -> tuple[int, ...]:
-    if area <= 32 * 32:
-        return (2, 4)
-    if area < 64 * 128:
-        return (4,)
-    return (4, 8) if area <= 128 * 128 else (8,)
-
-
 _ABOUT = "A Triton kernel that computes C in tiles, and loads its operands with pointers."
 
 TRITON_MM = TritonGemm("triton_mm", ("mm", "addmm", "scaled_mm", "int_mm"), PARAMETERS, _ABOUT)
@@ -359,47 +354,24 @@ class GroupedMm(Template):
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Yield blocks in proportion to the rows of a group, with few stages and with as many as fit."""
-        memory = architecture(hardware.arch).shared_memory
-        rows = -(-problem.m // problem.b)
-        for block_m in _blocks_of(rows):
-            for block_n, block_k in _tiles(block_m, rows):
-                for stages in self._depths((block_m, block_n, block_k), problem, memory):
-                    yield from (
-                        (block_m, block_n, block_k, stages, warps) for warps in _grouped_warps(block_m * block_n)
-                    )
-
-    def _depths(self, blocks: tuple[int, int, int], problem: Problem, memory: int | None) -> list[int]:
-        """Return two numbers of stages that fit in ``memory`` bytes, and deep pipelines if all time goes into reading
-        B.
-        """
-        wanted = (3, 4, 6) if problem.m <= _FEW * problem.b else (3, 4)
-        itemsize = ITEMSIZES[problem.dtype]
-        needed = {each: self.shared_memory((*blocks, each, 4), itemsize) for each in wanted}
-        return [each for each in wanted if memory is None or needed[each] <= memory][-2:]
-
-
-def _blocks_of(rows: int) -> tuple[int, ...]:
-    """Return blocks of rows for groups of this many rows on average. Some groups have more."""
-    if rows <= 16:
-        return (16, 32)
-    if rows <= 32:
-        return (32, 64)
-    return (32, 64, 128) if rows < _MANY else (64, 128)
-
-
-def _tiles(block_m: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Yield blocks along N and K."""
-    steps = (64, 128, 256) if block_m <= _FEW else (64, 128)
-    for block_n in (64, 128, 256):
-        if rows >= _MANY and block_m * block_n < 64 * 128:
-            continue
-        yield from ((block_n, block_k) for block_k in steps if block_n * block_k < 256 * 256)
-
-
-def _grouped_warps(area: int) -> tuple[int, ...]:
-    if area >= _GROUPED_LARGE_AREA:
-        return (8,)
-    return (4, 8) if area >= 128 * 128 else (4,)
+        memory, itemsize = architecture(hardware.arch).shared_memory, ITEMSIZES[problem.dtype]
+        rows = -(-problem.m // problem.b)  # on average
+        blocks_m = (64, 128) if rows >= _MANY else (32, 64, 128) if rows > 32 else (32, 64) if rows > 16 else (16, 32)
+        pipelines = (3, 4, 6) if problem.m <= _FEW * problem.b else (3, 4)
+        for block_m, block_n in product(blocks_m, (64, 128, 256)):
+            area = block_m * block_n
+            if rows >= _MANY and area < 64 * 128:
+                continue
+            all_warps = (8,) if area >= _GROUPED_LARGE_AREA else (4, 8) if area >= 128 * 128 else (4,)
+            for block_k in (64, 128, 256) if block_m <= _FEW else (64, 128):
+                if block_n * block_k >= 256 * 256:
+                    continue
+                needed = {
+                    each: self.shared_memory((block_m, block_n, block_k, each, 4), itemsize) for each in pipelines
+                }
+                fitting = [each for each in pipelines if memory is None or needed[each] <= memory]
+                for stages, warps in product(fitting[-2:], all_warps):
+                    yield block_m, block_n, block_k, stages, warps
 
 
 TRITON_GROUPED_MM = GroupedMm(

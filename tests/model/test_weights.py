@@ -83,10 +83,7 @@ def altered(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
         (lambda data: data[:-4], "damaged: "),
         (lambda data: b"", "not a safetensors file: it begins with b''"),
         (lambda data: b"PK\x03\x04" + data, "not a safetensors file: it begins with b'PK"),
-        (
-            lambda data: data + bytes(MAX_WEIGHTS_BYTES),
-            f"larger than a weights file may be ({MAX_WEIGHTS_BYTES} bytes)",
-        ),
+        (lambda data: data + bytes(MAX_WEIGHTS_BYTES), "cannot be read: too large (allowed: 976 KiB)"),
         (
             lambda data: save({"a": np.zeros(1)}),
             "a safetensors file, but not a model of diode_lut: it has no metadata 'diode_lut'",
