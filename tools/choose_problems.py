@@ -17,7 +17,7 @@ from diode_lut.build.measurements import measurements_of
 from diode_lut.dataset import Record, read_dataset
 from diode_lut.files import write_atomically
 from diode_lut.measure.problems import BLOCK, REQUIRED
-from diode_lut.measure.search_space import Family
+from diode_lut.measure.tasks import Family
 from diode_lut.problem import NO_EPILOGUE, Problem
 
 Block = list[tuple[float, Problem]]

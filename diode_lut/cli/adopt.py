@@ -25,7 +25,7 @@ from diode_lut.cli.output import say
 from diode_lut.errors import HardwareError, as_lines, printable
 from diode_lut.files import require_writable
 from diode_lut.hardware import Hardware, detect_hardware
-from diode_lut.measure.final import SETS
+from diode_lut.measure.methods import SETS
 from diode_lut.process import interrupt_on_signals
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from diode_lut.cli.output import Minutes, in_a_file, is_standard, say, write
 from diode_lut.errors import CollectError, ExchangeError, printable
 from diode_lut.formats import FORMATS
 from diode_lut.hardware import Hardware, detect_hardware
-from diode_lut.measure.final import METHODS, SETS
+from diode_lut.measure.methods import METHODS, SETS
 from diode_lut.problem import GEMMS, Problem
 from diode_lut.process import interrupt_on_signals
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from diode_lut.dataset import Dataset, Record
     from diode_lut.formats.content import Facts, Timings
     from diode_lut.measure.collector import Pass
-    from diode_lut.measure.search_space import Outcome
+    from diode_lut.measure.tasks import Outcome
     from diode_lut.table import Table
 
 

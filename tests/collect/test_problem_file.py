@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, pack, read_dataset
 from diode_lut.errors import CollectError
 from diode_lut.hardware import Hardware
-from diode_lut.measure.final import SETS
+from diode_lut.measure.methods import SETS
 from diode_lut.measure.problems import BLOCK, problem_set, read_problems
-from diode_lut.measure.search_space import Family
+from diode_lut.measure.tasks import Family
 from diode_lut.problem import ALIGNS, ATTENTION, BATCHED, MASKS, Modifications, Problem
 from diode_lut.table import Candidate, Entry, Table, write_table
 from diode_lut.templates.config import ATEN

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.measure.search_space import MAX_SHARD_TASKS, Backlog, Family, Shard, Task, make_shards
+from diode_lut.measure.tasks import MAX_SHARD_TASKS, Backlog, Family, Shard, Task, make_shards
 from diode_lut.problem import Problem
 
 PROBLEMS = st.builds(
