@@ -101,7 +101,14 @@ class DatasetWriter:
         frames = Frames(chunks(self.path, self._from_start()), [])
         deque(frames, maxlen=0)
         if frames.end:
-            self._check_header()
+            found = read_header(self.path, self._from_start())
+            if not found.hardware.same_device(self.header.hardware):
+                raise DatasetError(f"{self.path}: measured on {found.hardware}, this is {self.header.hardware}")
+            for name in SOFTWARE:
+                was, is_now = getattr(found, name), getattr(self.header, name)
+                if was != is_now:
+                    differs = f"measured with {name} {was!r}, this is {is_now!r}"
+                    raise DatasetError(f"{self.path}: {differs}: use another file")
         if frames.torn:
             self._file.truncate(frames.end)
         if not frames.end:
@@ -110,15 +117,6 @@ class DatasetWriter:
     def _from_start(self) -> FileIO:
         self._file.seek(0)
         return self._file
-
-    def _check_header(self) -> None:
-        found = read_header(self.path, self._from_start())
-        if not found.hardware.same_device(self.header.hardware):
-            raise DatasetError(f"{self.path}: measured on {found.hardware}, this is {self.header.hardware}")
-        for name in SOFTWARE:
-            was, is_now = getattr(found, name), getattr(self.header, name)
-            if was != is_now:
-                raise DatasetError(f"{self.path}: measured with {name} {was!r}, this is {is_now!r}: use another file")
 
 
 class Packed(NamedTuple):

@@ -24,43 +24,22 @@ _SOFT_CAP = 20.0
 
 Modification = Callable[..., Any]
 
-
 # PyTorch passes all indices to each.
-# ruff: noqa: ARG001
+# ruff: noqa: ARG005
 
-
-def _full(b: Any, h: Any, m: Any, n: Any) -> Any:
-    return b.new_ones(size=(), dtype=torch.bool)
-
-
-def _causal(b: Any, h: Any, m: Any, n: Any) -> Any:
-    return m >= n
-
-
-def _window(b: Any, h: Any, m: Any, n: Any) -> Any:
-    return (m >= n) & (m - n < WINDOW)
-
-
-def _document(b: Any, h: Any, m: Any, n: Any, captured: Any) -> Any:
-    return captured[m] == captured[n]
-
-
-def _plain(score: Any, b: Any, h: Any, m: Any, n: Any) -> Any:
-    return score
-
-
-def _capped(score: Any, b: Any, h: Any, m: Any, n: Any) -> Any:
-    return torch.tanh(score / _SOFT_CAP) * _SOFT_CAP
-
-
-def _biased(score: Any, b: Any, h: Any, m: Any, n: Any, captured: Any) -> Any:
-    return score + captured[h]
-
-
-MASK_MODS: dict[str, Modification] = {"full": _full, "causal": _causal, "computed": _window, "captured": _document}
+MASK_MODS: dict[str, Modification] = {
+    "full": lambda b, h, m, n: b.new_ones(size=(), dtype=torch.bool),
+    "causal": lambda b, h, m, n: m >= n,
+    "computed": lambda b, h, m, n: (m >= n) & (m - n < WINDOW),
+    "captured": lambda b, h, m, n, captured: captured[m] == captured[n],
+}
 """The function of each mask, for as many queries as keys."""
 
-SCORE_MODS: dict[str, Modification] = {"plain": _plain, "computed": _capped, "captured": _biased}
+SCORE_MODS: dict[str, Modification] = {
+    "plain": lambda score, b, h, m, n: score,
+    "computed": lambda score, b, h, m, n: torch.tanh(score / _SOFT_CAP) * _SOFT_CAP,
+    "captured": lambda score, b, h, m, n, captured: score + captured[h],
+}
 
 
 def captured_by(problem: Problem, device: str) -> dict[str, torch.Tensor]:

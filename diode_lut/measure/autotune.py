@@ -202,12 +202,10 @@ def _round(name: str, offered: list[ChoiceCaller], times: dict[ChoiceCaller, lis
                 timings = [Timing.of(known, each * NS_PER_MS) for each in milliseconds]
             else:
                 timings = [_measured_alone(choice, known)]
-            best[known] = min(best.get(known, timings), timings, key=_median)
+            best[known] = min(
+                best.get(known, timings), timings, key=lambda some: median(each.ns or math.inf for each in some)
+            )
     return Round(name, problem, tuple(chain.from_iterable(best.values())), configs.count(None))
-
-
-def _median(timings: list[Timing]) -> float:
-    return median(timing.ns or math.inf for timing in timings)
 
 
 def _measured_alone(choice: ChoiceCaller, config: Config) -> Timing:

@@ -138,7 +138,16 @@ def collect(
         with DatasetWriter(file, setup.header) as writer:
             dataset = read_dataset(file)
             for stage in METHODS[setup.method] if table is None else METHODS[setup.method][-1:]:
-                tasks = _tasks(stage, problems, dataset) if table is None else _answers(table, problems)
+                if table is not None:
+                    entries = ((problem, table.lookup(problem)) for problem in problems)
+                    configs = (
+                        (problem, baseline(problem.op), entry.best.config) for problem, entry in entries if entry
+                    )
+                    tasks = [Task(problem, tuple(dict.fromkeys(both))) for problem, *both in configs]
+                elif stage == "final":
+                    tasks = final_tasks(_records(dataset, "sweep"), problems, dataset.header.hardware)
+                else:
+                    tasks = [Task(problem) for problem in dict.fromkeys(problem.alone for problem in problems)]
                 with closing(_outcomes(stage, tasks, writer, dataset, measuring, setup, deadline)) as outcomes:
                     yield Pass(stage, len(tasks), outcomes, dataset)
 
@@ -148,19 +157,6 @@ def file_name(header: Header) -> str:
     hardware = header.hardware
     software = (f"{name} {getattr(header, name)}" for name in SOFTWARE if getattr(header, name))
     return slug(" ".join([hardware.name, hardware.arch, str(hardware.sm_count), *software])) + ".msgpack"
-
-
-def _tasks(stage: str, problems: Sequence[Problem], dataset: Dataset) -> list[Task]:
-    if stage != "final":
-        return [Task(problem) for problem in dict.fromkeys(problem.alone for problem in problems)]
-    return final_tasks(_records(dataset, "sweep"), problems, dataset.header.hardware)
-
-
-def _answers(table: Table, problems: Sequence[Problem]) -> list[Task]:
-    """Return tasks for the problems in the table, each with the first config of its row, and the baseline."""
-    entries = ((problem, table.lookup(problem)) for problem in problems)
-    configs = ((problem, (baseline(problem.op), entry.best.config)) for problem, entry in entries if entry)
-    return [Task(problem, tuple(dict.fromkeys(both))) for problem, both in configs]
 
 
 def _outcomes(

@@ -210,18 +210,10 @@ class Epilogue(NamedTuple):
     factor: float
 
 
-def _scaled_sum(c: torch.Tensor, scale: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-    return c * scale + residual
-
-
-def _gelu_derivative(c: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    return torch.ops.aten.gelu_backward(c, x)  # type: ignore[no-any-return]
-
-
 EPILOGUES = {
     "light": Epilogue(torch.relu, 0, 1.0),
-    "medium": Epilogue(_scaled_sum, 2, 8.0),
-    "heavy": Epilogue(_gelu_derivative, 1, 2.0),
+    "medium": Epilogue(lambda c, scale, residual: c * scale + residual, 2, 8.0),
+    "heavy": Epilogue(lambda c, x: torch.ops.aten.gelu_backward(c, x), 1, 2.0),
 }
 """The measured epilogue of each class. Integers are scaled before, and then have type SCALED_TO."""
 

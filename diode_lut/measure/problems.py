@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -24,7 +24,6 @@ from diode_lut.problem import (
     DOMAINS,
     FLOAT8,
     FLOAT8_UNIT,
-    INT8,
     ITEMSIZES,
     LAYOUTS,
     NO_EPILOGUE,
@@ -35,9 +34,8 @@ from diode_lut.problem import (
     Problem,
 )
 from diode_lut.receipts.read import decode_receipt
-from diode_lut.receipts.receipt import Receipt
 from diode_lut.receipts.summary import losses
-from diode_lut.table import Entry, Table
+from diode_lut.table import Entry
 from diode_lut.table.read import table_of
 
 _log = logging.getLogger(__name__)
@@ -51,24 +49,20 @@ REQUIRED = ("op", "dtype", "M", "N", "K")
 BLOCK = 32
 """Number of neighbours in a shipped set with the same op, dtype, layout and alignment, which share kernels."""
 
-_SHIPPED = Path(__file__).with_name("problem_sets") / "models.json"
+SETS_DIRECTORY = Path(__file__).with_name("problem_sets")
+"""Files of shipped sets. ``tools/choose_problems.py`` and ``tools/write_problem_sets.py`` write them."""
+
 _QUICK = 128
 
 
 def problem_set(name: str) -> list[Problem]:
     """Return the problems of a set in SETS, the most useful first."""
-    if name == "attention":
-        return list(attention_problems())
-    if name == "int8":
-        return list(int8_problems())
-    if name == "grouped":
-        return list(grouped_problems())
-    problems = read_problems(_SHIPPED)
-    if name == "fp8":
-        return list(dict.fromkeys(_in_float8(problems)))
-    if name == "llm":
-        return [problem for problem in problems if problem.dtype == "bfloat16"]
-    return problems[:_QUICK] if name == "quick" else problems
+    if name in ("llm", "quick", "fp8"):
+        models = problem_set("models")
+        if name == "fp8":
+            return list(dict.fromkeys(_in_float8(models)))
+        return models[:_QUICK] if name == "quick" else [each for each in models if each.dtype == "bfloat16"]
+    return read_problems(SETS_DIRECTORY / f"{name}.json")
 
 
 _FORWARD = ("tensor-bfloat16-fast", "row-bfloat16-fast")
@@ -130,14 +124,23 @@ def read_problems(
     except orjson.JSONDecodeError as error:
         raise CollectError(f"{path}:{error.lineno}: not JSON: {error.msg} (expected one list of problems)") from error
     if isinstance(document, dict) and "entries" in document:
-        return _of_table(table_of(path, data))
+        rows = sorted(table_of(path, data).entries, key=lambda entry: -(entry.best.gain_permille or 0))
+        found = list(dict.fromkeys(problem for row in rows for problem in ends(row)))
+        if not found:
+            raise CollectError(f"{path}: no row names op, dtype, layout, align and all sizes")
+        return found
     if isinstance(document, dict) and "schema_version" in document:
-        return _misses(decode_receipt(document, str(path)), path, find_hardware() if find_hardware else None)
+        receipt, hardware = decode_receipt(document, str(path)), find_hardware() if find_hardware else None
+        missed = [miss for miss in losses(receipt) if hardware is None or miss.hardware.same_arch(hardware)]
+        if not missed:
+            devices = ", ".join(str(device) for device in receipt.devices) or "no device"
+            raise CollectError(f"{path}: no miss on {hardware or 'any device'} (the receipt is of: {devices})")
+        return list(dict.fromkeys(miss.problem for miss in missed))
     if isinstance(document, dict) and not {"operations", "shapes"}.isdisjoint(document):
         return _shape_set(document, path)
     if not isinstance(document, list) or not document:
         raise CollectError(f"{path}: expected a list of problems, found {_kind(document)}")
-    return list(dict.fromkeys(_problem(fields, f"{path}: [{index}]") for index, fields in enumerate(document)))
+    return list(dict.fromkeys(problem_of(fields, f"{path}: [{index}]") for index, fields in enumerate(document)))
 
 
 def _shape_set(document: dict[str, Any], path: Path) -> list[Problem]:
@@ -169,14 +172,6 @@ def _shape_set(document: dict[str, Any], path: Path) -> list[Problem]:
     return list(problems)
 
 
-def _of_table(table: Table) -> list[Problem]:
-    rows = sorted(table.entries, key=lambda entry: -(entry.best.gain_permille or 0))
-    found = list(dict.fromkeys(problem for row in rows for problem in ends(row)))
-    if not found:
-        raise CollectError(f"{table.path}: no row names op, dtype, layout, align and all sizes")
-    return found
-
-
 def ends(row: Entry) -> tuple[Problem, ...]:
     """Return the smallest and the largest problem of a row, which may be the same, or none if its key has open fields.
 
@@ -195,15 +190,8 @@ def ends(row: Entry) -> tuple[Problem, ...]:
     return tuple(dict.fromkeys(problem for problem in found if problem.h % problem.g == 0))
 
 
-def _misses(receipt: Receipt, path: Path, hardware: Hardware | None) -> list[Problem]:
-    missed = [miss for miss in losses(receipt) if hardware is None or miss.hardware.same_arch(hardware)]
-    if not missed:
-        found = ", ".join(str(device) for device in receipt.devices) or "no device"
-        raise CollectError(f"{path}: no miss on {hardware or 'any device'} (the receipt is of: {found})")
-    return list(dict.fromkeys(miss.problem for miss in missed))
-
-
-def _problem(fields: Any, where: str) -> Problem:
+def problem_of(fields: Any, where: str) -> Problem:
+    """Return the problem of a JSON object. CollectError, with ``where``, if there is no such problem."""
     if not isinstance(fields, dict):
         raise CollectError(f"{where}: expected an object with {', '.join(REQUIRED)}, found {_kind(fields)}")
     unread = [name for name in ("b", "batch", "batch_size") if name in fields and "B" not in fields]
@@ -239,112 +227,6 @@ def _kind(value: Any) -> str:
         return "an empty list" if value == [] else type(value).__name__
     lists = [name for name, each in value.items() if isinstance(each, list)]
     return f"one object: leave only its list {lists[0]}" if lists else "one object: put it in []"
-
-
-_INT8_LAYERS = (
-    *((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)),
-    *((10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672)),
-)
-"""N and K of Llama 3 8B and 70B: queries, keys and values, then the output of attention, gate and up, and down."""
-
-_INT8_ROWS = ((32, 17, 64, 128), (512, 2048, 8192))
-"""M: tokens of a batch, the largest gains first. PyTorch multiplies no fewer than 17 rows on a GPU."""
-
-
-def int8_problems() -> Iterator[Problem]:
-    """Yield about 100 problems in blocks, alone and with scales of rows and columns after them, as models run them."""
-    for rows in _INT8_ROWS:
-        for epilogue in (NO_EPILOGUE, "light"):
-            for m, (n, k) in product(rows, _INT8_LAYERS):
-                yield Problem.of("int_mm", m, n, k, dtype=INT8, layout="nt", epilogue=epilogue)
-
-
-_GROUPED_ROWS = (64, 256, 1024, 4096, 16384)
-"""Tokens times experts of a token, together for all experts."""
-
-
-class _Experts(NamedTuple):
-    """Number of experts in a layer, the model's width, an expert's width, and the layout."""
-
-    experts: int
-    hidden: int
-    intermediate: int
-    layout: str = "nt"
-
-
-_GROUPED_MODELS = {
-    "Mixtral 8x7B": _Experts(8, 4096, 14336),
-    "Qwen3-30B-A3B": _Experts(128, 2048, 768),
-    "gpt-oss-20b": _Experts(32, 2880, 2880, "nn"),
-    "DeepSeek-V2-Lite": _Experts(64, 2048, 1408),
-    "OLMoE-1B-7B": _Experts(64, 2048, 1024),
-    "Llama 4 Scout": _Experts(16, 5120, 8192, "nn"),
-}
-"""Their configurations as published."""
-
-
-def grouped_problems() -> Iterator[Problem]:
-    """Yield 60 problems in bfloat16, gate and up together and down, few rows first: there gains are largest."""
-    for rows in _GROUPED_ROWS:
-        for experts, hidden, intermediate, layout in _GROUPED_MODELS.values():
-            for n, k in ((2 * intermediate, hidden), (hidden, intermediate)):
-                yield Problem.of("grouped_mm", rows, n, k, dtype="bfloat16", layout=layout, b=experts)
-
-
-HEAD_DIMS = (64, 128, 96, 256, 192)
-"""Numbers of elements of a head, the most usual first."""
-
-_LENGTHS = (4096, 1024, 8192, 2048, 512, 128, 32768)
-_TOKENS = 16384
-"""Number of queries of all batches together, if a sequence has fewer."""
-
-_HEADS = 16
-_LARGEST_BATCH = 16
-
-
-def attention_problems() -> Iterator[Problem]:
-    """Yield over 200 problems in bfloat16, the most common first."""
-    yield from _forward(("causal",), _LENGTHS)
-    yield from _forward(("computed", "captured"), _LENGTHS)
-    for k, n in product(HEAD_DIMS, (8192, 1024, 32768)):
-        yield _attention("flex_decoding", 1, n, k, "full", b=8, h=32, g=8)
-        yield _attention("flex_decoding", 16, n, k, "full", b=1, h=32, g=4)
-    yield from _backward(("causal", "captured"), (4096, 1024))
-    yield from _forward(("full",), (2048, 512, 8192))
-    yield from _forward(("causal-score-computed", "full-score-captured"), (2048, 512, 8192))
-    yield from _backward(("computed",), (2048,))
-    for length in (1024, 4096, 16384):  # heads of multi-head latent attention
-        yield _attention("flex_attention", length, length, 192, "causal", h=32, v=128)
-    for k in HEAD_DIMS:  # so few heads that a GPU has multiprocessors left
-        yield _attention("flex_decoding", 1, 4096, k, "full", b=1, h=32, g=8)
-        for length, variant in product((512, 2048), ("causal", "computed")):
-            yield _attention("flex_attention", length, length, k, variant, h=8, g=_group(k))
-
-
-def _forward(variants: tuple[str, ...], lengths: tuple[int, ...]) -> Iterator[Problem]:
-    for length, k, variant in product(lengths, HEAD_DIMS, variants):
-        yield _of_model("flex_attention", length, k, variant)
-
-
-def _backward(variants: tuple[str, ...], lengths: tuple[int, ...]) -> Iterator[Problem]:
-    for length, k, variant in product(lengths, HEAD_DIMS, variants):
-        yield _of_model("flex_attention_backward", length, k, variant)
-
-
-def _of_model(op: str, length: int, k: int, variant: str) -> Problem:
-    """Return attention with enough batches for _TOKENS."""
-    batch = min(max(1, _TOKENS // length), _LARGEST_BATCH)
-    return _attention(op, length, length, k, variant, b=batch, h=_HEADS, g=_group(k))
-
-
-def _group(k: int) -> int:
-    return 4 if k >= 128 else 1  # large heads share keys, as in language models
-
-
-def _attention(
-    op: str, m: int, n: int, k: int, variant: str, *, b: int = 1, h: int = 1, g: int = 1, v: int | None = None
-) -> Problem:
-    return Problem.of(op, m, n, k, dtype="bfloat16", layout="nt", variant=variant, b=b, h=h, g=g, v=v)
 
 
 LOG_NORMAL = {"m": (6.5725, 2.5562), "n": (5.9139, 1.6697), "k": (6.2049, 2.1647)}
@@ -387,15 +269,12 @@ def random_problems(
             sizes = [max(1, round(source.lognormvariate(*LOG_NORMAL[name]))) for name in "mnk"]
         else:
             sizes = [log_uniform(LARGEST_UNIFORM) for _ in "mnk"]
-        while _elements(batch, *sizes) * ITEMSIZES[dtype] > MAX_BYTES:
+        while True:
+            m, n, k = sizes
+            if batch * (m * k + k * n + 2 * m * n) * ITEMSIZES[dtype] <= MAX_BYTES:
+                break
             sizes[sizes.index(max(sizes))] //= 2
         if source.random() < ROUNDED:
-            sizes = [size if size < UNIT else size // UNIT * UNIT for size in sizes]
-        m, n, k = sizes
+            m, n, k = (size if size < UNIT else size // UNIT * UNIT for size in sizes)
         problems[Problem.of(op, m, n, k, dtype=dtype, layout=layout, b=batch)] = None
     return list(problems)
-
-
-def _elements(b: int, m: int, n: int, k: int) -> int:
-    """Return the number of elements of A, B, bias and result."""
-    return b * (m * k + k * n + 2 * m * n)

@@ -10,7 +10,6 @@ from pathlib import Path
 import orjson
 
 from diode_lut.dataset import Record
-from diode_lut.files import write_atomically
 from diode_lut.hardware import Hardware
 from diode_lut.measure.tasks import Task
 from diode_lut.problem import ITEMSIZES, ROW_BYTES, Problem
@@ -20,26 +19,13 @@ from diode_lut.templates.config import PADDED_OPS, TEMPLATES, Config, baseline, 
 PATH = Path(__file__).with_name("default_search_space.json")
 """A map from architectures to lists of configs, as in tables, with a line for each config."""
 
-DefaultSearchSpace = Mapping[str, frozenset[Config]]
-"""The configs of the default search space, by architecture. A missing architecture has all configs."""
 
-
-def read_default_search_space() -> DefaultSearchSpace:
-    """Read the default search space of each architecture with an earlier sweep."""
+@cache
+def read_default_search_space() -> Mapping[str, frozenset[Config]]:
+    """Read the configs of the default search space, by architecture. A missing architecture has all configs."""
     document = orjson.loads(PATH.read_bytes())
     return {arch: frozenset(map(Config.from_json, configs)) for arch, configs in document.items()}
 
-
-def write_default_search_space(spaces: DefaultSearchSpace) -> None:
-    """Replace the file."""
-    parts = []
-    for arch, configs in sorted(spaces.items()):
-        lines = ",\n".join(orjson.dumps(config.to_json()).decode() for config in sorted(configs))
-        parts.append(f"{orjson.dumps(arch).decode()}: [\n{lines}\n]")
-    write_atomically(PATH, ("{\n" + ",\n".join(parts) + "\n}\n").encode())
-
-
-_default_search_space = cache(read_default_search_space)
 
 _ROCM_STAGES = 2
 """The depth of the pipeline of all Inductor's kernels on AMD GPUs."""
@@ -65,8 +51,8 @@ def candidates(problem: Problem, hardware: Hardware, search_space: str = "defaul
             found += dict.fromkeys(map(_as_on_rocm, configs)) if known.triton == "hip" else configs
     usual = baseline(problem.op)
     kernels = [config for config in found if config != usual]
-    if search_space == "default" and hardware.arch in _default_search_space():
-        kernels = in_default_search_space(problem, kernels, _default_search_space()[hardware.arch]) or kernels
+    if search_space == "default" and hardware.arch in read_default_search_space():
+        kernels = in_default_search_space(problem, kernels, read_default_search_space()[hardware.arch]) or kernels
     return [usual, *sorted(kernels, key=lambda config: not config.kernel.tiled)]
 
 
