@@ -184,21 +184,21 @@ def compiled(trial: Trial) -> Any:
     return triton.compile(source, target=GPUTarget(known.triton, number, known.warp_size), options=options)
 
 
-Item = TypeVar("Item")
+Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 
 def each_in_a_process(
-    function: Callable[[Item], Result], items: Iterable[Item]
-) -> Iterator[tuple[Item, Future[Result]]]:
+    function: Callable[[Argument], Result], items: Iterable[Argument]
+) -> Iterator[tuple[Argument, Future[Result]]]:
     """Yield each item with its future, as soon as ``function`` returned or raised.
 
     The items run on all CPUs. If an item kills its process, the items running then are run again, one at a time, so
     only the item that kills has the exception BrokenProcessPool. Output of the processes is lost.
     """
-    broken: list[Item] = []
+    broken: list[Argument] = []
     with _pool(os.cpu_count() or 1) as pool:
-        futures: dict[Future[Result], Item] = {}
+        futures: dict[Future[Result], Argument] = {}
         for item in items:
             try:
                 futures[pool.submit(function, item)] = item

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diode_lut.build.measurements import Columns, Measurements, judged
-from diode_lut.build.rows import WIDE, BuiltRow, Costs, Group, few_rows, wide_rows
+from diode_lut.build.rows import WIDE, BuiltRow, Costs, RowGroup, few_rows, wide_rows
 from diode_lut.dataset import SOFTWARE, Dataset, Record
 from diode_lut.errors import DatasetError
 from diode_lut.hardware import Hardware
@@ -299,7 +299,7 @@ def _entries(
     narrow, wide = [], []
     for (kind, _), numbers in numbers_of.items():
         op, epilogue = problems[numbers[0]].op, problems[numbers[0]].epilogue
-        group = Group(numbers, sizes, times, shared)
+        group = RowGroup(numbers, sizes, times, shared)
         parts = [group._replace(problems=[each]) for each in numbers] if op in OF_BYTES else [group]
         rows = [row for part in parts for row in few_rows(part, costs)]
         answers = epilogue if epilogue != NO_EPILOGUE or kind in fused else None

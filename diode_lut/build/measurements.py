@@ -24,7 +24,7 @@ from diode_lut.problem import ATTENTION, GROUPED, INTEGER, SCALED, Problem
 from diode_lut.templates.architecture import roofline_ns
 from diode_lut.templates.config import BASELINES, TEMPLATES, Config, baseline
 
-_Array = npt.NDArray[Any]
+Array = npt.NDArray[Any]
 _TEMPLATES = list(TEMPLATES)
 _ONE_KERNEL = (*ATTENTION, *GROUPED, *SCALED, *INTEGER)
 
@@ -111,12 +111,12 @@ class Columns:
         return Measurements(problems, configs, pairs, times, len(counting), int(counting.sum()))
 
 
-def _are_baselines(config_numbers: _Array, configs: list[Config]) -> _Array:
+def _are_baselines(config_numbers: Array, configs: list[Config]) -> Array:
     """Return a mask of the numbers of baselines. A problem has one."""
     return np.isin(config_numbers, [number for number, config in enumerate(configs) if config in BASELINES])
 
 
-def _sorted_with_ranks(numbers: dict[Any, int], key: Any) -> tuple[list[Any], _Array]:
+def _sorted_with_ranks(numbers: dict[Any, int], key: Any) -> tuple[list[Any], Array]:
     """Return the keys in order, and for each number the place of its key."""
     ordered = sorted(numbers, key=key)
     ranks = np.empty(len(ordered), np.int64)
@@ -124,7 +124,7 @@ def _sorted_with_ranks(numbers: dict[Any, int], key: Any) -> tuple[list[Any], _A
     return ordered, ranks
 
 
-def _medians(pairs: _Array, times: _Array) -> tuple[_Array, _Array]:
+def _medians(pairs: Array, times: Array) -> tuple[Array, Array]:
     """Return the distinct pairs, sorted, and the median time of each, infinite if any run failed."""
     order = np.lexsort((times, pairs))
     pairs, times = pairs[order], times[order]
@@ -148,8 +148,8 @@ class Measurements:
         self,
         problems: list[Problem],
         configs: list[Config],
-        pairs: _Array,
-        times: _Array,
+        pairs: Array,
+        times: Array,
         timings: int,
         counting: int,
     ) -> None:
@@ -171,10 +171,10 @@ class Measurements:
         self.aten = np.full(len(self.problems), np.nan)
         self.aten[self.problem_numbers[self._are_aten]] = self.relative[self._are_aten]
 
-    def within(self, epsilon: float, noise: float) -> _Array:
+    def within(self, epsilon: float, noise: float) -> Array:
         """Return a mask of times near the best on their problem and either aten's or clearly below aten's."""
         ahead = np.where(self._are_aten, np.inf, self.aten[self.problem_numbers] / (1 + min(noise, epsilon)))
-        mask: _Array = self.relative <= np.fmin(1 + epsilon, ahead)
+        mask: Array = self.relative <= np.fmin(1 + epsilon, ahead)
         return mask
 
     @cached_property
@@ -196,7 +196,7 @@ class Measurements:
         place = np.searchsorted(self.config_numbers[first:last], self.configs.index(config))
         return float(self.relative[first + place])
 
-    def configs_on(self, problem: int, mask: _Array) -> set[Config]:
+    def configs_on(self, problem: int, mask: Array) -> set[Config]:
         """Return the configs in the mask on a problem, given by its number."""
         rows = slice(self.starts[problem], self.starts[problem + 1])
         return {self.configs[number] for number in self.config_numbers[rows][mask[rows]].tolist()}

@@ -16,20 +16,18 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from math import log, prod
 from operator import and_, mul
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from diode_lut.build.measurements import Array
 from diode_lut.problem import ATTENTION, GROUPED, MAX_SIZE, SIZE_FIELDS
 from diode_lut.table import Range
 
-_Array = npt.NDArray[Any]
-
-Sizes = tuple[int, ...]
+Point = tuple[int, ...]
 """``Problem.sizes``: the sizes of the op."""
 
-Box = tuple[Range, ...]
+Ranges = tuple[Range, ...]
 """The range of each size."""
 
 Costs = Sequence[Mapping[int, float]]
@@ -49,7 +47,7 @@ _SAME = 1e-9
 """Volumes count as the same if they differ by a smaller fraction: as floating-point numbers they are not exact."""
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """Problems that may share rows, as numbers into ``sizes`` and ``costs``. No two have the same sizes.
 
     ``costs`` has the allowed configs of each problem, at least one, and ``shared`` those among them for rows with
@@ -57,7 +55,7 @@ class Group(NamedTuple):
     """
 
     problems: Sequence[int]
-    sizes: Sequence[Sizes]
+    sizes: Sequence[Point]
     costs: Costs
     shared: Sequence[Collection[int]]
 
@@ -67,19 +65,19 @@ class BuiltRow(NamedTuple):
 
     config: int
     problems: list[int]
-    box: Box
+    box: Ranges
 
     @property
     def volume(self) -> int:
         """Number of problems, measured or not, in the box."""
         return prod(high - low + 1 for low, high in self.box)
 
-    def holds(self, box: Box) -> bool:
+    def holds(self, box: Ranges) -> bool:
         """Whether this row's box contains another."""
         return all(least <= low and high <= most for (least, most), (low, high) in zip(self.box, box, strict=True))
 
 
-def few_rows(group: Group, costs: Costs) -> list[BuiltRow]:
+def few_rows(group: RowGroup, costs: Costs) -> list[BuiltRow]:
     """Return the rows of the group, each with the config whose costs have the least sum.
 
     Rows are left out if all their problems fall to wider rows that serve them. This is decided from the widest row on:
@@ -117,7 +115,7 @@ class _Merger:
     ``owner`` has the row of each problem, and ``serving`` the configs allowed for all problems of a row.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: RowGroup) -> None:
         self._problems = list(group.problems)
         self._points = np.array([group.sizes[problem] for problem in self._problems], np.int64).T.copy()
         shared = [group.shared[problem] for problem in self._problems]
@@ -155,7 +153,7 @@ class _Merger:
             own = slice(*np.searchsorted(rows, (row - start, row - start + 1)))
             self._pair(row, partners[own], extents[own])
 
-    def _pair(self, row: int, partners: _Array, extents: _Array) -> None:
+    def _pair(self, row: int, partners: Array, extents: Array) -> None:
         """Queue the pairs of a row with rows before it, the least extended first."""
         order = np.lexsort((partners, extents))
         self._partners[row] = zip(extents[order].data, partners[order].data, strict=True)
@@ -169,7 +167,7 @@ class _Merger:
         else:
             heappush(self._pairs, (pair[0], row, pair[1]))
 
-    def rows(self) -> Iterator[tuple[list[int], Box]]:
+    def rows(self) -> Iterator[tuple[list[int], Ranges]]:
         """Yield problems and box of each row."""
         for row in np.flatnonzero(self._alive):
             box = tuple(zip(self._low[:, row].tolist(), self._high[:, row].tolist(), strict=True))
@@ -186,7 +184,7 @@ class _Merger:
                 self._try(one, other)
             self._push(one)
 
-    def _add(self, low: _Array, high: _Array, places: _Array) -> None:
+    def _add(self, low: Array, high: Array, places: Array) -> None:
         """Add a row that answers for the problems at ``places``, and queue its pairs."""
         row = self._count
         self._count += 1
@@ -230,7 +228,7 @@ class _Merger:
                 self._alive[row] = len(places) > 0
                 self._serving[row] = self._allowed[places].all(axis=0)
 
-    def _falling(self, own: _Array, smaller: _Array) -> tuple[_Array, _Array]:
+    def _falling(self, own: Array, smaller: Array) -> tuple[Array, Array]:
         """Return the problems that lie in ``smaller`` boxes, and the row of the smallest box for each."""
         if not len(smaller):
             return own[:0], smaller
@@ -241,19 +239,19 @@ class _Merger:
         return own[fall], heirs[fall]
 
 
-def _within(points: _Array, low: _Array, high: _Array) -> _Array:
+def _within(points: Array, low: Array, high: Array) -> Array:
     """Whether points are in boxes. All three have an item for each axis."""
     axes = zip(points, low, high, strict=True)
     return reduce(and_, ((least <= size) & (size <= most) for size, least, most in axes))
 
 
-def _volume(low: _Array, high: _Array) -> float:
+def _volume(low: Array, high: Array) -> float:
     return float(prod((high - low + 1.0).tolist()))
 
 
-def _extent(low: _Array, high: _Array) -> _Array:
+def _extent(low: Array, high: Array) -> Array:
     """Return the product of largest over smallest size, over all axes. It is the same on every machine."""
-    extent: _Array = reduce(mul, high / low)
+    extent: Array = reduce(mul, high / low)
     return extent
 
 
@@ -261,7 +259,7 @@ _MOST = 65_535
 """Maximum number of batches, and of heads, for which Inductor's kernels for attention can be launched."""
 
 
-class _Sizes(NamedTuple):
+class _WideSizes(NamedTuple):
     """The sizes of an op: its length, those with a single value in a row, and those with a least value.
 
     Others are left open. If none is open, rows would go before those of measured problems, so they are only for
@@ -275,8 +273,8 @@ class _Sizes(NamedTuple):
 
 
 _SIZES = {
-    **dict.fromkeys(ATTENTION, _Sizes("n", ("k", "v"), least=("b", "h"))),
-    **dict.fromkeys(GROUPED, _Sizes("m", ("b", "n", "k"), between=True)),
+    **dict.fromkeys(ATTENTION, _WideSizes("n", ("k", "v"), least=("b", "h"))),
+    **dict.fromkeys(GROUPED, _WideSizes("m", ("b", "n", "k"), between=True)),
 }
 
 WIDE = tuple(_SIZES)
@@ -306,7 +304,7 @@ class _Run(NamedTuple):
     lengths: list[_Length]
 
 
-def wide_rows(op: str, group: Group, times: Costs, baseline: int) -> Iterator[BuiltRow]:
+def wide_rows(op: str, group: RowGroup, times: Costs, baseline: int) -> Iterator[BuiltRow]:
     """Yield rows of an op for each pair of head dimensions, or for the experts of each model.
 
     ``times`` has the times of all configs on each problem, ``baseline`` is the number of the baseline. The config of a

@@ -59,7 +59,7 @@ _MAX_FUTILE_BYTES = 256 << 20
 needs more was made to take time."""
 
 
-class _Head(NamedTuple):
+class _FrameHead(NamedTuple):
     kind: int
     size: int
     """Bytes of the whole frame."""
@@ -163,7 +163,7 @@ class _Window:
             return None
         return bytes(self._data[start - self._begin : end - self._begin])
 
-    def next_head(self, at: int) -> tuple[int, _Head] | None:
+    def next_head(self, at: int) -> tuple[int, _FrameHead] | None:
         """Return offset and head of the next frame, from ``at`` on, with an undamaged head, or None."""
         while True:
             del self._data[: at - self._begin]
@@ -183,7 +183,7 @@ class _Window:
         return bool(chunk)
 
 
-def _heads(data: bytes | bytearray) -> Iterator[tuple[int, _Head]]:
+def _heads(data: bytes | bytearray) -> Iterator[tuple[int, _FrameHead]]:
     """Yield all heads with a right checksum and their offsets. A frame may begin there."""
     for match in _BEGINNINGS.finditer(data):
         head = _head(data, match.start())
@@ -191,7 +191,7 @@ def _heads(data: bytes | bytearray) -> Iterator[tuple[int, _Head]]:
             yield match.start(), head
 
 
-def _head(data: bytes | bytearray, start: int = 0) -> _Head | None:
+def _head(data: bytes | bytearray, start: int = 0) -> _FrameHead | None:
     """Return the head at an offset if its checksum is right."""
     if start + _HEAD_BYTES > len(data) or data[start] != _EXT_32:
         return None
@@ -200,7 +200,7 @@ def _head(data: bytes | bytearray, start: int = 0) -> _Head | None:
     is_frame = kind in (HEADER, RECORD) and _CHECKSUMS.size <= length <= _CHECKSUMS.size + MAX_RECORD_BYTES
     if not is_frame or crc32(data[start : start + _BEGINNING.size]) != checksum:
         return None
-    return _Head(kind, _BEGINNING.size + length, body_checksum)
+    return _FrameHead(kind, _BEGINNING.size + length, body_checksum)
 
 
 def _may_begin(rest: bytes) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from diode_lut.build.measurements import Array
 from diode_lut.dataset import Dataset
 from diode_lut.distill.examples import Space, Target, choose, examples_of, targets_of
 from diode_lut.distill.training import Epoch, TrainingPlan, calibrate, one_thread, train_student
@@ -131,8 +131,6 @@ _PARTS = 8
 _DIGITS = 6
 """Number of digits after the point of rounded numbers."""
 
-_Array = npt.NDArray[np.floating[Any]]
-
 
 def fit_padding(targets: Sequence[Target], seed: int) -> PaddingModel | None:
     """Fit the regression, or return None if too few problems were timed with padding.
@@ -167,9 +165,9 @@ def _padded_aten(target: Target) -> float | None:
     return None if time is None else time - target.best
 
 
-def _fitted(terms: _Array, times: _Array) -> _Array:
+def _fitted(terms: Array, times: Array) -> Array:
     """Return the weights of a ridge regression."""
     penalty = _L2_WEIGHT * np.eye(terms.shape[1])
     penalty[0, 0] = 0
-    weights: _Array = np.linalg.solve(terms.T @ terms + penalty, terms.T @ times)
+    weights: Array = np.linalg.solve(terms.T @ terms + penalty, terms.T @ times)
     return weights

@@ -123,7 +123,7 @@ _MAX_SHARED = 3
 _SERVING_FACTOR = 1.04
 """A config serves a problem if the sweep timed it within this factor of the best."""
 
-_Ranking = list[tuple[Config, float]]
+_RankedConfigs = list[tuple[Config, float]]
 """Configs of a problem with their times over the best time, the fastest first."""
 
 _CLOSE_FUSED = {"light": 1.15, "medium": 1.3, "heavy": 1.6}
@@ -143,7 +143,7 @@ def finalists(records: Iterable[Record], problems: Iterable[Problem], hardware: 
     wanted: dict[Problem, list[Problem]] = defaultdict(list)
     for problem in problems:
         wanted[problem.alone].append(problem)
-    kinds: dict[tuple[str, str, str], dict[Problem, _Ranking]] = defaultdict(dict)
+    kinds: dict[tuple[str, str, str], dict[Problem, _RankedConfigs]] = defaultdict(dict)
     for record in records:
         if record.problem in wanted:
             times = sorted((timing.ns, timing.config) for timing in record.timings if timing.ns is not None)
@@ -161,8 +161,8 @@ def finalists(records: Iterable[Record], problems: Iterable[Problem], hardware: 
     return tasks
 
 
-def _alone(problem: Problem, ranking: _Ranking, served: Mapping[Config, int], hardware: Hardware) -> list[Config]:
-    def near_best(some: _Ranking, align: int) -> list[Config]:
+def _alone(problem: Problem, ranking: _RankedConfigs, served: Mapping[Config, int], hardware: Hardware) -> list[Config]:
+    def near_best(some: _RankedConfigs, align: int) -> list[Config]:
         return [config for config, factor in some if factor <= _CLOSE_FACTOR[align]][: _MAX_BEST[align]]
 
     padding = [(config, factor) for config, factor in ranking if config.pad > 1]
@@ -174,7 +174,7 @@ def _alone(problem: Problem, ranking: _Ranking, served: Mapping[Config, int], ha
     return [*best, *serving[:_MAX_SHARED], *variations(problem, fastest, hardware)]
 
 
-def _fused(problem: Problem, ranking: _Ranking) -> list[Config]:
+def _fused(problem: Problem, ranking: _RankedConfigs) -> list[Config]:
     kernels = [(config, factor) for config, factor in ranking if config.kernel.tiled and config.pad == 1]
     best: dict[tuple[int, int, int], Config] = {}
     limit = _CLOSE_FUSED[problem.epilogue] * min((factor for _, factor in kernels), default=0.0)

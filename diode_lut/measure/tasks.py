@@ -62,7 +62,7 @@ class Outcome(NamedTuple):
     ignored: int = 0
 
 
-class Family(NamedTuple):
+class KernelFamily(NamedTuple):
     """The key of problems that share compiled kernels."""
 
     op: str
@@ -71,7 +71,7 @@ class Family(NamedTuple):
     align: int
 
     @classmethod
-    def of(cls, problem: Problem) -> Family:
+    def of(cls, problem: Problem) -> KernelFamily:
         """Return the family of a problem."""
         return cls(problem.op, problem.dtype, problem.layout, problem.align)
 
@@ -83,9 +83,9 @@ class Shard(NamedTuple):
     tasks: tuple[Task, ...]
 
     @property
-    def family(self) -> Family | None:
+    def family(self) -> KernelFamily | None:
         """The family of all its problems, or None at stage ``final``, whose kernels are for a single problem."""
-        return None if self.stage == "final" else Family.of(self.tasks[0].problem)
+        return None if self.stage == "final" else KernelFamily.of(self.tasks[0].problem)
 
     def halves(self) -> list[Shard]:
         """Return the shard in two, if it has two tasks."""
@@ -113,7 +113,7 @@ def make_shards(stage: str, tasks: Iterable[Task], workers: int) -> list[Shard]:
     def duration(task: Task) -> float:
         return 1 + task.problem.operations / OVERHEAD_FLOPS
 
-    families: defaultdict[Family | None, list[Task]] = defaultdict(list)
+    families: defaultdict[KernelFamily | None, list[Task]] = defaultdict(list)
     for task in sorted(tasks, key=duration, reverse=True):
         families[Shard(stage, (task,)).family].append(task)
     shards = SHARDS_PER_WORKER * workers if workers > 1 else 1
@@ -134,7 +134,7 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._shards)
 
-    def take(self, last: Family | None, in_progress: Collection[Family | None]) -> Shard:
+    def take(self, last: KernelFamily | None, in_progress: Collection[KernelFamily | None]) -> Shard:
         """Take the next shard for a worker whose last shard was of family ``last``.
 
         A worker keeps its family, for which it has compiled kernels. Otherwise it takes a family not in progress on

@@ -26,7 +26,7 @@ from distributed.utils import silence_logging_cmgr, sync
 from diode_lut.dataset import Timing
 from diode_lut.errors import CollectError, install_command, printable
 from diode_lut.measure.methods import MEASURERS, Setup, difference, find_setup, measure_tasks
-from diode_lut.measure.tasks import Backlog, Crash, Family, Outcome, Shard, Watch
+from diode_lut.measure.tasks import Backlog, Crash, KernelFamily, Outcome, Shard, Watch
 from diode_lut.problem import Problem
 
 MAX_CONNECT_S = 10.0
@@ -173,7 +173,7 @@ class Dispatch:
         self._topic = f"diode-lut-{uuid.uuid4().hex}"
         self._inbox: SimpleQueue[bytes | int] = SimpleQueue()
         self._assignments: dict[str, _Assignment] = {}
-        self._families: dict[str, Family | None] = {}
+        self._families: dict[str, KernelFamily | None] = {}
         self._submitted = 0
         self._crashes: dict[int, Crash] = {}
         self._deaths: Counter[Problem] = Counter()
