@@ -38,7 +38,7 @@ SETS = {
     "llm": "those in bfloat16, of language models",
     "quick": "the first 128 of models",
     "fp8": "linear layers of language models in float8: scaled_mm, forward and backward, up to 8,192 rows",
-    "int8": "linear layers of language models in int8: int_mm, alone and with scales behind it, 17 to 8,192 rows",
+    "int8": "linear layers of language models in int8: int_mm, alone and with scales after it, 17 to 8,192 rows",
     "attention": "flex attention, forward, backward and decoding: head dimensions from 64 to 256, lengths to 32,768",
     "grouped": "grouped matmuls of the experts of six public models: 64 to 16,384 rows",
 }

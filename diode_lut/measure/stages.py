@@ -6,7 +6,6 @@ Attention and grouped matmuls have a kernel for each problem and config at both 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -169,7 +168,7 @@ Runnable = Kernel | Subgraph | Program | PaddedKernel | PaddedLibrary
 """A kernel of a config other than ``aten``."""
 
 _COMPILING_PROBLEMS = 16
-"""Number of problems compiled in the background while another is timed."""
+"""Maximum number of problems compiled in the background at the same time."""
 
 _POLL_S = 0.01
 """Seconds between two looks for compiled kernels."""
@@ -190,16 +189,19 @@ class Prepared(NamedTuple):
 class Ahead:
     """Tasks whose kernels are compiled in the background, which ``prepare`` begins.
 
-    ``waiting`` are at most _COMPILING_PROBLEMS being compiled.
+    ``waiting`` are those being compiled, at most ``most``.
     """
 
-    def __init__(self, tasks: Iterable[Task], prepare: Callable[[Task], Prepared]) -> None:
+    def __init__(
+        self, tasks: Iterable[Task], prepare: Callable[[Task], Prepared], most: int = _COMPILING_PROBLEMS
+    ) -> None:
         self._prepared = map(prepare, tasks)
+        self._most = most
         self.waiting: list[Prepared] = []
 
     def begin(self) -> None:
         """Begin with as many more tasks as may be compiled at the same time."""
-        self.waiting.extend(islice(self._prepared, _COMPILING_PROBLEMS - len(self.waiting)))
+        self.waiting.extend(islice(self._prepared, self._most - len(self.waiting)))
 
 
 def take_compiled(queues: Sequence[Ahead]) -> Prepared | None:
@@ -311,16 +313,8 @@ _OPS = {
 COMPILED = tuple(_OPS)
 """The ops with a program for each problem and config."""
 
-_COMPILING_PROGRAMS = 2
-"""Number of problems of COMPILED compiled in the background while another is timed. Each has dozens of configs."""
-
-
-class _CompiledTask(NamedTuple):
-    """A task with its operands, and the programs of its configs, compiled in the background."""
-
-    task: Task
-    operands: tuple[torch.Tensor, ...]
-    programs: dict[Config, Program]
+_COMPILING_PROGRAMS = 3
+"""Maximum number of problems of COMPILED compiled at the same time. Each has dozens of configs."""
 
 
 def _measure_compiled(
@@ -329,28 +323,23 @@ def _measure_compiled(
     """Measure problems of COMPILED at a stage. Tasks without configs get all candidates."""
     hardware = detect_hardware(device)
     bench = Bench()
-    waiting: deque[_CompiledTask] = deque()
-    for task in (*tasks, None):
-        if task is not None:
-            configs = task.configs or tuple(candidates(task.problem, hardware, search_space))
-            try:
-                waiting.append(_compile(task._replace(configs=configs), device))
-            except CollectError as error:  # no memory for its operands
-                torch.cuda.empty_cache()
-                yield Outcome(task.problem, "skipped", reason=str(error))
-        while len(waiting) > (0 if task is None else _COMPILING_PROGRAMS):
-            ready = waiting.popleft()
-            yield _outcome(ready.task.problem, partial(_time_compiled, ready, watch, bench, stage))
+    complete = (
+        task._replace(configs=task.configs or tuple(candidates(task.problem, hardware, search_space))) for task in tasks
+    )
+    place = torch.device(device, torch.cuda.current_device())
+    queue = Ahead(complete, partial(_prepare_compiled, device=place), _COMPILING_PROGRAMS)
+    while prepared := take_compiled([queue]):
+        yield _outcome(prepared.task.problem, partial(_time_compiled, prepared, device, watch, bench, stage))
 
 
-def _compile(task: Task, device: str) -> _CompiledTask:
-    function, operands = _OPS[task.problem.op].make(task.problem, device)
+def _prepare_compiled(task: Task, device: torch.device) -> Prepared:
+    function, operands = _OPS[task.problem.op].make(task.problem, "meta")
     shapes = [(tuple(each.shape), each.stride(), each.dtype) for each in operands]
-    place = operands[0].device
-    programs = {config: Program(partial(generate_code, function, shapes, place, config)) for config in task.remaining}
-    for program in programs.values():
-        program.compile()
-    return _CompiledTask(task, operands, programs)
+    kernels: dict[Config, Runnable] = {}
+    for config in task.remaining:
+        kernels[config] = Program(partial(generate_code, function, shapes, device, config))
+        kernels[config].compile()
+    return Prepared(task, kernels)
 
 
 def generate_code(function: CompiledFunction, shapes: Sequence[Any], device: torch.device, config: Config) -> str:
@@ -360,16 +349,18 @@ def generate_code(function: CompiledFunction, shapes: Sequence[Any], device: tor
         return generate(function.compute, tensors, device, config)
 
 
-def _time_compiled(ready: _CompiledTask, watch: Watch, bench: Bench, stage: str) -> Record:
-    problem = ready.task.problem
+def _time_compiled(prepared: Prepared, device: str, watch: Watch, bench: Bench, stage: str) -> Record:
+    problem = prepared.task.problem
     with matmul_precision(problem.dtype):
-        check = _OPS[problem.op].check(problem, ready.operands)
+        _, operands = _OPS[problem.op].make(problem, device)
+        check = _OPS[problem.op].check(problem, operands)
         launches: dict[Config, Launch] = {}
         failures: list[Timing] = []
-        for config, program in ready.programs.items():
+        for config, program in prepared.kernels.items():
+            assert isinstance(program, Program)
             reason = program.load()
             if reason is None:
-                launch = program.run(ready.operands)
+                launch = program.run(operands)
                 reason = watch.failure(problem, config, partial(check.passes, launch))
                 launches |= {} if reason else {config: launch}
             if reason is not None:
