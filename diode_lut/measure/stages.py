@@ -264,23 +264,40 @@ def _finish(prepared: Prepared, device: str, watch: Watch, bench: Bench) -> Reco
     with matmul_precision(problem.dtype):
         operands, tensors = make_operands(problem, device), make_tensors(problem, device)
         check = GemmCheck(problem, operands, tensors)
+
+        def bind(kernel: Runnable) -> Launch:
+            if isinstance(kernel, PaddedKernel):
+                check.padded = kernel.padding.out
+            return kernel.bind(problem, (*operands, *tensors), check.out)
+
         alone = problem.epilogue == NO_EPILOGUE
         launches: dict[Config, Launch] = {ATEN: aten_launch(problem, operands, check.out)} if alone else {}
-        failures: list[Timing] = []
-        for config, kernel in prepared.kernels.items():
-            reason = kernel.load()
-            if reason is None:
-                if isinstance(kernel, PaddedKernel):
-                    check.padded = kernel.padding.out
-                launch = kernel.bind(problem, (*operands, *tensors), check.out)
-                reason = watch.failure(problem, config, partial(check.passes, launch))
-                launches |= {} if reason else {config: launch}
-            if reason is not None:
-                failures.append(Timing(config, None, reason))
-        with watch(problem):
-            middle = medians(list(launches.values()), bench)
-    timings = (Timing.of(config, round(ns)) for config, ns in zip(launches, middle, strict=True))
-    return Record(problem, (*timings, *failures), "final")
+        return _timed(prepared, launches, bind, check.passes, watch, bench, "final")
+
+
+def _timed(
+    prepared: Prepared,
+    launches: dict[Config, Launch],
+    bind: Callable[[Any], Launch],
+    passes: Callable[[Any], bool],
+    watch: Watch,
+    bench: Bench,
+    stage: str,
+) -> Record:
+    """Time ``launches`` and the kernels with the right results, once they are loaded."""
+    problem, launches, failures = prepared.task.problem, dict(launches), []
+    for config, kernel in prepared.kernels.items():
+        reason = kernel.load()
+        if reason is None:
+            launch = bind(kernel)
+            reason = watch.failure(problem, config, partial(passes, launch))
+            launches |= {} if reason else {config: launch}
+        if reason is not None:
+            failures.append(Timing(config, None, reason))
+    with watch(problem):
+        times = medians(list(launches.values()), bench) if launches else []
+    timings = (Timing.of(config, round(ns)) for config, ns in zip(launches, times, strict=True))
+    return Record(problem, (*timings, *failures), stage)
 
 
 class CompiledFunction(Protocol):
@@ -354,18 +371,4 @@ def _time_compiled(prepared: Prepared, device: str, watch: Watch, bench: Bench, 
     with matmul_precision(problem.dtype):
         _, operands = _OPS[problem.op].make(problem, device)
         check = _OPS[problem.op].check(problem, operands)
-        launches: dict[Config, Launch] = {}
-        failures: list[Timing] = []
-        for config, program in prepared.kernels.items():
-            assert isinstance(program, Program)
-            reason = program.load()
-            if reason is None:
-                launch = program.run(operands)
-                reason = watch.failure(problem, config, partial(check.passes, launch))
-                launches |= {} if reason else {config: launch}
-            if reason is not None:
-                failures.append(Timing(config, None, reason))
-        with watch(problem):
-            times = medians(list(launches.values()), bench) if launches else []
-    timings = (Timing.of(config, round(ns)) for config, ns in zip(launches, times, strict=True))
-    return Record(problem, (*timings, *failures), stage)
+        return _timed(prepared, {}, lambda program: program.run(operands), check.passes, watch, bench, stage)
