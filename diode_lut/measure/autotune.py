@@ -9,7 +9,6 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from itertools import chain
 from statistics import median
 from typing import Any, NamedTuple
@@ -17,12 +16,13 @@ from typing import Any, NamedTuple
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.ir import ChoiceCaller
-from torch._inductor.select_algorithm import AlgorithmSelectorCache, get_algorithm_selector_cache
+from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch._inductor.utils import fresh_cache
 
 from diode_lut.dataset import Record, Timing
 from diode_lut.dataset.record import NS_PER_MS
 from diode_lut.errors import CollectError, let_pass
+from diode_lut.hook.patches import measuring
 from diode_lut.hook.problems import aten_of, config_of, problem_of_aten
 from diode_lut.hook.versions import failure_reason
 from diode_lut.measure.gemm import make_gemm, matmul_precision
@@ -141,18 +141,12 @@ class _Observer:
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        cache = get_algorithm_selector_cache()
-        cache.add_preprocessing_fn(self.offer)
-        cache.add_feedback_saver(self.feedback)
-        before = vars(AlgorithmSelectorCache)["benchmark_choices"]
-        again = partial(self._benchmark, AlgorithmSelectorCache.benchmark_choices)
-        AlgorithmSelectorCache.benchmark_choices = staticmethod(again)  # type: ignore[method-assign]
-        try:
+        with (
+            measuring("add_preprocessing_fn", self.offer),
+            measuring("add_feedback_saver", self.feedback),
+            measuring("AlgorithmSelectorCache.benchmark_choices", self.benchmark_choices),
+        ):
             yield
-        finally:  # not clear_...(): others may have theirs there
-            AlgorithmSelectorCache.benchmark_choices = before  # type: ignore[method-assign]
-            cache.preprocessing_fns.remove(self.offer)
-            cache.feedback_saver_fns.remove(self.feedback)
 
     def offer(self, choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
         """Keep the list, as Inductor's preprocessing function, because ``feedback`` gets it without failed compiles."""
@@ -168,22 +162,23 @@ class _Observer:
         times = {choice: [ms, *self._repeated.get(choice, ())] for choice, ms in timings.items()}
         self.rounds.append(_round(name, offered, times))
 
-    def _benchmark(
+    def benchmark_choices(
         self,
         benchmark: Callable[..., dict[ChoiceCaller, float]],
+        cls: type,
         choices: Sequence[ChoiceCaller],
         *args: Any,
-        **kwargs: Any,
+        **named: Any,
     ) -> dict[ChoiceCaller, float]:
         """Time choices with Inductor's ``benchmark``, on a CPU several times, in rounds in which each has its turn.
 
         Each time is the median of a tenth of a second, after a warm-up. Other processes disturb a CPU for longer, and
         so only some times of each choice.
         """
-        timings = benchmark(choices, *args, **kwargs)
+        timings = benchmark(cls, choices, *args, **named)
         if choices[0].input_nodes[0].get_device_or_error().type == "cpu":
             for _ in range(_REPETITIONS):
-                for choice, milliseconds in benchmark(choices, *args, **kwargs).items():
+                for choice, milliseconds in benchmark(cls, choices, *args, **named).items():
                     self._repeated[choice].append(milliseconds)
         return timings
 

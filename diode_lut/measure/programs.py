@@ -18,7 +18,6 @@ from torch._inductor.debug import DebugContext
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import ChoiceCaller
-from torch._inductor.select_algorithm import add_preprocessing_fn
 from torch._inductor.virtualized import V
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -28,6 +27,7 @@ from diode_lut.errors import let_pass
 from diode_lut.hook.attention import forced
 from diode_lut.hook.choices import build_choice
 from diode_lut.hook.lists import build_grouped, grouped_of
+from diode_lut.hook.patches import measuring
 from diode_lut.hook.problems import library_choice
 from diode_lut.hook.versions import failure_reason
 from diode_lut.problem import Problem
@@ -112,12 +112,14 @@ def generate(function: Callable[..., Any], operands: Operands, device: torch.dev
     CannotRun if the config cannot run it.
     """
     graph, mode, inputs = _trace(function, operands, device)
+    handler = _Forced(config)
     with (
         inductor_config.patch(compile_threads=1),  # generating starts no kernel's compilation
         V.set_graph_handler(graph),
         V.set_fake_mode(mode),
         V.set_debug_handler(DebugContext()),
-        V.set_choices_handler(_Forced(config)),
+        V.set_choices_handler(handler),
+        measuring("add_preprocessing_fn", handler.of_grouped),
     ):
         graph.run(*inputs)
         return _code_of(graph)
@@ -176,14 +178,6 @@ class _Forced(InductorChoices):
         """Return the config's choice for a grouped matmul, for which Inductor asks no handler, or else all choices."""
         asked = grouped_of(choices)
         return choices if asked is None else [build_grouped(self._config, asked, choices)]
-
-
-def _force(choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
-    handler = V.choices
-    return handler.of_grouped(choices) if isinstance(handler, _Forced) else choices
-
-
-add_preprocessing_fn(_force)
 
 
 class Compiled:
