@@ -42,7 +42,7 @@ _Tier = Literal[TIERS]  # type: ignore[valid-type]  # the names of all tiers
 
 
 class _Object(Struct, forbid_unknown_fields=True):
-    """A JSON object without fields that it does not name."""
+    """A JSON object without unknown fields."""
 
 
 class _Asked(_Object, kw_only=True, dict=True):
@@ -138,9 +138,9 @@ class _Document(_Object, kw_only=True):
 
 
 def read_receipt(path: Path, contents: bytes | None = None) -> Receipt:
-    """Read the receipt in a file; ReceiptError, with the place inside, if it is none or of another version.
+    """Read the receipt in a file; ReceiptError names the place of the first error, or another version.
 
-    ``contents`` are those of a file that is not on disk.
+    ``contents`` replaces reading the file.
     """
     data = read_at_most(path, MAX_BYTES) if contents is None else contents
     if has_more_values(data, MAX_VALUES):
@@ -155,7 +155,7 @@ def read_receipt(path: Path, contents: bytes | None = None) -> Receipt:
 
 
 def decode_receipt(document: Any, path: str) -> Receipt:
-    """Return the receipt that a JSON document holds; ReceiptError, which begins with ``path``, if it holds none."""
+    """Return the receipt in a parsed JSON document. A ReceiptError begins with ``path``."""
     if isinstance(document, dict) and "entries" in document:
         raise ReceiptError(f"{path}: a table, not a receipt")
     if isinstance(document, dict) and document.get("schema_version", VERSION) != VERSION:
@@ -183,7 +183,7 @@ def _whole(value: Any) -> Any:
 
 
 def _device(decoded: _Device) -> Device:
-    """Return what was asked for a device; counts of equal entries add up."""
+    """Return the counts of a device. Counts of equal entries add up."""
     sources = (SourceRecord(**asdict(each)) for each in decoded.sources)
     device = Device(dict.fromkeys(sources), dict.fromkeys(decoded.left_out), cached=decoded.cached)
     for hit in decoded.hits:
