@@ -1,4 +1,4 @@
-"""The command line: one command per verb. A command opens files, calls the library, and prints.
+"""The command line: a command for each verb. A command opens files, calls the library, and prints.
 
 It returns its exit code: 0 or None if all is fine, 1 for invalid, different or missed, 2 for wrong usage or unreadable.
 """
@@ -97,8 +97,8 @@ _OTHER_NAMES = {
 """Names in other tools, and the command to use."""
 
 
-class _Group(click.Group):
-    """The group of all commands. It prints their errors on one line and turns results into exit codes."""
+class _CommandGroup(click.Group):
+    """The group of all commands. It prints their errors, each on its line, and turns results into exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's)
         return sorted(COMMANDS)
@@ -168,7 +168,7 @@ def _printable_usage_errors() -> Iterator[None]:
 
 
 @click.group(
-    cls=_Group, help=_FIRST, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
+    cls=_CommandGroup, help=_FIRST, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
 )
 @click.version_option(__version__, prog_name="diode_lut")
 def main() -> None:

@@ -97,7 +97,7 @@ def adopt_command(
 def _require_packages(device: str | None) -> None:
     """SettingError if torch is missing, or Triton on a GPU. Otherwise a note names the optional packages missing.
 
-    One message names all that is missing, and the command to install it.
+    The message names everything missing, and the command to install it.
     """
     optional = {
         "distributed": ("cluster", "a kernel that hangs or crashes ends the run"),
@@ -121,7 +121,7 @@ def _require_packages(device: str | None) -> None:
 
 
 def _git_user() -> str:
-    """Return git's name for this user, ``Name <address>``; empty if it has none."""
+    """Return git's name for this user, ``Name <address>``, or an empty text."""
     try:
         fields = (git_output(Path.cwd(), "config", f"user.{field}") for field in ("name", "email"))
         name, address = (field.decode(errors="replace").strip() for field in fields)
@@ -209,7 +209,7 @@ def verify_command(table_file: Typed | None, device: str | None, budget: float, 
 
 
 def _table_for(hardware: Hardware) -> Path:
-    """Return the first table that answers on this hardware."""
+    """Return the first table to answer on this hardware."""
     from diode_lut.decide.catalog import find_tables, is_model
     from diode_lut.settings import config
 

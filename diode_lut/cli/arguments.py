@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class _Spelled(click.Choice[str]):
-    """Choices with other spellings, of which ``spell`` returns the usual one."""
+    """Choices with other spellings. ``spell`` returns the usual spelling."""
 
     def __init__(self, choices: Iterable[str], spell: Callable[[str], str]) -> None:
         super().__init__(choices)
@@ -46,7 +46,7 @@ class _Spelled(click.Choice[str]):
         return self._spell(choice)
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """Name the ops that Inductor makes of a layer."""
+        """Name Inductor's ops for a layer."""
         ops = OPS_OF_LAYERS.get(op_of(value)) if self._spell is op_of else None
         wrong = super().get_invalid_choice_message(value, ctx)
         return f"{value!r} is no op of Inductor's: it is {ops}" if ops else wrong
@@ -62,8 +62,8 @@ VARIANT = _Spelled(NAMED_VARIANTS, variant_of)
 EPILOGUE = click.Choice(tuple(EPILOGUES), case_sensitive=False)
 
 
-class _Size(click.IntRange):
-    """A size, for which ``1k`` is 1024."""
+class _SizeRange(click.IntRange):
+    """A size, such as 1024 or ``1k``."""
 
     name = "size"
 
@@ -78,7 +78,7 @@ class _Size(click.IntRange):
         return int(super().convert(value, param, ctx))
 
 
-SIZE = _Size(1, MAX_SIZE)
+SIZE = _SizeRange(1, MAX_SIZE)
 
 
 def size_range(text: str) -> list[int]:
@@ -122,9 +122,9 @@ FRACTION, FRACTION_FOR_TESTS = _Fraction(0, 1.0), _Fraction(0, 0.9)
 
 
 def hardware_of(text: str) -> Hardware:
-    """Return the hardware with a name; HardwareError if there is none.
+    """Return the hardware with a name, or raise HardwareError.
 
-    The name is that of a table, of its GPU or of another well-known GPU, the path of a table, ``cpu`` or ``cuda`` for
+    The name is a table's, its GPU's or another well-known GPU's, the path of a table, ``cpu`` or ``cuda`` for
     the devices of this machine, or NAME,ARCH,SMS[,ALIAS...].
     """
     new = "NAME,ARCH,SMS, for example 'NVIDIA H200,sm_90,132'"
@@ -184,12 +184,12 @@ class Typed(NamedTuple):
         return read(self.path) if self.contents is None else self.contents
 
     def whole(self) -> bytes:
-        """Return the contents of any kind of file; OSError if they cannot be read or are too large for all kinds."""
+        """Return the contents of any kind of file. OSError if they cannot be read or are too large for all kinds."""
         return self.read(lambda path: read_at_most(path, _MAX_BYTES))
 
     @property
     def target(self) -> Path:
-        """Where to write the file after a change, which may be standard output; SettingError if it cannot change."""
+        """Where to write the changed file, perhaps standard output. SettingError if it cannot change."""
         if self.shipped_as:
             remedy = f"give the path of a file, such as that of a copy: {as_command('cp', self.path, 'mine.json')}"
             raise SettingError(f"{self.shipped_as}: a shipped table, which is not changed by its name ({remedy})")
@@ -201,7 +201,7 @@ class Typed(NamedTuple):
 
     @property
     def file(self) -> Path:
-        """The path, for code that can only read files; SettingError if it is none."""
+        """The path, for code without a reader of contents. SettingError if there is no file."""
         if self.contents is not None:
             raise SettingError(f"{self.path}: is not in a file: save it first")
         return self.path
@@ -213,7 +213,7 @@ _NO_FILES = (
     (r"HEAD[~^\d]*", "a revision, not a file: REVISION:PATH is a file in it"),
     (r".*[*?].*", "no such file: a shell replaces * and ? only without quotes, and only if a file matches"),
 )
-"""Patterns of texts that are no files, and remedies."""
+"""Patterns of other texts than files, and remedies."""
 
 
 class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases
@@ -288,7 +288,7 @@ def _standard_input(ctx: click.Context | None) -> bytes:
 
 
 def git_output(directory: Path, *arguments: str) -> bytes:
-    """Run git and return its output; SettingError if it fails or is not installed."""
+    """Run git and return its output. SettingError if it fails or is not installed."""
     import subprocess
 
     command = ["git", "-C", str(directory), *arguments]
@@ -307,13 +307,13 @@ PROBLEMS, TIMINGS, PICTURE, UNKNOWN = "a list of problems", "timings", "a pictur
 
 _FORMS = {TABLE_KIND: "a table is JSON", DATASET: "a dataset is msgpack", PAGE: "the page is HTML"}
 _ENDINGS = {".csv", ".html", ".json", ".msgpack", ".pdf", ".png", ".safetensors", ".svg", ".txt", ".zst"}
-"""Endings of names that tell the kind of a file."""
+"""Endings of names by which the kind of a file is known."""
 
 
 class Output(click.Path):
-    """A file to write, in a directory that exists.
+    """A file to write, in an existing directory.
 
-    Its name has no ending of another kind of file. A file that exists is replaced only by a file of its kind.
+    Its name has no ending of another kind of file. An existing file is replaced only by a file of its kind.
     """
 
     def __init__(

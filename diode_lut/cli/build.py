@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     help="Who measured, for the header, such as 'Name <address>'.  [default: whom the inputs name]",
 )
 def pack_command(inputs: tuple[Typed, ...], output: Path, measured_by: str) -> int:
-    """Join datasets of the same hardware and software in one file.
+    """Join datasets of the same hardware and software in a file.
 
     The file is compact, and is read like any other dataset. The same timings give the same bytes, in any order. OUT may
     be among the inputs.
@@ -161,7 +161,7 @@ def build_command(
 
 
 def _pruning(model: Model) -> Pruning:
-    """Return pruning by those answers of the model that pass the thresholds of the settings."""
+    """Return pruning by the model's answers above the thresholds of the settings."""
     from diode_lut.build import Pruning
     from diode_lut.decide.sources import ModelSource, Threshold
     from diode_lut.settings import config
@@ -178,7 +178,7 @@ def _pruning(model: Model) -> Pruning:
 
 
 def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[str]:
-    """Return the timings that were read, the rows made from them, and the regret of the table."""
+    """Return the numbers of timings and rows, and the regret of the table."""
     entries = result.table.entries
     was = f" (before: {len(previous.entries)})" if previous else ""
     lines = [

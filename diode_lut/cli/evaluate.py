@@ -1,4 +1,4 @@
-"""``evaluate``, ``report`` and ``receipt``: how good choices are, and which of them programs asked for."""
+"""``evaluate``, ``report`` and ``receipt``: the quality of choices, and the questions of programs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from diode_lut.evaluate.evaluation import ReferenceKernels
     from diode_lut.hardware import Hardware
     from diode_lut.model.ranking import Model
-    from diode_lut.report import Asked, Side
+    from diode_lut.report import AskedProblem, Side
     from diode_lut.table import Table
 
 
@@ -131,7 +131,7 @@ def evaluate_command(
 
 
 def _baseline(against: str) -> ReferenceKernels | str:
-    """Read the solution file of this name, or return the config, as typed; ProblemError if it is neither."""
+    """Read the solution file of this name, or return the config, as typed. ProblemError if it is neither."""
     from diode_lut.evaluate.evaluation import read_solution
 
     if against == STANDARD or Path(against).is_file():
@@ -315,16 +315,16 @@ def report_command(
     return say_losses(datasets)
 
 
-def _asked(receipts: tuple[Typed, ...], hardware: Hardware) -> list[Asked]:
-    """Return the questions on this architecture, the most frequent first; ReceiptError if there are none."""
+def _asked(receipts: tuple[Typed, ...], hardware: Hardware) -> list[AskedProblem]:
+    """Return the questions on this architecture, the most frequent first. ReceiptError if there are none."""
     from diode_lut.receipts.read import read_receipt
     from diode_lut.receipts.receipt import merge_receipts
-    from diode_lut.report import Asked
+    from diode_lut.report import AskedProblem
 
     merged = merge_receipts(read_receipt(*each[:2]) for each in receipts)
     devices = [device for found, device in merged.devices.items() if found.same_arch(hardware)]
-    hits = [Asked(hit.problem, calls, hit.tier) for each in devices for hit, calls in each.hits.items()]
-    misses = [Asked(miss.problem, calls, "") for each in devices for miss, calls in each.misses.items()]
+    hits = [AskedProblem(hit.problem, calls, hit.tier) for each in devices for hit, calls in each.hits.items()]
+    misses = [AskedProblem(miss.problem, calls, "") for each in devices for miss, calls in each.misses.items()]
     if not hits and not misses:
         found = ", ".join(map(str, merged.devices)) or "no device"
         raise ReceiptError(f"{receipts[0].path}: nothing was asked on {hardware} (the receipt is of: {found})")

@@ -1,4 +1,4 @@
-"""``explain`` and ``doctor``: which kernel a GEMM gets, and whether tables can be used on this machine."""
+"""``explain`` and ``doctor``: the kernel of a GEMM, and whether tables can be used on this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def _axis(text: str) -> Axis:
-    """Return a size that may change, with its range."""
+    """Return the name and the range of a dynamic size."""
     from diode_lut.decide.dynamic import Axis
 
     found = re.fullmatch(r"([bmnk])=(\w+):(\w+)?", text.casefold())

@@ -1,4 +1,4 @@
-"""``diff``, ``merge``, ``resolve``, and ``git-setup``, which has git use them on tables."""
+"""``diff``, ``merge``, ``resolve``, and ``git-setup``, by which git uses them on tables."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def resolve_command(file: Path, **sides: bool) -> int:
 
 
 def _version_in_conflict(file: Path, stage: int) -> Table | None:
-    """Read the version of a file that git keeps at a stage of a merge: 1 is the common one, 2 ours, 3 theirs."""
+    """Read the version of a file at a stage of a merge in git: 1 is the common version, 2 ours, 3 theirs."""
     try:
         data = git_output(file.absolute().parent, "cat-file", "blob", f":{stage}:./{file.name}")
     except SettingError:
@@ -181,7 +181,7 @@ def git_setup_command(patterns: tuple[str, ...]) -> None:
 
 
 def set_up(directory: Path, python: str, tables: Iterable[str] = TABLES) -> Path:
-    """Set up the clone of a directory, and return its attributes file; a second time changes nothing.
+    """Set up the clone of a directory, and return its attributes file. A second time changes nothing.
 
     ``python`` is the interpreter for git to run. Only the clone's own configuration and attributes are written, nothing
     committed. SettingError if there is no clone, a pattern is invalid, or git fails.

@@ -1,4 +1,4 @@
-"""Opening the files that arguments name, and requirements that a command checks before its work."""
+"""Opening the files of arguments, and requirements to check before the work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def read_whole_table(typed: Typed, remedy: str = "correct it first") -> Table:
-    """Read a table to write it again; TableError, with the remedy, if something would be lost.
+    """Read a table to write it again. TableError, with the remedy, if something would be lost.
 
     Lost would be an invalid row, or the first of two fields with the same name.
     """
@@ -37,14 +37,14 @@ def read_whole_table(typed: Typed, remedy: str = "correct it first") -> Table:
 
 
 def read_datasets(inputs: Iterable[Typed], hardware: Hardware | None = None, layout: str = "nn") -> list[Dataset]:
-    """Open datasets. ``hardware`` and ``layout`` are for files that do not say theirs."""
+    """Open datasets. ``hardware`` and ``layout`` are for files without their own."""
     from diode_lut.dataset import read_dataset
 
     return [read_dataset(each.path, hardware=hardware, layout=layout, contents=each.contents) for each in inputs]
 
 
 def require_same_device(datasets: Iterable[Dataset], table: Table | Model) -> None:
-    """DatasetError if one of the datasets was measured on another device than the table or model is for."""
+    """DatasetError if a dataset was measured on another device than the table's or model's."""
     for dataset in datasets:
         found = dataset.header.hardware
         if not found.same_device(table.hardware):
@@ -52,14 +52,14 @@ def require_same_device(datasets: Iterable[Dataset], table: Table | Model) -> No
 
 
 def read_datasets_for(table: Table | Model, inputs: Iterable[Typed]) -> list[Dataset]:
-    """Open datasets; DatasetError if one was measured on another device than the table or model is for."""
+    """Open datasets. DatasetError if one was measured on another device than the table's or model's."""
     datasets = read_datasets(inputs, table.hardware)
     require_same_device(datasets, table)
     return datasets
 
 
 def read_datasets_answered_by(chooser: Table | Model, inputs: Iterable[Typed]) -> list[Dataset]:
-    """Open datasets; DatasetError if the table or model never answers for the device of one of them.
+    """Open datasets. DatasetError if the table or model never answers for the device of a dataset.
 
     It answers for its own device, and for others with the same architecture and SM count, with a note.
     """
@@ -72,7 +72,7 @@ def read_datasets_answered_by(chooser: Table | Model, inputs: Iterable[Typed]) -
 
 
 def say_losses(datasets: Iterable[Dataset]) -> int:
-    """Say how many damaged places of the datasets were left out, and return the exit code for that."""
+    """Say how many damaged places of the datasets were left out, and return the exit code for it."""
     lost = {dataset.path: len(dataset.lost) for dataset in datasets if dataset.lost}
     remedy = "get an undamaged copy, or measure their problems again; `pack` writes a file of what is left"
     for path, places in lost.items():
@@ -81,7 +81,7 @@ def say_losses(datasets: Iterable[Dataset]) -> int:
 
 
 def problems_of(typed: Typed, find_hardware: Callable[[], Hardware] | None) -> list[Problem]:
-    """Read the problems of a shipped set or of a file; UsageError if there is no such file."""
+    """Read the problems of a shipped set or of a file. UsageError if there is no such file."""
     from diode_lut.measure.final import SETS
     from diode_lut.measure.problems import problem_set, read_problems
 
@@ -94,7 +94,7 @@ def problems_of(typed: Typed, find_hardware: Callable[[], Hardware] | None) -> l
 
 
 def require_torch(command: str) -> None:
-    """SettingError, with the command that installs torch, if torch is missing or broken."""
+    """SettingError, with the command to install torch, if torch is missing or broken."""
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError as error:
@@ -104,7 +104,7 @@ def require_torch(command: str) -> None:
 
 
 def require_inductor(command: str) -> None:
-    """SettingError, with a remedy, if torch is missing, or if Inductor, which imports Triton, is broken."""
+    """SettingError, with a remedy, if torch is missing, or if Inductor, with Triton, is broken."""
     require_torch(command)
     try:
         import diode_lut.hook.problems  # noqa: F401

@@ -1,4 +1,4 @@
-"""The output of commands: text that holds no line ends but our own, files, progress bars, and exit codes."""
+"""The output of commands: text without foreign line ends, files, progress bars, and exit codes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from diode_lut.errors import (
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-Item = TypeVar("Item")
+Element = TypeVar("Element")
 
 ERROR = {"error:": "red", "CONFLICT:": "red"}
 """Colors of errors."""
@@ -57,12 +57,12 @@ STANDARD = "-"
 
 
 def is_standard(path: Path) -> bool:
-    """Whether a path is standard output. Everything else that is printed goes to standard error then."""
+    """Whether a path is standard output. All other text goes to standard error then."""
     return str(path) == STANDARD
 
 
 def write(path: Path, data: bytes) -> None:
-    """Replace the file, or create it; ``-`` is standard output."""
+    """Replace the file, or create it. ``-`` is standard output."""
     with changing(path) as save:
         save(data)
 
@@ -114,7 +114,7 @@ class Bars:
         self._progress = progress
         self._minutes = minutes
 
-    def track(self, items: Iterable[Item], name: str, total: int | None = None) -> Iterator[Item]:
+    def track(self, items: Iterable[Element], name: str, total: int | None = None) -> Iterator[Element]:
         """Yield the items, and show a bar with this name."""
         from rich.markup import escape
 
@@ -128,7 +128,7 @@ class Bars:
 
 @contextmanager
 def progress_bars() -> Iterator[Bars]:
-    """Yield bars, which are removed at the end."""
+    """Yield bars, and remove them at the end."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -138,7 +138,7 @@ def progress_bars() -> Iterator[Bars]:
 
 
 def _errors_as_json(errors: Sequence[TableError]) -> list[str]:
-    """Return a list of objects; ``line`` and ``column`` are null for problems of the whole file."""
+    """Return a list of objects. ``line`` and ``column`` are null for problems of the whole file."""
     problems = [
         {
             "severity": "note" if error.note else "error",

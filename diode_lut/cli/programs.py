@@ -55,7 +55,7 @@ def run_command(
     """Run a program with tuned kernels, without an edit.
 
     The hook is armed in all processes of the program. At the end a summary says how many GEMMs tables and models
-    answered, and which were missed. The exit code is the program's: 128 plus the signal's number if a signal ended it,
+    answered, and names the misses. The exit code is the program's: 128 plus the signal's number if a signal ended it,
     127 if there is no such program, 126 if it cannot be started.
     """
     from diode_lut.programs.account import run_with_receipt, summary
@@ -200,7 +200,7 @@ def _require_answers() -> None:
 
 
 def _with_tables(tables: Sequence[str]) -> dict[str, str]:
-    """Return the environment with more tables, relative to our directory; TableError if there is no such file."""
+    """Return the environment with more tables, relative to our directory. TableError if there is no such file."""
     from diode_lut.decide.catalog import find_path
 
     named = [str(find_path(name).absolute()) for name in tables]

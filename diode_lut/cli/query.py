@@ -22,10 +22,10 @@ MAX_LETTERS = 4096
 """Length limit of an expression."""
 
 MAX_STEPS = 10_000_000
-"""Most steps of a search, which take some seconds: each value, and each letter of a text, is a step."""
+"""Most steps of a search, some seconds. Each value, and each letter of a text, is a step."""
 
 _MAX_REASON = 400
-"""Letters of an error that are shown: it may quote the whole document."""
+"""Letters of an error to show. It may quote the whole document."""
 
 Node = dict[str, Any]
 """A part of a parsed expression: its type, its value, and its children."""
@@ -70,7 +70,7 @@ def query_command(file: Typed, expression: str, form: str) -> None:
 
 
 def _document(file: Typed) -> Any:
-    """Read the JSON of a table; of a dataset, the same as JSON."""
+    """Read the JSON of a table, or a dataset as JSON."""
     from diode_lut.dataset import is_dataset, read_dataset
     from diode_lut.dataset.dataset import as_document
     from diode_lut.table.lint import MAX_VALUES
@@ -121,20 +121,20 @@ class _WrongError(ValueError):
 
 
 class _Search(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
-    """Evaluates an expression in at most MAX_STEPS steps, so that time and memory are bounded."""
+    """Evaluates an expression in at most MAX_STEPS steps, to bound time and memory."""
 
     def __init__(self) -> None:
         super().__init__()
         self._left = MAX_STEPS
 
     def visit(self, node: Node, *values: Any) -> Any:
-        """Return the value of a node; _WrongError if too many steps are needed."""
+        """Return the value of a node. _WrongError after too many steps."""
         found = super().visit(node, *values)
         self._spend(1 + (len(found) if isinstance(found, list | dict | str) else 0))
         return found
 
     def visit_multi_select_list(self, node: Node, value: Any) -> Any:
-        """Make a list, which may hold the same value twice: `[@,@]` forty times makes more than any memory holds."""
+        """Make a list. It may hold the same value twice: `[@,@]` forty times makes more than any memory holds."""
         return self._walked(super().visit_multi_select_list(node, value))
 
     def visit_multi_select_dict(self, node: Node, value: Any) -> Any:
@@ -142,11 +142,11 @@ class _Search(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
         return self._walked(super().visit_multi_select_dict(node, value))
 
     def visit_literal(self, node: Node, value: Any) -> Any:
-        """Return a value in the expression, which every element of a list may get."""
+        """Return a value in the expression. Every element of a list may get it."""
         return self._walked(super().visit_literal(node, value))
 
     def visit_comparator(self, node: Node, value: Any) -> Any:
-        """Compare; _WrongError for a number and a text, which have no order."""
+        """Compare. _WrongError for a number and a text: they have no order."""
         left, right = (self.visit(child, value) for child in node["children"])
         if node["value"] in ("eq", "ne"):
             self._walked(left)
@@ -161,7 +161,7 @@ class _Search(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
         return super().visit_comparator({**node, "children": literals}, value)
 
     def visit_function_expression(self, node: Node, value: Any) -> Any:
-        """Call a function; _WrongError if it does not take an expression (`&op`)."""
+        """Call a function. _WrongError if it does not take an expression (`&op`)."""
         name = node["value"]
         signature = Functions.FUNCTION_TABLE.get(name, {"signature": ()})["signature"]
         takes = any("expref" in each["types"] for each in signature)
@@ -235,7 +235,7 @@ def _remarks(nodes: list[Node], document: Any) -> Iterator[str]:
 
 
 def _misplaced_fields(nodes: list[Node], document: Any) -> Iterator[str]:
-    """Name the fields that a filter compares and its objects lack, but values in these objects have."""
+    """Name the fields in a filter's comparisons that are not in its objects but deeper in them."""
     search = _Search()
     for node in (each for each in nodes if each["type"] == "filter_projection"):
         filtered, _, condition = node["children"]
@@ -277,7 +277,7 @@ _SPELLINGS: dict[str, Callable[[str], str]] = {
 
 
 def _misspelt_values(nodes: list[Node], document: Any) -> Iterator[str]:
-    """Name the texts that a field is compared with, and never has in the document."""
+    """Name the texts in comparisons with a field that never has them in the document."""
     found: dict[str, set[str]] = {name: set() for name in _SPELLINGS}
     for each in _objects(document):
         for name in _SPELLINGS.keys() & each.keys():
@@ -295,7 +295,7 @@ def _misspelt_values(nodes: list[Node], document: Any) -> Iterator[str]:
 
 
 def _last_field(node: Node) -> str:
-    """Return the field at the end of a path such as ``configs[0].template``; empty for another expression."""
+    """Return the field at the end of a path such as ``configs[0].template``, or an empty text."""
     if node["type"] == "subexpression":
         return _last_field(node["children"][-1])
     return str(node["value"]) if node["type"] == "field" else ""
@@ -309,13 +309,13 @@ def _nodes(expression: Any) -> Iterator[Node]:
 
 
 def _compared(node: Node) -> list[str]:
-    """Return the fields that a comparison names directly."""
+    """Return the fields on the sides of a comparison."""
     children = node["children"] if node["type"] == "comparator" else []
     return [child["value"] for child in children if child["type"] == "field"]
 
 
 def _known_fields(nodes: list[Node], document: Any) -> set[str]:
-    """Return the fields of the document, and those of objects that the expression itself makes."""
+    """Return the fields of the document, and of objects made by the expression itself."""
     return _fields_of(document) | {node["value"] for node in nodes if node["type"] == "key_val_pair"}
 
 

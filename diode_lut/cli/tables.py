@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def show_command(file: Typed) -> None:
     """Print a table, dataset or model as text.
 
-    A table has one line for each row and one for each kernel, and equal tables are printed equally. A dataset is
+    A table has a line for each row and for each kernel, and equal tables are printed equally. A dataset is
     printed with all times, a model with its metadata and tensors.
     """
     from diode_lut.dataset import is_dataset, read_dataset
@@ -73,7 +73,7 @@ def fmt_command(files: tuple[Typed, ...], check: bool, upgrade: bool) -> int:
 
 
 def _format(file: Typed, check: bool, upgrade: bool) -> int:
-    """Format one file, and return its exit code: an error does not keep other files from being formatted."""
+    """Format a file, and return its exit code: an error does not keep other files from being formatted."""
     from diode_lut.table import to_bytes
 
     target = None if check else file.target
@@ -119,12 +119,12 @@ def check_command(files: tuple[Typed, ...], compiling: bool, contribution: bool,
     """Find everything wrong with tables.
 
     It finds violations of the schema, rows that contradict each other or can never answer, configs that the
-    architecture cannot launch, and files not in the canonical form. Each problem is one line, FILE:LINE:COLUMN: PATH:
+    architecture cannot launch, and files not in the canonical form. Each problem is a line, FILE:LINE:COLUMN: PATH:
     with the value found and the values allowed. Of a model it says only whether it can be used, and if not, why. A note
     does not change the exit code: it names a check that would take too long.
 
     With --contribution, notes also give the figures: gain over aten with its interval, and regret, on the measured
-    problems and on held-out ones.
+    problems and on problems held out.
     """
     if contribution:
         files = tuple(table for file in files for table in _contributed(file))
@@ -138,7 +138,7 @@ def check_command(files: tuple[Typed, ...], compiling: bool, contribution: bool,
 
 
 def _contributed(file: Typed) -> list[Typed]:
-    """Return the tables in a folder that is ready to contribute; a file as it is."""
+    """Return the tables in a folder ready to contribute, or a file as it is."""
     if file.contents is not None or not file.path.is_dir():
         return [file]
     tables = sorted(file.path.glob("tables/*.json"))
@@ -181,7 +181,7 @@ def check_table(file: Typed, compiling: bool, contribution: bool) -> list[TableE
 
 
 def _key_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the arguments and options that make the key of a row. Without an option, the key matches anything."""
+    """Add the arguments and options for the key of a row. Without an option, the key matches anything."""
     sizes: dict[str, Any] = {"type": size_range, "metavar": "SIZES"}
     decorators = (
         click.argument("table_file", metavar="TABLE", type=TABLE),
@@ -235,7 +235,7 @@ def set_command(table_file: Typed, configs: tuple[str, ...], note: str, **key: A
 
     OP is an op of the table format, such as mm or bmm, or any for a row of all ops with two matrices.
 
-    The row is refused, and the file stays as it is, if the row could never answer or contradicts another one.
+    The row is refused, and the file stays as it is, if the row could never answer or contradicts another row.
     """
     from diode_lut.table.edit import set_row
 
@@ -259,7 +259,7 @@ def unset_command(table_file: Typed, **key: Any) -> None:
 
 
 def _key(op: str, align: str | None, **fields: Any) -> dict[str, Any]:
-    """Return the key as a table file has it. If it is for one problem, ``align`` is that of packed matrices."""
+    """Return the key as a table file has it. For a single problem, ``align`` is from packed matrices."""
     key = {name: value for name, value in {"op": op, **fields}.items() if value not in (None, ANY)}
     if align is not None:
         return key if align == ANY else {**key, "align": int(align)}
