@@ -32,7 +32,6 @@ from diode_lut.cli.inputs import (
 from diode_lut.cli.output import changing, in_a_file, is_standard, progress_bars, say
 from diode_lut.errors import as_lines, printable
 from diode_lut.files import require_writable
-from diode_lut.model.weights import SUFFIX
 
 if TYPE_CHECKING:
     from diode_lut.build import BuildResult, Pruning
@@ -269,6 +268,8 @@ def distill_command(
     It uses the timings of both stages, and validates the model on problems kept from training. Training takes a quarter
     of an hour for 10,000 problems on two CPU cores.
     """
+    from diode_lut.model.weights import SUFFIX, write_model
+
     if output.suffix != SUFFIX:
         raise click.UsageError(f"{output}: the name of a model must end with {SUFFIX}")
     require_writable(output)
@@ -279,7 +280,6 @@ def distill_command(
     from diode_lut.distill import TrainingPlan, distill
     from diode_lut.distill.validation import as_text, save_history
     from diode_lut.model.training_set import Split, parse_family
-    from diode_lut.model.weights import write_model
 
     split = Split(seed, test, tuple(map(parse_family, families)))
     datasets = read_datasets(inputs)

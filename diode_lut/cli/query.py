@@ -42,7 +42,8 @@ Node = dict[str, Any]
     show_default=True,
     help="One JSON document, one for each element on a line of its own, or columns.",
 )
-def query_command(file: Typed, expression: str, form: str) -> None:
+@click.option("--exit-status", "-e", is_flag=True, help="Exit with 1 if null, false or an empty list is found.")
+def query_command(file: Typed, expression: str, form: str, exit_status: bool) -> int:
     """Search a table or dataset with a JMESPath expression.
 
     An example is 'entries[?op==`"bmm"` && m[1] < `64`].configs[0]'. Backquotes enclose values in JSON. jmespath.org
@@ -60,6 +61,7 @@ def query_command(file: Typed, expression: str, form: str) -> None:
             for remark in islice(_remarks(nodes, document), 5):
                 say(printable(f"note: {remark}"), err=True)
         _show(found, form)
+        return int(exit_status and found in (None, False, []))
     except RecursionError:
         raise click.BadParameter("is nested too deeply", param_hint="JMESPATH") from None
     except (OverflowError, ValueError) as error:  # jmespath's own errors are ValueErrors
@@ -146,11 +148,15 @@ class _Search(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
         return self._walked(super().visit_literal(node, value))
 
     def visit_comparator(self, node: Node, value: Any) -> Any:
-        """Compare. _WrongError for a number and a text: they have no order."""
+        """Compare. _WrongError for a number and a text or a list: they have no order."""
         left, right = (self.visit(child, value) for child in node["children"])
+        types = {type(left), type(right)}
         if node["value"] in ("eq", "ne"):
             self._walked(left)
-        elif {*map(type, (left, right))} in ({int, str}, {float, str}):
+        elif list in types and types & {int, float}:
+            name = _last_field(node["children"][0 if isinstance(left, list) else 1]) or "it"
+            raise _WrongError(f"{name} is a list, which has no order with a number: write {name}[0] or {name}[1]")
+        elif types in ({int, str}, {float, str}):
             text = left if isinstance(left, str) else right
             try:
                 remedy = f": write `{size_of(text)}`"
@@ -171,6 +177,8 @@ class _Search(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
             else self.visit(child, value)
             for child in node["children"]
         ]
+        if name == "contains" and len(arguments) == 2 and arguments[0] is None:
+            return False  # a row without a note
         if name in ("contains", "to_string"):
             self._walked(arguments)
         if name == "join" and {*map(type, arguments)} == {str, list}:

@@ -151,7 +151,8 @@ def as_data(
             rows += ({"table": number, **row} for row in shown)
     grid = None
     if beside is not None and isinstance(beside.chooser, Model):
-        frequent = Counter(kind_of(each) for each in (*entries, *problems)).most_common()
+        things: list[Entry | Problem] = [*entries, *problems]
+        frequent = Counter(map(kind_of, things)).most_common()
         grid = as_grid(beside.chooser, [kind for kind, _ in frequent], track)
     provenance = {
         name: printable(value if isinstance(value, str) else ", ".join(value))
