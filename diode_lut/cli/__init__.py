@@ -167,9 +167,10 @@ def _printable_usage_errors() -> Iterator[None]:
         raise
 
 
-@click.group(
-    cls=_CommandGroup, help=_FIRST, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
-)
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True}
+
+
+@click.group(cls=_CommandGroup, help=_FIRST, context_settings=_CONTEXT)
 @click.version_option(__version__, prog_name="diode_lut")
 def main() -> None:
     """Run a command."""

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     type=FILE,
     metavar="SET|FILE",
     default="models",
-    show_default=True,
     help=f"A shipped set ({', '.join(SETS)}), or any problem file that collect takes.",
 )
 @click.option(
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     metavar="DIRECTORY",
     type=Output(file_okay=False, dir_okay=True, allow_dash=False),
     default=Path("adopted"),
-    show_default=True,
     help="The directory to write to, and to continue from.",
 )
 @click.option(
@@ -142,19 +140,15 @@ def _git_user() -> str:
     type=MINUTES,
     metavar="MINUTES",
     default=0.85,
-    show_default=True,
     help="Begin no row after this time. A third of it is for measuring, however long it takes to start.",
 )
-@click.option(
-    "--rows", metavar="N", type=click.IntRange(min=8), default=48, show_default=True, help="Rows to measure, at most."
-)
+@click.option("--rows", metavar="N", type=click.IntRange(min=8), default=48, help="Rows to measure, at most.")
 @click.option(
     "-o",
     "--output",
     metavar="OUT",
     type=Output(PROBLEMS, allow_dash=False),
     default=Path("drifted.json"),
-    show_default=True,
     help="The problem file to write, with the problems that drifted; without any it is not written.",
 )
 def verify_command(table_file: Typed | None, device: str | None, budget: float, rows: int, output: Path) -> int:

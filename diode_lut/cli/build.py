@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     "--measured-by",
     metavar="NAME",
     default="",
+    show_default=False,
     help="Who measured, for the header, such as 'Name <address>'.  [default: whom the inputs name]",
 )
 def pack_command(inputs: tuple[Typed, ...], output: Path, measured_by: str) -> int:
@@ -68,9 +69,7 @@ def pack_command(inputs: tuple[Typed, ...], output: Path, measured_by: str) -> i
 
     datasets = [open_stream(each.path, each.contents) for each in inputs]
     with progress_bars() as progress, in_a_file(output) as path:
-        packed = pack(
-            datasets, path, lambda dataset: progress.track(dataset, dataset.path.name), measured_by=measured_by
-        )
+        packed = pack(datasets, path, progress.records, measured_by=measured_by)
         size = path.stat().st_size
     stages = ", ".join(f"{stage}: {timings}" for stage, timings in sorted(packed.timings.items())) or "none"
     counts = f"{packed.problems} problems, {sum(packed.timings.values())} timings ({stages})"
@@ -101,15 +100,10 @@ def pack_command(inputs: tuple[Typed, ...], output: Path, measured_by: str) -> i
     metavar="FRACTION",
     type=FRACTION,
     default=0.02,
-    show_default=True,
     help="How much slower than the best measured config an answer may be.",
 )
 @click.option(
-    "--layout",
-    type=LAYOUT,
-    default="nn",
-    show_default=True,
-    help="The layout of A and B in datasets that do not say it (torch-diode's).",
+    "--layout", type=LAYOUT, default="nn", help="The layout of A and B in datasets that do not say it (torch-diode's)."
 )
 @click.option(
     "--prune-with",
@@ -152,7 +146,7 @@ def build_command(
                 previous=table,
                 epsilon=epsilon,
                 prune_with=_pruning(model) if model else None,
-                progress=lambda dataset: progress.track(dataset, dataset.path.name),
+                progress=progress.records,
             )
         save(to_bytes(placed(result.table, output)))
     say(as_lines(_summary(result, table, output)), err=is_standard(output))
@@ -222,7 +216,6 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
     "--seed",
     type=click.IntRange(0, 2**32 - 1),
     default=0,
-    show_default=True,
     help="Seed of the split and of training: the same seed gives the same model.",
 )
 @click.option(
@@ -230,7 +223,6 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
     metavar="N",
     type=click.IntRange(min=1),
     default=100,
-    show_default=True,
     help="Number of passes over the problems; fewer take less time.",
 )
 @click.option(
@@ -238,7 +230,6 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
     metavar="FRACTION",
     type=FRACTION_FOR_TESTS,
     default=0.2,
-    show_default=True,
     help="Fraction of the problems that is kept for testing.",
 )
 @click.option(

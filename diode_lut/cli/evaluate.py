@@ -17,6 +17,7 @@ from diode_lut.cli.inputs import (
     read_datasets,
     read_datasets_answered_by,
     read_datasets_for,
+    records_of,
     require_picture,
     require_same_device,
     say_losses,
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
     "--against",
     metavar="CONFIG|FILE",
     default=str(ATEN),
-    show_default=True,
     help="The baseline of gains: a config, written as explain writes it; or a max-autotune solution file of "
     "torch-diode, of whose kernels the fastest counts.",
 )
@@ -109,10 +109,8 @@ def evaluate_command(
     baseline = _baseline(against)
     if picture is not None:
         require_picture(picture)
-    with progress_bars() as progress:
-        records = (record for each in datasets for record in progress.track(each, each.path.name))
-        measured = _measured(subject.source, everything, records)
-        evaluation = evaluate(subject.source, measured, baseline, Threshold.of(config))
+    measured = _measured(subject.source, everything, records_of(datasets))
+    evaluation = evaluate(subject.source, measured, baseline, Threshold.of(config))
     on_stderr = json_file is not None and is_standard(json_file)
     Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, stderr=on_stderr).print(
         AsText(evaluation)
@@ -276,11 +274,7 @@ def report_command(
         from diode_lut.report import Side, as_data, as_page
     except ModuleNotFoundError as error:
         raise SettingError(f"report needs {error.name}: {install_command('report')}") from error
-    measurements = None
-    if datasets:
-        with progress_bars() as progress:
-            records = (record for each in datasets for record in progress.track(each, each.path.name))
-            measurements = measurements_of(records)
+    measurements = measurements_of(records_of(datasets)) if datasets else None
 
     def side(chooser: Table | Model, file: Path, contents: bytes | None) -> Side:
         evaluation = None
@@ -342,7 +336,6 @@ _FORMATS = {"text": "diode_lut.receipts.summary:as_text", "json": "diode_lut.rec
     "form",
     type=click.Choice(list(_FORMATS)),
     default="text",
-    show_default=True,
     help="A report for people, or JSON with the figures and all misses.",
 )
 def receipt_command(files: tuple[Typed, ...], output: Path | None, form: str) -> None:

@@ -50,9 +50,7 @@ def _axis(text: str) -> Axis:
 @click.argument("m", type=SIZE)
 @click.argument("n", type=SIZE)
 @click.argument("k", type=SIZE)
-@click.option(
-    "--batch", type=SIZE, default=1, show_default=True, help="Of a bmm, a baddbmm or attention; groups of a grouped_mm."
-)
+@click.option("--batch", type=SIZE, default=1, help="Of a bmm, a baddbmm or attention; groups of a grouped_mm.")
 @click.option(
     "--dtype", type=DTYPE, help="Type of A and B.  [default: bfloat16, for scaled_mm float8_e4m3fn, for int_mm int8]"
 )
@@ -71,7 +69,6 @@ def _axis(text: str) -> Axis:
     "--epilogue",
     type=EPILOGUE,
     default=NO_EPILOGUE,
-    show_default=True,
     help="Class of the pointwise work that is fused after the GEMM: light such as relu, medium such as silu or a "
     "residual, heavy such as gelu with tanh.",
 )
@@ -83,8 +80,8 @@ def _axis(text: str) -> Axis:
     "such as row-bfloat16 or tensor-float16-bias-fast. Of attention: its mask and its modification of scores, such as "
     "causal or computed-score-captured.",
 )
-@click.option("--heads", "h", type=SIZE, default=1, show_default=True, help="Query heads of attention.")
-@click.option("--group", "g", type=SIZE, default=1, show_default=True, help="Those that share keys and values.")
+@click.option("--heads", "h", type=SIZE, default=1, help="Query heads of attention.")
+@click.option("--group", "g", type=SIZE, default=1, help="Those that share keys and values.")
 @click.option("--value-dim", "v", type=SIZE, help="Head dimension of attention's values.  [default: K]")
 @click.option(
     "--dynamic",

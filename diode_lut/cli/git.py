@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import click
 
 from diode_lut.cli.arguments import FILE, TABLE, TABLE_OUTPUT, Typed, git_output
-from diode_lut.cli.inputs import read_datasets_for, read_whole_table
-from diode_lut.cli.output import CHANGES, ERROR, STANDARD, changing, progress_bars, say, say_error
+from diode_lut.cli.inputs import read_datasets_for, read_whole_table, records_of
+from diode_lut.cli.output import CHANGES, ERROR, STANDARD, changing, say, say_error
 from diode_lut.errors import SettingError, TableError, as_command, printable
 from diode_lut.files import read_at_most, replacing
 
@@ -37,7 +37,6 @@ _FORMATS = {style: f"diode_lut.diff:as_{style}" for style in ("text", "json", "m
     "style",
     type=click.Choice(list(_FORMATS)),
     default="text",
-    show_default=True,
     help="For a terminal, for programs, or for a comment on a pull request.",
 )
 def diff_command(old: Typed, new: Typed, inputs: tuple[Typed, ...], style: str) -> int:
@@ -57,12 +56,8 @@ def diff_command(old: Typed, new: Typed, inputs: tuple[Typed, ...], style: str) 
         say_error(error)
         return 2  # 1 would mean that they differ
     diff = compare(old_table, new_table)
-    effect = None
-    if inputs:
-        datasets = read_datasets_for(new_table, inputs)
-        with progress_bars() as progress:
-            records = (record for each in datasets for record in progress.track(each, each.path.name))
-            effect = effect_of(old_table, new_table, records)
+    records = records_of(read_datasets_for(new_table, inputs))
+    effect = effect_of(old_table, new_table, records) if inputs else None
     report = resolve_name(_FORMATS[style])(str(old.path), str(new.path), diff, effect)
     say(report, colors=CHANGES if style == "text" else None)
     return 1 if diff else 0
@@ -76,6 +71,7 @@ def diff_command(old: Typed, new: Typed, inputs: tuple[Typed, ...], style: str) 
     metavar="OUT",
     type=TABLE_OUTPUT,
     default=STANDARD,
+    show_default=False,
     help="The table to write.  [default: standard output]",
 )
 @click.option("--path", metavar="PATH", help="What messages call the table, whose versions git has in temporary files.")

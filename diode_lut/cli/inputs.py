@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.output import say
+from diode_lut.cli.output import progress_bars, say
 from diode_lut.errors import BROKEN_IMPORT, DatasetError, SettingError, TableError, install_command, printable
 from diode_lut.files import require_writable
 
 if TYPE_CHECKING:
     from diode_lut.cli.arguments import Typed
-    from diode_lut.dataset import Dataset
+    from diode_lut.dataset import Dataset, Record
     from diode_lut.hardware import Hardware
     from diode_lut.model.ranking import Model
     from diode_lut.problem import Problem
@@ -69,6 +69,13 @@ def read_datasets_answered_by(chooser: Table | Model, inputs: Iterable[Typed]) -
         if not found.same_device(chooser.hardware):
             say(f"note: {printable(str(chooser.path))} is for {chooser.hardware}; measured on {found}", err=True)
     return datasets
+
+
+def records_of(datasets: Iterable[Dataset]) -> Iterator[Record]:
+    """Yield the records of datasets, with progress bars."""
+    with progress_bars() as progress:
+        for dataset in datasets:
+            yield from progress.records(dataset)
 
 
 def say_losses(datasets: Iterable[Dataset]) -> int:

@@ -27,6 +27,8 @@ from diode_lut.errors import (
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from diode_lut.dataset import Dataset, Record
+
 Element = TypeVar("Element")
 
 ERROR = {"error:": "red", "CONFLICT:": "red"}
@@ -124,6 +126,10 @@ class Bars:
         for number, item in enumerate(items, 1):
             yield item
             self._minutes.say(f"{name}: {number} {f'of {total}' if total else 'done'}")
+
+    def records(self, dataset: Dataset) -> Iterator[Record]:
+        """Yield the records of a dataset, and show a bar."""
+        return self.track(dataset, dataset.path.name)
 
 
 @contextmanager

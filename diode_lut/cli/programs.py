@@ -99,7 +99,6 @@ def run_command(
     type=MINUTES,
     metavar="MINUTES",
     default=10.0,
-    show_default=True,
     help="Begin no measurement after this time. The next `tune` measures the rest.",
 )
 @_STOP_AFTER
@@ -141,7 +140,6 @@ def tune_command(
     "-n",
     type=click.IntRange(min=2),
     default=5,
-    show_default=True,
     help="Number of runs with tables, and of runs without.",
 )
 @click.option(
@@ -150,7 +148,6 @@ def tune_command(
     metavar="FILE",
     type=Output(PAGE, allow_dash=False),
     default=Path("diode-lut-compare.html"),
-    show_default=True,
     help="The HTML page to write. The figures go to a JSON file beside it.",
 )
 @_STOP_AFTER

@@ -39,7 +39,6 @@ Node = dict[str, Any]
     "form",
     type=click.Choice(("json", "lines", "table")),
     default="json",
-    show_default=True,
     help="One JSON document, one for each element on a line of its own, or columns.",
 )
 @click.option("--exit-status", "-e", is_flag=True, help="Exit with 1 if null, false or an empty list is found.")

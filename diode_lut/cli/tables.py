@@ -112,7 +112,6 @@ def _format(file: Typed, check: bool, upgrade: bool) -> int:
     "form",
     type=click.Choice(list(REPORTERS)),
     default="text",
-    show_default=True,
     help="Lines for people, a JSON list, or annotations for GitHub Actions.",
 )
 def check_command(files: tuple[Typed, ...], compiling: bool, contribution: bool, form: str) -> int:
@@ -174,7 +173,7 @@ def check_table(file: Typed, compiling: bool, contribution: bool) -> list[TableE
 
     with progress_bars() as progress, suppress(TableError):  # check_file has found that the file is no table
         if contribution:
-            errors += review(file.file, data, lambda dataset: progress.track(dataset, dataset.path.name))
+            errors += review(file.file, data, progress.records)
         if compiling:
             errors += check_compiling(file.file, data, lambda done, total: progress.track(done, file.path.name, total))
     return errors

@@ -58,24 +58,15 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Draw M, N and K log-normally, as in real models; else log-uniformly from 1 to 16384.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same problems.")
-@click.option("--op", "ops", type=OP, multiple=True, default=GEMMS, show_default=True, help="Draw from these ops.")
-@click.option(
-    "--dtype",
-    "dtypes",
-    type=DTYPE,
-    multiple=True,
-    default=("bfloat16",),
-    show_default=True,
-    help="Draw from these types.",
-)
+@click.option("--seed", type=int, default=0, help="The same seed draws the same problems.")
+@click.option("--op", "ops", type=OP, multiple=True, default=GEMMS, help="Draw from these ops.")
+@click.option("--dtype", "dtypes", type=DTYPE, multiple=True, default=("bfloat16",), help="Draw from these types.")
 @click.option(
     "--layout",
     "layouts",
     type=LAYOUT,
     multiple=True,
     default=("nn", "nt"),
-    show_default=True,
     help="Draw from these layouts of A and B: n is row-major, t column-major.",
 )
 @click.option(
@@ -99,7 +90,6 @@ if TYPE_CHECKING:
     "--search-space",
     type=click.Choice(("default", "exhaustive")),
     default="default",
-    show_default=True,
     help="How many kernels are tried: by autotune about 20, or about 1,500; by a sweep up to 150, which earlier sweeps "
     "on the same architecture found to matter, or all, up to 700.",
 )
