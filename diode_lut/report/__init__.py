@@ -317,10 +317,7 @@ def _answers(model: Model, problems: Iterable[Problem]) -> Iterator[tuple[Config
 
 _ASSETS = Path(__file__).parent / "assets"
 
-_SCRIPTS = (
-    *("words", "filters", "colours", "view", "coverage", "charts"),
-    *("details", "model", "ask", "rows", "address", "main"),
-)
+_SCRIPTS = ("values", "charts", "details", "main")
 """Names of the files of the page's program, in loading order."""
 
 
