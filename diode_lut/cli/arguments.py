@@ -333,7 +333,7 @@ class Output(click.Path):
         if self.kind:
             require_kind(path, self.kind)
         if self.file_okay and not is_standard(path) and not path.parent.is_dir():
-            self.fail(f"{path.parent}: no such directory to write to", param, ctx)
+            raise SettingError(f"{path.parent}: no such directory to write to")
         return path
 
 
