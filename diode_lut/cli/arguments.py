@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -339,6 +340,9 @@ class Output(click.Path):
 
 ANY_OUTPUT = Output()
 """A file whose kind depends on other arguments: the command calls require_kind."""
+
+output_option = partial(click.option, "-o", "--output", metavar="OUT", required=True)
+"""The option for the file that a command makes."""
 
 TABLE_OUTPUT = Output(TABLE_KIND, ".json")
 PICTURE_OUTPUT = Output(PICTURE, allow_dash=False)

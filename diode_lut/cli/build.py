@@ -20,6 +20,7 @@ from diode_lut.cli.arguments import (
     Output,
     Typed,
     hardware_of,
+    output_option,
 )
 from diode_lut.cli.inputs import (
     read_datasets,
@@ -43,14 +44,7 @@ if TYPE_CHECKING:
 
 @click.command("pack")
 @click.argument("inputs", metavar="IN...", nargs=-1, required=True, type=FILE)
-@click.option(
-    "-o",
-    "--output",
-    metavar="OUT",
-    required=True,
-    type=Output(DATASET, ".msgpack.zst", ".zst", ".msgpack"),
-    help="The file to write: NAME.msgpack.zst.",
-)
+@output_option(type=Output(DATASET, ".msgpack.zst", ".zst", ".msgpack"), help="The file to write: NAME.msgpack.zst.")
 @click.option(
     "--measured-by",
     metavar="NAME",
@@ -81,7 +75,7 @@ def pack_command(inputs: tuple[Typed, ...], output: Path, measured_by: str) -> i
 
 @click.command("build")
 @click.argument("inputs", metavar="IN...", nargs=-1, required=True, type=FILE)
-@click.option("-o", "--output", metavar="OUT", required=True, type=TABLE_OUTPUT, help="The table to write.")
+@output_option(type=TABLE_OUTPUT, help="The table to write.")
 @click.option(
     "--previous",
     metavar="FILE",
@@ -204,14 +198,7 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
 
 @click.command("distill")
 @click.argument("inputs", metavar="DATASET...", nargs=-1, required=True, type=FILE)
-@click.option(
-    "-o",
-    "--output",
-    metavar="OUT",
-    required=True,
-    type=Output(MODEL, allow_dash=False),
-    help="The weights file to write.",
-)
+@output_option(type=Output(MODEL, allow_dash=False), help="The weights file to write.")
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**32 - 1),

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import click
 
-from diode_lut.cli.arguments import FIGURES, FILE, PAGE, PICTURE_OUTPUT, RECEIPT, TABLE, Output, Typed
+from diode_lut.cli.arguments import FIGURES, FILE, PAGE, PICTURE_OUTPUT, RECEIPT, TABLE, Output, Typed, output_option
 from diode_lut.cli.inputs import (
     read_datasets,
     read_datasets_answered_by,
@@ -224,9 +224,7 @@ def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
 @click.command("report")
 @click.argument("table_file", metavar="TABLE", type=TABLE)
 @click.argument("inputs", metavar="[DATASET]...", nargs=-1, type=FILE)
-@click.option(
-    "-o", "--output", metavar="OUT", required=True, type=Output(PAGE, ".html"), help="The page to write: NAME.html."
-)
+@output_option(type=Output(PAGE, ".html"), help="The page to write: NAME.html.")
 @click.option(
     "--beside",
     metavar="FILE",

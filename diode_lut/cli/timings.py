@@ -26,6 +26,7 @@ from diode_lut.cli.arguments import (
     Output,
     Typed,
     hardware_of,
+    output_option,
     require_kind,
 )
 from diode_lut.cli.inputs import problems_of, read_datasets, read_whole_table, require_inductor, say_losses
@@ -235,7 +236,7 @@ _LAYOUT = click.option(
 @click.command("import", epilog=_formats(FORMATS))
 @click.argument("name", metavar="FORMAT", type=click.Choice(tuple(FORMATS)))
 @click.argument("source", metavar="IN", type=FILE)
-@click.option("-o", "--output", metavar="OUT", required=True, type=ANY_OUTPUT, help="The table or dataset to write.")
+@output_option(type=ANY_OUTPUT, help="The table or dataset to write.")
 @click.option(
     "--hardware", metavar="NAME", help="The hardware that was measured: a table's name or its GPU's, or NAME,ARCH,SMS."
 )
@@ -289,7 +290,7 @@ def import_command(
 @click.command("export", epilog=_formats(_EXPORTED))
 @click.argument("name", metavar="FORMAT", type=click.Choice(_EXPORTED))
 @click.argument("typed", metavar="IN", type=TABLE)
-@click.option("-o", "--output", metavar="OUT", required=True, type=ANY_OUTPUT, help="The file to write.")
+@output_option(type=ANY_OUTPUT, help="The file to write.")
 @click.option(
     "--problems",
     type=FILE,
