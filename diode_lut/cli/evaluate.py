@@ -112,9 +112,8 @@ def evaluate_command(
     measured = _measured(subject.source, everything, records_of(datasets))
     evaluation = evaluate(subject.source, measured, baseline, Threshold.of(config))
     on_stderr = json_file is not None and is_standard(json_file)
-    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, stderr=on_stderr).print(
-        AsText(evaluation)
-    )
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    Console(width=width, highlight=False, stderr=on_stderr).print(AsText(evaluation))
     if json_file is not None:
         origin: dict[str, Any] = {
             subject.kind: subject.name if subject.kind == "chooser" else f"sha256:{subject.source.digest}",
@@ -278,10 +277,9 @@ def report_command(
         evaluation = None
         if measurements is not None:
             evaluation = evaluate_on(source_of(chooser), measurements, threshold=Threshold.of(config))
-        relative = os.path.relpath(file.resolve(), output.resolve().parent)
-        link = (
-            f"{link_base.rstrip('/')}/{quote(file.name)}" if link_base is not None else quote(Path(relative).as_posix())
-        )
+        link = quote(Path(os.path.relpath(file.resolve(), output.resolve().parent)).as_posix())
+        if link_base is not None:
+            link = f"{link_base.rstrip('/')}/{quote(file.name)}"
         return Side(chooser, evaluation, link if contents else "", contents)
 
     first, other = side(table, table_file.path, contents), None
