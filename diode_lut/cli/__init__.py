@@ -61,7 +61,7 @@ SECTIONS = {
 }
 """The overview: sections of commands, each with its function, imported when needed, and its place in the documents."""
 
-_FIRST = """Tuned kernels for torch.compile, from tables for people to read.
+_FIRST = """Tuned kernels for torch.compile, from tables that people can read.
 
 \b
 Begin with these, on a program of your own:

@@ -125,8 +125,8 @@ def explain_command(
 
     OP is an op of the table format: mm or another that multiplies an M x K and a K x N matrix; grouped_mm, with M rows
     in all groups together; or flex_attention, flex_attention_backward or flex_decoding, with M queries and N keys
-    of K elements. The output names the configs, the row of the table with the answer, the rows to answer next, and the
-    model's expectation. It exits with 1 if neither a table nor a model answers.
+    of K elements. The output names the configs, the row that answers, the rows that would answer next, and the gain that
+    the model expects. It exits with 1 if neither a table nor a model answers.
     """
     from diode_lut import api
     from diode_lut.decide.catalog import open_file, open_table
