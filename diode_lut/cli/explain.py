@@ -62,7 +62,7 @@ def _axis(text: str) -> Axis:
 )
 @click.option(
     "--align",
-    type=click.Choice([str(align) for align in ALIGNS]),
+    type=click.Choice(ALIGNS),
     help="16 if every row of A and B starts on a 16-byte boundary, else 2.  [default: that of packed matrices]",
 )
 @click.option(
@@ -110,7 +110,7 @@ def explain_command(
     batch: int,
     dtype: str | None,
     layout: str | None,
-    align: str | None,
+    align: int | None,
     epilogue: str,
     variant: str | None,
     h: int,
@@ -141,7 +141,7 @@ def explain_command(
         b=batch,
         dtype=dtype or ("bfloat16" if "bfloat16" in dtypes else dtypes[0]),
         layout=layout or DOMAINS[op].layouts[0],
-        align=int(align) if align else None,
+        align=align,
         epilogue=epilogue,
         variant=variant or NO_VARIANT,
         h=h,

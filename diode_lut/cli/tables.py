@@ -208,7 +208,7 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--align",
-            type=click.Choice((*map(str, ALIGNS), ANY)),
+            type=click.Choice((*ALIGNS, ANY)),
             help="16 if every row of A and B starts on a 16-byte boundary, else 2.  "
             "[default: as packed matrices have it, if all else is exact; otherwise any]",
         ),
@@ -257,11 +257,11 @@ def unset_command(table_file: Typed, **key: Any) -> None:
     _edit(table_file, lambda table: unset_row(table, _entry({**_key(**key), **anything})))
 
 
-def _key(op: str, align: str | None, **fields: Any) -> dict[str, Any]:
+def _key(op: str, align: int | str | None, **fields: Any) -> dict[str, Any]:
     """Return the key as a table file has it. For a single problem, ``align`` is from packed matrices."""
     key = {name: value for name, value in {"op": op, **fields}.items() if value not in (None, ANY)}
     if align is not None:
-        return key if align == ANY else {**key, "align": int(align)}
+        return key if align == ANY else {**key, "align": align}
     sizes = {**({} if op in BATCHED else {"b": [1, 1]}), **key}
     exact = {name: size[0] for name, size in sizes.items() if isinstance(size, list) and size[0] == size[1]}
     dtype, layout = key.get("dtype"), key.get("layout")
