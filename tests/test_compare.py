@@ -45,6 +45,7 @@ for _ in range(9):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("torch") is None, reason="compiles")
 def test_a_program_is_compared(tmp_path: Path, python: Path) -> None:
     """A page and figures tell the times of the runs, of the steps that were printed, and of each GEMM."""

@@ -37,6 +37,7 @@ def config(directory: Path) -> dict[str, str]:
     return {"XDG_CONFIG_HOME": str(directory / "config")}
 
 
+@pytest.mark.slow
 @needs_torch
 def test_an_interrupted_tune_goes_on(tmp_path: Path, python: Path) -> None:
     """Interrupted while it measures, ``tune`` measures what is left, builds, and runs the program once more."""

@@ -36,6 +36,8 @@ ROOT = Path(__file__).parent.parent.parent
 TABLES = ROOT / "tables"
 NOTE = str(ROWS[2]["note"])
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:

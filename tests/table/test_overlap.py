@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from diode_lut.problem import ALIGNS, ATTENTION, DOMAINS, DTYPES, MATMULS, OP_SIZES, SIZE_FIELDS, Problem
 from diode_lut.table import Entry
 from diode_lut.table import table as overlap
+from tests.strategies import share
 
 
 def _shares(one: Entry, other: Entry) -> bool:
@@ -46,7 +47,7 @@ def _same_problems(entry: Entry) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("block_rows", [1, 3, 2048])
-@settings(max_examples=40)
+@settings(max_examples=share(40))
 @given(data=st.data())
 def test_overlaps_agree_with_comparing_all_pairs(block_rows: int, data: st.DataObject, draw_from: Any) -> None:
     """Each row is reported with the first earlier row of another key, the same volume and a problem in common."""
@@ -77,7 +78,7 @@ def test_overlaps_agree_with_comparing_all_pairs(block_rows: int, data: st.DataO
         assert entries[earlier].covers(problem)
 
 
-@settings(max_examples=100)
+@settings(max_examples=share(100))
 @given(data=st.data())
 def test_rows_that_share_a_problem_are_found(data: st.DataObject, draw_from: Any) -> None:
     """All rows that share a problem with an entry are found, and no others, however many rows a mask speaks of."""
@@ -89,7 +90,7 @@ def test_rows_that_share_a_problem_are_found(data: st.DataObject, draw_from: Any
         assert list(overlap.Neighbours(rows).of(entry, len(rows))) == expected
 
 
-@settings(max_examples=200)
+@settings(max_examples=share(200))
 @given(data=st.data())
 def test_rows_for_some_results_only(data: st.DataObject) -> None:
     """Rows that build made, for aligned results or for others only, share the problems that both answer for."""
