@@ -16,14 +16,14 @@ LOWEST := .venv/lowest
 # Tests of reports open them in it.
 BROWSER := /usr/bin/chromedriver
 
-.PHONY: test test-all pytest test-lowest test-versions demo bench lint ruff mypy format
+.PHONY: test test-all pytest test-lowest test-versions demo bench lint ruff words mypy format
 
 # mypy takes 18 s of CPU time in a fresh clone, so it runs beside the tests.
-test: ruff
+test: ruff words
 	@$(MAKE) --no-print-directory --jobs=2 mypy pytest MARKED="not slow"
 
 # With the tests that are marked slow, and with more examples where these are drawn.
-test-all: ruff $(BROWSER)
+test-all: ruff words $(BROWSER)
 	@$(MAKE) --no-print-directory --jobs=2 mypy pytest
 
 pytest: $(READY)
@@ -48,11 +48,15 @@ bench: $(READY)
 	$(RUN) tools/bench_commands.py
 	$(RUN) tools/bench_startup.py
 
-lint: ruff mypy
+lint: ruff words mypy
 
 ruff: $(READY)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+
+# Words that cost a second reading, in docstrings.
+words: $(READY)
+	$(RUN) tools/check_words.py
 
 mypy: $(READY)
 	$(RUN) -m mypy

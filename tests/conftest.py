@@ -81,7 +81,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
-# Inductor's compiler is one that remembers, for this run of pytest and all processes that it starts
+# Inductor's compiler is one that remembers, for this run of pytest and all processes that it starts. Precompiled
+# headers cost each process that compiles C++ more than they save it.
+os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 if "CXX" not in os.environ and shutil.which("g++") and shutil.which("bash"):
     os.environ["CXX"] = str(Path(__file__).parent / "compiler" / "g++")
     KEPT_LIBRARIES = tempfile.TemporaryDirectory(prefix="diode-lut-compiled-")

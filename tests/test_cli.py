@@ -15,7 +15,8 @@ import click
 import pytest
 
 import diode_lut
-from diode_lut.cli import COMMANDS, exit_code
+from diode_lut.cli import COMMANDS
+from diode_lut.cli.output import exit_code
 from diode_lut.errors import CollectError, DatasetError, HardwareError, ProblemError, SettingError, TableError
 from tests.commands import call
 

@@ -18,7 +18,7 @@ from diode_lut.dataset import DatasetWriter, Timing
 from diode_lut.errors import CollectError, DatasetError
 from diode_lut.hardware import Hardware, detect_hardware
 from diode_lut.measure import workers as cluster_module
-from diode_lut.measure.final import METHODS, find_setup
+from diode_lut.measure.methods import METHODS, find_setup
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.templates.config import ATEN
 from tests.collect.collection import Collection
@@ -151,6 +151,7 @@ def test_budget_ends_between_problems(cluster: SpecCluster, collection: Collecti
     assert len(outcomes) == len(collection.timings()) == sum(collection.begun().values()) <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True])
 def test_interrupted_command_stops_the_workers(cluster: SpecCluster, collection: Collection, own: bool) -> None:
     """Ctrl-C keeps what is measured, and each worker ends with the problem in hand, not with its shard."""

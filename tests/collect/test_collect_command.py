@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from diode_lut.cli import main
 from diode_lut.dataset import DatasetWriter, Record, Timing, read_dataset
 from diode_lut.hardware import Hardware
-from diode_lut.measure.final import find_setup
+from diode_lut.measure.methods import find_setup
 from diode_lut.measure.problems import random_problems
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN
@@ -111,7 +111,7 @@ def test_random_problems_are_collected_and_resumed(tmp_path: Path) -> None:
 def test_what_was_lost_is_measured_again(tmp_path: Path) -> None:
     """A damaged record is named, its problem measured again, the exit code 1, and the others are as they were."""
     path = tmp_path / "timings.msgpack"
-    problems = [Problem.of("bmm", m, 8, 8, b=2, dtype="float32", layout="nn") for m in (8, 16)]
+    problems = [Problem.of("bmm", m, 32, 32, b=2, dtype="float32", layout="nn") for m in (16, 32)]
     records = [Record(problem, (Timing(ATEN, 1234.5),)) for problem in problems]
     with DatasetWriter(path, find_setup("cpu", None, "default").header) as writer:
         for record in records:

@@ -16,8 +16,8 @@ from diode_lut.dataset import DatasetWriter, read_dataset
 from diode_lut.errors import DatasetError
 from diode_lut.hardware import Hardware
 from diode_lut.measure.collector import collect
-from diode_lut.measure.final import find_setup
-from diode_lut.measure.search_space import Outcome
+from diode_lut.measure.methods import find_setup
+from diode_lut.measure.tasks import Outcome
 from diode_lut.problem import Problem
 from diode_lut.settings import config
 from diode_lut.templates.config import ATEN, Config
@@ -147,6 +147,7 @@ def running(tmp_path: Path, after_inductor: Forks) -> Iterator[Forked]:
         yield process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_leaves_a_dataset(tmp_path: Path, running: Forked, number: signal.Signals) -> None:
     """A run that is stopped has everything before the problem in hand on disk, and leaves no caches behind."""
@@ -162,6 +163,7 @@ def test_interrupted_run_leaves_a_dataset(tmp_path: Path, running: Forked, numbe
     assert not list((tmp_path / "tmp").glob("diode-lut-*"))
 
 
+@pytest.mark.slow
 def test_killed_run_leaves_a_dataset(tmp_path: Path, running: Forked) -> None:
     """Even a run that is killed outright has everything before the problem in hand on disk."""
     running.send(signal.SIGKILL)

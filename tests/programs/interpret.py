@@ -26,7 +26,7 @@ def main() -> dict[str, Any]:
         "templates": {name: template(name) for name in ("triton_mm", "triton_mm_persistent_tma", "triton_bmm")},
         "reductions": reductions(),
         "dynamic": dynamic(),
-        "programs": {f"{name} {op}": programs(name, op) for name in ("light", "medium", "heavy") for op in OPS},
+        "programs": {f"{epilogue} {op}": programs(epilogue, op) for epilogue, op in PROGRAMS},
     }
     found["overruns"] = [freed_overruns()]
     for name, change in WRONG.items():
@@ -94,16 +94,24 @@ def template(name: str) -> list[Any]:
     return [error, "triton_heuristics.template(" in "".join(codes)]
 
 
-OPS = ("mm", "addmm", "bmm", "baddbmm")
+PROGRAMS = [
+    ("light", "mm"),
+    ("medium", "mm"),
+    ("heavy", "mm"),
+    ("medium", "addmm"),
+    ("heavy", "bmm"),
+    ("light", "baddbmm"),
+]
+"""Each epilogue and each op."""
 
 
 def programs(epilogue: str, op: str) -> dict[str, Any]:
     """Of a GEMM with an epilogue, as the collector measures it: the error and the number of kernels per config."""
     import torch
 
-    from diode_lut.measure.final import generate_program
     from diode_lut.measure.gemm import make_operands, make_tensors, with_epilogue
     from diode_lut.measure.programs import Program
+    from diode_lut.measure.stages import generate_program
     from diode_lut.problem import Problem
     from diode_lut.templates.config import ATEN, Config
 
