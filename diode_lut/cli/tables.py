@@ -68,19 +68,18 @@ def tables_command() -> None:
 @click.command("fmt")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=TABLE)
 @click.option("--check", is_flag=True, help="Change nothing; exit with 1 if a file is not in canonical form.")
-@click.option("--upgrade", is_flag=True, help="Write version 2 of the format; by default files keep their version.")
 @click.pass_context
-def fmt_command(ctx: click.Context, files: tuple[Typed, ...], check: bool, upgrade: bool) -> None:
+def fmt_command(ctx: click.Context, files: tuple[Typed, ...], check: bool) -> None:
     """Put tables in canonical form, after jq or an editor.
 
     What a table says does not change. The names of the files that change are printed. A file with an invalid row is an
     error and is not changed.
     """
-    codes = [_format(file, check, upgrade) for file in files]
+    codes = [_format(file, check) for file in files]
     ctx.exit(max(codes))
 
 
-def _format(file: Typed, check: bool, upgrade: bool) -> int:
+def _format(file: Typed, check: bool) -> int:
     """The exit code for one file: the others are formatted whatever is wrong with this one."""
     from diode_lut.cli.arguments import read_whole_table
     from diode_lut.table import to_bytes
@@ -90,10 +89,9 @@ def _format(file: Typed, check: bool, upgrade: bool) -> int:
     try:
         with nullcontext() if target is None else changing(target) as save:
             table = read_whole_table(file, "correct it first")
-            wanted = table.upgraded() if upgrade else table
-            changes = wanted.canonical_digest() != table.digest
+            changes = table.canonical_digest() != table.digest
             if save is not None and (changes or printed):
-                save(to_bytes(wanted))
+                save(to_bytes(table))
     except TableError as error:
         say(f"error: {error}", err=True, colors=ERROR)
         return exit_code(error)

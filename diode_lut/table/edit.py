@@ -36,9 +36,6 @@ def set_row(table: Table, entry: Entry) -> Edit:
     TableError if the row could never answer with one of its configs, contradicts another row, or leaves another one
     nothing to answer: the table would no longer pass ``check``.
     """
-    if entry.least_version > table.version:
-        reason = f"version {table.version} of the format cannot hold this row (fmt --upgrade writes a newer one)"
-        raise TableError(reason, path=table.path)
     for fault in useless(entry, table.hardware.arch):
         raise TableError(fault.reason, path=table.path, where=dotted(fault.path))
     gone = _same_key(table, entry)
@@ -95,7 +92,7 @@ def _left_without_problems(
 
 
 def _with_entries(table: Table, entries: list[Entry]) -> Table:
-    return Table(table.hardware, entries, table.provenance, version=table.version, schema=table.schema, path=table.path)
+    return Table(table.hardware, entries, table.provenance, schema=table.schema, path=table.path)
 
 
 BEST = "best"
@@ -162,16 +159,13 @@ def merge(base: Table | None, ours: Table, theirs: Table, prefer: str = "") -> M
     ``prefer`` names the row that stays in a conflict: ``ours``, ``theirs``, or ``best``, the row with the larger gain.
     No two rows of the result contradict each other. Raises TableError if the sides are for different devices.
     """
-    version = max(ours.version, theirs.version)
-    if ours.version != theirs.version:
-        base, ours, theirs = base and base.upgraded(), ours.upgraded(), theirs.upgraded()
     one, other = MergedTable("ours", ours, prefer), MergedTable("theirs", theirs, prefer)
     hardware = _merged_hardware(base, ours, theirs)
     provenance, of_header = _merged_provenance(base, one, other)
     claims, of_rows = _merged_rows(base, one, other)
     claims, of_contradictions = _without_contradictions(claims)
     schema = theirs.schema if base is not None and ours.schema == base.schema else ours.schema
-    table = Table(hardware, (claim.entry for claim in claims), provenance, version=version, schema=schema)
+    table = Table(hardware, (claim.entry for claim in claims), provenance, schema=schema)
     return Merged(table, (*of_header, *of_rows, *of_contradictions))
 
 

@@ -220,39 +220,30 @@ _MOST = 10_000
 
 
 @cache
-def table_validator(version: int) -> Draft202012Validator:
-    """What checks a parsed table of a version against the JSON Schema."""
+def validator(part: str = "") -> Draft202012Validator:
+    """Return what validates a parsed table, or a ``part`` of one, with the schema file."""
     from jsonschema import Draft202012Validator
 
-    return Draft202012Validator(orjson.loads((schemas_directory() / f"table.v{version}.schema.json").read_bytes()))
+    if part:
+        return Draft202012Validator({"$ref": f"#/$defs/{part}", "$defs": validator().schema["$defs"]})
+    return Draft202012Validator(orjson.loads((schemas_directory() / "table.v2.schema.json").read_bytes()))
 
 
-def broken_rules(document: object, version: int) -> list[Fault]:
-    """The first _MOST things that the schema says are wrong with a parsed table. Thousands of rows take seconds."""
-    errors = table_validator(version).iter_errors(document)
+def broken_rules(document: object) -> list[Fault]:
+    """Return the first _MOST faults that the schema finds in a parsed table. Thousands of rows take seconds."""
+    errors = validator().iter_errors(document)
     faults = islice((fault for error in errors for fault in _faults(error)), _MOST)
     return list({(fault.path, fault.reason): fault for fault in faults}.values())  # several rules may say the same
 
 
-@cache
-def _part_validator(version: int, part: str) -> Draft202012Validator:
-    from jsonschema import Draft202012Validator
+def first_broken_rule(document: object, otherwise: str, part: str = "") -> Fault:
+    """Return the first fault that the schema, or a part of it, finds; ``otherwise`` if it finds none.
 
-    return Draft202012Validator({"$ref": f"#/$defs/{part}", "$defs": table_validator(version).schema["$defs"]})
-
-
-def first_broken_rule(document: object, otherwise: str, version: int, part: str = "") -> Fault:
-    """The first thing that the schema, or a part of it, says is wrong; ``otherwise``, if it finds nothing wrong.
-
-    The rows of a table are not looked at.
+    The rows of a table are left out.
     """
-    if part:
-        validator = _part_validator(version, part)
-    else:
-        validator = table_validator(version)
-        if isinstance(document, dict) and isinstance(document.get("entries"), list):
-            document = {**document, "entries": []}
-    faults = [fault for error in validator.iter_errors(document) for fault in _faults(error)]
+    if not part and isinstance(document, dict) and isinstance(document.get("entries"), list):
+        document = {**document, "entries": []}
+    faults = [fault for error in validator(part).iter_errors(document) for fault in _faults(error)]
     return min(faults, key=lambda fault: _place(document, fault.path), default=Fault(otherwise))
 
 

@@ -22,7 +22,7 @@ from diode_lut.errors import TableError
 from diode_lut.files import has_more_values
 from diode_lut.problem import ALIGNS, BATCHED, DOMAINS, NO_EPILOGUE, SIZE_FIELDS, aligned_columns
 from diode_lut.table.faults import Fault, JsonPath, broken_rules
-from diode_lut.table.format import canonical_bytes, decode_header, decode_readable, decode_version
+from diode_lut.table.format import RowDecoder, canonical_bytes, decode_header, require_version
 from diode_lut.table.read import Rows, located, parse, read_bytes
 from diode_lut.table.row import Entry, Range, is_point, ops_of, places
 from diode_lut.table.table import Effort, ExhaustedError, Neighbours, box, overlaps, repeats, shared_problem
@@ -280,13 +280,13 @@ def check_file(path: Path, contents: bytes | None = None) -> list[TableError]:
     try:
         data = read_bytes(path) if contents is None else contents
         document = parse(path, data, MAX_VALUES)
-        version = decode_version(document)
+        require_version(document)
         rows = document.get("entries")
-        decoded = Rows(path, version)
+        decoded = Rows(path)
         decoded.add_parsed(rows if isinstance(rows, list) else [])
         entries, broken = decoded.entries, decoded.faults
-        of_schema = _of_schema(document, version, list(broken))
-        of_meaning = list(_of_meaning(document, version, _numbered(entries, broken), list(broken)))
+        of_schema = _of_schema(document, list(broken))
+        of_meaning = list(_of_meaning(document, _numbered(entries, broken), list(broken)))
     except TableError as error:
         return [error]
     except Fault as fault:
@@ -307,12 +307,12 @@ def _numbered(entries: list[Entry], broken: Mapping[int, Fault]) -> dict[int, En
     return dict(zip((number for number in range(count) if number not in broken), entries, strict=True))
 
 
-def _of_schema(document: dict[str, Any], version: int, broken: list[int]) -> list[Fault]:
+def _of_schema(document: dict[str, Any], broken: list[int]) -> list[Fault]:
     """What the schema says. The rows that were decoded keep to it, so that only the others are held against it."""
     rows = document.get("entries")
     if not isinstance(rows, list):
-        return broken_rules(document, version)
-    faults = broken_rules({**document, "entries": [rows[number] for number in broken]}, version)
+        return broken_rules(document)
+    faults = broken_rules({**document, "entries": [rows[number] for number in broken]})
     return [_renumbered(fault, broken) for fault in faults]
 
 
@@ -324,7 +324,7 @@ def _renumbered(fault: Fault, numbers: list[int]) -> Fault:
     return fault
 
 
-def _of_meaning(document: dict[str, Any], version: int, good: dict[int, Entry], broken: list[int]) -> Iterator[Fault]:
+def _of_meaning(document: dict[str, Any], good: dict[int, Entry], broken: list[int]) -> Iterator[Fault]:
     """What is wrong with the rows beyond the schema; of broken ones, as far as their fields can be read."""
     hardware = document.get("hardware")
     arch = hardware.get("arch") if isinstance(hardware, dict) else None
@@ -332,7 +332,7 @@ def _of_meaning(document: dict[str, Any], version: int, good: dict[int, Entry], 
     for number in broken:
         row = document["entries"][number]
         if isinstance(row, dict):
-            entry, faults = decode_readable(row, version)
+            entry, faults = RowDecoder().readable(row)
             yield from (fault.inside("entries", number) for fault in (*faults, *useless(entry, arch)))
     for number, entry in good.items():
         yield from (fault.inside("entries", number) for fault in (*useless(entry, arch), *undecided(entry)))

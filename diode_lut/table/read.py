@@ -26,7 +26,7 @@ from diode_lut.files import has_more_values, open_regular, read_at_most, read_fi
 from diode_lut.hardware import Hardware
 from diode_lut.process import in_forked_children
 from diode_lut.table.faults import Fault, Landmark, Positions, dotted, place_at
-from diode_lut.table.format import FORMATS, MAX_ENTRIES, Meaning, TableHeader, decode_entry, decode_header
+from diode_lut.table.format import MAX_ENTRIES, RowDecoder, TableHeader, decode_header
 from diode_lut.table.row import Entry
 from diode_lut.table.table import MAX_BYTES, Table
 
@@ -79,13 +79,13 @@ def table_of(path: Path, data: bytes) -> Table:
         if opening and closing:
             with suppress(orjson.JSONDecodeError, Fault):
                 header = decode_header(_head(data, opening))
-                rows = Rows(path, header.version)
+                rows = Rows(path)
                 for chunk in _chunks(path, data, opening, closing.start()):
                     rows.add_chunk(chunk)
                 return _table(path, data, header, rows)
         document = parse(path, data, MAX_VALUES)
         header = _header(path, data, document)
-        rows = Rows(path, header.version)
+        rows = Rows(path)
         rows.add_parsed(document["entries"])
         return _table(path, data, header, rows)
 
@@ -210,19 +210,17 @@ def _chunks(path: Path, data: bytes, opening: re.Match[bytes], stop: int) -> Ite
 
 
 class Rows:
-    """The rows of a file of a version that are good, and by number what is wrong with the others.
+    """The good rows of a file, and the faults of the others by number.
 
     ``landmarks`` are the first rows of the chunks that were added.
     """
 
-    def __init__(self, path: Path, version: int) -> None:
+    def __init__(self, path: Path) -> None:
         self.entries: list[Entry] = []
         self.faults: dict[int, Fault] = {}
         self.landmarks: list[Landmark] = []
         self._path = path
-        self._version = version
-        self._decoder = FORMATS[version].rows
-        self._meaning = Meaning()
+        self._decoder = RowDecoder()
 
     @property
     def count(self) -> int:
@@ -233,7 +231,7 @@ class Rows:
         """Decode a chunk, at once if all rows are good. JSONDecodeError if it is no list; TableError if too many."""
         self.landmarks.append(Landmark(self.count, chunk.offset))
         try:
-            entries = list(map(self._meaning.entry, self._decoder.decode(chunk.text)))
+            entries = self._decoder.rows(chunk.text)
         except (MsgspecError, UnicodeDecodeError, Fault):
             self.add_parsed(orjson.loads(chunk.text))
         else:
@@ -247,8 +245,7 @@ class Rows:
             if self.count >= MAX_ENTRIES:
                 raise _too_many_rows(self._path)
             try:
-                explain = len(self.faults) < EXPLAINED
-                self.entries.append(decode_entry(row, self._meaning, explain=explain, version=self._version))
+                self.entries.append(self._decoder.row(row, explain=len(self.faults) < EXPLAINED))
             except Fault as fault:
                 self.faults[self.count] = fault.inside("entries", self.count)
                 if len(self.faults) > MAX_WRONG:
@@ -271,7 +268,6 @@ def _table(path: Path, data: bytes, header: TableHeader, rows: Rows) -> Table:
         header.hardware,
         rows.entries,
         header.provenance,
-        version=header.version,
         schema=header.schema,
         path=path,
         digest=hashlib.sha256(data).hexdigest(),

@@ -24,18 +24,6 @@ from diode_lut.templates.config import Config
 Range = tuple[int, int]
 """Sizes from the first to the second, both included."""
 
-TEMPLATES_OF_VERSION_1 = (
-    "aten",
-    "triton_mm",
-    "triton_bmm",
-    "triton_mm_persistent_tma",
-    "decompose_k",
-    "cpp_gemm",
-)
-OPS_OF_VERSION_1 = ("mm", "addmm", "bmm", "baddbmm")
-DTYPES_OF_VERSION_1 = ("float16", "bfloat16", "float32", "tf32")
-"""Version 1 of the table format is frozen: what comes later, and optional tunables, are not part of it."""
-
 KIND_FIELDS = ("op", "dtype", "layout", "align", "epilogue", "variant")
 KEY_FIELDS = (*KIND_FIELDS, *SIZE_FIELDS)
 """What selects problems, in the order in which rows are sorted. Left out, a field matches anything, ``op`` MATMULS."""
@@ -166,20 +154,6 @@ class Entry(NamedTuple):
         if self.op is None:
             return False
         return self.volume == (len(DOMAINS[self.op].epilogues) if self.epilogue is None else 1)
-
-    @property
-    def least_version(self) -> int:
-        """The lowest version of the table format that can hold the entry."""
-        key = (
-            self.op in (None, *OPS_OF_VERSION_1)
-            and self.dtype in (None, *DTYPES_OF_VERSION_1)
-            and self.epilogue is None
-            and self.variant is None
-        )
-        configs = all(
-            config.template in TEMPLATES_OF_VERSION_1 and not config.has_optional_tunables for config in self.configs
-        )
-        return 1 if key and configs else 2
 
     def to_json(self) -> dict[str, Any]:
         """The entry as a table file has it, fields in canonical order, those that are None left out."""

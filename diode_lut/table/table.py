@@ -29,9 +29,8 @@ from diode_lut.problem import (
 )
 from diode_lut.table.faults import Landmark, Positions, line_of_row
 from diode_lut.table.format import (
-    SCHEMA_NAMES,
-    SCHEMA_VERSION,
-    SCHEMAS,
+    SCHEMA,
+    SCHEMA_NAME,
     candidate_text,
     canonical_bytes,
     canonical_order,
@@ -407,9 +406,8 @@ class Table:
 
     ``path`` is the file it was read from, ``errors`` are the rows of that file that were skipped (``skipped`` holds
     their numbers, upwards), ``landmarks`` some rows whose place in it is known, ``digest`` is the SHA-256 of the
-    file's bytes in hexadecimal, ``version`` that of its format, ``schema`` what its ``$schema`` says. A table made in
-    memory has the digest of its canonical form. Two tables are equal if they say the same for the same hardware, in
-    whatever order and version.
+    file's bytes in hexadecimal, ``schema`` its ``$schema``. A table made in memory has the digest of its
+    canonical form. Two tables are equal if they have the same rows, hardware and provenance, in any order of rows.
     """
 
     def __init__(
@@ -418,8 +416,7 @@ class Table:
         entries: Iterable[Entry],
         provenance: Provenance | None = None,
         *,
-        version: int = SCHEMA_VERSION,
-        schema: str | None = None,
+        schema: str = SCHEMA,
         path: Path | None = None,
         digest: str | None = None,
         errors: Sequence[TableError] = (),
@@ -429,8 +426,7 @@ class Table:
         self.hardware = hardware
         self.entries: tuple[Entry, ...] = tuple(entries)
         self.provenance: Provenance = provenance or {}
-        self.version = version
-        self.schema = SCHEMAS[version] if schema is None else schema
+        self.schema = schema
         self.path = path
         self.errors = tuple(errors)
         self._skipped = tuple(skipped)
@@ -501,22 +497,13 @@ class Table:
         return Index(self.entries)
 
     def _canonical(self) -> bytes:
-        return canonical_bytes(self.version, self.schema, self.hardware, self.provenance, self.entries)
+        return canonical_bytes(self.schema, self.hardware, self.provenance, self.entries)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Table) and self.upgraded()._canonical() == other.upgraded()._canonical()
+        return isinstance(other, Table) and self._canonical() == other._canonical()
 
     def with_schema(self, schema: str) -> Table:
         """The same table, whose ``$schema`` says this; it is no longer what its file holds."""
-        return Table(self.hardware, self.entries, self.provenance, version=self.version, schema=schema, path=self.path)
-
-    def upgraded(self) -> Table:
-        """The same table in the newest version of the format; it is no longer what its file holds."""
-        schema = self.schema
-        for known in (SCHEMAS, SCHEMA_NAMES):
-            ending = known[self.version].rpartition("/")[2]
-            if schema.endswith(ending):
-                schema = schema.removesuffix(ending) + known[SCHEMA_VERSION].rpartition("/")[2]
         return Table(self.hardware, self.entries, self.provenance, schema=schema, path=self.path)
 
     def __hash__(self) -> int:
@@ -528,7 +515,7 @@ class Table:
 
 def to_bytes(table: Table) -> bytes:
     """The table in canonical form: equal tables give equal bytes."""
-    return canonical_bytes(table.version, table.schema, table.hardware, table.provenance, table.entries)
+    return canonical_bytes(table.schema, table.hardware, table.provenance, table.entries)
 
 
 def write_table(table: Table, path: Path) -> None:
@@ -538,8 +525,8 @@ def write_table(table: Table, path: Path) -> None:
 
 def placed(table: Table, path: Path) -> Table:
     """The table for this file: with the schema's name, if its ``$schema`` is the default, and leads nowhere from it."""
-    leads_nowhere = table.schema == SCHEMAS[table.version] and not (path.parent / table.schema).is_file()
-    return table.with_schema(SCHEMA_NAMES[table.version]) if leads_nowhere else table
+    leads_nowhere = table.schema == SCHEMA and not (path.parent / table.schema).is_file()
+    return table.with_schema(SCHEMA_NAME) if leads_nowhere else table
 
 
 def as_text(table: Table) -> str:

@@ -133,5 +133,4 @@ def test_text_and_form() -> None:
     row = entry(**KIND, **exact())
     assert key_text(row) == ("flex_attention bfloat16 nt align 16 variant causal b 2 m 512 n 1024 k 64 h 8 g 4 v 128")
     assert decode_entry(row.to_json()) == row
-    assert row.least_version == 2
     assert str(PROBLEM) == "flex_attention causal 2x8x512x1024x64 v 128 g 4 bfloat16 nt align 16"

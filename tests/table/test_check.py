@@ -200,8 +200,8 @@ def test_overlaps_of_the_same_specificity_are_reported(good: str, save: Save) ->
     [
         ("", "is empty (expected a table, which is a JSON object)"),
         ("{", "not JSON: "),
-        ('{"schema_version": 3, "hardware": 1}', "expected 1 or 2, found 3 (written by a newer diode_lut: upgrade)"),
-        ('{"schema_version": 1, "x": ' + "[" * 1000 + "]" * 1000 + "}", "unknown field"),
+        ('{"schema_version": 3, "hardware": 1}', "expected 2, found 3 (written by a newer diode_lut: upgrade)"),
+        ('{"schema_version": 2, "x": ' + "[" * 1000 + "]" * 1000 + "}", "unknown field"),
     ],
 )
 def test_a_file_that_is_no_table_is_reported(content: str, expected: str, save: Save) -> None:
@@ -222,7 +222,7 @@ def recursion_limit() -> Iterator[None]:
 @pytest.mark.usefixtures("recursion_limit")
 def test_a_file_that_is_nested_too_deeply_is_reported(save: Save) -> None:
     """It is one error, not a RecursionError."""
-    (error,) = check_file(save('{"schema_version": 1, "entries": [' + "[" * 1000 + "]" * 1000 + "]}"))
+    (error,) = check_file(save('{"schema_version": 2, "entries": [' + "[" * 1000 + "]" * 1000 + "]}"))
     assert "is nested too deeply to be a table" in str(error)
 
 
