@@ -235,6 +235,12 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--h", **sizes, help="Query heads of attention, as for --m."),
         click.option("--g", **sizes, help="Query heads of attention that share keys and values, as for --m."),
         click.option("--v", **sizes, help="Head dimension of attention's values, as for --m."),
+        click.option(
+            "--n-align",
+            type=click.Choice((*map(str, ALIGNS), ANY)),
+            help="Of a range of N, 16 for values with which every row of a packed result starts on a 16-byte boundary, "
+            "2 for all others.  [default: any]",
+        ),
         click.option("--dtype", type=DTYPE, help="Type of the inputs.  [default: any]"),
         click.option("--layout", type=LAYOUT, help="Of A and B.  [default: any]"),
         click.option(
@@ -315,6 +321,8 @@ def _edit(table_file: Typed, change: Callable[[Table], Edit]) -> None:
 def _key(op: str, align: str | None, **fields: Any) -> dict[str, Any]:
     """The key as a table file has it."""
     key = {name: value for name, value in {"op": op, **fields}.items() if value not in (None, ANY)}
+    if "n_align" in key:
+        key["n_align"] = int(key["n_align"])
     if align is None:
         batch = {} if op in BATCHED else {"b": [1, 1]}
         return {**key, **_packed_align(**{"op": ANY, **batch, **key})}
@@ -322,10 +330,16 @@ def _key(op: str, align: str | None, **fields: Any) -> dict[str, Any]:
 
 
 def _packed_align(
-    op: str, dtype: str = "", layout: str = "", epilogue: str = "", variant: str = "", **sizes: list[int]
+    op: str,
+    dtype: str = "",
+    layout: str = "",
+    epilogue: str = "",
+    variant: str = "",
+    n_align: int | None = None,
+    **sizes: list[int],
 ) -> dict[str, int]:
     """The field ``align`` of packed matrices, if the rest of the key is for one problem."""
-    del epilogue, variant  # they do not change A and B
+    del epilogue, variant, n_align  # they do not change A and B
     exact = {name: low for name, (low, high) in sizes.items() if low == high}
     if op == ANY or not dtype or not layout or exact.keys() != {*MATMUL_SIZES, *OP_SIZES[op]}:
         return {}
@@ -336,7 +350,7 @@ def _packed_align(
 
 def _entry(row: dict[str, Any]) -> Entry:
     from diode_lut.table.faults import Fault, dotted
-    from diode_lut.table.format import decode_entry
+    from diode_lut.table.read import decode_entry
 
     try:
         return decode_entry(row)

@@ -1,52 +1,42 @@
-"""The format of tables: the types of a file and of its rows, decoding, and the canonical form.
+"""The format of tables: the types of a file and of its rows, and the canonical form.
 
-The types are the one description of the format. The reader decodes with them, and ``tools/write_schema.py`` writes the
+The types are the only description of the format. The reader decodes with them, and ``tools/write_schema.py`` writes the
 JSON Schema from them, titles and descriptions included.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from operator import attrgetter
-from typing import Annotated, Any, Literal, NamedTuple, Union
+from typing import Annotated, Any, Literal, Union
 
-import msgspec
-from msgspec import Meta, ValidationError, defstruct
+from msgspec import Meta, defstruct
 
 from diode_lut.errors import printable_json
 from diode_lut.hardware import Hardware
 from diode_lut.problem import (
     ALIGNS,
-    ATTENTION_ONLY,
-    DOMAINS,
     DTYPES,
     EPILOGUES,
-    GEMMS,
     LAYOUTS,
-    MATMULS,
     MAX_SIZE,
     NAMED_VARIANTS,
-    OP_SIZES,
     OPS,
     SIZE_FIELDS,
-    Domain,
 )
-from diode_lut.table.faults import Fault, first_broken_rule, shown
 from diode_lut.table.row import KEY_FIELDS, Candidate, Entry, Range
-from diode_lut.templates.config import TEMPLATES, Config
+from diode_lut.templates.config import TEMPLATES
 from diode_lut.templates.template import Parameter, Template
 
 SCHEMA_VERSION = 2
 """The version of the table format."""
 
 SCHEMA = f"../schemas/table.v{SCHEMA_VERSION}.schema.json"
-"""The ``$schema`` of a table of this repository: editors then check the file while it is typed."""
+"""The ``$schema`` of a table in this repository. With it, editors check the file while it is typed."""
 
 SCHEMA_NAME = f"urn:diode-lut:table:v{SCHEMA_VERSION}"
-"""The ``$schema`` of a table elsewhere: a name by which editors can be told where the schema is."""
+"""The ``$schema`` of a table elsewhere. Editors can be told where the schema with this name is."""
 
 MAX_ENTRIES = 200_000
 MAX_CONFIGS = 4096
@@ -55,12 +45,12 @@ MAX_GAIN_PERMILLE = 2**31 - 1
 
 
 def described(kind: Any, title: str, description: str, **limits: Any) -> Any:
-    """Return the type with limits, and with the texts that editors show."""
+    """Return the type with limits, and with texts for editors to show."""
     return Annotated[kind, Meta(title=title, description=description, **limits)]
 
 
 def _object(name: str, about: str, fields: Mapping[str, Any], required: Iterable[str] = (), **options: Any) -> Any:
-    """Return the type of an object without other fields. A field that is not required is None if it is left out."""
+    """Return the type of an object without other fields. Fields that are left out are None, or as ``left_out`` says."""
     left_out = options.pop("left_out", {})
     typed = [(each, kind) if each in {*required} else (each, kind, left_out.get(each)) for each, kind in fields.items()]
     options |= {"kw_only": True, "frozen": True, "gc": False, "forbid_unknown_fields": True}
@@ -160,7 +150,7 @@ SIZES = {
 }
 """Title and description of each size."""
 
-_FIELDS = {
+ROW_FIELDS = {
     "op": described(
         Literal[OPS],
         "Operation",
@@ -194,6 +184,12 @@ _FIELDS = {
         "does (computed; captured: reads tensors).",
     ),
     **{name: described(RANGE, *SIZES[name]) for name in SIZE_FIELDS},
+    "n_align": described(
+        Literal[ALIGNS],
+        "Alignment of N",
+        "Of the range of N, only values with this alignment: 16 if every row of a packed C starts on a 16-byte "
+        "boundary, else 2. Only for mm, addmm, bmm and baddbmm with a dtype. Left out, any N.",
+    ),
     "problems": described(SIZE, "Problems", "Number of measured problems that the row is based on."),
     "configs": described(
         tuple[CONFIG, ...],  # type: ignore[valid-type]
@@ -210,7 +206,7 @@ ROW = _object(
     "Entry",
     "A row: a key, which says what problems it covers, and configs. A field of the key that is left out matches "
     "anything.",
-    _FIELDS,
+    ROW_FIELDS,
     required=("configs",),
 )
 
@@ -244,196 +240,11 @@ TABLE = _object(
     _FILE,
     **_FILE_OPTIONS,
 )
-_HEAD = _object("Head", "", {**_FILE, "entries": list[Any]}, **_FILE_OPTIONS)
+HEAD = _object("Head", "", {**_FILE, "entries": list[Any]}, **_FILE_OPTIONS)
 
 
-class TableHeader(NamedTuple):
-    """All of a table but its entries."""
-
-    schema: str
-    hardware: Hardware
-    provenance: dict[str, str | list[str]]
-
-
-def decode_header(document: object) -> TableHeader:
-    """Return the header of a table, without its entries; raise Fault for the first mistake.
-
-    The version comes first, because a file of another version has no other mistakes.
-    """
-    require_version(document)
-    try:
-        head = msgspec.convert(_whole(document, 2), _HEAD)
-    except ValidationError as error:
-        raise first_broken_rule(document, str(error)) from None
-    name, arch, sm_count, aliases = msgspec.structs.astuple(head.hardware)
-    provenance = {} if head.provenance is None else msgspec.structs.asdict(head.provenance)
-    return TableHeader(
-        SCHEMA if head.schema is None else head.schema,
-        Hardware(name, arch, sm_count, tuple(aliases or ())),
-        {field: value for field, value in provenance.items() if value is not None},
-    )
-
-
-def require_version(document: object) -> None:
-    """Raise Fault if the document is no table, or one of another version of the format."""
-    if not isinstance(document, dict):
-        raise Fault(f"{shown(document)} is not a table (a table is an object)")
-    if "schema_version" not in document:
-        raise Fault(f"is missing, so this is not a table (expected {SCHEMA_VERSION})", "schema_version")
-    found = document["schema_version"]
-    if isinstance(found, bool) or found != SCHEMA_VERSION:
-        newer = isinstance(found, int) and found > SCHEMA_VERSION
-        remedy = " (written by a newer diode_lut: upgrade)" if newer else ""
-        raise Fault(f"expected {SCHEMA_VERSION}, found {shown(found)}{remedy}", "schema_version")
-
-
-def _whole(value: Any, depth: int) -> Any:
-    """Return the value with numbers without a fraction as integers, to this depth of nesting."""
-    if type(value) is float and value.is_integer():
-        return int(value)
-    if depth and isinstance(value, list):
-        return [_whole(item, depth - 1) for item in value]
-    if depth and isinstance(value, dict):
-        return {name: _whole(item, depth - 1) for name, item in value.items()}
-    return value
-
-
-_DEPTH = 3
-"""Nesting of numbers in a row: in an object, in a list, in a field."""
-
-_new = tuple.__new__
-_astuple = msgspec.structs.astuple
-_PLAIN_DTYPES = (None, *DOMAINS[GEMMS[0]].dtypes)
-
-
-class _Configs(dict[Any, Config]):
-    """The configs of one template, by the values that ``pick`` takes from a decoded config.
-
-    A table has few different configs, and equal ones are the same object.
-    """
-
-    def __init__(self, template: str, names: tuple[str, ...]) -> None:
-        super().__init__()
-        self._template, self._names = template, names
-        self.pick: Callable[[Any], Any] = attrgetter(*names) if names else type
-
-    def __missing__(self, picked: Any) -> Config:
-        values = (picked,) if len(self._names) == 1 else picked
-        config = Config.make(self._template, dict(zip(self._names, values, strict=True)) if self._names else {})
-        self[picked] = config
-        return config
-
-
-class RowDecoder:
-    """Makes entries of rows, and shares equal configs between them."""
-
-    def __init__(self) -> None:
-        self._decode = msgspec.json.Decoder(list[ROW]).decode  # type: ignore[valid-type]
-        self._parts = {}
-        for template, kind in CONFIGS.items():
-            *tunables, _ = kind.__struct_fields__
-            configs = _Configs(template, tuple(tunables))
-            self._parts[kind] = configs.__getitem__, configs.pick
-
-    def rows(self, text: bytes) -> list[Entry]:
-        """Decode a JSON list of rows; ValidationError or Fault if one of them is wrong."""
-        return list(map(self._entry, self._decode(text)))
-
-    def row(self, row: object, *, explain: bool = True) -> Entry:
-        """Decode a parsed row; Fault has the first mistake in words, unless ``explain`` is False."""
-        try:
-            decoded = msgspec.convert(row, ROW)
-        except ValidationError:
-            try:
-                decoded = msgspec.convert(_whole(row, _DEPTH), ROW)
-            except ValidationError as error:
-                raise first_broken_rule(row, str(error), "entry") if explain else Fault(str(error)) from None
-        entry = self._entry(decoded)
-        if any("\ud800" <= letter <= "\udfff" for letter in entry.note or ""):
-            raise Fault(f"{shown(entry.note)} is not Unicode (a lone surrogate cannot be written)", "note")
-        return entry
-
-    def _entry(self, row: Any) -> Entry:
-        op, dtype, layout, align, epilogue, variant, b, m, n, k, h, g, v, problems, configs, note = _astuple(row)
-        candidates = self._candidates(configs)
-        # This condition is cheap, and false for nearly all rows.
-        if (
-            op not in GEMMS
-            or dtype not in _PLAIN_DTYPES
-            or not (variant is h is g is v is None)
-            or (b is not None and b[0] > b[1])
-            or (m is not None and m[0] > m[1])
-            or (n is not None and n[0] > n[1])
-            or (k is not None and k[0] > k[1])
-        ):
-            for fault in mismatches(row):
-                raise fault
-        values = op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, variant, h, g, v
-        return _new(Entry, values)
-
-    def _candidates(self, configs: Sequence[Any]) -> tuple[Candidate, ...]:
-        parts = self._parts
-        candidates, seen = [], set()
-        for wire in configs:
-            config_of, pick = parts[type(wire)]
-            config = config_of(pick(wire))
-            seen.add(id(config))
-            candidates.append(_new(Candidate, (config, wire.gain_permille)))
-        if len(seen) < len(candidates):
-            found = [candidate.config for candidate in candidates]
-            number = next(number for number, config in enumerate(found) if config in found[:number])
-            raise Fault(f"{found[number]} is listed twice", "configs", number)
-        return tuple(candidates)
-
-    def readable(self, row: Mapping[str, Any]) -> tuple[Entry, list[Fault]]:
-        """Decode the good fields of a bad row; the faults are those that these fields have together."""
-        fields: dict[str, Any] = {}
-        faults: list[Fault] = []
-        for name in filter(row.__contains__, _FIELDS):
-            with suppress(ValidationError):
-                fields[name] = msgspec.convert(_whole(row[name], _DEPTH - 1), _FIELDS[name])
-        try:
-            fields["candidates"] = self._candidates(fields.pop("configs", ()))
-        except Fault as fault:
-            fields["candidates"] = ()
-            faults.append(fault)
-        entry = Entry._make(map(fields.get, Entry._fields))
-        return entry, [*faults, *mismatches(entry)]
-
-
-def decode_entry(row: object) -> Entry:
-    """Decode one parsed row; Fault has the first mistake in words."""
-    return RowDecoder().row(row)
-
-
-def mismatches(row: Any) -> Iterator[Fault]:
-    """Find fields of a row, or of an entry, that do not go together.
-
-    These are ranges that end before they begin, and the first value or size that problems of the op do not have.
-    """
-    for name in SIZE_FIELDS:
-        low, high = getattr(row, name) or (0, 0)
-        if low > high:
-            yield Fault(f"[{low}, {high}] ends before it begins (allowed: [lowest, highest])", name)
-    ops = MATMULS if row.op is None else (row.op,)
-    for name in ATTENTION_ONLY:
-        if getattr(row, name) is not None and name not in OP_SIZES[ops[0]]:
-            yield Fault(f"is no size of {row.op or 'GEMMs'} (allowed: {', '.join(OP_SIZES[ops[0]])})", name)
-            return
-    for place, domain in enumerate(Domain._fields):
-        name = domain.removesuffix("s")
-        value = getattr(row, name)
-        having = tuple(op for op in ops if value is None or value in DOMAINS[op][place])
-        if not having:
-            allowed = dict.fromkeys(each for op in ops for each in DOMAINS[op][place] if each)
-            said = f"allowed: {', '.join(allowed)}" if allowed else f"{row.op} has no variants"
-            yield Fault(f"{value!r} is not for {row.op or 'such problems'} ({said})", name)
-            return
-        ops = having
-
-
-_NAMED = {name: f"{name} " for name in ("align", "epilogue", "variant", *SIZE_FIELDS)}
-"""Fields whose values do not say what they are."""
+_NAMED = {name: f"{name} " for name in ("align", "epilogue", "variant", *SIZE_FIELDS, "n_align")}
+"""Fields with values that are unclear without the name."""
 
 
 def key_text(entry: Entry) -> str:
@@ -476,7 +287,7 @@ def canonical_order(entry: Entry) -> tuple[Any, ...]:
 
     Entries with the same key, which a good table does not have, are sorted by the rest of their contents.
     """
-    op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, variant, h, g, v = entry
+    op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, variant, h, g, v, n_align = entry
     return (
         _OPS[op],
         _DTYPES[dtype],
@@ -485,6 +296,7 @@ def canonical_order(entry: Entry) -> tuple[Any, ...]:
         _EPILOGUES[epilogue],
         _VARIANTS[variant],
         *[sizes or _AFTER_ALL for sizes in (b, m, n, k, h, g, v)],
+        _ALIGNS[n_align],
         tuple([(config, -1 if gain is None else gain) for config, gain in candidates]),
         problems or 0,
         note is not None,
@@ -492,10 +304,15 @@ def canonical_order(entry: Entry) -> tuple[Any, ...]:
     )
 
 
+def specificity(entry: Entry) -> tuple[Any, ...]:
+    """Return the sort key of entries for the same problem. The first answers."""
+    return entry.volume, canonical_order(entry)
+
+
 def canonical_bytes(
     schema: str, hardware: Hardware, provenance: Mapping[str, str | list[str]], entries: Iterable[Entry]
 ) -> bytes:
-    """Return the file in UTF-8: each top-level field, each row's key and each config has a line of its own."""
+    """Return the file in UTF-8. Each top-level field, each row's key and each config has a line of its own."""
 
     def text_of(entry: Entry) -> str:
         fields = entry._replace(candidates=(), note=None).to_json()
@@ -526,5 +343,5 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _json(value: Any) -> str:
-    """Write the value on one line; letters that are not printable are escaped, so that reviewers see them."""
+    """Write the value on one line. Letters that are not printable are escaped, for reviewers to see them."""
     return printable_json(_encode(value))

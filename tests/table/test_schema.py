@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from diode_lut.errors import TableError
-from diode_lut.problem import ATTENTION_ONLY, DOMAINS, MATMULS, MAX_SIZE, OP_SIZES, SIZE_FIELDS
+from diode_lut.problem import ATTENTION_ONLY, DOMAINS, GEMMS, ITEMSIZES, MATMULS, MAX_SIZE, OP_SIZES, SIZE_FIELDS
 from diode_lut.table import read as read_module
 from diode_lut.table import read_table, to_bytes
 from diode_lut.table.faults import validator
@@ -35,7 +35,7 @@ TIMES = [{"ns": 12345, "m": 1, "n": 1, "k": 1}, {"ns": 12345, "b": 2, "m": 8, "n
 JUNK = st.sampled_from([None, True, False, *NUMBERS, *STRINGS, *LISTS, *TIMES, {}, {"template": "aten"}]).map(
     copy.deepcopy
 )
-ROW_NAMES = ["op", "b", "m", "epilogue", "note", "problems", "ns", "configs"]
+ROW_NAMES = ["op", "b", "m", "n_align", "epilogue", "note", "problems", "ns", "configs"]
 CONFIG_NAMES = ["template", "block_m", "pad", "kpack", "k_split", "gain_permille"]
 HEAD_NAMES = ["$schema", "schema_version", "hardware", "provenance", "aliases", "torch", "datasets", "x", ""]
 NAMES = st.sampled_from(ROW_NAMES + CONFIG_NAMES) | st.sampled_from(HEAD_NAMES)
@@ -70,7 +70,16 @@ def _means_something(row: Any) -> bool:
     configs = [_tunables(config) for config in row["configs"]]
     distinct = all(config not in configs[:number] for number, config in enumerate(configs))
     possible = any(_is_possible(op, row) for op in ([row["op"]] if "op" in row else MATMULS))
-    return possible and ordered and distinct
+    return possible and ordered and distinct and ("n_align" not in row or _may_have_n_align(row))
+
+
+def _may_have_n_align(row: dict[str, Any]) -> bool:
+    """Whether the row is for some, but not all, N with this alignment."""
+    low, high = row.get("n", [1, MAX_SIZE])
+    if row.get("op") not in GEMMS or "dtype" not in row or low == high:
+        return False
+    columns = 16 // ITEMSIZES[row["dtype"]]
+    return row["n_align"] == 2 or any(n % columns == 0 for n in range(int(low), min(int(high), int(low) + columns) + 1))
 
 
 def _is_possible(op: str, row: dict[str, Any]) -> bool:
